@@ -1,8 +1,10 @@
-"""Replays advice before a job: of jobs by design, of many synthetic ones (timed), of simulated clusters, of accounting.
+"""Replays advice before a job: of jobs by design, of many synthetic ones (timed), of simulated
+clusters, of accounting.
 
-By design what each job needed is exact, and no sample is made. A simulated cluster goes the whole way: samples,
-analysis, `tachograph advise --backtest`. Accounting (`sacct`) has no GPU samples: time limits alone are replayed. Times
-are of the processor, of the replay alone. Goal: at most 0.5 % of the advised jobs would have failed.
+By design what each job needed is exact, and no sample is made. A simulated cluster goes the whole
+way: samples, analysis, `tachograph advise --backtest`. Accounting (`sacct`) has no GPU samples:
+time limits alone are replayed. Times are of the processor, of the replay alone. Goal: at most 0.5 %
+of the advised jobs would have failed.
 """
 
 from __future__ import annotations
@@ -40,18 +42,34 @@ GOAL_BROKEN = 0.005
 GIB = 1024.0
 SITE = SiteFacts({40 * GIB: 39.5 * GIB, 80 * GIB: 79.0 * GIB})
 PLAIN = PastJob(
-    key="", label="", user="", name="", partition="gpu", gpus=None, nodes=1, state="COMPLETED", submit=0.0, end=0.0
+    key="",
+    label="",
+    user="",
+    name="",
+    partition="gpu",
+    gpus=None,
+    nodes=1,
+    state="COMPLETED",
+    submit=0.0,
+    end=0.0,
 )
 # of host memory no course is planned: what one job holds, all hold
 HOSTED = replace(PLAIN, mem_mib=256 * GIB, mem_peak_mib=20 * GIB)
 
 
 def designed(seed: int) -> list[PastJob]:
-    """Return the jobs of 25 days of a simulated cluster by design, without a sample: what each needed is exact."""
+    """Return the jobs of 25 days of a simulated cluster by design, without a sample: what each
+    needed is exact.
+    """
     plan = replace(SimulationPlan.demo(seed=seed), days=25, job_groups=200, load=0.9)
     jobs = []
     for number, made in enumerate(place_runs(plan, sample_requests(plan))):
-        if made.start_s is None or made.end_s is None or made.behaviour is None or made.end_s > plan.seconds:
+        if (
+            made.start_s is None
+            or made.end_s is None
+            or made.behaviour is None
+            or made.end_s > plan.seconds
+        ):
             continue
         driver, elapsed = plan.groups[made.request.group].driver, float(made.end_s - made.start_s)
         lines = [made.behaviour.phases(slot, made.gpus) for slot in range(made.gpus)]
@@ -113,10 +131,13 @@ def tachograph(*words: str) -> None:
 
 
 def accounted(files: Sequence[str]) -> list[PastJob]:
-    """Return the jobs of `sacct` files: what was requested and how long they ran, nothing of GPUs."""
+    """Return the jobs of `sacct` files: what was requested and how long they ran, nothing of
+    GPUs.
+    """
     with tempfile.TemporaryDirectory(prefix="tachograph-advice-") as folder:
         location = str(Path(folder) / "lake")
-        tachograph("ingest", "sacct", *files, "--trusted", "--lake", location)  # of a site, with hashes for names
+        # Of a site, with hashes for names.
+        tachograph("ingest", "sacct", *files, "--trusted", "--lake", location)
         rows = read_latest(Lake.open(location), JOBS)
     known = [pl.col(name).is_not_null() for name in ("user", "name", "end", "submit")]
     return [
@@ -140,10 +161,21 @@ def accounted(files: Sequence[str]) -> list[PastJob]:
 
 
 def cluster(seed: int, nodes: int | None, days: int, groups: int) -> BacktestSums:
-    """Simulate a cluster whose users repeat their jobs, analyze it, and return the sums of the replay."""
+    """Simulate a cluster whose users repeat their jobs, analyze it, and return the sums of the
+    replay.
+    """
     with tempfile.TemporaryDirectory(prefix="tachograph-advice-") as folder:
         location = str(Path(folder) / "lake")
-        size = ("--days", str(days), "--interval", "60", "--job-groups", str(groups), "--seed", str(seed))
+        size = (
+            "--days",
+            str(days),
+            "--interval",
+            "60",
+            "--job-groups",
+            str(groups),
+            "--seed",
+            str(seed),
+        )
         of_nodes = () if nodes is None else ("--nodes", str(nodes))
         made = str(Path(folder) / "cluster")
         tachograph("lab", "simulate", made, *size, *of_nodes, "--lake", location)
@@ -183,10 +215,16 @@ def together(sums: Iterable[BacktestSums]) -> BacktestSums:
 def main() -> int:
     """Replay, print, and return 1 where the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--designed", type=int, nargs="*", default=[1, 2], metavar="SEED", help="jobs by design")
+    parser.add_argument(
+        "--designed", type=int, nargs="*", default=[1, 2], metavar="SEED", help="jobs by design"
+    )
     parser.add_argument("--jobs", type=int, default=10_000, help="synthetic jobs that are timed")
-    parser.add_argument("--accounting", nargs="*", default=[], metavar="FILE", help="files of sacct")
-    parser.add_argument("--clusters", type=int, nargs="*", default=[], metavar="SEED", help="simulated clusters")
+    parser.add_argument(
+        "--accounting", nargs="*", default=[], metavar="FILE", help="files of sacct"
+    )
+    parser.add_argument(
+        "--clusters", type=int, nargs="*", default=[], metavar="SEED", help="simulated clusters"
+    )
     parser.add_argument("--nodes", type=int, help="nodes of a cluster (default: 36 of four models)")
     parser.add_argument("--days", type=int, default=14)
     parser.add_argument("--groups", type=int, default=150, help="job groups of a cluster")
@@ -197,10 +235,18 @@ def main() -> int:
     jobs = synthetic(arguments.jobs)
     begin = time.process_time()
     replay(jobs, SITE, options)
-    found["synthetic_jobs"], found["synthetic_cpu_s"] = len(jobs), round(time.process_time() - begin, 2)
+    found["synthetic_jobs"], found["synthetic_cpu_s"] = (
+        len(jobs),
+        round(time.process_time() - begin, 2),
+    )
     if arguments.accounting:
-        found["accounting"] = sums_json(replay(accounted(arguments.accounting), SITE, options).total)
-    clusters = {seed: cluster(seed, arguments.nodes, arguments.days, arguments.groups) for seed in arguments.clusters}
+        found["accounting"] = sums_json(
+            replay(accounted(arguments.accounting), SITE, options).total
+        )
+    clusters = {
+        seed: cluster(seed, arguments.nodes, arguments.days, arguments.groups)
+        for seed in arguments.clusters
+    }
     if clusters:
         found["clusters"] = {
             **{str(seed): sums_json(total) for seed, total in clusters.items()},

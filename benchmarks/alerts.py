@@ -34,7 +34,9 @@ def samples(hour: int, gpus: int) -> pl.DataFrame:
     place = np.repeat(np.arange(gpus), 60)
     frame = pl.DataFrame(
         {
-            "node": pl.Series([f"n{at:04}" for at in range(gpus // PER_NODE)]).gather(place // PER_NODE),
+            "node": pl.Series([f"n{at:04}" for at in range(gpus // PER_NODE)]).gather(
+                place // PER_NODE
+            ),
             "gpu": pl.Series((place % PER_NODE).astype(np.int16)),
             "t": pl.Series(times).gather(np.tile(np.arange(60), gpus)),
             "gpu_util": np.full(len(place), 0.5),

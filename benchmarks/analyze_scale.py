@@ -1,10 +1,12 @@
-"""Prints what a whole analysis costs for lakes of several sizes: decode, reduce, minutes, findings, summaries, writing.
+"""Prints what a whole analysis costs for lakes of several sizes: decode, reduce, minutes, findings,
+summaries, writing.
 
-For each size a simulated cluster is ingested and compacted once. Then a process of its own analyzes everything twice:
-on threads (wall time, peak memory), and one partition after the other, where the processor time of each phase can be
-told apart. Last, its last day is taken away, the rest analyzed, and the day added: what one more day costs.
-`marginal` is the difference between the largest and the smallest size, so what starts once does not count; the part
-that judges jobs (`findings`) is given per further job, and the rest per further sample.
+For each size a simulated cluster is ingested and compacted once. Then a process of its own analyzes
+everything twice: on threads (wall time, peak memory), and one partition after the other, where the
+processor time of each phase can be told apart. Last, its last day is taken away, the rest analyzed,
+and the day added: what one more day costs. `marginal` is the difference between the largest and the
+smallest size, so what starts once does not count; the part that judges jobs (`findings`) is given
+per further job, and the rest per further sample.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Result:
 
 
 class InTurn:
-    """A pool that runs each task when it is submitted, so that nothing else takes processor time meanwhile."""
+    """A pool that runs each task when it is submitted, so that nothing else takes processor time
+    meanwhile.
+    """
 
     width = 1
 
@@ -152,7 +156,9 @@ def measure(folder: Path, threads: int) -> dict[str, Any]:
         "decode_and_reduce_over_decode": round(reduced / decode, 2),
         "all_over_decode": round(cpu_in_turn / decode, 2),
         "peak_memory_mib": round(peak),
-        "one_more_day_over_all": round(_one_more_day(folder, lake, configuration, now) / cpu_in_turn, 3),
+        "one_more_day_over_all": round(
+            _one_more_day(folder, lake, configuration, now) / cpu_in_turn, 3
+        ),
     }
 
 
@@ -163,7 +169,9 @@ def _decode(lake: Lake) -> float:
     return time.process_time() - cpu
 
 
-def _one_more_day(folder: Path, lake: Lake, configuration: config.Configuration, now: datetime) -> float:
+def _one_more_day(
+    folder: Path, lake: Lake, configuration: config.Configuration, now: datetime
+) -> float:
     """Processor time of an analysis after a day was added to all the days before it."""
     last = lake.days(GPU_SAMPLES)[-1]
     rows = lake.scan(GPU_SAMPLES, [last]).drop("seq").collect()
@@ -186,7 +194,9 @@ def main() -> int:
     parser.add_argument("--samples", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument(
-        "--keep", type=Path, help="folder in which the lakes are kept, and taken from if they are there"
+        "--keep",
+        type=Path,
+        help="folder in which the lakes are kept, and taken from if they are there",
     )
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -201,14 +211,27 @@ def main() -> int:
             if not (folder / "end").exists():
                 folder.mkdir(parents=True)
                 fill(samples, folder)
-            again = [sys.executable, __file__, "--measure", str(folder), "--threads", str(options.threads)]
+            again = [
+                sys.executable,
+                __file__,
+                "--measure",
+                str(folder),
+                "--threads",
+                str(options.threads),
+            ]
             done = subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True)
             sizes.append(json.loads(done.stdout))
             if options.keep is None:
                 shutil.rmtree(folder)
     least, most = sizes[0], sizes[-1]
     if len(sizes) == 1:
-        least = {**most, "samples": 0, "jobs": 0, "cpu_in_turn_s": 0.0, "phases_cpu_wall_s": {"findings": (0.0, 0.0)}}
+        least = {
+            **most,
+            "samples": 0,
+            "jobs": 0,
+            "cpu_in_turn_s": 0.0,
+            "phases_cpu_wall_s": {"findings": (0.0, 0.0)},
+        }
     more, jobs = most["samples"] - least["samples"], most["jobs"] - least["jobs"]
     spent = most["cpu_in_turn_s"] - least["cpu_in_turn_s"]
     judging = most["phases_cpu_wall_s"]["findings"][0] - least["phases_cpu_wall_s"]["findings"][0]

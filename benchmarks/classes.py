@@ -1,9 +1,10 @@
 """Prints how many jobs a second one core classifies from stored minutes, and what each step takes.
 
-Jobs are made in memory as rows of job_minutes: 4 GPUs, 200 minutes, all counters that classes look at; each job is put
-together from times of work and of rest, and every tenth has minutes of its node. Reading from the lake is not timed;
-grouping by minute, windows, verdicts of all classes with their sentences, and the frame of findings are. Times are
-those of the processor, with one thread of Polars.
+Jobs are made in memory as rows of job_minutes: 4 GPUs, 200 minutes, all counters that classes look
+at; each job is put together from times of work and of rest, and every tenth has minutes of its
+node. Reading from the lake is not timed; grouping by minute, windows, verdicts of all classes with
+their sentences, and the frame of findings are. Times are those of the processor, with one thread of
+Polars.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ import numpy as np
 import polars as pl
 
 from tachograph.catalog.config import ClassOptions
-from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.tables import (
+    HOST_CHARACTERISTICS,
+    JOB_GPUS,
+    JOB_MINUTES,
+    JOB_NODE_MINUTES,
+    JOB_SUMMARIES,
+)
 from tachograph.judge import job_classes
 from tachograph.pipeline.timelines import timelines_of
 
@@ -52,7 +59,9 @@ def made(jobs: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame
     level = np.repeat(working, GPUS, axis=0).ravel() * rng.uniform(0.8, 1.0, jobs * GPUS * MINUTES)
     rows = pl.DataFrame(
         {
-            "job_key": pl.Series(keys).gather(np.repeat(np.arange(jobs, dtype=np.uint32), GPUS * MINUTES)),
+            "job_key": pl.Series(keys).gather(
+                np.repeat(np.arange(jobs, dtype=np.uint32), GPUS * MINUTES)
+            ),
             "gpu": np.tile(np.repeat(np.arange(GPUS, dtype=np.int16), MINUTES), jobs),
             "minute": np.tile(np.arange(MINUTES, dtype=np.int32), jobs * GPUS),
             **{name: (level * full).astype(np.float32) for name, full in FULL.items()},
@@ -62,11 +71,14 @@ def made(jobs: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame
         {
             "job_key": np.repeat(keys[::WITH_HOSTS], MINUTES),
             "minute": np.tile(np.arange(MINUTES, dtype=np.int32), len(keys[::WITH_HOSTS])),
-            **dict.fromkeys(HOST_CHARACTERISTICS, (working[::WITH_HOSTS].ravel() * 1e6).astype(np.float32)),
+            **dict.fromkeys(
+                HOST_CHARACTERISTICS, (working[::WITH_HOSTS].ravel() * 1e6).astype(np.float32)
+            ),
         }
     ).with_columns(node=pl.lit("n1"))
     of_gpus = rows.group_by("job_key", "node", "gpu", maintain_order=True).agg(
-        *(pl.col(name).mean().alias(f"{name}_mean") for name in FULL), gpu_model=pl.lit("A100 SXM 40GB")
+        *(pl.col(name).mean().alias(f"{name}_mean") for name in FULL),
+        gpu_model=pl.lit("A100 SXM 40GB"),
     )
     return (
         _filled(summaries, JOB_SUMMARIES.schema),
@@ -92,7 +104,9 @@ def main() -> int:
     arguments = parser.parse_args()
     settings = ClassOptions()
     few = made(20, 1)
-    job_classes.judge_classes(few[0], few[1], timelines_of(few[2], idle_util=0.01), few[3], settings)  # compiles
+    job_classes.judge_classes(
+        few[0], few[1], timelines_of(few[2], idle_util=0.01), few[3], settings
+    )  # compiles
     jobs, gpus, minutes, hosts = made(arguments.jobs, 2)
     grouping, forming, whole, found = [], [], [], pl.DataFrame()
     for _ in range(arguments.repeat):

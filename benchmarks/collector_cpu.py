@@ -1,10 +1,12 @@
-"""Prints what collecting from 1,000 exporters every 30 s costs: seconds of CPU per round, and the share of one core.
+"""Prints what collecting from 1,000 exporters every 30 s costs: seconds of CPU per round, and the
+share of one core.
 
-A process of its own answers as 1,000 dcgm-exporters with four GPUs each, 31 metrics, values that change; its CPU time
-is not counted. Rounds are run back to back, each 30 s later by the clock that is handed in: what a round costs does
-not depend on the pause before it. Counted is all of this process: asking (the threads that talk HTTP), parsing (the
-thread that reads pages and makes rows of them), landing (rows, devices, watermark in the lake), and the compaction of
-what the rounds wrote, by its share of a round.
+A process of its own answers as 1,000 dcgm-exporters with four GPUs each, 31 metrics, values that
+change; its CPU time is not counted. Rounds are run back to back, each 30 s later by the clock that
+is handed in: what a round costs does not depend on the pause before it. Counted is all of this
+process: asking (the threads that talk HTTP), parsing (the thread that reads pages and makes rows of
+them), landing (rows, devices, watermark in the lake), and the compaction of what the rounds wrote,
+by its share of a round.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ def serve(nodes: int, ready: Connection) -> None:
                     pass
                 asked[path] += 1
                 body = pages[path][asked[path] % VARIANTS]
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                connection.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                )
 
     while True:
         connection, _ = listener.accept()
@@ -109,18 +113,27 @@ def one_round(feed: SourceFeed, lake: Lake, now: datetime) -> Round:
         raise RuntimeError(f"no answer: {feed.outcome.unreachable}")
     process = time.process_time()
     report = ingest(lake, chunks, now=now + timedelta(seconds=EVERY_S))
-    return Round(asked - parse, parse, time.process_time() - process, report.rows.get(GPU_SAMPLES.name, 0))
+    return Round(
+        asked - parse, parse, time.process_time() - process, report.rows.get(GPU_SAMPLES.name, 0)
+    )
 
 
 def measure(nodes: int, rounds: int, port: int, folder: Path) -> tuple[list[Round], float, float]:
-    """Return the rounds after the first, CPU seconds of the compaction, and bytes per row after it."""
+    """Return the rounds after the first, CPU seconds of the compaction, and bytes per row after
+    it.
+    """
     urls = [f"http://127.0.0.1:{port}/n{number:04d}/metrics" for number in range(nodes)]
-    settings = settings_of({"source": "dcgm-exporter", "urls": urls, "timeout_s": 30.0}, where="benchmark")
+    settings = settings_of(
+        {"source": "dcgm-exporter", "urls": urls, "timeout_s": 30.0}, where="benchmark"
+    )
     feed = load_feed("dcgm-exporter").connect(settings, configuration=Configuration())
     lake = Lake.create(str(folder / "lake"))
     begin = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
     try:
-        done = [one_round(feed, lake, begin + timedelta(seconds=EVERY_S * number)) for number in range(rounds + 1)]
+        done = [
+            one_round(feed, lake, begin + timedelta(seconds=EVERY_S * number))
+            for number in range(rounds + 1)
+        ]
     finally:
         feed.close()
     process = time.process_time()
@@ -137,16 +150,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     heard, told = multiprocessing.Pipe(duplex=False)
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(options.nodes, told), daemon=True)
+    server = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(options.nodes, told), daemon=True
+    )
     server.start()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            rounds, compact_s, bytes_per_row = measure(options.nodes, options.rounds, heard.recv(), Path(folder))
+            rounds, compact_s, bytes_per_row = measure(
+                options.nodes, options.rounds, heard.recv(), Path(folder)
+            )
     finally:
         server.kill()
         server.join()
     scrape, parse, land = (
-        statistics.median(getattr(one, name) for one in rounds) for name in ("scrape_s", "parse_s", "commit_s")
+        statistics.median(getattr(one, name) for one in rounds)
+        for name in ("scrape_s", "parse_s", "commit_s")
     )
     total = scrape + parse + land + compact_s / len(rounds)
     measured = {

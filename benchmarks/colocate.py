@@ -1,8 +1,10 @@
-"""Prints how long `tachograph share colocate` takes to judge made-up jobs of thousands of kinds: the report, its lines.
+"""Prints how long `tachograph share colocate` takes to judge made-up jobs of thousands of kinds:
+the report, its lines.
 
-Reading the lake is not part of it. Jobs are steady and light, of a few models of GPUs, on one to four of them; runs of
-a kind differ a little. `--jobs N --kinds N`. Then the same of kinds whose kernels were profiled, 16 each, on one model:
-`--profiled N`; reading their reports is not part of it, putting them together is.
+Reading the lake is not part of it. Jobs are steady and light, of a few models of GPUs, on one to
+four of them; runs of a kind differ a little. `--jobs N --kinds N`. Then the same of kinds whose
+kernels were profiled, 16 each, on one model: `--profiled N`; reading their reports is not part of
+it, putting them together is.
 """
 
 from __future__ import annotations
@@ -44,21 +46,32 @@ _OF_SMS = {
 }
 _MEMORY_MIB = 45_000.0
 _SMS = 108.0
-_MODEST = {"hbm_used_mib_max": 10_000.0, "elapsed_s": 7200.0, "gpu_hours": 2.0}  # so that memory is not what decides
+# So that memory is not what decides.
+_MODEST = {"hbm_used_mib_max": 10_000.0, "elapsed_s": 7200.0, "gpu_hours": 2.0}
 
 
 def asked(chance: random.Random) -> dict[str, float]:
     """Return what a kind asks: means of counters, and memory."""
     busy = 0.05 + 0.95 * chance.random()
     means = {name: most * busy * chance.random() for name, most in _OF_BUSY.items()}
-    means |= {name: most * means["sm_active_mean"] * chance.random() for name, most in _OF_SMS.items()}
-    return {"gr_engine_active_mean": busy, **means, "hbm_used_mib_max": _MEMORY_MIB * chance.random()}
+    means |= {
+        name: most * means["sm_active_mean"] * chance.random() for name, most in _OF_SMS.items()
+    }
+    return {
+        "gr_engine_active_mean": busy,
+        **means,
+        "hbm_used_mib_max": _MEMORY_MIB * chance.random(),
+    }
 
 
 def jobs(chance: random.Random, count: int, kinds: int) -> Iterator[dict[str, Any]]:
     """Yield rows of job_summaries; every kind has at least one."""
     shapes: list[dict[str, Any]] = [
-        {"user": f"user{number % 700:03}", "name": f"kind{number}", "gpu_model": chance.choice(_MODELS)}
+        {
+            "user": f"user{number % 700:03}",
+            "name": f"kind{number}",
+            "gpu_model": chance.choice(_MODELS),
+        }
         | {"gpus": chance.choice((1, 1, 2, 4))}
         | asked(chance)
         for number in range(kinds)
@@ -69,7 +82,11 @@ def jobs(chance: random.Random, count: int, kinds: int) -> Iterator[dict[str, An
         start = _START + timedelta(minutes=number)
         yield {
             **shape,
-            **{name: value * chance.uniform(0.95, 1.0) for name, value in shape.items() if isinstance(value, float)},
+            **{
+                name: value * chance.uniform(0.95, 1.0)
+                for name, value in shape.items()
+                if isinstance(value, float)
+            },
             "job_key": f"c:{number}:1",
             "job_id": str(number),
             "display_id": str(number),
@@ -88,7 +105,9 @@ def jobs(chance: random.Random, count: int, kinds: int) -> Iterator[dict[str, An
 
 
 def launches(chance: random.Random, heavy: float) -> list[Launch]:
-    """Return a launch of each kernel of a kind; `heavy`: issue slots that one takes at the most, 0..1."""
+    """Return a launch of each kernel of a kind; `heavy`: issue slots that one takes at the most,
+    0..1.
+    """
     chip = Chip("NVIDIA A100-SXM4-40GB", "8.0", {"multiprocessor_count": _SMS})
     found = []
     for number in range(MOST_KERNELS):
@@ -97,7 +116,9 @@ def launches(chance: random.Random, heavy: float) -> list[Launch]:
             "gpu__time_duration.sum": 1e9 * seconds,
             "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 50 * heavy * chance.random(),
             "sm__inst_issued.avg.per_cycle_active": 4 * heavy * chance.random(),
-            "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active": 60 * heavy * chance.random(),
+            "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active": 60
+            * heavy
+            * chance.random(),
             "sm__cycles_active.avg": 0.5e9 * seconds,
             "sm__cycles_elapsed.max": 1e9 * seconds,
             "sm__warps_active.avg.per_cycle_active": 8.0,
@@ -107,12 +128,20 @@ def launches(chance: random.Random, heavy: float) -> list[Launch]:
             "launch__shared_mem_per_block": 1024.0,
         }
         name = f"void kernel{number}(int)"
-        found.append(Launch(name, told, chip, "", number, (int(told["launch__grid_size"]), 1, 1), (256, 1, 1)))
+        found.append(
+            Launch(
+                name, told, chip, "", number, (int(told["launch__grid_size"]), 1, 1), (256, 1, 1)
+            )
+        )
     return found
 
 
-def reported(summaries: Iterator[dict[str, Any]], **options: Any) -> tuple[ColocateReport, float, float]:
-    """Return the report on made-up jobs, and the wall and processor time that it and its lines took."""
+def reported(
+    summaries: Iterator[dict[str, Any]], **options: Any
+) -> tuple[ColocateReport, float, float]:
+    """Return the report on made-up jobs, and the wall and processor time that it and its lines
+    took.
+    """
     rows = [{**dict.fromkeys(JOB_SUMMARIES.schema), **row} for row in summaries]
     frame = pl.DataFrame(rows, JOB_SUMMARIES.schema)
     verdicts = frame.select("job_key", code=pl.lit("stable"), verdict=pl.lit("yes"))
@@ -136,8 +165,13 @@ def by_kernels(count: int, heavy: float) -> tuple[ColocateReport, float, float]:
     """Return the same of so many kinds that ran once, each with a profile."""
     chance = random.Random(2)
     reports = {f"{kind}.ncu-rep": launches(chance, heavy) for kind in range(count)}
-    rows = ({**row, "gpu_model": "A100 SXM 40GB", "gpus": 1} | _MODEST for row in jobs(chance, count, count))
-    given = [GivenProfile(f"user{kind % 700:03}/kind{kind}", f"{kind}.ncu-rep") for kind in range(count)]
+    rows = (
+        {**row, "gpu_model": "A100 SXM 40GB", "gpus": 1} | _MODEST
+        for row in jobs(chance, count, count)
+    )
+    given = [
+        GivenProfile(f"user{kind % 700:03}/kind{kind}", f"{kind}.ncu-rep") for kind in range(count)
+    ]
     return reported(rows, profiles=given, read=reports.__getitem__, least_runs=1)
 
 

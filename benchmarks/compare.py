@@ -1,8 +1,10 @@
-"""Prints the processor time of this checkout over that of an older one: benchmarks, and whole commands on the demo.
+"""Prints the processor time of this checkout over that of an older one: benchmarks, and whole
+commands on the demo.
 
-`python benchmarks/compare.py OLD`: each checkout runs its own code and scripts with its own .venv, in turn (old, new,
-old, new, ...), so a machine that is busy with other things slows both. It takes user and system time of a process with
-its children, and of some benchmarks also processor times that they print. Each ratio is new over old of one round.
+`python benchmarks/compare.py OLD`: each checkout runs its own code and scripts with its own .venv,
+in turn (old, new, old, new, ...), so a machine that is busy with other things slows both. It takes
+user and system time of a process with its children, and of some benchmarks also processor times
+that they print. Each ratio is new over old of one round.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ from typing import Any
 import kernels
 
 NEW = Path(__file__).resolve().parents[1]
-# {script: (options, processor times that it prints)}; a name in a list or an object within counts, too
+# {script: (options, processor times that it prints)}; a name in a list or an object within counts,
+# too
 SCRIPTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "analyze_scale": (("--samples", "1000000", "4000000"), ("cpu_in_turn_s", "decode_and_reduce_over_decode")),
+    "analyze_scale": (
+        ("--samples", "1000000", "4000000"),
+        ("cpu_in_turn_s", "decode_and_reduce_over_decode"),
+    ),
     "classes": ((), ("grouping_ms_per_job", "series_and_windows_ms_per_job", "all_ms_per_job")),
     "collector_cpu": (("--nodes", "300"), ("scrape_cpu_s", "parse_cpu_s", "land_cpu_s")),
     "colocate": ((), ("processor_s",)),
@@ -61,8 +67,12 @@ def main() -> int:
     """Print one line of JSON per benchmark and command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path, nargs="?", help="a checkout whose .venv is set up, too")
-    parser.add_argument("--rounds", type=int, default=5, help="counted; one more before them may compile")
-    parser.add_argument("--only", nargs="+", choices=(*SCRIPTS, *COMMANDS), default=[*SCRIPTS, *COMMANDS])
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="counted; one more before them may compile"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=(*SCRIPTS, *COMMANDS), default=[*SCRIPTS, *COMMANDS]
+    )
     options = parser.parse_args()
     if options.old is None:
         print(json.dumps({"benchmark": "compare", "missing": ["OLD"]}))
@@ -75,7 +85,10 @@ def main() -> int:
                 _prepare(checkout, folder)
         for name in options.only:
             rounds = [
-                [_run(name, checkout, folder) for checkout, folder in zip(checkouts, folders, strict=True)]
+                [
+                    _run(name, checkout, folder)
+                    for checkout, folder in zip(checkouts, folders, strict=True)
+                ]
                 for _ in range(options.rounds + 1)
             ]
             print(json.dumps({"compared": name, **_ratios(rounds[1:])}), flush=True)
@@ -106,7 +119,9 @@ def _run(name: str, checkout: Path, folder: Path) -> dict[str, float]:
 
 
 def _spent(command: Sequence[str | Path], folder: Path | None) -> tuple[dict[str, float], str]:
-    """Return user and system time of a process and its children, and what it printed; a missed goal is no error."""
+    """Return user and system time of a process and its children, and what it printed; a missed
+    goal is no error.
+    """
     with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen(command, cwd=folder, stdout=printed, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
@@ -136,11 +151,15 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
 
 
 def _ratios(rounds: Sequence[Sequence[dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return for each figure of both the ratios new over old: least, median, most; and both medians."""
+    """Return for each figure of both the ratios new over old: least, median, most; and both
+    medians.
+    """
     return {
         name: {
             **{place: round(pick(ratios), 3) for place, pick in _PICKS},
-            "least_over_least": round(min(new[name] for _, new in rounds) / min(old[name] for old, _ in rounds), 3),
+            "least_over_least": round(
+                min(new[name] for _, new in rounds) / min(old[name] for old, _ in rounds), 3
+            ),
             "old": round(statistics.median(old[name] for old, _ in rounds), 4),
             "new": round(statistics.median(new[name] for _, new in rounds), 4),
         }

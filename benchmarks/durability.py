@@ -1,8 +1,10 @@
-"""Prints what it costs that a lake is there after a power cut: the same work with `fsync` and with none, in turn.
+"""Prints what it costs that a lake is there after a power cut: the same work with `fsync` and with
+none, in turn.
 
-Work: the ingest of two raw Parquet files (ingest_speed.py), and the commits of a collector: a chunk of a minute of 64
-GPUs each. Ratios are those of rounds, of this checkout with `fsync` over without; `--against SRC` adds another
-checkout's sources, whose ratio is this checkout's with `fsync` over it.
+Work: the ingest of two raw Parquet files (ingest_speed.py), and the commits of a collector: a chunk
+of a minute of 64 GPUs each. Ratios are those of rounds, of this checkout with `fsync` over without;
+`--against SRC` adds another checkout's sources, whose ratio is this checkout's with `fsync` over
+it.
 """
 
 from __future__ import annotations
@@ -52,9 +54,12 @@ for number in range(int(rest[0])):
 
 
 def spent(sources: Path, synced: str, work: Sequence[str], folder: Path) -> dict[str, float]:
-    """Return wall and processor seconds of some work on a new lake. Errors: SystemExit when it fails."""
+    """Return wall and processor seconds of some work on a new lake. Errors: SystemExit when it
+    fails.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        subprocess.run(["sync", "-f", str(folder)], check=True)  # what the round before left to write
+        # What the round before left to write.
+        subprocess.run(["sync", "-f", str(folder)], check=True)
         begin, before = time.perf_counter(), os.times()
         done = subprocess.run(
             [sys.executable, "-c", COMMAND, synced, *work],
@@ -63,7 +68,9 @@ def spent(sources: Path, synced: str, work: Sequence[str], folder: Path) -> dict
         wall_s, after = time.perf_counter() - begin, os.times()
         if done.returncode:
             raise SystemExit(f"{' '.join(work)} failed: {done.stderr}")
-    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu_s = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return {"wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)}
 
 
@@ -78,22 +85,37 @@ def measure(work: Sequence[str], options: argparse.Namespace, folder: Path) -> d
         for name in turn[number % len(turn) :] + turn[: number % len(turn)]:
             rounds[name].append(spent(*variants[name], work, folder))
     found: dict[str, Any] = {
-        name: {what: statistics.median(one[what] for one in of) for what in of[0]} for name, of in rounds.items()
+        name: {what: statistics.median(one[what] for one in of) for what in of[0]}
+        for name, of in rounds.items()
     }
     for other in list(variants)[1:]:
         for what in ("wall_s", "cpu_s"):
-            ratios = [round(a[what] / b[what], 3) for a, b in zip(rounds["synced"], rounds[other], strict=True)]
-            found[f"{what[:-2]}_over_{other}"] = {"median": statistics.median(ratios), "rounds": ratios}
+            ratios = [
+                round(a[what] / b[what], 3)
+                for a, b in zip(rounds["synced"], rounds[other], strict=True)
+            ]
+            found[f"{what[:-2]}_over_{other}"] = {
+                "median": statistics.median(ratios),
+                "rounds": ratios,
+            }
     return found
 
 
 def main() -> int:
-    """Print the numbers; 1 when an ingest costs more than the goal, where there are enough rows to see it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=lambda text: int(float(text)), default=400_000, help="of both files")
+    """Print the numbers; 1 when an ingest costs more than the goal, where there are enough rows
+    to see it.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", type=lambda text: int(float(text)), default=400_000, help="of both files"
+    )
     parser.add_argument("--polls", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--against", type=Path, metavar="SRC", help="the folder src of another checkout")
+    parser.add_argument(
+        "--against", type=Path, metavar="SRC", help="the folder src of another checkout"
+    )
     parser.add_argument("--folder", type=Path, help="on the disk that is measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
@@ -106,7 +128,9 @@ def main() -> int:
         }
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    print(json.dumps({"benchmark": "durability", "goal": GOAL, "rows": options.rows, "work": found}))
+    print(
+        json.dumps({"benchmark": "durability", "goal": GOAL, "rows": options.rows, "work": found})
+    )
     ratios = [found["ingest"][f"{what}_over_not_synced"]["median"] for what in ("wall", "cpu")]
     return int(options.rows >= 1_000_000 and max(ratios) > GOAL)
 

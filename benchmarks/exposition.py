@@ -1,7 +1,8 @@
 """Prints how long pages of exporters take to become rows, beside prometheus-client's parser alone.
 
-`python exposition.py [GPUS]`: a page of 25 DCGM metrics per GPU, in CPU seconds, the best of several runs; `first_s` is
-a first page, whose labels are new, `ours_s` one of the next rounds, whose labels are known.
+`python exposition.py [GPUS]`: a page of 25 DCGM metrics per GPU, in CPU seconds, the best of
+several runs; `first_s` is a first page, whose labels are new, `ours_s` one of the next rounds,
+whose labels are known.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ METRICS = (
 
 
 def page(gpus: int, *, driver: str = "580.105.08") -> bytes:
-    """Return what `gpus` GPUs, eight to a node, would print; another driver makes all labels new."""
+    """Return what `gpus` GPUs, eight to a node, would print; another driver makes all labels
+    new.
+    """
     lines: list[str] = []
     for metric in METRICS:
         lines += [f"# HELP DCGM_FI_{metric} What it is.", f"# TYPE DCGM_FI_{metric} gauge"]

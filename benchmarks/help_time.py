@@ -1,6 +1,8 @@
-"""Prints how long `tachograph --help` takes as a new process, beside an interpreter that does nothing.
+"""Prints how long `tachograph --help` takes as a new process, beside an interpreter that does
+nothing.
 
-One process at a time, the first of each discarded (it may compile bytecode), the median of the others.
+One process at a time, the first of each discarded (it may compile bytecode), the median of the
+others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Prints how long the estimator takes: all pairs of 1,000 kernels, one pair alone, and a plain loop over pairs.
+"""Prints how long the estimator takes: all pairs of 1,000 kernels, one pair alone, and a plain loop
+over pairs.
 
-Everything is measured of the kernels: ten kinds of cycles, DRAM, both caches, launches. The first matrix, which may
-compile, is told apart; the others are medians.
+Everything is measured of the kernels: ten kinds of cycles, DRAM, both caches, launches. The first
+matrix, which may compile, is told apart; the others are medians.
 """
 
 from __future__ import annotations

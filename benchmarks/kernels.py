@@ -1,6 +1,8 @@
-"""Prints how long it takes to read a large raw page of Nsight Compute and to put its launches together.
+"""Prints how long it takes to read a large raw page of Nsight Compute and to put its launches
+together.
 
-The report is written here, of synthetic launches, and read in a process of its own. Seconds are processor time.
+The report is written here, of synthetic launches, and read in a process of its own. Seconds are
+processor time.
 """
 
 from __future__ import annotations
@@ -28,14 +30,32 @@ METRICS = ("gpu__time_duration.sum", *(f"smsp__inst_executed_{number}.sum" for n
 def lines(launches: int, kernels: int) -> Iterator[str]:
     """Yield the lines of a report; launches differ a little from others of their kernel."""
     chance = random.Random(0)
-    kinds = [[chance.random() * 10 ** chance.randrange(1, 7) for _ in METRICS] for _ in range(min(kernels, 200))]
+    kinds = [
+        [chance.random() * 10 ** chance.randrange(1, 7) for _ in METRICS]
+        for _ in range(min(kernels, 200))
+    ]
     yield row([*IDENTITY, *METRICS])
     yield row([*("" for _ in IDENTITY), "ns", *("inst" for _ in METRICS[1:])])
     for number in range(launches):
         kernel = number % kernels
         factor = 1 + number // kernels % 50 / 1000
-        name = f"void at::native::vectorized_elementwise_kernel<{kernel}, at::native::CUDAFunctor_add<float>>(int, T)"
-        launch = [str(number), "4711", "python", "127.0.0.1", name, "1", "7", "(256, 1, 1)", "(1320, 2, 1)", "0", "9.0"]
+        name = (
+            f"void at::native::vectorized_elementwise_kernel<{kernel}, "
+            "at::native::CUDAFunctor_add<float>>(int, T)"
+        )
+        launch = [
+            str(number),
+            "4711",
+            "python",
+            "127.0.0.1",
+            name,
+            "1",
+            "7",
+            "(256, 1, 1)",
+            "(1320, 2, 1)",
+            "0",
+            "9.0",
+        ]
         yield row([*launch, *(f"{value * factor:,.2f}" for value in kinds[kernel % len(kinds)])])
 
 
@@ -51,7 +71,8 @@ def read_here(path: Path) -> dict[str, float]:
     read = time.process_time()
     kernels = kernels_of(launch for report in reports for launch in report.launches)
     done = time.process_time()
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())  # ru_maxrss has the parent's in it
+    # Ru_maxrss has the parent's in it.
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return {
         "mb": round(path.stat().st_size / 1e6, 1),
         "launches": sum(len(report.launches) for report in reports),
@@ -78,7 +99,11 @@ def main() -> int:
             file.writelines(lines(options.launches, options.kernels))
         command = [sys.executable, __file__, "--read", str(path)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    print(json.dumps({"benchmark": "kernels", "python": platform.python_version(), **json.loads(done.stdout)}))
+    print(
+        json.dumps(
+            {"benchmark": "kernels", "python": platform.python_version(), **json.loads(done.stdout)}
+        )
+    )
     return 0
 
 

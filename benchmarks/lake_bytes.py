@@ -1,11 +1,13 @@
-"""Prints the bytes that a row of samples takes in the lake, and the same samples in VictoriaMetrics and Prometheus.
+"""Prints the bytes that a row of samples takes in the lake, and the same samples in VictoriaMetrics
+and Prometheus.
 
-A simulated day with every counter of dcgm-exporter, in the digits it prints (ratios with six decimals, power with
-three, the rest whole). All three get the same values at the same milliseconds: VictoriaMetrics by /api/v1/import,
-merged and started anew; Prometheus as blocks that promtool makes (with --prometheus); the lake by ingest in pieces of
-an hour and compaction. Times are as a scraper notes them (steady), which suits the time series databases best, and as
-a sampler on the node does (some milliseconds late, each time otherwise). VictoriaMetrics' labels and index come on top
-of its data: both are told.
+A simulated day with every counter of dcgm-exporter, in the digits it prints (ratios with six
+decimals, power with three, the rest whole). All three get the same values at the same milliseconds:
+VictoriaMetrics by /api/v1/import, merged and started anew; Prometheus as blocks that promtool makes
+(with --prometheus); the lake by ingest in pieces of an hour and compaction. Times are as a scraper
+notes them (steady), which suits the time series databases best, and as a sampler on the node does
+(some milliseconds late, each time otherwise). VictoriaMetrics' labels and index come on top of its
+data: both are told.
 """
 
 from __future__ import annotations
@@ -40,14 +42,29 @@ from tachograph.sources import ldms
 GOAL_RATIO = 1.0
 KEYS = ("node", "gpu")
 PRINTED = tuple(counter for counter in COUNTERS if counter.dcgm_name and counter.dcgm_unit)
-DECIMALS = {counter.name: 6 for counter in PRINTED if counter.dcgm_unit == "fraction"} | {"power_w": 3}
-ALWAYS_ZERO = ("xid", "pcie_replays", "remapped_rows_uncorrectable", "remapped_rows_correctable", "row_remap_failure")
+DECIMALS = {counter.name: 6 for counter in PRINTED if counter.dcgm_unit == "fraction"} | {
+    "power_w": 3
+}
+ALWAYS_ZERO = (
+    "xid",
+    "pcie_replays",
+    "remapped_rows_uncorrectable",
+    "remapped_rows_correctable",
+    "row_remap_failure",
+)
 
 
 def printed(nodes: int, interval_s: int, *, steady: bool, folder: Path) -> pl.DataFrame:
-    """Return a day of samples in the exporter's units and digits, sorted by node, GPU and time (milliseconds)."""
-    groups = (NodeGroup(nodes - nodes // 3, 4, "A100 SXM 80GB"), NodeGroup(max(1, nodes // 3), 4, "H100 SXM 80GB"))
-    plan = SimulationPlan(seed=3, days=1, groups=groups, interval_s=interval_s, median_hours=2.0, defects=False)
+    """Return a day of samples in the exporter's units and digits, sorted by node, GPU and time
+    (milliseconds).
+    """
+    groups = (
+        NodeGroup(nodes - nodes // 3, 4, "A100 SXM 80GB"),
+        NodeGroup(max(1, nodes // 3), 4, "H100 SXM 80GB"),
+    )
+    plan = SimulationPlan(
+        seed=3, days=1, groups=groups, interval_s=interval_s, median_hours=2.0, defects=False
+    )
     cluster = simulate(plan, folder / "cluster")
     pieces = [
         part.frame
@@ -72,7 +89,9 @@ def _late(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_the_rest(rows: pl.DataFrame) -> pl.DataFrame:
-    """The counters that the simulation leaves out: clocks that follow the load, and those that hardly ever move."""
+    """The counters that the simulation leaves out: clocks that follow the load, and those that
+    hardly ever move.
+    """
     rng = np.random.default_rng(0)
     busy = (rows["gpu_util"] > 0).fill_null(value=False).to_numpy()
     slower = 15 * (rng.random(rows.height) < 0.2) * rng.integers(0, 8, rows.height)
@@ -86,13 +105,23 @@ def _with_the_rest(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_the_lake(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
-    """Return bytes of the rows in a lake: as appended hour by hour, compacted, and of the log beside."""
+    """Return bytes of the rows in a lake: as appended hour by hour, compacted, and of the log
+    beside.
+    """
     lake = Lake.create(str(folder / "lake"))
     units = {counter.name: counter.dcgm_unit or counter.unit for counter in PRINTED}
-    timed = rows.with_columns(pl.col("t").dt.cast_time_unit("us"), pl.col("t").dt.hour().alias("hour"))
+    timed = rows.with_columns(
+        pl.col("t").dt.cast_time_unit("us"), pl.col("t").dt.hour().alias("hour")
+    )
     hours = timed.partition_by("hour", include_key=False)
     chunks = (
-        Chunk(f"hour {number}", "benchmark", "", (ChunkPart(GPU_SAMPLES.name, piece, units),), piece.height)
+        Chunk(
+            f"hour {number}",
+            "benchmark",
+            "",
+            (ChunkPart(GPU_SAMPLES.name, piece, units),),
+            piece.height,
+        )
         for number, piece in enumerate(hours)
     )
     report = ingest(lake, chunks, now=datetime.now(UTC))
@@ -108,7 +137,8 @@ def in_the_lake(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
 
 
 def in_victoria_metrics(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
-    """Return bytes of the rows in VictoriaMetrics: data, data and index as it counts them, the whole folder.
+    """Return bytes of the rows in VictoriaMetrics: data, data and index as it counts them, the
+    whole folder.
 
     Errors: RuntimeError when it does not hold every value.
     """
@@ -120,10 +150,18 @@ def in_victoria_metrics(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
         server.settle()
     with _victoria_metrics(folder) as server:
         there = server.metric('vm_rows{type="storage')
-        data, index = server.metric('vm_data_size_bytes{type="storage'), server.metric('vm_data_size_bytes{type="index')
+        data, index = (
+            server.metric('vm_data_size_bytes{type="storage'),
+            server.metric('vm_data_size_bytes{type="index'),
+        )
     if there != values:
         raise RuntimeError(f"VictoriaMetrics holds {there:.0f} of {values} values")
-    return {"values": values, "data": data, "data_and_index": data + index, "folder": _bytes(folder / "vm")}
+    return {
+        "values": values,
+        "data": data,
+        "data_and_index": data + index,
+        "folder": _bytes(folder / "vm"),
+    }
 
 
 class _Server:
@@ -134,7 +172,9 @@ class _Server:
 
     def ask(self, path: str, body: bytes | None = None) -> str:
         """Return the answer."""
-        with urllib.request.urlopen(urllib.request.Request(self.address + path, data=body), timeout=120) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.address + path, data=body), timeout=120
+        ) as answer:
             return str(answer.read().decode())
 
     def metric(self, begin: str) -> float:
@@ -159,7 +199,11 @@ def _victoria_metrics(folder: Path) -> Iterator[_Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    options = [f"-storageDataPath={folder / 'vm'}", "-retentionPeriod=100y", f"-httpListenAddr=127.0.0.1:{port}"]
+    options = [
+        f"-storageDataPath={folder / 'vm'}",
+        "-retentionPeriod=100y",
+        f"-httpListenAddr=127.0.0.1:{port}",
+    ]
     with (folder / "vm.log").open("ab") as log:
         process = subprocess.Popen(["victoria-metrics", *options], stdout=log, stderr=log)
         server = _Server(port)
@@ -216,7 +260,10 @@ def in_prometheus(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
             for labels, of_gpu in _series(rows):
                 written = ",".join(f'{label}="{value}"' for label, value in labels.items())
                 times, numbers = _numbers(of_gpu, counter.name)
-                lines = (f"{name}{{{written}}} {n} {t / 1000:.3f}\n" for t, n in zip(times, numbers, strict=True))
+                lines = (
+                    f"{name}{{{written}}} {n} {t / 1000:.3f}\n"
+                    for t, n in zip(times, numbers, strict=True)
+                )
                 text.writelines(lines)
         text.write("# EOF\n")
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(blocks)]
@@ -253,9 +300,13 @@ def measure(nodes: int, interval_s: int, *, steady: bool, prometheus: bool) -> d
         "rows": rows.height,
         "values": int(victoria["values"]),
         "bytes_per_row": {name: round(size / rows.height, 2) for name, size in sizes.items()},
-        "bytes_per_value": {name: round(size / victoria["values"], 3) for name, size in sizes.items()},
+        "bytes_per_value": {
+            name: round(size / victoria["values"], 3) for name, size in sizes.items()
+        },
         "lake_over_victoria_metrics_data": round(sizes["lake"] / sizes["victoria_metrics_data"], 3),
-        "lake_over_victoria_metrics_folder": round(sizes["lake_with_log"] / sizes["victoria_metrics_folder"], 3),
+        "lake_over_victoria_metrics_folder": round(
+            sizes["lake_with_log"] / sizes["victoria_metrics_folder"], 3
+        ),
         "compact_rows_per_cpu_s": round(rows.height / lake["compact_cpu_s"]),
     }
 
@@ -263,19 +314,39 @@ def measure(nodes: int, interval_s: int, *, steady: bool, prometheus: bool) -> d
 def main() -> int:
     """Print the numbers; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=12, help="of four GPUs, at 30 s; a third of them at 10 s")
-    parser.add_argument("--prometheus", action="store_true", help="Prometheus' blocks, too: takes minutes")
+    parser.add_argument(
+        "--nodes", type=int, default=12, help="of four GPUs, at 30 s; a third of them at 10 s"
+    )
+    parser.add_argument(
+        "--prometheus", action="store_true", help="Prometheus' blocks, too: takes minutes"
+    )
     options = parser.parse_args()
     if shutil.which("victoria-metrics") is None:
-        print(json.dumps({"benchmark": "lake_bytes", "skipped": "victoria-metrics is not installed"}))
+        print(
+            json.dumps({"benchmark": "lake_bytes", "skipped": "victoria-metrics is not installed"})
+        )
         return 0
     cases = [
-        measure(max(1, options.nodes * interval // 30), interval, steady=steady, prometheus=options.prometheus)
+        measure(
+            max(1, options.nodes * interval // 30),
+            interval,
+            steady=steady,
+            prometheus=options.prometheus,
+        )
         for interval, steady in ((30, True), (10, True), (30, False), (10, False))
     ]
     ratios = [float(str(case["lake_over_victoria_metrics_folder"])) for case in cases]
     reached = all(ratio <= GOAL_RATIO for ratio in ratios)
-    print(json.dumps({"benchmark": "lake_bytes", "cases": cases, "goal_ratio": GOAL_RATIO, "reached": reached}))
+    print(
+        json.dumps(
+            {
+                "benchmark": "lake_bytes",
+                "cases": cases,
+                "goal_ratio": GOAL_RATIO,
+                "reached": reached,
+            }
+        )
+    )
     return 0 if reached else 1
 
 

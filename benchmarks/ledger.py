@@ -43,7 +43,10 @@ def main() -> None:
         folder = Path(name)
         write(folder, lines)
         index = LedgerIndex()
-        print(f"{lines:,} lines, {(folder / LEDGER_FILE).stat().st_size >> 20} MiB; {megabytes():.0f} MiB before")
+        print(
+            f"{lines:,} lines, {(folder / LEDGER_FILE).stat().st_size >> 20} MiB; "
+            f"{megabytes():.0f} MiB before"
+        )
         for number in range(1, 4):
             begin = time.process_time()
             for step in range(STEPS):
@@ -51,7 +54,10 @@ def main() -> None:
                     if step == 0:
                         ledger.archive()
             seconds = time.process_time() - begin
-            print(f"round {number}: {seconds:.2f} s of processor time, {megabytes():.0f} MiB at the peak")
+            print(
+                f"round {number}: {seconds:.2f} s of processor time, {megabytes():.0f} MiB at "
+                "the peak"
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Prints peak memory and processor time of commands on lakes of many jobs: `analyze`, one more day, `jobs`, `job`, ...
+"""Prints peak memory and processor time of commands on lakes of many jobs: `analyze`, one more day,
+`jobs`, `job`, ...
 
-A lake is made as a large centre fills it: accounting of 13,300 jobs a day, which GPUs each had, one step each, and a
-few samples of each GPU while it was held. Each command is a process of its own, of which the kernel counts memory and
-processor time. With `--repeated N` a lake is analyzed that has N jobs, and its tables of jobs are repeated under other
-ids and times: so there is a lake of a million jobs in a minute, for all commands but `analyze`.
+A lake is made as a large centre fills it: accounting of 13,300 jobs a day, which GPUs each had, one
+step each, and a few samples of each GPU while it was held. Each command is a process of its own, of
+which the kernel counts memory and processor time. With `--repeated N` a lake is analyzed that has N
+jobs, and its tables of jobs are repeated under other ids and times: so there is a lake of a million
+jobs in a minute, for all commands but `analyze`.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Cluster:
 
 
 def cluster() -> Cluster:
-    """Return a cluster whose nodes run four jobs of a GPU, two of two, one of four, or are two of one job."""
+    """Return a cluster whose nodes run four jobs of a GPU, two of two, one of four, or are two
+    of one job.
+    """
     rows, lane = [], 0
     for node in range(NODES):
         each = (1, 2, 4, 8)[node % 5 if node % 5 < 3 else 3]
@@ -85,24 +89,43 @@ def cluster() -> Cluster:
             rows.append((lane, f"gpu{node:04d}", gpu))
             full = (gpu + 1) % each == 0 if each <= GPUS else gpu + 1 == GPUS and node % 5 == 4
             lane += full
-    return Cluster(pl.DataFrame(rows, {"lane": pl.Int64, "node": pl.String, "gpu": pl.Int16}, orient="row"), lane)
+    return Cluster(
+        pl.DataFrame(rows, {"lane": pl.Int64, "node": pl.String, "gpu": pl.Int16}, orient="row"),
+        lane,
+    )
 
 
 def accounted(there: Cluster, first: int, jobs: int, total: int) -> pl.DataFrame:
-    """Return rows of jobs without `seq`, with `lane`: so many of them from the `first` on, of `total` in all."""
+    """Return rows of jobs without `seq`, with `lane`: so many of them from the `first` on, of
+    `total` in all.
+    """
     number = np.arange(first, first + jobs)
     random = np.random.default_rng(first)
     slot_s = there.count / JOBS_A_DAY * 86400
     turns = -(-total // there.count)
-    begin_s = (number // there.count - turns) * slot_s + number % there.count / there.count * slot_s * 0.1
+    begin_s = (
+        number // there.count - turns
+    ) * slot_s + number % there.count / there.count * slot_s * 0.1
     length_s = (slot_s * 0.85 * random.random(jobs) ** 2 + 60).round()
-    start = pl.Series("start", (END.timestamp() + begin_s).round() * 1e6).cast(pl.Int64).cast(pl.Datetime("us", "UTC"))
-    wait_s = pl.Series(random.integers(10, 4000, jobs))
-    frame = pl.DataFrame({"number": number, "start": start, "elapsed_s": length_s, "wait_s": wait_s})
-    per_lane = there.lanes.group_by("lane", maintain_order=True).agg(
-        gpus=pl.len().cast(pl.Int64), nodes=pl.col("node").n_unique().cast(pl.Int64), node_list=pl.col("node").unique()
+    start = (
+        pl.Series("start", (END.timestamp() + begin_s).round() * 1e6)
+        .cast(pl.Int64)
+        .cast(pl.Datetime("us", "UTC"))
     )
-    states = pl.Series(random.choice(["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"], jobs, p=[0.8, 0.1, 0.05, 0.05]))
+    wait_s = pl.Series(random.integers(10, 4000, jobs))
+    frame = pl.DataFrame(
+        {"number": number, "start": start, "elapsed_s": length_s, "wait_s": wait_s}
+    )
+    per_lane = there.lanes.group_by("lane", maintain_order=True).agg(
+        gpus=pl.len().cast(pl.Int64),
+        nodes=pl.col("node").n_unique().cast(pl.Int64),
+        node_list=pl.col("node").unique(),
+    )
+    states = pl.Series(
+        random.choice(
+            ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"], jobs, p=[0.8, 0.1, 0.05, 0.05]
+        )
+    )
     user = pl.col("number") * 7919 % USERS
     return (
         frame.with_columns(lane=pl.col("number") % there.count)
@@ -131,11 +154,15 @@ def fill(lake: Lake, there: Cluster, first: int, jobs: int, total: int, samples:
     rows = accounted(there, first, jobs, total)
     held = rows.join(there.lanes, on="lane", how="left", maintain_order="left")
     held = held.with_columns(provenance=pl.lit("explicit"), numbering=pl.lit(None, dtype=pl.String))
-    steps = rows.with_columns(step=pl.lit("0"), max_rss_mib=pl.col("mem_requested_mib") / 3, tasks="gpus")
+    steps = rows.with_columns(
+        step=pl.lit("0"), max_rss_mib=pl.col("mem_requested_mib") / 3, tasks="gpus"
+    )
     parts = {JOBS: rows, ALLOCATIONS: held, STEPS: steps}
     if samples:
         at = pl.DataFrame({"place": range(1, samples + 1)})
-        moment = pl.col("start") + pl.duration(seconds=pl.col("elapsed_s") * pl.col("place") / (samples + 1))
+        moment = pl.col("start") + pl.duration(
+            seconds=pl.col("elapsed_s") * pl.col("place") / (samples + 1)
+        )
         share = (pl.col("number") * 31 + pl.col("gpu") * 7 + pl.col("place")) % 100 / 100
         parts[GPU_SAMPLES] = held.join(at, how="cross").with_columns(
             t=moment.dt.truncate("1s"),
@@ -152,7 +179,9 @@ def fill(lake: Lake, there: Cluster, first: int, jobs: int, total: int, samples:
 def _in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     names = [(name, dtype) for name, dtype in table.schema.items() if name != "seq"]
     return frame.select(
-        (pl.col(name).cast(dtype) if name in frame.columns else pl.lit(None, dtype=dtype)).alias(name)
+        (pl.col(name).cast(dtype) if name in frame.columns else pl.lit(None, dtype=dtype)).alias(
+            name
+        )
         for name, dtype in names
     )
 
@@ -160,7 +189,9 @@ def _in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
 def make_lake(target: Path, first: int, jobs: int, total: int, samples: int) -> Path:
     """Return a lake of the jobs from the `first` on, filled day by day."""
     there, lake = cluster(), Lake.create(str(target))
-    known = there.lanes.with_columns(model=pl.lit("NVIDIA A100-SXM4-40GB"), hbm_mib=pl.lit(40_960.0))
+    known = there.lanes.with_columns(
+        model=pl.lit("NVIDIA A100-SXM4-40GB"), hbm_mib=pl.lit(40_960.0)
+    )
     lake.append(DEVICES, _in_schema(known, DEVICES), app_id="many-jobs")
     for begin in range(first, first + jobs, JOBS_A_DAY):
         fill(lake, there, begin, min(JOBS_A_DAY, first + jobs - begin), total, samples)
@@ -173,7 +204,9 @@ def one_more_day(target: Path, first: int, total: int, samples: int) -> None:
 
 
 def apart(function: Callable[..., T], *arguments: object) -> T:
-    """Call in a process of its own: to the peak of a command the kernel adds what its parent holds when it starts."""
+    """Call in a process of its own: to the peak of a command the kernel adds what its parent
+    holds when it starts.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -183,7 +216,9 @@ _TIMES = ("submit", "start", "end", "as_of", "begin", "t", "first_t", "last_t")
 
 
 def repeat_lake(source: Path, target: Path, jobs: int, total: int) -> Path:
-    """Return a lake of about `total` jobs: the tables of jobs of `source`, which has so many, one after the other."""
+    """Return a lake of about `total` jobs: the tables of jobs of `source`, which has so many,
+    one after the other.
+    """
     shutil.rmtree(target, ignore_errors=True)
     there, lake = Lake.open(str(source)), Lake.create(str(target))
     copies = total // jobs
@@ -194,12 +229,18 @@ def repeat_lake(source: Path, target: Path, jobs: int, total: int) -> Path:
             repeated = _moved(rows, copy * jobs, (copies - 1 - copy) * slot_s)
             lake.append(table, repeated, app_id=f"copy-{copy}", seq=copy + 1)
     lake.append(DEVICES, there.latest(DEVICES).drop("seq"), app_id="copy", seq=1)
-    lake.append(ANALYSES, there.latest(ANALYSES).tail(1).with_columns(jobs_version=copies).drop("seq"), app_id="copy")
+    lake.append(
+        ANALYSES,
+        there.latest(ANALYSES).tail(1).with_columns(jobs_version=copies).drop("seq"),
+        app_id="copy",
+    )
     return target
 
 
 def _moved(rows: pl.DataFrame, ids: int, earlier_s: int) -> pl.DataFrame:
-    moved = [pl.col(name) - pl.duration(seconds=earlier_s) for name in _TIMES if name in rows.columns]
+    moved = [
+        pl.col(name) - pl.duration(seconds=earlier_s) for name in _TIMES if name in rows.columns
+    ]
     job_id = (pl.col("job_id").cast(pl.Int64) + ids).cast(pl.String)
     if "job_key" in rows.columns:
         submitted = pl.col("job_key").str.split(":").list.get(2).cast(pl.Int64) - earlier_s
@@ -213,20 +254,27 @@ def _moved(rows: pl.DataFrame, ids: int, earlier_s: int) -> pl.DataFrame:
 
 
 def measured(lake: Path, command: Sequence[str], source: str | None = None) -> dict[str, Any]:
-    """Return peak memory in MB, processor time and wall time in s, bytes printed, of a command on a lake.
+    """Return peak memory in MB, processor time and wall time in s, bytes printed, of a command on a
+    lake.
 
     Errors: RuntimeError where it fails.
     """
-    environment = os.environ | {"TACHOGRAPH_LAKE": str(lake)} | ({"PYTHONPATH": source} if source else {})
+    environment = (
+        os.environ | {"TACHOGRAPH_LAKE": str(lake)} | ({"PYTHONPATH": source} if source else {})
+    )
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
         started = [sys.executable, "-m", "tachograph", *command]
-        process = subprocess.Popen(started, env=environment, stdout=printed, stderr=said, cwd=lake.parent)
+        process = subprocess.Popen(
+            started, env=environment, stdout=printed, stderr=said, cwd=lake.parent
+        )
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             said.seek(0)
-            raise RuntimeError(f"{' '.join(command)}: {process.returncode}: {said.read().decode()[-2000:]}")
+            raise RuntimeError(
+                f"{' '.join(command)}: {process.returncode}: {said.read().decode()[-2000:]}"
+            )
         size = printed.seek(0, os.SEEK_END)
     found = {
         "peak_mb": round(used.ru_maxrss * 1024 / 1e6),
@@ -253,8 +301,12 @@ def commands(jobs: int) -> dict[str, list[str]]:
     }
 
 
-def measure(folder: Path, jobs: int, samples: int, *, day: bool, source: str | None) -> dict[str, Any]:
-    """Return what commands need on a lake of so many jobs in `folder`, which is analyzed unless it was before."""
+def measure(
+    folder: Path, jobs: int, samples: int, *, day: bool, source: str | None
+) -> dict[str, Any]:
+    """Return what commands need on a lake of so many jobs in `folder`, which is analyzed unless
+    it was before.
+    """
     target = folder / f"lake-{jobs}-{samples}"
     found: dict[str, Any] = {"size": jobs, "samples_a_gpu": samples}
     earlier = jobs - JOBS_A_DAY
@@ -272,8 +324,12 @@ def measure(folder: Path, jobs: int, samples: int, *, day: bool, source: str | N
     return {**found, **asked(target, jobs, source)}
 
 
-def measure_repeated(folder: Path, of: int, jobs: int, samples: int, source: str | None) -> dict[str, Any]:
-    """Return what commands need on a lake of about so many jobs, the jobs of a small lake repeated."""
+def measure_repeated(
+    folder: Path, of: int, jobs: int, samples: int, source: str | None
+) -> dict[str, Any]:
+    """Return what commands need on a lake of about so many jobs, the jobs of a small lake
+    repeated.
+    """
     base, target = folder / f"lake-{of}-{samples}", folder / f"repeated-{jobs}-{samples}"
     if not (base / "whole").exists():
         apart(make_lake, base, 0, of, of, samples)
@@ -299,7 +355,8 @@ def missed(found: dict[str, Any]) -> list[str]:
     names = [
         name
         for name, (peak, cpu) in GOALS.items()
-        if name in found and (found[name]["peak_mb"] > peak or (cpu is not None and found[name]["cpu_s"] > cpu))
+        if name in found
+        and (found[name]["peak_mb"] > peak or (cpu is not None and found[name]["cpu_s"] > cpu))
     ]
     if "analyze_one_more_day" in found:
         ratio = found["analyze_one_more_day"]["cpu_s"] / found["analyze_day_alone"]["cpu_s"]
@@ -310,12 +367,22 @@ def missed(found: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Print the numbers; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, nargs="+", default=[SIZES[0]], help="sizes of lakes (default: the least)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        nargs="+",
+        default=[SIZES[0]],
+        help="sizes of lakes (default: the least)",
+    )
     parser.add_argument("--samples", type=int, default=2, help="of each GPU that a job holds")
     parser.add_argument("--no-day", action="store_true", help="do not measure one more day")
     parser.add_argument("--repeated", type=int, metavar="N", help="repeat the jobs of a lake of N")
-    parser.add_argument("--keep", type=Path, help="folder in which lakes are kept, and taken from if they are there")
-    parser.add_argument("--source", help="folder of the sources whose commands run (default: these)")
+    parser.add_argument(
+        "--keep", type=Path, help="folder in which lakes are kept, and taken from if they are there"
+    )
+    parser.add_argument(
+        "--source", help="folder of the sources whose commands run (default: these)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
@@ -323,11 +390,17 @@ def main() -> int:
         sizes = [
             measure_repeated(folder, options.repeated, jobs, options.samples, options.source)
             if options.repeated
-            else measure(folder, jobs, options.samples, day=not options.no_day, source=options.source)
+            else measure(
+                folder, jobs, options.samples, day=not options.no_day, source=options.source
+            )
             for jobs in sorted(options.jobs)
         ]
     wrong = missed(sizes[-1]) if sizes[-1]["size"] >= 0.95 * SIZES[-1] else []
-    print(json.dumps({"benchmark": "many_jobs", "sizes": sizes, "missed": wrong, "reached": not wrong}))
+    print(
+        json.dumps(
+            {"benchmark": "many_jobs", "sizes": sizes, "missed": wrong, "reached": not wrong}
+        )
+    )
     return 1 if wrong else 0
 
 

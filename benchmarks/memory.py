@@ -1,7 +1,9 @@
-"""Prints the peak memory of each step for a recording of a few days and one of many, as the real commands run.
+"""Prints the peak memory of each step for a recording of a few days and one of many, as the real
+commands run.
 
-Memory is bounded by the partition (a day's rows of some nodes) and the number of threads, not by the length of the
-recording: the peak of many days may exceed that of a few by what is kept of jobs, not by what is kept of samples.
+Memory is bounded by the partition (a day's rows of some nodes) and the number of threads, not by
+the length of the recording: the peak of many days may exceed that of a few by what is kept of jobs,
+not by what is kept of samples.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def peak(command: list[str], folder: Path) -> tuple[float, float]:
     Errors: RuntimeError when it fails.
     """
     begin = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "tachograph", *command], cwd=folder, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tachograph", *command], cwd=folder, stdout=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -35,7 +39,9 @@ def peak(command: list[str], folder: Path) -> tuple[float, float]:
 
 
 def measure(nodes: int, days: int) -> dict[str, dict[str, float]]:
-    """Return peak memory and seconds of each step for a cluster of `nodes` nodes over `days` days, every 10 s."""
+    """Return peak memory and seconds of each step for a cluster of `nodes` nodes over `days`
+    days, every 10 s.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = ["--nodes", str(nodes), "--days", str(days), "--interval", "10"]
@@ -43,9 +49,13 @@ def measure(nodes: int, days: int) -> dict[str, dict[str, float]]:
         found = {"simulate": peak(["lab", "simulate", "cluster", *size], folder)}
         found["ingest"] = peak(["ingest", "ldms", "cluster/telemetry", *options], folder)
         peak(["ingest", "sacct", "cluster/accounting/sacct.txt", *options], folder)
-        found["analyze"] = peak(["analyze", "--threads", "2", "--as-of", "2025-04-30", *options], folder)
+        found["analyze"] = peak(
+            ["analyze", "--threads", "2", "--as-of", "2025-04-30", *options], folder
+        )
         found["compact"] = peak(["lake", "compact", *options], folder)
-    return {step: {"mib": round(mib), "s": round(seconds, 1)} for step, (mib, seconds) in found.items()}
+    return {
+        step: {"mib": round(mib), "s": round(seconds, 1)} for step, (mib, seconds) in found.items()
+    }
 
 
 def main() -> int:

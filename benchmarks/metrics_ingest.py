@@ -1,13 +1,16 @@
-"""Prints how fast samples come from VictoriaMetrics and Prometheus into a lake, beside fetching the same bytes alone.
+"""Prints how fast samples come from VictoriaMetrics and Prometheus into a lake, beside fetching the
+same bytes alone.
 
-Real servers on the loopback interface hold the same seeded samples: GPUS GPUs, METRICS, one every 15 s. Each way is
-timed three times in turn with fetching alone (the same questions, the answers thrown away), and medians are taken:
+Real servers on the loopback interface hold the same seeded samples: GPUS GPUs, METRICS, one every
+15 s. Each way is timed three times in turn with fetching alone (the same questions, the answers
+thrown away), and medians are taken:
 
     fetch    the questions asked and the answers received
     rows     fetch, decode, put side by side in rows
     ingest   rows, conformed and landed in a new lake
 
-The programs `prometheus`, `promtool` and `victoria-metrics` must be installed; without them nothing is measured.
+The programs `prometheus`, `promtool` and `victoria-metrics` must be installed; without them nothing
+is measured.
 """
 
 from __future__ import annotations
@@ -77,7 +80,11 @@ class Bare(HttpServer):
         if "count by" in form.get("query", ""):
             return read(answer)
         self.fetched += len(answer.content)
-        return read(HttpAnswer(b'{"status":"success","data":{"resultType":"matrix","result":[]}}', answer.where))
+        return read(
+            HttpAnswer(
+                b'{"status":"success","data":{"resultType":"matrix","result":[]}}', answer.where
+            )
+        )
 
     def post_lines(self, path: str, form: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
         self.fetched += len(self.post(path, form).content)
@@ -88,22 +95,36 @@ def series(gpus: int, hours: int) -> Iterator[Series]:
     """Yield made-up series; the values have as many digits as exporters write."""
     chance = random.Random(SEED)
     for gpu in range(gpus):
-        labels = {"gpu": str(gpu % 4), "Hostname": f"n{gpu // 4:04d}", "UUID": f"GPU-{gpu:08x}", "job": "dcgm"}
+        labels = {
+            "gpu": str(gpu % 4),
+            "Hostname": f"n{gpu // 4:04d}",
+            "UUID": f"GPU-{gpu:08x}",
+            "job": "dcgm",
+        }
         for metric in METRICS:
             fraction = "PROF" in metric
             level = 0.0
             points = []
             for k in range(hours * 3600 // STEP_S):
                 level = (
-                    level + chance.random() * 4e5 if "ENERGY" in metric else chance.random() * (1 if fraction else 400)
+                    level + chance.random() * 4e5
+                    if "ENERGY" in metric
+                    else chance.random() * (1 if fraction else 400)
                 )
-                points.append((float(T0 + k * STEP_S), round(level, 6 if fraction else 3 if "POWER" in metric else 0)))
+                points.append(
+                    (
+                        float(T0 + k * STEP_S),
+                        round(level, 6 if fraction else 3 if "POWER" in metric else 0),
+                    )
+                )
             yield Series({"__name__": metric, **labels}, points)
 
 
 def measure(url: str, how: QueryMethod, end: int, folder: Path) -> dict[str, float]:
     """Return medians of one way, seconds and counts."""
-    settings = PrometheusSettings(source="prometheus", url=url, how=how, step_s=STEP_S, window_s=WINDOW_S)
+    settings = PrometheusSettings(
+        source="prometheus", url=url, how=how, step_s=STEP_S, window_s=WINDOW_S
+    )
     metrics = SeriesVocabulary().names
     times: dict[str, list[float]] = {"fetch": [], "rows": [], "rows_cpu": [], "ingest": []}
     values = fetched = 0
@@ -121,14 +142,24 @@ def measure(url: str, how: QueryMethod, end: int, folder: Path) -> dict[str, flo
         now = datetime.fromtimestamp(end / 1000, UTC)
         ingest(
             lake,
-            pending(PrometheusQueries(settings, server, metrics), SeriesMemory(), T0 * 1000, end, settled=end),
+            pending(
+                PrometheusQueries(settings, server, metrics),
+                SeriesMemory(),
+                T0 * 1000,
+                end,
+                settled=end,
+            ),
             now=now,
         )
         times["ingest"].append(time.perf_counter() - began)
         values, fetched = found, bare.fetched
         bare.close()
         server.close()
-    return {**{name: statistics.median(taken[1:]) for name, taken in times.items()}, "values": values, "bytes": fetched}
+    return {
+        **{name: statistics.median(taken[1:]) for name, taken in times.items()},
+        "values": values,
+        "bytes": fetched,
+    }
 
 
 def windows(querying: PrometheusQueries, end: int, memory: SeriesMemory | None = None) -> int:
@@ -164,7 +195,11 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=64)
     parser.add_argument("--hours", type=int, default=4)
     options = parser.parse_args()
-    missing = [name for name in ("prometheus", "promtool", "victoria-metrics") if shutil.which(name) is None]
+    missing = [
+        name
+        for name in ("prometheus", "promtool", "victoria-metrics")
+        if shutil.which(name) is None
+    ]
     if missing:
         print(json.dumps({"benchmark": "metrics_ingest", "missing": missing}))
         return 0
@@ -180,8 +215,16 @@ def main() -> int:
                 url = one if server == "prometheus" else other
                 ways[f"{server}_{how}"] = report(measure(url, how, end, base / server))
     reached = all(way["rows_over_fetch"] <= GOAL_ROWS_OVER_FETCH for way in ways.values())
-    measured = {"benchmark": "metrics_ingest", "gpus": options.gpus, "hours": options.hours, "step_s": STEP_S, **ways}
-    print(json.dumps({**measured, "goal_rows_over_fetch": GOAL_ROWS_OVER_FETCH, "reached": reached}))
+    measured = {
+        "benchmark": "metrics_ingest",
+        "gpus": options.gpus,
+        "hours": options.hours,
+        "step_s": STEP_S,
+        **ways,
+    }
+    print(
+        json.dumps({**measured, "goal_rows_over_fetch": GOAL_ROWS_OVER_FETCH, "reached": reached})
+    )
     return 0 if reached else 1
 
 

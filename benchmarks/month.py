@@ -1,13 +1,15 @@
 """Prints what a month of a large cluster costs, from raw files to figures.
 
-The whole month: 7,168 GPUs, 31 days, a sample every 10 s (1.92e9), jobs with the shapes of the published study. Fewer
-`--samples`: fewer days of the same GPUs, below one day fewer nodes. Samples come as a site has them: Parquet files of
-LDMS, one per day and some nodes, rows in the order of time. They are written some nodes at a time, ingested with
-`tachograph ingest ldms` and deleted; then accounting is ingested, and `tachograph lake compact`, `analyze` and
-`figures` run. Writing the files is simulation and no part of what is measured. Every step is a process of its own whose
-time, processor time and peak memory (of its largest process) are taken; the figures are those that `tachograph study`
-draws. Killed, it is run again with the same folder and goes on where it was; a step that was done is not done again.
-With `--linearity 1e7,1e8` it prints the processor time of a sample for each size, and how far they are apart.
+The whole month: 7,168 GPUs, 31 days, a sample every 10 s (1.92e9), jobs with the shapes of the
+published study. Fewer `--samples`: fewer days of the same GPUs, below one day fewer nodes. Samples
+come as a site has them: Parquet files of LDMS, one per day and some nodes, rows in the order of
+time. They are written some nodes at a time, ingested with `tachograph ingest ldms` and deleted;
+then accounting is ingested, and `tachograph lake compact`, `analyze` and `figures` run. Writing the
+files is simulation and no part of what is measured. Every step is a process of its own whose time,
+processor time and peak memory (of its largest process) are taken; the figures are those that
+`tachograph study` draws. Killed, it is run again with the same folder and goes on where it was; a
+step that was done is not done again. With `--linearity 1e7,1e8` it prints the processor time of a
+sample for each size, and how far they are apart.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ GOAL_BYTES_A_SAMPLE = 31  # of samples: 60 GB for the month
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one step: seconds, processor seconds, peak memory of its largest process, the JSON that it printed."""
+    """Of one step: seconds, processor seconds, peak memory of its largest process, the JSON that
+    it printed.
+    """
 
     wall_s: float
     cpu_s: float
@@ -81,20 +85,28 @@ class Run:
         self.file = folder / "month.json"
         known = json.loads(self.file.read_text()) if self.file.exists() else {}
         if known.get("samples", samples) != samples:
-            raise SystemExit(f"{folder} holds a run of {known['samples']:,} samples; name another folder")
+            raise SystemExit(
+                f"{folder} holds a run of {known['samples']:,} samples; name another folder"
+            )
         self.samples = samples
-        self.done: dict[str, Cost] = {step: Cost(**cost) for step, cost in known.get("steps", {}).items()}
+        self.done: dict[str, Cost] = {
+            step: Cost(**cost) for step, cost in known.get("steps", {}).items()
+        }
 
     @property
     def lake(self) -> Path:
         return self.folder / "lake"
 
     def step(self, name: str, commands: Sequence[list[str]] = ()) -> None:
-        """Run a step that was not done yet: its own command, or those given, one after the other."""
+        """Run a step that was not done yet: its own command, or those given, one after the
+        other.
+        """
         if name in self.done:
             return
         print(f"{name} ...", file=sys.stderr, flush=True)
-        self.done[name] = summed([cost_of(command) for command in commands or [self._command(name)]])
+        self.done[name] = summed(
+            [cost_of(command) for command in commands or [self._command(name)]]
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         half = self.file.with_suffix(".half")
         steps = {step: asdict(cost) for step, cost in self.done.items()}
@@ -102,19 +114,36 @@ class Run:
         half.replace(self.file)
 
     def until(self, stage: str) -> None:
-        """Write raw files of some nodes, ingest and delete them, until all are done; then the steps up to a stage."""
+        """Write raw files of some nodes, ingest and delete them, until all are done; then the
+        steps up to a stage.
+        """
         parts = len(parts_of_nodes(self.plan, self.plan.nodes()))
-        size = ["--samples", str(self.samples), "--folder", str(self.folder), "--processes", str(self.processes)]
+        size = [
+            "--samples",
+            str(self.samples),
+            "--folder",
+            str(self.folder),
+            "--processes",
+            str(self.processes),
+        ]
         self.step("cluster", [[sys.executable, __file__, *size, "--raw-child", "cluster"]])
         for first in range(0, parts, FILES_AT_ONCE):
             batch = [str(part) for part in range(first, min(first + FILES_AT_ONCE, parts))]
             files, name = self.folder / f"raw-{first:04d}", "-".join(batch)
-            self.step(f"raw_{name}", [[sys.executable, __file__, *size, "--raw-child", ",".join(batch)]])
+            self.step(
+                f"raw_{name}", [[sys.executable, __file__, *size, "--raw-child", ",".join(batch)]]
+            )
             self.step(f"ingest_{name}", [self._tachograph("ingest", "ldms", str(files))])
             shutil.rmtree(files, ignore_errors=True)
         cluster = self.folder / "cluster"
         accounting = (
-            ("ingest", "table", str(cluster / "devices.csv"), "--mapping", str(cluster / "devices.toml")),
+            (
+                "ingest",
+                "table",
+                str(cluster / "devices.csv"),
+                "--mapping",
+                str(cluster / "devices.toml"),
+            ),
             ("ingest", "sacct", str(cluster / "sacct.txt")),
             ("ingest", "allocation-map", str(cluster / "gpu_map.csv")),
         )
@@ -125,14 +154,20 @@ class Run:
     def report(self) -> dict[str, Any]:
         """Return what the way from raw files cost."""
         ingests = [cost for name, cost in self.done.items() if name.startswith("ingest_")]
-        steps = {"raw": [cost for name, cost in self.done.items() if name.startswith("raw_")], "ingest": ingests}
+        steps = {
+            "raw": [cost for name, cost in self.done.items() if name.startswith("raw_")],
+            "ingest": ingests,
+        }
         steps |= {name: [self.done[name]] for name in ("accounting", *STEPS) if name in self.done}
         costs = {name: summed(of) for name, of in steps.items() if of}
         files = Lake.open(str(self.lake)).files(GPU_SAMPLES)
         rows, size = sum(file.rows for file in files), sum(file.size for file in files)
         analyze = costs.get("analyze")
         found = analyze.printed if analyze else None
-        wall, cpu = (sum(getattr(cost, what) for name, cost in costs.items() if name != "raw") for what in COSTS)
+        wall, cpu = (
+            sum(getattr(cost, what) for name, cost in costs.items() if name != "raw")
+            for what in COSTS
+        )
         return {
             "benchmark": "month",
             "gpus": self.plan.gpus,
@@ -147,14 +182,27 @@ class Run:
             "bytes_of_lake": _bytes(self.lake),
             "analyze_samples_per_s": _ratio(rows, analyze.wall_s, 0) if analyze else None,
             "goal_bytes_per_sample": GOAL_BYTES_A_SAMPLE,
-            **{f"{name}_{what}": value for name, cost in costs.items() for what, value in _told(cost).items()},
-            **{f"{name}_cpu_us_per_sample": _ratio(cost.cpu_s * 1e6, rows, 3) for name, cost in costs.items()},
+            **{
+                f"{name}_{what}": value
+                for name, cost in costs.items()
+                for what, value in _told(cost).items()
+            },
+            **{
+                f"{name}_cpu_us_per_sample": _ratio(cost.cpu_s * 1e6, rows, 3)
+                for name, cost in costs.items()
+            },
             "raw_files_to_figures_s": round(wall, 1),
             "raw_files_to_figures_cpu_us_per_sample": _ratio(cpu * 1e6, rows, 3),
         }
 
     def _tachograph(self, *words: str) -> list[str]:
-        where = ["--lake", str(self.lake), "--config", str(self.folder / "cluster" / "tachograph.toml"), "--json"]
+        where = [
+            "--lake",
+            str(self.lake),
+            "--config",
+            str(self.folder / "cluster" / "tachograph.toml"),
+            "--json",
+        ]
         return [sys.executable, "-m", "tachograph", *words, *where]
 
     def _command(self, name: str) -> list[str]:
@@ -162,7 +210,9 @@ class Run:
             return self._tachograph("study", "-o", str(self.folder / "figures"))
         if name == "compact":
             return self._tachograph("lake", "compact")
-        return self._tachograph("analyze", "--as-of", self.plan.end.isoformat(), "--threads", str(self.processes))
+        return self._tachograph(
+            "analyze", "--as-of", self.plan.end.isoformat(), "--threads", str(self.processes)
+        )
 
 
 def cost_of(command: list[str]) -> Cost:
@@ -183,7 +233,8 @@ def cost_of(command: list[str]) -> Cost:
         content = json.loads(printed)
     except ValueError:
         content = None
-    kept = content if len(printed) < 10_000 else None  # the numbers of all figures are in their own files
+    # The numbers of all figures are in their own files.
+    kept = content if len(printed) < 10_000 else None
     return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, kept)
 
 
@@ -227,9 +278,11 @@ def _write_part(plan: SimulationPlan, folder: Path, part: int) -> None:
 
 
 def linearity(sizes: list[int], folder: Path, processes: int, *, keep: bool) -> dict[str, Any]:
-    """Return the processor time of a sample for each size (starting and compiling included), and how far they differ.
+    """Return the processor time of a sample for each size (starting and compiling included), and
+    how far they differ.
 
-    `analyze_cpu_us_per_further_sample`: what the samples cost that a size has more than the one before.
+    `analyze_cpu_us_per_further_sample`: what the samples cost that a size has more than the one
+    before.
     """
     measured: list[dict[str, Any]] = []
     for samples in sizes:
@@ -254,7 +307,11 @@ def linearity(sizes: list[int], folder: Path, processes: int, *, keep: bool) -> 
 def _told(cost: Cost | None) -> dict[str, float | None]:
     if cost is None:
         return {"s": None, "cpu_s": None, "peak_mib": None}
-    return {"s": round(cost.wall_s, 1), "cpu_s": round(cost.cpu_s, 1), "peak_mib": round(cost.peak_mib)}
+    return {
+        "s": round(cost.wall_s, 1),
+        "cpu_s": round(cost.cpu_s, 1),
+        "peak_mib": round(cost.peak_mib),
+    }
 
 
 def _ratio(of: float | None, to: float | None, digits: int) -> float | None:
@@ -264,7 +321,10 @@ def _ratio(of: float | None, to: float | None, digits: int) -> float | None:
 def _bytes(folder: Path) -> dict[str, int]:
     """Bytes on disk of each table."""
     tables = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {table.name: sum(file.stat().st_size for file in table.rglob("*") if file.is_file()) for table in tables}
+    return {
+        table.name: sum(file.stat().st_size for file in table.rglob("*") if file.is_file())
+        for table in tables
+    }
 
 
 def _say_what_it_takes(samples: int, folder: Path, *, begun: bool) -> None:
@@ -272,22 +332,42 @@ def _say_what_it_takes(samples: int, folder: Path, *, begun: bool) -> None:
     needs, free = samples * BYTES_A_SAMPLE, shutil.disk_usage(folder).free
     minutes = samples / 1e6 * SECONDS_A_MILLION / 60
     print(
-        f"{samples:,} samples in {folder}: about {needs / 1e9:.1f} GB of disk ({free / 1e9:.0f} GB are free) and "
+        f"{samples:,} samples in {folder}: about {needs / 1e9:.1f} GB of disk "
+        f"({free / 1e9:.0f} GB are free) and "
         f"{minutes:.0f} minutes on two quiet cores, from {datetime.now():%H:%M} on",  # noqa: DTZ005
         file=sys.stderr,
     )
     if free < needs and not begun:
-        raise SystemExit(f"{folder}: {free / 1e9:.0f} GB free are not enough; name another with --folder")
+        raise SystemExit(
+            f"{folder}: {free / 1e9:.0f} GB free are not enough; name another with --folder"
+        )
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=float, default=2e6, help="the whole month: 1.92e9 (default 2e6)")
-    parser.add_argument("--folder", type=Path, help="where; goes on with what is there (default: a temporary folder)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--samples", type=float, default=2e6, help="the whole month: 1.92e9 (default 2e6)"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where; goes on with what is there (default: a temporary folder)",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the lake there when all is done")
-    parser.add_argument("--stage", choices=STAGES, default="figures", help="up to which step (default figures)")
-    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="for each step (default 2)")
-    parser.add_argument("--linearity", metavar="N,N", help="processor time of a sample at these numbers of samples")
+    parser.add_argument(
+        "--stage", choices=STAGES, default="figures", help="up to which step (default figures)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=min(2, os.cpu_count() or 1),
+        help="for each step (default 2)",
+    )
+    parser.add_argument(
+        "--linearity", metavar="N,N", help="processor time of a sample at these numbers of samples"
+    )
     parser.add_argument("--raw-child", metavar="PART,PART", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,7 +1,9 @@
-"""Policies on simulated clusters with truth: whom they would have ended, who worked again, hours recovered.
+"""Policies on simulated clusters with truth: whom they would have ended, who worked again, hours
+recovered.
 
-A cluster goes the whole way: samples, analysis, replay. Jobs that are planted as hung never come back; stalled ones do,
-after up to hours. Every hit of a planted hang is right, every hit of another job is counted by its plant.
+A cluster goes the whole way: samples, analysis, replay. Jobs that are planted as hung never come
+back; stalled ones do, after up to hours. Every hit of a planted hang is right, every hit of another
+job is counted by its plant.
 """
 
 from __future__ import annotations

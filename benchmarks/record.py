@@ -1,9 +1,11 @@
-"""Prints what `tachograph record` costs: CPU of the recorder beside a command, a command's run time with and without.
+"""Prints what `tachograph record` costs: CPU of the recorder beside a command, a command's run time
+with and without.
 
-The recorder samples simulated GPUs, whose values are made up in the same process: that counts, too. Its CPU time
-is read from the kernel while a command sleeps, once it has started; what starting takes is told beside. Then a
-command that computes on one core runs alternately without and with a recorder; it times itself, so that neither the
-start of Python nor the report counts, by the clock and in CPU time of its own, and waits until a recorder has started.
+The recorder samples simulated GPUs, whose values are made up in the same process: that counts, too.
+Its CPU time is read from the kernel while a command sleeps, once it has started; what starting
+takes is told beside. Then a command that computes on one core runs alternately without and with a
+recorder; it times itself, so that neither the start of Python nor the report counts, by the clock
+and in CPU time of its own, and waits until a recorder has started.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--interval", type=float, default=1.0)
-    parser.add_argument("--seconds", type=float, default=30.0, help="in which the recorder's CPU time is read")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="in which the recorder's CPU time is read"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="runs without and with a recorder")
     parser.add_argument("--work", type=int, default=20_000_000, help="turns of the command's loop")
     options = parser.parse_args()
@@ -63,11 +67,19 @@ def main() -> int:
 
 
 def recorder(folder: Path, options: argparse.Namespace) -> tuple[float, float, float]:
-    """Return CPU seconds of the start, the share of a core afterwards, and bytes a second of the spool."""
+    """Return CPU seconds of the start, the share of a core afterwards, and bytes a second of the
+    spool.
+    """
     command = ["sleep", str(START_S + options.seconds + 5)]
-    parent = subprocess.Popen([*record(folder / "steady", options), *command], stdout=subprocess.DEVNULL)
+    parent = subprocess.Popen(
+        [*record(folder / "steady", options), *command], stdout=subprocess.DEVNULL
+    )
     time.sleep(START_S)
-    pid = next(pid for pid in children(parent.pid) if b"tachograph" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    pid = next(
+        pid
+        for pid in children(parent.pid)
+        if b"tachograph" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
     began, size = cpu_s(pid), spool_bytes(folder / "steady")
     clock = time.monotonic()
     time.sleep(options.seconds)
@@ -99,7 +111,15 @@ def computed(folder: Path, options: argparse.Namespace, *, recorded: bool) -> tu
 
 def record(folder: Path, options: argparse.Namespace) -> list[str]:
     """Return what stands before a command that is recorded."""
-    how = ["--simulate", str(options.gpus), "--interval", str(options.interval), "--quiet", "-o", str(folder)]
+    how = [
+        "--simulate",
+        str(options.gpus),
+        "--interval",
+        str(options.interval),
+        "--quiet",
+        "-o",
+        str(folder),
+    ]
     return [sys.executable, "-m", "tachograph", "record", *how, "--"]
 
 

@@ -1,9 +1,11 @@
-"""Prints what a pass costs: decode + reduce of 14 counters beside decoding the same columns with Polars.
+"""Prints what a pass costs: decode + reduce of 14 counters beside decoding the same columns with
+Polars.
 
-A simulated cluster (20 million samples by default) is ingested by the `ldms` source, compacted and attributed once;
-then both are timed in turn on the same partitions and threads, and the medians of time and of their ratio are given.
-Decoding alone reads the same columns of the same files and throws them away. Reducing includes attribution by
-interval, all accumulators, minutes, their workload classes and windows; it does not include writing.
+A simulated cluster (20 million samples by default) is ingested by the `ldms` source, compacted and
+attributed once; then both are timed in turn on the same partitions and threads, and the medians of
+time and of their ratio are given. Decoding alone reads the same columns of the same files and
+throws them away. Reducing includes attribution by interval, all accumulators, minutes, their
+workload classes and windows; it does not include writing.
 """
 
 from __future__ import annotations
@@ -72,11 +74,25 @@ def prepare(samples: int, folder: Path) -> Prepared:
     compacted = time.perf_counter()
     units = inventory(lake.latest(DEVICES), configuration.nodes)
     allocations = lake.latest(ALLOCATIONS)
-    runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end)
+    runs = build_runs(
+        lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end
+    )
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
     keys = runs.select("run", "job_key", "job_id", "start", gpus=pl.lit(None, dtype=pl.Int64))
-    idle_util, labeller = configuration.thresholds.idle_util, MinuteLabeller(settings_of(configuration.workload))
-    work = Reduction(lake, owned.intervals, keys, gpu_facts(units)[1], configuration.analysis, 0, idle_util, labeller)
+    idle_util, labeller = (
+        configuration.thresholds.idle_util,
+        MinuteLabeller(settings_of(configuration.workload)),
+    )
+    work = Reduction(
+        lake,
+        owned.intervals,
+        keys,
+        gpu_facts(units)[1],
+        configuration.analysis,
+        0,
+        idle_util,
+        labeller,
+    )
     files = lake.files(GPU_SAMPLES)
     rows = sum(file.rows for file in files)
     return Prepared(
@@ -110,22 +126,34 @@ def decode(prepared: Prepared, threads: int) -> float:
     begin = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         parts = list(partitions(prepared.lake, GPU_SAMPLES))
-        for _ in pool.map(lambda part: read_partition(prepared.lake, GPU_SAMPLES, part, COLUMNS)[0].height, parts):
+        for _ in pool.map(
+            lambda part: read_partition(prepared.lake, GPU_SAMPLES, part, COLUMNS)[0].height, parts
+        ):
             pass
     return time.perf_counter() - begin
 
 
 def decode_and_reduce(prepared: Prepared, threads: int) -> tuple[float, int]:
-    """Return the seconds it takes to read and reduce all partitions, and how many samples belong to jobs."""
+    """Return the seconds it takes to read and reduce all partitions, and how many samples belong
+    to jobs.
+    """
     work = prepared.work
     starts: dict[int, datetime] = dict(work.keys.select("run", "start").iter_rows())
 
     def one(part: Partition) -> int:
         low, high = part_nodes(part)
-        mine = overlapping_day(work.intervals, part.day).filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
+        mine = overlapping_day(work.intervals, part.day).filter(
+            pl.col("node").is_between(pl.lit(low), pl.lit(high))
+        )
         frame, _ = read_partition(prepared.lake, GPU_SAMPLES, part, COLUMNS)
         reduced, _ = reduce_partition(
-            frame, mine, starts, work.ridges, analysis=work.analysis, day=part.day, labeller=work.labeller
+            frame,
+            mine,
+            starts,
+            work.ridges,
+            analysis=work.analysis,
+            day=part.day,
+            labeller=work.labeller,
         )
         return reduced.attributed
 

@@ -1,7 +1,9 @@
-"""Prints how fast `tachograph serve` answers on a lake of many jobs: a real server process, real HTTP on this machine.
+"""Prints how fast `tachograph serve` answers on a lake of many jobs: a real server process, real
+HTTP on this machine.
 
-The lake is made of the demo's computed tables, repeated under other ids, users, names and times over two years; minutes
-are there for the newest jobs, whose pages are opened. It lies in the folder that is given and is used again.
+The lake is made of the demo's computed tables, repeated under other ids, users, names and times
+over two years; minutes are there for the newest jobs, whose pages are opened. It lies in the folder
+that is given and is used again.
 """
 
 from __future__ import annotations
@@ -63,14 +65,18 @@ def make_lake(folder: Path, jobs: int) -> Path:
         return target
     demo = folder / "demo"
     if not (demo / ".tachograph-demo").exists():
-        subprocess.run([sys.executable, "-m", "tachograph", "demo", "--folder", str(demo)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "tachograph", "demo", "--folder", str(demo)], check=True
+        )
     source = Lake.open(str(demo / "lake"))
     lake = Lake.create(str(target))
     of_one = source.latest(JOB_SUMMARIES).height
     replicas = max(1, round(jobs / of_one))
     lake.append(DEVICES, source.latest(DEVICES).drop("seq"), app_id="make", seq=1)
     every_job = pl.lit(_SEQ + replicas).alias("jobs_version")  # was analyzed
-    lake.append(ANALYSES, source.latest(ANALYSES).drop("seq").with_columns(every_job), app_id="make", seq=1)
+    lake.append(
+        ANALYSES, source.latest(ANALYSES).drop("seq").with_columns(every_job), app_id="make", seq=1
+    )
     for begin in range(0, replicas, REPLICAS):
         numbers = range(begin, min(replicas, begin + REPLICAS))
         for table in (JOBS, ALLOCATIONS, JOB_SUMMARIES, JOB_GPUS, STEP_SUMMARIES, FINDINGS):
@@ -89,8 +95,12 @@ def _append(source: Lake, lake: Lake, table: LakeTable, numbers: range, replicas
 
 
 def _replica(rows: pl.DataFrame, number: int, replicas: int) -> pl.DataFrame:
-    """The rows of the demo as another part of the cluster's history: the last one is the demo's time."""
-    shift = (SPAN / replicas * (replicas - 1 - number)) // timedelta(seconds=1) * timedelta(seconds=1)
+    """The rows of the demo as another part of the cluster's history: the last one is the demo's
+    time.
+    """
+    shift = (
+        (SPAN / replicas * (replicas - 1 - number)) // timedelta(seconds=1) * timedelta(seconds=1)
+    )
     there = set(rows.columns)
     columns = []
     for name in there.intersection(_IDS):
@@ -98,15 +108,22 @@ def _replica(rows: pl.DataFrame, number: int, replicas: int) -> pl.DataFrame:
         columns.append((digits.cast(pl.String) + pl.col(name).str.replace(r"^\d+", "")).alias(name))
     columns += [(pl.col(name) - shift).alias(name) for name in there.intersection(_TIMES)]
     columns += [
-        (pl.col(name) + f"{number % GROUPS:02d}").alias(name) for name in there.intersection(("user", "account"))
+        (pl.col(name) + f"{number % GROUPS:02d}").alias(name)
+        for name in there.intersection(("user", "account"))
     ]
     if "job_key" in there:
         parts = pl.col("job_key").str.split(":")
         ids = parts.list.get(1).cast(pl.Int64) + number * 1000
         submitted = parts.list.get(2).cast(pl.Int64) - int(shift.total_seconds())
-        key = pl.concat_str([parts.list.get(0), ids.cast(pl.String), submitted.cast(pl.String)], separator=":")
+        key = pl.concat_str(
+            [parts.list.get(0), ids.cast(pl.String), submitted.cast(pl.String)], separator=":"
+        )
         columns.append(key.alias("job_key"))
-    measured = [pl.col(name) * (1 + number * 1e-9) for name in there if rows.schema[name].is_float() and "_" in name]
+    measured = [
+        pl.col(name) * (1 + number * 1e-9)
+        for name in there
+        if rows.schema[name].is_float() and "_" in name
+    ]
     return rows.with_columns(columns).with_columns(measured)
 
 
@@ -115,7 +132,9 @@ def _replica(rows: pl.DataFrame, number: int, replicas: int) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class BenchServer:
-    """A running server: its process, its address, seconds until it listened and until jobs were there."""
+    """A running server: its process, its address, seconds until it listened and until jobs were
+    there.
+    """
 
     process: subprocess.Popen[bytes]
     address: str
@@ -126,21 +145,31 @@ class BenchServer:
     def client(self) -> httpx2.Client:
         """Return a client that is logged in as an admin."""
         client = httpx2.Client(base_url=self.address, follow_redirects=True, timeout=600)
-        client.get(f"/login?token={self.token}", headers={"accept": "text/html"}, follow_redirects=False)
+        client.get(
+            f"/login?token={self.token}", headers={"accept": "text/html"}, follow_redirects=False
+        )
         return client
 
     @property
     def memory_mib(self) -> dict[str, int]:
         """Resident memory: anonymous, of files, the most of both at any time."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
-        kib = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", status, re.MULTILINE)}
+        kib = {
+            name: int(value)
+            for name, value in re.findall(r"^(\w+):\s+(\d+) kB", status, re.MULTILINE)
+        }
         names = {"anonymous": "RssAnon", "files": "RssFile", "peak": "VmHWM"}
         return {name: kib[key] // 1024 for name, key in names.items()}
 
     @property
     def cpu_s(self) -> float:
         """CPU time since its start."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{self.process.pid}/stat")
+            .read_text(encoding="utf-8")
+            .rpartition(")")[2]
+            .split()
+        )
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -150,12 +179,23 @@ def start(lake: Path, cache: Path) -> BenchServer:
     log = cache / "serve.log"
     with log.open("wb") as written:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tachograph", "serve", "--listen", "127.0.0.1:0", "--lake", str(lake)],
+            [
+                sys.executable,
+                "-m",
+                "tachograph",
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--lake",
+                str(lake),
+            ],
             env=os.environ | {"XDG_CACHE_HOME": str(cache)},
             cwd=cache,
             stderr=written,
         )
-    while not (found := re.search(r"open (http://\S+)/login\?token=(\S+)", log.read_text(encoding="utf-8"))):
+    while not (
+        found := re.search(r"open (http://\S+)/login\?token=(\S+)", log.read_text(encoding="utf-8"))
+    ):
         if process.poll() is not None:
             raise RuntimeError(log.read_text(encoding="utf-8"))
         time.sleep(0.01)
@@ -175,11 +215,17 @@ def stop(server: BenchServer) -> None:
 def percentiles(times_ms: list[float]) -> dict[str, float]:
     """Return median, 95th percentile and greatest."""
     cuts = statistics.quantiles(times_ms, n=20)
-    return {"p50_ms": round(cuts[9], 1), "p95_ms": round(cuts[18], 1), "max_ms": round(max(times_ms), 1)}
+    return {
+        "p50_ms": round(cuts[9], 1),
+        "p95_ms": round(cuts[18], 1),
+        "max_ms": round(max(times_ms), 1),
+    }
 
 
 def timed(client: httpx2.Client, addresses: list[str]) -> dict[str, float]:
-    """Return percentiles of the time until a page is there whole. Errors: RuntimeError for another status than 200."""
+    """Return percentiles of the time until a page is there whole. Errors: RuntimeError for
+    another status than 200.
+    """
     times = []
     for address in addresses:
         begin = time.perf_counter()
@@ -197,12 +243,19 @@ def list_addresses(random_: random.Random, users: list[str], count: int) -> list
     kinds: list[Callable[[], str]] = [
         lambda: "",
         lambda: f"user={random_.choice(users)}",
-        lambda: f"finding={random_.choice(codes[:4])}&verdict={random_.choice(['yes', 'no', 'unknown'])}",
+        lambda: (
+            f"finding={random_.choice(codes[:4])}&verdict={random_.choice(['yes', 'no', 'unknown'])}"
+        ),
         lambda: f"where={random_.choice(numbers)}%3E{random_.random():.2f}",
         lambda: "where=name~train&state=COMPLETED",
         lambda: f"since=2024-0{random_.randint(1, 9)}-01&until=2024-12-01",
     ]
-    orders = ["", *(f"{random_.choice(['', '-'])}{name}" for name in random_.sample(numbers, 12)), "user", "-name"]
+    orders = [
+        "",
+        *(f"{random_.choice(['', '-'])}{name}" for name in random_.sample(numbers, 12)),
+        "user",
+        "-name",
+    ]
     return [f"/jobs?{random_.choice(kinds)()}&sort={random_.choice(orders)}" for _ in range(count)]
 
 
@@ -211,7 +264,9 @@ def deep_times(client: httpx2.Client, pages: int) -> dict[str, float]:
     times, after = [], ""
     for _ in range(pages):
         begin = time.perf_counter()
-        answer = client.get(f"/api/v1/jobs?limit=50&sort=-gpu_hours_lost&fields=job_key,user&after={after}")
+        answer = client.get(
+            f"/api/v1/jobs?limit=50&sort=-gpu_hours_lost&fields=job_key,user&after={after}"
+        )
         times.append(1000 * (time.perf_counter() - begin))
         after = "".join(re.findall(r"after=([\w-]+)", answer.headers["link"]))
     return percentiles(times)
@@ -221,19 +276,24 @@ def visits(random_: random.Random, users: list[str], jobs: list[str]) -> list[li
     """Return what each of those who click opens: a list, a job, its GPUs, another list."""
     lists = list_addresses(random_, users, 2 * USERS)
     opened = random_.sample(jobs, USERS) if len(jobs) >= USERS else random_.choices(jobs, k=USERS)
-    return [[lists[2 * at], job, f"{job}?tab=gpus", lists[2 * at + 1]] for at, job in enumerate(opened)]
+    return [
+        [lists[2 * at], job, f"{job}?tab=gpus", lists[2 * at + 1]] for at, job in enumerate(opened)
+    ]
 
 
 def click(server: BenchServer, visited: list[list[str]]) -> dict[str, float]:
     """Return the cores that users take who each open one address every EVERY_S seconds.
 
-    Of the time that this should take: where the machine is too busy for it, it takes longer, which is no saving.
+    Of the time that this should take: where the machine is too busy for it, it takes longer, which
+    is no saving.
     """
 
     def one(place: int, client: httpx2.Client) -> list[float]:
         times = []
         for turn, address in enumerate(visited[place]):
-            time.sleep(max(0.0, begin + EVERY_S * (turn + place / len(visited)) - time.perf_counter()))
+            time.sleep(
+                max(0.0, begin + EVERY_S * (turn + place / len(visited)) - time.perf_counter())
+            )
             sent = time.perf_counter()
             client.get(address, headers={"accept": "text/html"})
             times.append(1000 * (time.perf_counter() - sent))
@@ -242,12 +302,19 @@ def click(server: BenchServer, visited: list[list[str]]) -> dict[str, float]:
     with ExitStack() as opened, ThreadPoolExecutor(len(visited)) as pool:
         clients = [opened.enter_context(closing(server.client())) for _ in range(10)]
         before, begin = server.cpu_s, time.perf_counter()
-        found = pool.map(lambda place: one(place, clients[place % len(clients)]), range(len(visited)))
+        found = pool.map(
+            lambda place: one(place, clients[place % len(clients)]), range(len(visited))
+        )
         times = [value for part in found for value in part]
         taken = time.perf_counter() - begin
     planned = EVERY_S * max(map(len, visited))
     cores = (server.cpu_s - before) / planned
-    return {"cores": round(cores, 2), "planned_s": planned, "taken_s": round(taken, 1), **percentiles(times)}
+    return {
+        "cores": round(cores, 2),
+        "planned_s": planned,
+        "taken_s": round(taken, 1),
+        **percentiles(times),
+    }
 
 
 def measure(folder: Path, jobs: int, requests: int) -> dict[str, Any]:
@@ -261,7 +328,10 @@ def measure(folder: Path, jobs: int, requests: int) -> dict[str, Any]:
     server = start(lake, cache)
     found: dict[str, Any] = {
         "start": {"listening_s": round(server.listening_s, 2), "jobs_s": round(server.ready_s, 2)},
-        "first_start": {"listening_s": round(first.listening_s, 2), "jobs_s": round(first.ready_s, 2)},
+        "first_start": {
+            "listening_s": round(first.listening_s, 2),
+            "jobs_s": round(first.ready_s, 2),
+        },
     }
     try:
         with closing(server.client()) as client:
@@ -302,14 +372,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2_000)
     parser.add_argument("--requests", type=int, default=40, help="of each kind")
-    parser.add_argument("--folder", help="for the lake, which is used again; a temporary one by default")
+    parser.add_argument(
+        "--folder", help="for the lake, which is used again; a temporary one by default"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         found = measure(folder, options.jobs, options.requests)
     goals = reached(found)
-    print(json.dumps({"jobs": options.jobs, "cores": os.cpu_count(), **found, "reached": goals}, indent=1))
+    print(
+        json.dumps(
+            {"jobs": options.jobs, "cores": os.cpu_count(), **found, "reached": goals}, indent=1
+        )
+    )
     return 0 if all(goals.values()) else 1
 
 

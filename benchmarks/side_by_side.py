@@ -1,16 +1,19 @@
-"""Runs the notebooks of the published study and Tachograph on the same simulated jobs; prints times, ratios, numbers.
+"""Runs the notebooks of the published study and Tachograph on the same simulated jobs; prints
+times, ratios, numbers.
 
     python benchmarks/side_by_side.py --notebooks CLONE --samples 1e6
 
-CLONE is a clone of github.com/hpcgroup/ldms-analysis-scripts-ipdps26, which is not included. Its notebooks run
-unchanged, one after the other, in the folder that notebook_layout.py writes, with CLONE on their path; `--python` is
-an interpreter that has what they import (duckdb, pandas, pyarrow, seaborn, upsetplot, matplotlib before 3.11) and
-nbclient, ipykernel. Constants that fit the size of their month are replaced with `--replace OLD NEW`.
+CLONE is a clone of github.com/hpcgroup/ldms-analysis-scripts-ipdps26, which is not included. Its
+notebooks run unchanged, one after the other, in the folder that notebook_layout.py writes, with
+CLONE on their path; `--python` is an interpreter that has what they import (duckdb, pandas,
+pyarrow, seaborn, upsetplot, matplotlib before 3.11) and nbclient, ipykernel. Constants that fit the
+size of their month are replaced with `--replace OLD NEW`.
 
-What is timed: of a notebook its cells, imports included, start of the kernel not; of Tachograph the commands, start
-and imports included, from a lake that holds the samples. Ingest is told beside. Both draw PNG. Peak memory is that of
-the process. The first analysis after an installation compiles, which takes half a minute: run it twice.
-Without --notebooks only Tachograph runs. Prints one JSON object; `--markdown` prints the table of times instead.
+What is timed: of a notebook its cells, imports included, start of the kernel not; of Tachograph the
+commands, start and imports included, from a lake that holds the samples. Ingest is told beside.
+Both draw PNG. Peak memory is that of the process. The first analysis after an installation
+compiles, which takes half a minute: run it twice. Without --notebooks only Tachograph runs. Prints
+one JSON object; `--markdown` prints the table of times instead.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ Times = dict[str, float]
 P = "nersc_ldms_dcgm_"
 PERCENT = 100.0
 NOTEBOOKS = "[0-9]*.ipynb"
-# Run by the other interpreter: cells in a kernel of its own. Begin and end are taken inside of it, and tables that
-# stand in its variables are kept.
+# Run by the other interpreter: cells in a kernel of its own. Begin and end are taken inside of it,
+# and tables that stand in its variables are kept.
 EXECUTE = """
 import json, sys, nbclient, nbformat
 notebook, folder, out, replace = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
@@ -68,8 +71,8 @@ try:
 except nbclient.exceptions.CellExecutionError as problem:
     sys.exit(f"{problem.ename}: {problem.evalue}")
 """
-# Run by this interpreter: one command. Its peak memory is asked for inside of it: what the system tells of a process
-# that has ended begins with the memory of the one that started it.
+# Run by this interpreter: one command. Its peak memory is asked for inside of it: what the system
+# tells of a process that has ended begins with the memory of the one that started it.
 COMMAND = """
 import re, sys
 from tachograph.cli import main
@@ -86,12 +89,18 @@ def timed(command: Sequence[str], folder: Path) -> Times:
     """
     begin, before = time.perf_counter(), os.times()
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *command], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", COMMAND, *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"tachograph {' '.join(command)} failed: {done.stderr}")
     after = os.times()
-    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu_s = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return {
         "wall_s": time.perf_counter() - begin,
         "cpu_s": cpu_s,
@@ -102,7 +111,11 @@ def timed(command: Sequence[str], folder: Path) -> Times:
 def run_ours(layout: Layout, lake: Path, study: Path) -> dict[str, Times]:
     """Return what ingest (all four sources together), analyze and figures take."""
     common = ["--lake", str(lake), "--config", "tachograph.toml", "--quiet"]
-    inputs = (["ldms", "telemetry"], ["sacct", "accounting/sacct.txt"], ["allocation-map", "allocations/gpu_map.csv"])
+    inputs = (
+        ["ldms", "telemetry"],
+        ["sacct", "accounting/sacct.txt"],
+        ["allocation-map", "allocations/gpu_map.csv"],
+    )
     asked = [*inputs, ["table", "devices.csv", "--mapping", "devices.toml"]]
     if layout.cluster.gpu_map.read_text().count("\n") < 2:  # no job of the study shared a node
         asked.pop(2)
@@ -112,7 +125,10 @@ def run_ours(layout: Layout, lake: Path, study: Path) -> dict[str, Times]:
     return {
         "ingest": _together(ingests),
         "analyze": timed(["analyze", *as_of, *common], folder),
-        "figures": timed(["study", "-o", str(study), "--variant", "notebooks", "--format", "png", *common], folder),
+        "figures": timed(
+            ["study", "-o", str(study), "--variant", "notebooks", "--format", "png", *common],
+            folder,
+        ),
     }
 
 
@@ -126,14 +142,32 @@ def _together(runs: Iterable[Times]) -> Times:
     }
 
 
-def run_notebook(notebook: Path, layout: Layout, out: Path, options: argparse.Namespace) -> Times | str:
+def run_notebook(
+    notebook: Path, layout: Layout, out: Path, options: argparse.Namespace
+) -> Times | str:
     """Return the times of one notebook, or why it did not end."""
-    environment = os.environ | {"PYTHONPATH": str(notebook.parent), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(notebook.parent),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
     replaced = json.dumps(options.replace)
-    command = [options.python, "-c", EXECUTE, str(notebook), str(layout.notebooks), str(out), replaced]
+    command = [
+        options.python,
+        "-c",
+        EXECUTE,
+        str(notebook),
+        str(layout.notebooks),
+        str(out),
+        replaced,
+    ]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=options.timeout_s, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=options.timeout_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"not done after {options.timeout_s:.0f} s"
@@ -143,14 +177,19 @@ def run_notebook(notebook: Path, layout: Layout, out: Path, options: argparse.Na
 
 
 def tables(out: Path, layout: Layout) -> dict[str, pl.DataFrame]:
-    """Return what a notebook left: variables that were kept, and its Parquet files with one row per job."""
+    """Return what a notebook left: variables that were kept, and its Parquet files with one row
+    per job.
+    """
     found = {}
     for file in out.parent.glob(f"{out.name}.*.json"):
-        found[file.name.removeprefix(f"{out.name}.").removesuffix(".json")] = pl.DataFrame(json.loads(file.read_text()))
+        found[file.name.removeprefix(f"{out.name}.").removesuffix(".json")] = pl.DataFrame(
+            json.loads(file.read_text())
+        )
     for file in layout.notebooks.rglob("*.parquet"):
         if not file.name.startswith("ldms"):
             found[str(file.relative_to(layout.notebooks).with_suffix(""))] = pl.read_parquet(file)
-            file.unlink()  # the next notebook may read what an earlier one wrote under the same name
+            # The next notebook may read what an earlier one wrote under the same name.
+            file.unlink()
     return found
 
 
@@ -165,18 +204,27 @@ SAME: Mapping[tuple[str, str], tuple[str, float]] = {
     (f"si_jobs_set1_ldms_parts/{P}gpu_utilization", "SI_mean"): ("spatial_imbalance", 1),
     ("energy_per_job", "total_energy_joules"): ("energy_j", 1000),
     ("_OCC_TABLE", "max_occ_nom"): ("hbm_peak_fraction", 1),
-    **{("job_means_all", f"{P}{name}"): (f"{name}_mean", 1) for name in ("fp64_active", "fp32_active", "dram_active")},
+    **{
+        ("job_means_all", f"{P}{name}"): (f"{name}_mean", 1)
+        for name in ("fp64_active", "fp32_active", "dram_active")
+    },
     ("job_means_all", f"{P}tensor_active"): ("tensor_active_mean", 1),
 }
 
 
 def compared(found: Mapping[str, pl.DataFrame], jobs: pl.DataFrame) -> dict[str, dict[str, float]]:
-    """Return, for each metric that a notebook left, over how many jobs, and how far apart the two are at most."""
+    """Return, for each metric that a notebook left, over how many jobs, and how far apart the
+    two are at most.
+    """
     result = {}
     for (table, column), (ours, factor) in SAME.items():
         if table in found and column in found[table].columns:
-            theirs = found[table].select(job_id=pl.col("JobID").cast(pl.String), theirs=pl.col(column).cast(pl.Float64))
-            both = theirs.join(jobs.select("job_id", ours=pl.col(ours) * factor), on="job_id").drop_nulls()
+            theirs = found[table].select(
+                job_id=pl.col("JobID").cast(pl.String), theirs=pl.col(column).cast(pl.Float64)
+            )
+            both = theirs.join(
+                jobs.select("job_id", ours=pl.col(ours) * factor), on="job_id"
+            ).drop_nulls()
             apart = (pl.col("theirs") - pl.col("ours")).abs()
             size = pl.max_horizontal(pl.col("theirs").abs(), pl.col("ours").abs())
             row = both.select(
@@ -203,37 +251,66 @@ PRETTY: Mapping[str, str] = {
     "FP64_ACTV": "fp64_active",
     "TNSR_ACTV": "tensor_active",
     "HBM_USED": "hbm_used_mib",
-    **{f"{link}_{end}": f"{link}_{end}_bytes_per_s".lower() for link in ("PCIE", "NVLINK") for end in ("TX", "RX")},
+    **{
+        f"{link}_{end}": f"{link}_{end}_bytes_per_s".lower()
+        for link in ("PCIE", "NVLINK")
+        for end in ("TX", "RX")
+    },
     **{str(counter.ldms_name): counter.name for counter in COUNTERS if counter.ldms_name},
 }
 
 
 def compared_figures(found: Mapping[str, pl.DataFrame], study: Path) -> dict[str, dict[str, float]]:
-    """Return how far what a notebook draws is from what the figures of `study` show: correlations, combinations."""
+    """Return how far what a notebook draws is from what the figures of `study` show:
+    correlations, combinations.
+    """
     result: dict[str, dict[str, float]] = {}
     if "corr" in found:
         corr = found["corr"].unpivot(index="index", variable_name="other", value_name="theirs")
-        both = corr.with_columns(pl.col("index", "other").replace_strict(PRETTY, default=None)).drop_nulls()
-        ours = pl.read_csv(study / "11_correlation.pairs.csv").select(index="counter", other="other", ours="rho")
+        both = corr.with_columns(
+            pl.col("index", "other").replace_strict(PRETTY, default=None)
+        ).drop_nulls()
+        ours = pl.read_csv(study / "11_correlation.pairs.csv").select(
+            index="counter", other="other", ours="rho"
+        )
         joined = both.join(ours, on=["index", "other"]).drop_nulls()
         apart = joined.select((pl.col("theirs") - pl.col("ours")).abs().max()).item()
         result["corr"] = {"pairs": joined.height, "largest_difference": apart or 0.0}
     if "counts_ordered" in found:
-        pipes = {"FP64_ACTV": "fp64", "FP32_ACTV": "fp32", "FP16_ACTV": "fp16", "TNSR_ACTV": "tensor"}
+        pipes = {
+            "FP64_ACTV": "fp64",
+            "FP32_ACTV": "fp32",
+            "FP16_ACTV": "fp16",
+            "TNSR_ACTV": "tensor",
+        }
         theirs = found["counts_ordered"].rename(pipes)
-        theirs = theirs.rename({name: "theirs" for name in theirs.columns if name not in pipes.values()})
-        ours = pl.read_csv(study / "02_pipe_combinations.combinations.csv").filter(pl.col("combination") != "none")
-        joined = theirs.join(ours.select(*pipes.values(), ours="jobs"), on=list(pipes.values()), how="full")
+        theirs = theirs.rename(
+            {name: "theirs" for name in theirs.columns if name not in pipes.values()}
+        )
+        ours = pl.read_csv(study / "02_pipe_combinations.combinations.csv").filter(
+            pl.col("combination") != "none"
+        )
+        joined = theirs.join(
+            ours.select(*pipes.values(), ours="jobs"), on=list(pipes.values()), how="full"
+        )
         counts = joined.select(pl.col("theirs", "ours").fill_null(0))
         apart = counts.select((pl.col("theirs") - pl.col("ours")).abs().max()).item()
-        result["counts_ordered"] = {"combinations": counts.height, "largest_difference_jobs": apart or 0}
+        result["counts_ordered"] = {
+            "combinations": counts.height,
+            "largest_difference_jobs": apart or 0,
+        }
     return result
 
 
 def _same_type(labels: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, float]:
     """How many jobs both call compute-bound or memory-bound, and how many of them alike."""
     compute, memory = (pl.col(f"frac_time_{name}_fp64only") for name in ("compute", "memory"))
-    kind = pl.when(compute > memory).then(pl.lit("compute")).when(memory > compute).then(pl.lit("memory"))
+    kind = (
+        pl.when(compute > memory)
+        .then(pl.lit("compute"))
+        .when(memory > compute)
+        .then(pl.lit("memory"))
+    )
     both = labels.select(job_id=pl.col("JobID").cast(pl.String), kind=kind).join(
         jobs.select("job_id", "bound"), on="job_id"
     )
@@ -251,7 +328,9 @@ def rounded(value: Any) -> Any:
 
 
 def ratios(ours: Mapping[str, Times], theirs: Mapping[str, Times | str]) -> dict[str, float]:
-    """Return how many times longer and larger the notebooks are together, against analyze and figures."""
+    """Return how many times longer and larger the notebooks are together, against analyze and
+    figures.
+    """
     done = [times for times in theirs.values() if not isinstance(times, str)]
     both = _together([ours["analyze"], ours["figures"]])
     return {name: value / both[name] for name, value in _together(done).items()} if done else {}
@@ -273,13 +352,19 @@ def markdown(report: Mapping[str, Any]) -> str:
         )  # fmt: skip
         lines.append(f"| {name} | {cells} |")
     if report.get("ratios"):
-        lines.append("| **ratio** | " + " | ".join(f"**{value:.1f} x**" for value in report["ratios"].values()) + " |")
+        lines.append(
+            "| **ratio** | "
+            + " | ".join(f"**{value:.1f} x**" for value in report["ratios"].values())
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return the report of one comparison in an empty folder."""
-    layout = notebook_layout.write(options.samples, folder / "data", median_hours=options.median_hours)
+    layout = notebook_layout.write(
+        options.samples, folder / "data", median_hours=options.median_hours
+    )
     ours = run_ours(layout, folder / "lake", folder / "study")
     report: dict[str, Any] = {
         "benchmark": "side_by_side",
@@ -293,7 +378,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     jobs = as_in_notebooks(read_summaries(Lake.open(str(folder / "lake"))), AnalysisOptions())
     theirs: dict[str, Times | str] = {}
     numbers = {}
-    for notebook in sorted(options.notebooks.resolve().glob(NOTEBOOKS), key=lambda file: int(file.stem.split("_")[0])):
+    for notebook in sorted(
+        options.notebooks.resolve().glob(NOTEBOOKS), key=lambda file: int(file.stem.split("_")[0])
+    ):
         out = folder / f"{notebook.stem}.times"
         theirs[notebook.name] = run_notebook(notebook, layout, out, options)
         found = tables(out, layout)
@@ -303,18 +390,26 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Print the numbers; 1 when a notebook did not run to its end."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--notebooks", type=Path, metavar="CLONE", help="folder of the notebooks")
     parser.add_argument("--samples", type=lambda text: int(float(text)), default=100_000)
-    parser.add_argument("--median-hours", type=float, default=1.0, help="of jobs: shorter ones are more")
-    parser.add_argument("--python", default=sys.executable, help="interpreter that has what the notebooks import")
+    parser.add_argument(
+        "--median-hours", type=float, default=1.0, help="of jobs: shorter ones are more"
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="interpreter that has what the notebooks import"
+    )
     parser.add_argument("--replace", nargs=2, action="append", default=[], metavar=("OLD", "NEW"))
     parser.add_argument("--timeout-s", type=float, default=3600.0, help="for each notebook")
     parser.add_argument("--markdown", action="store_true", help="print the table of times")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         report = measure(options, Path(name))
-    sys.stdout.write(markdown(report) if options.markdown else json.dumps(rounded(report), indent=2) + "\n")
+    sys.stdout.write(
+        markdown(report) if options.markdown else json.dumps(rounded(report), indent=2) + "\n"
+    )
     return int(any(isinstance(times, str) for times in report.get("notebooks", {}).values()))
 
 

@@ -1,8 +1,10 @@
-"""Three ways of the data, followed through the code as it runs: which modules a call passes, and how deep it goes.
+"""Three ways of the data, followed through the code as it runs: which modules a call passes, and
+how deep it goes.
 
-A telemetry file's rows to the lake; samples to a row of `job_summaries`; a finding to the text and the page. Prints
-JSON: for each walk the modules of the package in the order in which they are entered, their number, and per room the
-depth of the deepest call, counted in functions of the package.
+A telemetry file's rows to the lake; samples to a row of `job_summaries`; a finding to the text and
+the page. Prints JSON: for each walk the modules of the package in the order in which they are
+entered, their number, and per room the depth of the deepest call, counted in functions of the
+package.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ class Walk:
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         """Take one call; imports are no part of the way."""
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(PACKAGE) or code.co_name == "<module>":
+        if (
+            event != "call"
+            or not code.co_filename.startswith(PACKAGE)
+            or code.co_name == "<module>"
+        ):
             return
         depth = 0
         at: FrameType | None = frame
@@ -64,7 +70,12 @@ def walk(*argv: str) -> dict[str, object]:
         sys.setprofile(None)
         threading.setprofile(None)
     assert code == 0, argv
-    return {"command": " ".join(argv[:2]), "modules": len(seen.modules), "depth": seen.depth, "way": [*seen.modules]}
+    return {
+        "command": " ".join(argv[:2]),
+        "modules": len(seen.modules),
+        "depth": seen.depth,
+        "way": [*seen.modules],
+    }
 
 
 def run(folder: Path) -> list[dict[str, object]]:

@@ -1,8 +1,10 @@
-"""Prints what judging a fleet costs at each look: the monitor of live views on snapshots of simulated GPUs.
+"""Prints what judging a fleet costs at each look: the monitor of live views on snapshots of
+simulated GPUs.
 
-Snapshots are made before; the time is the processor's, of `Monitor.step` alone, with a full window of labels and a full
-ring of history. `usual`: every GPU told something new, nothing happened but changes of jobs and classes. `same_values`:
-what was read is what was read before. `worst`: GPUs that the source named are gone and back at every look.
+Snapshots are made before; the time is the processor's, of `Monitor.step` alone, with a full window
+of labels and a full ring of history. `usual`: every GPU told something new, nothing happened but
+changes of jobs and classes. `same_values`: what was read is what was read before. `worst`: GPUs
+that the source named are gone and back at every look.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def without_some(snapshot: Snapshot, gone: int) -> Snapshot:
     """The snapshot without its last GPUs."""
     left = len(snapshot.gpus) - gone
     values = {name: column[:left] for name, column in snapshot.values.items()}
-    return replace(snapshot, gpus=snapshot.gpus[:left], measured=snapshot.measured[:left], values=values)
+    return replace(
+        snapshot, gpus=snapshot.gpus[:left], measured=snapshot.measured[:left], values=values
+    )
 
 
 def step_ms(monitor: Monitor, snapshot: Snapshot) -> float:

@@ -1,4 +1,5 @@
-"""What `tachograph watch` costs in a real terminal: processor time per second, and until the first screen.
+"""What `tachograph watch` costs in a real terminal: processor time per second, and until the first
+screen.
 
 python benchmarks/watch_screen.py --gpus 1000 --seconds 30
 """
@@ -29,7 +30,12 @@ def main() -> int:
     parser.add_argument("--size", default="200x50")
     options = parser.parse_args()
     found = {name: measured(options, keys.split()) for name, keys in KEYS.items()}
-    told = {"benchmark": "watch_screen", "gpus": options.gpus, "size": options.size, "load": os.getloadavg()[0]}
+    told = {
+        "benchmark": "watch_screen",
+        "gpus": options.gpus,
+        "size": options.size,
+        "load": os.getloadavg()[0],
+    }
     print(json.dumps(told | {"goal_percent": GOAL_PERCENT, "screens": found}))
     return int(max(screen["core_percent"] for screen in found.values()) > GOAL_PERCENT)
 
@@ -38,7 +44,10 @@ def measured(options: argparse.Namespace, keys: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         tmux = ["tmux", "-S", str(Path(folder) / "socket"), "-f", os.devnull]
         width, height = options.size.split("x")
-        command = f"cd {folder}; exec {sys.executable} -m tachograph watch --simulate {options.gpus} --interval 1"
+        command = (
+            f"cd {folder}; exec {sys.executable} -m tachograph watch --simulate "
+            f"{options.gpus} --interval 1"
+        )
         begin = time.monotonic()
         subprocess.run([*tmux, "new-session", "-d", "-x", width, "-y", height, command], check=True)
         try:
@@ -62,7 +71,9 @@ def measured(options: argparse.Namespace, keys: list[str]) -> dict[str, float]:
 
 
 def said(tmux: list[str], *words: str) -> str:
-    return subprocess.run([*tmux, *words], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [*tmux, *words], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def processor_s(pid: int) -> float:

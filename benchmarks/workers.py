@@ -1,10 +1,11 @@
-"""Prints what a second worker brings: the same analysis on one Dask worker and on two, processes of one thread each.
+"""Prints what a second worker brings: the same analysis on one Dask worker and on two, processes of
+one thread each.
 
-A simulated cluster (20 million samples by default) is ingested and compacted once; then all of it is analyzed by each
-crew in turn. Times are those of `analyze` with everything it does, and of its reduction alone, which is over when the
-last day is; starting the workers is not among them, nor is the first run of each crew. The goal is for the
-reduction: what follows it is done in one process. On a machine whose cores are busy the ratio says little; the
-CPU-seconds do.
+A simulated cluster (20 million samples by default) is ingested and compacted once; then all of it
+is analyzed by each crew in turn. Times are those of `analyze` with everything it does, and of its
+reduction alone, which is over when the last day is; starting the workers is not among them, nor is
+the first run of each crew. The goal is for the reduction: what follows it is done in one process.
+On a machine whose cores are busy the ratio says little; the CPU-seconds do.
 """
 
 from __future__ import annotations
@@ -62,9 +63,19 @@ def cpu(pool: DaskPool) -> float:
 
 
 def peak_mib(pool: DaskPool) -> int:
-    """Return the peak memory of the largest worker. (getrusage would tell its parent's, where that is larger.)"""
+    """Return the peak memory of the largest worker. (getrusage would tell its parent's, where
+    that is larger.)
+    """
     told = pool.everywhere(Path.read_text, Path("/proc/self/status")).values()
-    return max(int(line.split()[1]) for text in told for line in text.splitlines() if line.startswith("VmHWM")) // 1024
+    return (
+        max(
+            int(line.split()[1])
+            for text in told
+            for line in text.splitlines()
+            if line.startswith("VmHWM")
+        )
+        // 1024
+    )
 
 
 def main() -> int:
@@ -81,9 +92,15 @@ def main() -> int:
         for count in found:
             with workers(str(count), WorkerOptions(), prepared.lake, report=print) as pool:
                 measure(prepared.lake, configuration, pool)  # compiles or loads the kernel
-                found[count] = [measure(prepared.lake, configuration, pool) for _ in range(options.pairs)]
+                found[count] = [
+                    measure(prepared.lake, configuration, pool) for _ in range(options.pairs)
+                ]
                 peaks[count] = peak_mib(pool)
-    measured: dict[str, object] = {"benchmark": "workers", "samples": prepared.samples, "cores": os.cpu_count()}
+    measured: dict[str, object] = {
+        "benchmark": "workers",
+        "samples": prepared.samples,
+        "cores": os.cpu_count(),
+    }
     for count, took in found.items():
         name = "one_worker" if count == 1 else "two_workers"
         for field in ("analyze_s", "reduce_s", "workers_cpu_s", "own_cpu_s"):

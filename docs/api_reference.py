@@ -1,4 +1,6 @@
-"""The reference of the REST API for api.md: endpoints, parameters and errors, from the catalogue."""
+"""The reference of the REST API for api.md: endpoints, parameters and errors, from the
+catalogue.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _EVERYWHERE = frozenset({"format", "fields", "limit", "after"})
 
 
 def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield (text, rows of its table) for each part; the first row has the headings; no rows, no table."""
+    """Yield (text, rows of its table) for each part; the first row has the headings; no rows, no
+    table.
+    """
     yield (
         "## Endpoints\n\nFields, formats and errors of each are at `/api/docs`.",
         [("endpoint", "what", "least role", "parameters"), *map(_endpoint_row, ENDPOINTS)],
@@ -25,7 +29,9 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
         for parameter in described_parameters(endpoint)
         if parameter.name not in _EVERYWHERE
     }
-    lines = [f"- `{name}` ({type_text}): {sentence}" for name, type_text, sentence in sorted(parameters)]
+    lines = [
+        f"- `{name}` ({type_text}): {sentence}" for name, type_text, sentence in sorted(parameters)
+    ]
     yield "## Parameters\n\n" + "\n".join(lines), []
     errors = [(str(status), f"`{problem_name(status)}`", when) for status, when in PROBLEMS.items()]
     yield "## Errors", [("status", "`type`", "when"), *errors]
@@ -34,4 +40,9 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 def _endpoint_row(endpoint: Endpoint) -> tuple[str, ...]:
     names = [f"`{parameter.name}`" for parameter in described_parameters(endpoint)]
     own = [name for name in names if name.strip("`") not in _EVERYWHERE]
-    return (f"`{endpoint.method} {endpoint.path}`", endpoint.sentence, endpoint.least.label, ", ".join(own))
+    return (
+        f"`{endpoint.method} {endpoint.path}`",
+        endpoint.sentence,
+        endpoint.least.label,
+        ", ".join(own),
+    )

@@ -1,8 +1,9 @@
-"""The documentation as a site: `make site` builds it into site/ without network, and no page loads from elsewhere.
+"""The documentation as a site: `make site` builds it into site/ without network, and no page loads
+from elsewhere.
 
-Sphinx reads it. The sources are the Markdown pages where they are, so links into the rest of the repository lead on:
-to a page of the site, or to a copy of the file. A page of this folder that `CONTENTS` lacks is an error, as are links
-and anchors that lead nowhere.
+Sphinx reads it. The sources are the Markdown pages where they are, so links into the rest of the
+repository lead on: to a page of the site, or to a copy of the file. A page of this folder that
+`CONTENTS` lacks is an error, as are links and anchors that lead nowhere.
 """
 
 from __future__ import annotations
@@ -19,15 +20,34 @@ CONTENTS = {
         *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-table"),
         *("accounting", "collect", "simulate"),
     ),
-    "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "figures", "export"),
+    "How-to: look at jobs and GPUs": (
+        "jobs",
+        "advise",
+        "waste",
+        "watch",
+        "record",
+        "figures",
+        "export",
+    ),
     "How-to: share GPUs": ("colocate", "kernels", "gpu-day"),
-    "How-to: run it for a site": (*("rollout", "serve", "slurm", "act", "policies", "retention", "tune", "scale-out"),),
+    "How-to: run it for a site": (
+        *("rollout", "serve", "slurm", "act", "policies", "retention", "tune", "scale-out"),
+    ),
     "Reference": (
         *("commands", "configuration", "job-report", "rules", "rule-language"),
         *("api", "metrics", "tables", "counters", "devices"),
     ),
     "Explanation": (
-        *("attribution", "job-classes", "scores", "workload", "interference", "lake", "robustness", "architecture"),
+        *(
+            "attribution",
+            "job-classes",
+            "scores",
+            "workload",
+            "interference",
+            "lake",
+            "robustness",
+            "architecture",
+        ),
     ),
     "Project": (
         *("../README", "../CONTRIBUTING", "../CHANGELOG", "../SECURITY"),
@@ -63,7 +83,9 @@ def _add_contents(app: Sphinx, name: str, source: list[str]) -> None:
 def _write_home(app: Sphinx, failure: Exception | None) -> None:
     """Lead from index.html to the first page."""
     if failure is None and app.builder.name == "html":
-        Path(app.outdir, "index.html").write_text(_HOME.format(f"{root_doc}.html", project), encoding="utf-8")
+        Path(app.outdir, "index.html").write_text(
+            _HOME.format(f"{root_doc}.html", project), encoding="utf-8"
+        )
 
 
 def setup(app: Sphinx) -> None:

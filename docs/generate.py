@@ -18,7 +18,13 @@ import polars as pl
 from api_reference import reference
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
-from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, HostCounter
+from tachograph.catalog.counters import (
+    COUNTERS,
+    DCGM_PREFIX,
+    HOST_COUNTERS,
+    LDMS_PREFIX,
+    HostCounter,
+)
 from tachograph.catalog.counters import Counter as GpuCounter
 from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge
 from tachograph.catalog.errors import EXIT_CODES
@@ -49,19 +55,28 @@ def counters_page() -> str:
     """Return docs/counters.md: one row per counter, inside and at each producer."""
     inside = "\n".join(map(_inside, COUNTERS))
     outside = markdown_table(
-        ("counter", "DCGM id", f"DCGM (`{DCGM_PREFIX}...`)", "DCGM 4.6", f"LDMS (`{LDMS_PREFIX}...`)", "NVML or GPM"),
+        (
+            "counter",
+            "DCGM id",
+            f"DCGM (`{DCGM_PREFIX}...`)",
+            "DCGM 4.6",
+            f"LDMS (`{LDMS_PREFIX}...`)",
+            "NVML or GPM",
+        ),
         map(_outside, COUNTERS),
     )
     return page(
         "Counters",
         "The counters in `gpu_samples`. Units are converted on the way in; a value outside its range becomes null "
-        "and is counted in `rejects`. Fractions run 0..1. `tachograph lake counters --json` prints the same.",
+        "and is counted in `rejects`. Fractions run 0..1. `tachograph lake counters --json` "
+        "prints the same.",
         inside,
         "## Names at the producers",
         "The unit a producer writes stands in brackets where it is not the unit inside.",
         outside,
         "## Host counters",
-        "The counters in `node_samples`. Cumulative ones are kept as they count, added up over the CPUs, interfaces, "
+        "The counters in `node_samples`. Cumulative ones are kept as they count, added up over "
+        "the CPUs, interfaces, "
         "ports or file systems of a node, the loopback interface left out.",
         markdown_table(
             ("counter", "unit", "meaning", "node_exporter", "LDMS sampler: metric"),
@@ -72,7 +87,9 @@ def counters_page() -> str:
 
 def _inside(counter: GpuCounter) -> str:
     high = f"{counter.high:,.0f}" if counter.high < 1e7 else f"{counter.high:.0e}"
-    limits = f"from {counter.low:g}" if counter.high == float("inf") else f"{counter.low:g} to {high}"
+    limits = (
+        f"from {counter.low:g}" if counter.high == float("inf") else f"{counter.low:g} to {high}"
+    )
     remark = " 0 on the way in means null." if counter.zero_is_missing else ""
     described = _unit_and_kind(counter.unit, counter.kind)
     limits = "" if counter.unit in ("fraction", "flag") else f", {limits}"
@@ -88,7 +105,8 @@ def _outside(counter: GpuCounter) -> tuple[str, ...]:
         f"`{counter.name}`",
         str(counter.dcgm_id or _DASH),
         ", ".join(
-            _producer(name, counter.dcgm_unit, counter.unit) for name in (counter.dcgm_name, *counter.dcgm_aliases)
+            _producer(name, counter.dcgm_unit, counter.unit)
+            for name in (counter.dcgm_name, *counter.dcgm_aliases)
         ),
         _producer(counter.dcgm_name_46, counter.dcgm_unit, counter.unit),
         _producer(counter.ldms_name, counter.ldms_unit, counter.unit),
@@ -101,8 +119,16 @@ def _of_host(counter: HostCounter) -> tuple[str, ...]:
         f"`{counter.name}`",
         _unit_and_kind(counter.unit, counter.kind),
         counter.sentence,
-        _several((_series(*one) for one in counter.node_exporter), counter.node_exporter_unit, counter.unit),
-        _several((f"{sampler}: {metric}" for sampler, metric in counter.ldms), counter.ldms_unit, counter.unit),
+        _several(
+            (_series(*one) for one in counter.node_exporter),
+            counter.node_exporter_unit,
+            counter.unit,
+        ),
+        _several(
+            (f"{sampler}: {metric}" for sampler, metric in counter.ldms),
+            counter.ldms_unit,
+            counter.unit,
+        ),
     )
 
 
@@ -128,13 +154,19 @@ def devices_page() -> str:
     headings = ("device", "memory GiB", "GB/s", *pipes, "FP64 ridge", "FP32 ridge", *chip)
     return page(
         "Devices",
-        "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
-        "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor does not publish it, or "
-        "there is no such pipe. Values are of datasheets and whitepapers of the vendors, CUDA's programming guide, and "
+        "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point "
+        "is the arithmetic "
+        "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor "
+        "does not publish it, or "
+        "there is no such pipe. Values are of datasheets and whitepapers of the vendors, "
+        "CUDA's programming guide, and "
         "what drivers report; `tachograph lake devices --json` has the source of each.\n\n"
-        "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with others, and the memory of "
-        "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, MIG) matches no row. "
-        "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one reports the power of both, "
+        "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with "
+        "others, and the memory of "
+        "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, "
+        "MIG) matches no row. "
+        "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one "
+        "reports the power of both, "
         "the other 0 W, which is missing.",
         markdown_table(headings, map(_device_row, DEVICE_CATALOGUE)),
     )
@@ -164,15 +196,20 @@ def _device_row(device: Device) -> tuple[str, ...]:
 
 
 def tables_page() -> str:
-    """Return docs/tables.md: every table of the lake, its grain and columns; a column of several tables once."""
+    """Return docs/tables.md: every table of the lake, its grain and columns; a column of several
+    tables once.
+    """
     tables = (*TABLES.values(), *COMPUTED.values(), LABELS, PROFILES)
     described: dict[ColumnText, str] = {}
     parts = [_table_block(table, described) for table in tables]
     return page(
         "Tables",
-        "The tables of the lake, each a Delta table that DuckDB, Spark, Trino, pandas and Polars read; "
-        "[how](lake.md#read-it-with-duckdb-spark-pandas). Times are UTC, fractions run 0..1. Null means not measured "
-        "or not known, unless the row says otherwise. The key of a table stands in brackets or behind *Key*. A column "
+        "The tables of the lake, each a Delta table that DuckDB, Spark, Trino, pandas and "
+        "Polars read; "
+        "[how](lake.md#read-it-with-duckdb-spark-pandas). Times are UTC, fractions run 0..1. "
+        "Null means not measured "
+        "or not known, unless the row says otherwise. The key of a table stands in brackets or "
+        "behind *Key*. A column "
         "of several tables stands once. Formulas are in [metrics](metrics.md).",
         *parts,
     )
@@ -188,7 +225,9 @@ class ColumnText(NamedTuple):
 
 
 def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
-    """Return heading, grain and columns of a table; `described` has the rows of those above and takes its rows."""
+    """Return heading, grain and columns of a table; `described` has the rows of those above and
+    takes its rows.
+    """
     names_of: dict[ColumnText, list[str]] = {}
     for column in table.columns:
         row, name = _column_text(column)
@@ -209,14 +248,20 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
             of_null.setdefault(row.null, []).append(shown)
     lines += [f"- Null in {', '.join(names)}: {null}" for null, names in of_null.items()]
     lines += [f"- As in `{other}`: {', '.join(names)}" for other, names in known.items()]
-    key = f" Key: {', '.join(f'`{name}`' for name in table.key)}." if ", ".join(table.key) not in table.grain else ""
+    key = (
+        f" Key: {', '.join(f'`{name}`' for name in table.key)}."
+        if ", ".join(table.key) not in table.grain
+        else ""
+    )
     days = " Partitioned by day." if table.by_day else ""
     grain = f"{table.grain[0].upper()}{table.grain[1:]}.{key}{days}"
     return "\n\n".join((f"## `{table.name}`", grain, "\n".join(lines)))
 
 
 def _column_text(column: TableColumn) -> tuple[ColumnText, str]:
-    """Return the row that describes a column, alone or with others of its pattern, and the name of the column."""
+    """Return the row that describes a column, alone or with others of its pattern, and the name
+    of the column.
+    """
     null = "" if column.null in (None, NOT_MEASURED, "not known") else str(column.null)
     unit = "list" if isinstance(column.dtype, pl.List) else _UNITS.get(column.unit, column.unit)
     sentence = column.sentence if column.sentence.endswith("...") else column.sentence.rstrip(".")
@@ -227,7 +272,9 @@ def _column_text(column: TableColumn) -> tuple[ColumnText, str]:
         if found:
             name = f"{column.name[: found.start()]}{placeholder}{column.name[found.end() :]}"
             unit = "" if placeholder == "<counter>" else unit
-            return ColumnText(name, unit, sentence.replace(found[0], placeholder), null), column.name
+            return ColumnText(
+                name, unit, sentence.replace(found[0], placeholder), null
+            ), column.name
     return ColumnText(column.name, unit, sentence, null), column.name
 
 
@@ -238,7 +285,10 @@ def _column_line(row: ColumnText, names: Sequence[str], *, with_null: bool) -> s
         return f"- `{names[0]}`{unit}: {row.sentence}{null}"
     head, _, tail = row.name.partition(row.name[row.name.index("<") : row.name.index(">") + 1])
     of = ", ".join(name.removeprefix(head).removesuffix(tail) for name in names)
-    return f"- `{row.name}`{unit}: {row.sentence}{f' ({of})' if len(names) <= _MOST_NAMED else ''}{null}"
+    return (
+        f"- `{row.name}`{unit}: "
+        f"{row.sentence}{f' ({of})' if len(names) <= _MOST_NAMED else ''}{null}"
+    )
 
 
 _UNITS = {"UTC": "", "index": "", "count": ""}  # units that the name or the sentence says
@@ -251,18 +301,28 @@ _PATTERNS = (
     (re.compile(rf"(?<=imbalance_)({_COUNTER_PATTERN})$"), "<counter>"),
     (re.compile(rf"^({'|'.join(MINUTE_MEANS)})$"), "<counter>"),
     (re.compile(rf"(?<=fraction_)({'|'.join(PIPES)})$|(?<=bound_)({'|'.join(PIPES)})$"), "<pipe>"),
-    (re.compile(rf"(?<=^gpu_hours_)({'|'.join(WASTE)})$|(?<=^energy_j_)({'|'.join(WASTE)})$"), "<cause>"),
+    (
+        re.compile(rf"(?<=^gpu_hours_)({'|'.join(WASTE)})$|(?<=^energy_j_)({'|'.join(WASTE)})$"),
+        "<cause>",
+    ),
 )
 
 
 def job_report_page() -> str:
-    """Return docs/job-report.md with the families of checks and rules written anew, most specific check first."""
+    """Return docs/job-report.md with the families of checks and rules written anew, most
+    specific check first.
+    """
     rules = [entry.check for entry in read_rules(RuleOptions()).entries]
     families: dict[str, list[str]] = {}
-    for check in (*CHECKS, *(check for check in rules if check.code not in CODES and not check.deciders)):
+    for check in (
+        *CHECKS,
+        *(check for check in rules if check.code not in CODES and not check.deciders),
+    ):
         families.setdefault(check.family, []).append(f"`{check.code}`")
     lines = (
-        f"- {_family_text(name)}: {', '.join(codes)}" for name, codes in families.items() if codes != [f"`{name}`"]
+        f"- {_family_text(name)}: {', '.join(codes)}"
+        for name, codes in families.items()
+        if codes != [f"`{name}`"]
     )
     return _between_marks("job-report.md", "\n".join(lines))
 
@@ -273,7 +333,9 @@ def _family_text(name: str) -> str:
 
 
 def commands_page() -> str:
-    """Return docs/commands.md: every command with its options, exit codes, completion, the manual page."""
+    """Return docs/commands.md: every command with its options, exit codes, completion, the
+    manual page.
+    """
     commands = command_texts()
     uses = Counter(option for command in commands for option in _all_options(command))
     of_several = {option for option, count in uses.items() if count >= _SEVERAL}
@@ -281,20 +343,27 @@ def commands_page() -> str:
     codes = "\n".join(f"- {code}: {meaning}" for code, meaning in EXIT_CODES.items())
     return page(
         "Commands",
-        "`tachograph help COMMAND` prints the same. stdout is data; progress, remarks and errors go to stderr, where "
+        "`tachograph help COMMAND` prints the same. stdout is data; progress, remarks and "
+        "errors go to stderr, where "
         "progress bars are drawn on terminals only.",
         "## Exit codes",
-        "An error is one line: where, what, what to do. `record` ends with the exit code of the command that it ran.",
+        (
+            "An error is one line: where, what, what to do. `record` ends with the exit code of "
+            "the command that it ran."
+        ),
         codes,
         "## Completion and manual page",
-        "`tachograph completion SHELL` prints the completion of bash, zsh or fish. Write it once where the shell "
+        "`tachograph completion SHELL` prints the completion of bash, zsh or fish. Write it "
+        "once where the shell "
         "looks, and again after an upgrade:",
         "```sh\n"
         "mkdir -p ~/.local/share/bash-completion/completions ~/.zfunc ~/.config/fish/completions\n"
         "tachograph completion bash > ~/.local/share/bash-completion/completions/tachograph\n"
-        "tachograph completion zsh > ~/.zfunc/_tachograph     # fpath+=~/.zfunc before compinit in ~/.zshrc\n"
+        "tachograph completion zsh > ~/.zfunc/_tachograph     # fpath+=~/.zfunc before "
+        "compinit in ~/.zshrc\n"
         "tachograph completion fish > ~/.config/fish/completions/tachograph.fish\n"
-        "tachograph help --man | man -l -                     # of one command: tachograph help --man jobs\n"
+        "tachograph help --man | man -l -                     # of one command: tachograph "
+        "help --man jobs\n"
         "```",
         "## Options of every command",
         _option_block(common_options()),
@@ -322,7 +391,11 @@ def _command_blocks(command: CommandText, level: str, of_several: Set[OptionText
     yield f"{command.sentence} Also: {', '.join(also)}." if also else command.sentence
     own = [option for option in command.options if option not in of_several]
     if command.arguments:
-        own = [OptionText(command.synopsis.removesuffix(" [options]"), ""), *command.arguments, *own]
+        own = [
+            OptionText(command.synopsis.removesuffix(" [options]"), ""),
+            *command.arguments,
+            *own,
+        ]
     if own:
         yield _option_block(own)
     for part in command.parts:
@@ -333,9 +406,14 @@ def _option_block(options: Iterable[OptionText]) -> str:
     """Return options in a block of code, as help prints them."""
     lines: list[str] = []
     for option in options:
-        written = f"    {option.written:<{_OPTION_WIDTH}}" if option.meaning else f"    {option.written}"
+        written = (
+            f"    {option.written:<{_OPTION_WIDTH}}" if option.meaning else f"    {option.written}"
+        )
         lines += textwrap.wrap(
-            option.meaning, 110, initial_indent=f"{written}  ", subsequent_indent=" " * (_OPTION_WIDTH + 6)
+            option.meaning,
+            110,
+            initial_indent=f"{written}  ",
+            subsequent_indent=" " * (_OPTION_WIDTH + 6),
         ) or [written]
     return "\n".join(lines)
 
@@ -365,7 +443,11 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     | --- | --- |
     | 1 | x\\|y |
     """
-    lines = [headings, ["---"] * len(headings), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [
+        headings,
+        ["---"] * len(headings),
+        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -380,7 +462,10 @@ def rules_page() -> str:
 
 def api_page() -> str:
     """Return docs/api.md with the reference of the endpoints written anew."""
-    parts = [text + (f"\n\n{markdown_table(rows[0], rows[1:])}" if rows else "") for text, rows in reference()]
+    parts = [
+        text + (f"\n\n{markdown_table(rows[0], rows[1:])}" if rows else "")
+        for text, rows in reference()
+    ]
     return _between_marks("api.md", "\n\n".join(parts))
 
 
@@ -391,7 +476,8 @@ def _between_marks(name: str, text: str) -> str:
 
 
 _CATALOGUE = re.compile(
-    r"(<!-- The (?:catalogue|endpoints|families), made by `make docs` -->).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- The (?:catalogue|endpoints|families), made by `make docs` -->).*?(<!-- end -->)",
+    re.DOTALL,
 )
 
 
@@ -403,7 +489,10 @@ def _rule(entry: RuleEntry) -> tuple[str, ...]:
         entry.rule.level,
         entry.severity,
         entry.pattern.criterion,
-        ", ".join(f"`{name}` {value}" for name, value in (parameter_text(entry, name) for name in entry.values)),
+        ", ".join(
+            f"`{name}` {value}"
+            for name, value in (parameter_text(entry, name) for name in entry.values)
+        ),
         ", ".join(f"`{name}`" for name in entry.counters),
         _DASH if wider == entry.code else f"`{wider}`" if wider == check.code else wider,
     )
@@ -421,7 +510,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the pages, or with `--check` end with a message naming those that are not what would be written."""
+    """Write the pages, or with `--check` end with a message naming those that are not what would
+    be written.
+    """
     written = {name: make() for name, make in PAGES.items()}
     if "--check" not in arguments:
         for name, text in written.items():
@@ -429,7 +520,10 @@ def main(arguments: Sequence[str]) -> None:
         return
     drifted = [name for name, text in written.items() if _now(FOLDER / name) != text]
     if drifted:
-        sys.exit(f"docs: {', '.join(drifted)} drifted from the code: run `make docs` and commit what it writes")
+        sys.exit(
+            f"docs: {', '.join(drifted)} drifted from the code: run `make docs` and commit "
+            "what it writes"
+        )
 
 
 def _now(file: Path) -> str | None:

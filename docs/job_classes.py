@@ -1,7 +1,9 @@
-"""Draws the pictures of job-classes.md: two typical simulated jobs that hung, with the interval that was found.
+"""Draws the pictures of job-classes.md: two typical simulated jobs that hung, with the interval
+that was found.
 
-`python docs/job_classes.py LAKE` takes the jobs from an analyzed lake of `tachograph demo`; the pictures go to
-docs/images/. The first job is taken whose GPUs were idle, and the first one whose GPUs were busy-waiting.
+`python docs/job_classes.py LAKE` takes the jobs from an analyzed lake of `tachograph demo`; the
+pictures go to docs/images/. The first job is taken whose GPUs were idle, and the first one whose
+GPUs were busy-waiting.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from tachograph.pipeline.minutes import read_stored
 from tachograph.pipeline.timelines import timelines_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
-LINES = (("power", "#d55e00"), ("utilisation", "#0072b2"), ("SM activity", "#009e73"), ("memory traffic", "#cc79a7"))
+LINES = (
+    ("power", "#d55e00"),
+    ("utilisation", "#0072b2"),
+    ("SM activity", "#009e73"),
+    ("memory traffic", "#cc79a7"),
+)
 SHADE = "#e9e2d0"
 SIZE = (6.4, 2.3)
 
@@ -34,12 +41,16 @@ SIZE = (6.4, 2.3)
 def main(arguments: Sequence[str]) -> int:
     """Draw every picture; return 0."""
     lake = Lake.open(arguments[0])
-    jobs = read_summaries(lake).filter(pl.col("attribution") != "ambiguous", pl.col("elapsed_s") < 8 * 3600.0)
+    jobs = read_summaries(lake).filter(
+        pl.col("attribution") != "ambiguous", pl.col("elapsed_s") < 8 * 3600.0
+    )
     found = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).filter(
         pl.col("verdict") == "yes"
     )
     for name, words in (("job_hang", "were idle"), ("job_hang_waiting", "busy-waiting")):
-        hung = found.filter(pl.col("code") == "job_hang", pl.col("sentence").str.contains(words, literal=True))
+        hung = found.filter(
+            pl.col("code") == "job_hang", pl.col("sentence").str.contains(words, literal=True)
+        )
         _over_time(lake, jobs, hung.sort("job_id").row(0, named=True), name)
     return 0
 
@@ -60,7 +71,9 @@ def _over_time(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], name: st
     with style():
         figure, (axes,) = new_figure(*SIZE)
         if finding["begin"] is not None:
-            edges = [(finding[edge] - job["start"]).total_seconds() / 60 for edge in ("begin", "end")]
+            edges = [
+                (finding[edge] - job["start"]).total_seconds() / 60 for edge in ("begin", "end")
+            ]
             axes.axvspan(edges[0], edges[1], color=SHADE, linewidth=0)
         for (label, colour), value in zip(LINES, values, strict=True):
             axes.plot(minute, value, color=colour, label=label)
@@ -69,12 +82,16 @@ def _over_time(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], name: st
 
 def _finish(figure: Figure, axes: Axes, name: str) -> None:
     axes.set_ylim(-0.03, 1.06)
-    axes.set_yticks(np.arange(0, 1.01, 0.25), [f"{share:.0%}" for share in np.arange(0, 1.01, 0.25)])
+    axes.set_yticks(
+        np.arange(0, 1.01, 0.25), [f"{share:.0%}" for share in np.arange(0, 1.01, 0.25)]
+    )
     axes.margins(x=0)
     axes.set_xlabel("minutes since the start", color=INK)
     axes.grid(axis="y")
     axes.tick_params(colors=FAINT)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False
+    )
     target = IMAGES / f"class-{name.replace('_', '-')}.png"
     figure.savefig(target, dpi=110, metadata={"Software": None})
     sys.stdout.write(f"{target.name}: {target.stat().st_size // 1024} KiB\n")

@@ -1,10 +1,11 @@
-"""Measure a GPU with kernels that each load one resource, and write the calibration that `tachograph share colocate`
-reads.
+"""Measure a GPU with kernels that each load one resource, and write the calibration that
+`tachograph share colocate` reads.
 
     make calibrate ARGS='-o h200.toml'
 
-After every experiment all results are in the file; the same command goes on where it was interrupted. `--rehearse` does
-all of it on a simulated GPU. README.md beside this file says what is measured, and how.
+After every experiment all results are in the file; the same command goes on where it was
+interrupted. `--rehearse` does all of it on a simulated GPU. README.md beside this file says what is
+measured, and how.
 """
 
 from __future__ import annotations
@@ -43,21 +44,51 @@ _COMPARED = {
 
 def options() -> argparse.ArgumentParser:
     """Return the parser of the options."""
-    parser = argparse.ArgumentParser(prog="calibrate.py", description="measure a GPU, and write its calibration")
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="number of the GPU (default: 0)")
-    parser.add_argument("--runs", type=_runs, default=10, metavar="N", help="runs of each experiment, at most (10)")
-    parser.add_argument("--minutes", type=_minutes, default=8.0, metavar="N", help="how long all of it may take (8)")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="an experiment or group; repeatable"
+    parser = argparse.ArgumentParser(
+        prog="calibrate.py", description="measure a GPU, and write its calibration"
     )
-    parser.add_argument("--mps", action="store_true", help="also under MPS; its daemon must be running")
-    parser.add_argument("--duration", type=_duration, default=50.0, metavar="MS", help="of a launch alone, in ms (50)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write FILE, or go on where it ends")
+    parser.add_argument(
+        "--device", type=int, default=0, metavar="N", help="number of the GPU (default: 0)"
+    )
+    parser.add_argument(
+        "--runs", type=_runs, default=10, metavar="N", help="runs of each experiment, at most (10)"
+    )
+    parser.add_argument(
+        "--minutes", type=_minutes, default=8.0, metavar="N", help="how long all of it may take (8)"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an experiment or group; repeatable",
+    )
+    parser.add_argument(
+        "--mps", action="store_true", help="also under MPS; its daemon must be running"
+    )
+    parser.add_argument(
+        "--duration",
+        type=_duration,
+        default=50.0,
+        metavar="MS",
+        help="of a launch alone, in ms (50)",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write FILE, or go on where it ends"
+    )
     parser.add_argument("--rehearse", action="store_true", help="on a simulated GPU")
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--list", action="store_true", help="list the experiments on an H100 NVL; no GPU needed")
-    modes.add_argument("--compile", metavar="ARCH", help="only compile the kernels, such as for sm_90; no GPU needed")
-    modes.add_argument("--once", action="store_true", help="launch each kernel once, to be profiled")
+    modes.add_argument(
+        "--list", action="store_true", help="list the experiments on an H100 NVL; no GPU needed"
+    )
+    modes.add_argument(
+        "--compile",
+        metavar="ARCH",
+        help="only compile the kernels, such as for sm_90; no GPU needed",
+    )
+    modes.add_argument(
+        "--once", action="store_true", help="launch each kernel once, to be profiled"
+    )
     modes.add_argument("--prove", type=Path, metavar="REPORT", help="check by its profile that each kernel loads what "
                        "it names; no GPU needed")  # fmt: skip
     return parser
@@ -108,7 +139,11 @@ def _run(arguments: argparse.Namespace) -> int:
         _list(chosen(experiments(H100_NVL), arguments.only), arguments)
         return 0
     if arguments.output is not None and not arguments.output.absolute().parent.is_dir():
-        raise UsageError("the folder does not exist", where=str(arguments.output), do="create it, or name another file")
+        raise UsageError(
+            "the folder does not exist",
+            where=str(arguments.output),
+            do="create it, or name another file",
+        )
     if arguments.rehearse:
         return measure(arguments, SimulatedGpu(), None, Conditions)
     os.environ.pop(SHARE, None)  # this process needs all SMs, also beside a daemon of MPS
@@ -132,9 +167,11 @@ def measure(
     observe: Callable[[], Conditions],
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Run what is missing of the chosen experiments on `device`, print all results; return the exit code.
+    """Run what is missing of the chosen experiments on `device`, print all results; return the exit
+    code.
 
-    After every experiment all results are in the file. `clock`: in s, for the time that all may take.
+    After every experiment all results are in the file. `clock`: in s, for the time that all may
+    take.
     """
     deadline = Deadline.after(arguments.minutes * 60, clock)
     wanted = chosen(experiments(device.gpu, device.free_bytes()), arguments.only)
@@ -183,16 +220,22 @@ def measure(
     return 1 if len(failed) == len(results.results) or results.stuck else 0
 
 
-def predict(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
+def predict(
+    demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration
+) -> Estimate:
     """Return the estimate of a pair."""
     return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing)
 
 
-def _planned(arguments: argparse.Namespace, wanted: Sequence[Experiment], *, mps: bool) -> tuple[BenchPlan, PlanRecord]:
+def _planned(
+    arguments: argparse.Namespace, wanted: Sequence[Experiment], *, mps: bool
+) -> tuple[BenchPlan, PlanRecord]:
     """As many runs as fit into the time."""
     asked = BenchPlan(arguments.runs, arguments.duration / 1e3)
     plan = asked.within(arguments.minutes * 60, wanted, mps=mps)
-    return plan, PlanRecord(asked.runs, plan.runs, arguments.duration, [one.name for one in wanted], mps)
+    return plan, PlanRecord(
+        asked.runs, plan.runs, arguments.duration, [one.name for one in wanted], mps
+    )
 
 
 def _once(device: BenchDevice) -> None:
@@ -207,9 +250,19 @@ def _prove(report: Path) -> int:
     reports = read_reports([report], remark=_narrate)
     results = proofs(launch for report in reports for launch in report.launches)
     if all(one.value is None for one in results):
-        raise InputError("no kernel of the bench was measured", where=str(report), do=f"profile it: {PROFILE_COMMAND}")
+        raise InputError(
+            "no kernel of the bench was measured",
+            where=str(report),
+            do=f"profile it: {PROFILE_COMMAND}",
+        )
     rows = [
-        [one.kernel, one.metric, None if one.value is None else f"{one.value:.1f}", f"{one.least:.0f}", one.verdict]
+        [
+            one.kernel,
+            one.metric,
+            None if one.value is None else f"{one.value:.1f}",
+            f"{one.least:.0f}",
+            one.verdict,
+        ]
         for one in results
     ]
     output.print_table(("kernel", "metric", ">%", ">least", "verdict"), rows)
@@ -222,19 +275,32 @@ def _list(wanted: Sequence[Experiment], arguments: argparse.Namespace) -> None:
     for one in wanted:
         second = None if one.second is None else one.second.words
         compared = None if one.second is None else one.compared
-        rows.append([one.name, one.first.words, second, compared, _number(one.published), one.question])
+        rows.append(
+            [one.name, one.first.words, second, compared, _number(one.published), one.question]
+        )
     headings = ("experiment", "first", "second", "compared", ">published", "tests")
     output.print_table(headings, rows)
     explained = "".join(f"  {name}: {meaning}\n" for name, meaning in _COMPARED.items())
     plan, _ = _planned(arguments, wanted, mps=arguments.mps)
     seconds = plan.seconds(wanted, mps=arguments.mps)
-    output.print_text(f"\n{explained}\n{len(wanted)} experiments, {plan.runs} runs: about {seconds:.0f} s.\n")
+    output.print_text(
+        f"\n{explained}\n{len(wanted)} experiments, {plan.runs} runs: about {seconds:.0f} s.\n"
+    )
 
 
 def _show(results: Bench, content: BenchFile) -> None:
     output.print_text(f"{gpu_words(results.gpu)}; {results.driver}; {results.date}\n\n")
     headings = [
-        *("experiment", "sharing mode", "compared", ">predicted", ">calibrated", ">measured", ">lowest", ">highest"),
+        *(
+            "experiment",
+            "sharing mode",
+            "compared",
+            ">predicted",
+            ">calibrated",
+            ">measured",
+            ">lowest",
+            ">highest",
+        ),
         *(">error", ">published"),
     ]
     rows = [_row(one) for one in results.results if one.experiment.second is not None]

@@ -1,11 +1,13 @@
-"""Compares what two versions of Tachograph print about the same inputs: a rewrite must change no number.
+"""Compares what two versions of Tachograph print about the same inputs: a rewrite must change no
+number.
 
     python research/compare_versions.py record .venv/bin/tachograph --data ../shared/data before.json
     python research/compare_versions.py compare before.json after.json
 
 `record` makes the demo and reads recorded inputs with one version of the program. It keeps the exit
-code and the JSON of every command below. `compare` prints columns and keys that are gone or new, and
-values that differ; its exit code is 1 where a value differs or a command ends with another exit code.
+code and the JSON of every command below. `compare` prints columns and keys that are gone or new,
+and values that differ; its exit code is 1 where a value differs or a command ends with another exit
+code.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TOLERANCE = 1e-9  # relative; sums of floats are added in another order by another version of a library
+# Relative; sums of floats are added in another order by another version of a library.
+TOLERANCE = 1e-9
 SHOWN_DIFFERENCES = 12  # of each command
 OF_THE_RUN = {".made", ".tachograph"}  # keys that tell of the run: its time, the version
 USAGE_ERROR = 2  # exit code of a command line that this version does not know
@@ -40,7 +43,9 @@ MAPPINGS = {
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One command. `spellings`: its words in each version, the newest first; the first that is understood is run."""
+    """One command. `spellings`: its words in each version, the newest first; the first that is
+    understood is run.
+    """
 
     name: str
     spellings: tuple[tuple[str, ...], ...]
@@ -56,31 +61,46 @@ DEMO_STEPS = (
     step("demo job", "job 1000360 --json --lake demo/lake"),
     step("demo waste", "waste --json --lake demo/lake"),
     step("demo waste by user", "waste --by user --json --lake demo/lake"),
-    step("demo rules", "lab rules run --json --lake demo/lake", "rules run --json --lake demo/lake"),
-    step("demo classes", "lab classify --json --lake demo/lake", "classify --json --lake demo/lake"),
+    step(
+        "demo rules", "lab rules run --json --lake demo/lake", "rules run --json --lake demo/lake"
+    ),
+    step(
+        "demo classes", "lab classify --json --lake demo/lake", "classify --json --lake demo/lake"
+    ),
     step("demo lake", "lake --json --lake demo/lake"),
     step(
         "demo study",
         "study --format svg -o study --json --lake demo/lake",
         "figures --format svg -o study --json --lake demo/lake",
     ),
-    step("demo sharing", "share colocate --json --lake demo/lake", "colocate --json --lake demo/lake"),
+    step(
+        "demo sharing", "share colocate --json --lake demo/lake", "colocate --json --lake demo/lake"
+    ),
     step("accuracy", "lab accuracy --jobs 400 --json", "accuracy --jobs 400 --json"),
     step("job of another lake", "job 4242 --json --lake demo/lake"),
     step("a wrong word", "jbos"),
 )
 
 SLURM_STEPS = (
-    step("slurm text refused", "ingest sacct DATA/slurm_outputs/22.05.8/sacct.parsable2.txt --lake slurm"),
+    step(
+        "slurm text refused",
+        "ingest sacct DATA/slurm_outputs/22.05.8/sacct.parsable2.txt --lake slurm",
+    ),
     step("slurm 22.05 JSON", "ingest sacct DATA/slurm_outputs/22.05.8/sacct.json --lake slurm"),
-    step("slurm text", "ingest sacct DATA/slurm_outputs/22.05.8/sacct.parsable2.txt --trusted --lake slurm"),
+    step(
+        "slurm text",
+        "ingest sacct DATA/slurm_outputs/22.05.8/sacct.parsable2.txt --trusted --lake slurm",
+    ),
     step("slurm map", "ingest allocation-map DATA/slurm_outputs/22.05.8/squeue.json --lake slurm"),
     step("slurm analyze", "analyze --lake slurm"),
     step("slurm jobs", "jobs --json --lake slurm"),
 )
 
 H100_STEPS = (
-    step("h100 samples", "ingest table DATA/h100_day/samples/*.parquet --mapping samples.toml --lake h100"),
+    step(
+        "h100 samples",
+        "ingest table DATA/h100_day/samples/*.parquet --mapping samples.toml --lake h100",
+    ),
     step("h100 devices", "ingest table devices.csv --mapping devices.toml --lake h100"),
     step("h100 jobs", "ingest table jobs.parquet --mapping jobs.toml --lake h100"),
     step("h100 allocations", "ingest table jobs.parquet --mapping allocations.toml --lake h100"),
@@ -97,12 +117,16 @@ H100_STEPS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record or compare; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record")
     recording.add_argument("program", type=Path)
     recording.add_argument("output", type=Path)
-    recording.add_argument("--data", type=Path, help="recorded inputs; without them only the demo is recorded")
+    recording.add_argument(
+        "--data", type=Path, help="recorded inputs; without them only the demo is recorded"
+    )
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
@@ -136,7 +160,9 @@ def record(program: Path, data: Path | None) -> dict[str, Any]:
     return records
 
 
-def _record_step(program: Path, folder: Path, data: Path | None, recorded: RecordedStep) -> dict[str, Any]:
+def _record_step(
+    program: Path, folder: Path, data: Path | None, recorded: RecordedStep
+) -> dict[str, Any]:
     for spelling in recorded.spellings:
         ended = _run(program, folder, _with_data(spelling, data))
         if ended.returncode != USAGE_ERROR:
@@ -145,7 +171,9 @@ def _record_step(program: Path, folder: Path, data: Path | None, recorded: Recor
 
 
 def _with_data(words: Sequence[str], data: Path | None) -> list[str]:
-    """Return the words with the folder of the recordings, and with the files that a pattern stands for."""
+    """Return the words with the folder of the recordings, and with the files that a pattern
+    stands for.
+    """
     complete = []
     for word in words:
         path = word.replace("DATA", str(data), 1) if word.startswith("DATA/") else word
@@ -160,12 +188,20 @@ def _with_data(words: Sequence[str], data: Path | None) -> list[str]:
 def _run(program: Path, folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TZ": "UTC"}
     return subprocess.run(
-        [program, *words], cwd=folder, env=environment, text=True, capture_output=True, check=False, timeout=1200
+        [program, *words],
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=1200,
     )
 
 
 def _parsed(printed: str) -> Any:
-    """Return the JSON that was printed; text, of which only numbers are to be the same, as it is."""
+    """Return the JSON that was printed; text, of which only numbers are to be the same, as it
+    is.
+    """
     try:
         return json.loads(printed)
     except json.JSONDecodeError:
@@ -177,7 +213,9 @@ def _write_h100_tables(folder: Path, data: Path) -> None:
     import polars as pl
 
     jobs, columns = [], []
-    for number, path in enumerate(sorted((data / "h100_day" / "samples").glob("*.parquet")), start=1):
+    for number, path in enumerate(
+        sorted((data / "h100_day" / "samples").glob("*.parquet")), start=1
+    ):
         frame = pl.read_parquet(path)
         columns = [name for name in frame.columns if name not in {"label", "t", "node", "gpu"}]
         jobs.append(
@@ -212,10 +250,14 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
             continue
         if was["exit"] != now["exit"]:
             yield f"DIFFERENT {name}: exit code {was['exit']} before, {now['exit']} now"
-        yield from _difference_of_step(name, dict(_leaves(was["printed"])), dict(_leaves(now["printed"])))
+        yield from _difference_of_step(
+            name, dict(_leaves(was["printed"])), dict(_leaves(now["printed"]))
+        )
 
 
-def _difference_of_step(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+def _difference_of_step(
+    name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[str]:
     gone = Counter(_column(path) for path in before.keys() - after.keys())
     new = Counter(_column(path) for path in after.keys() - before.keys())
     for column, count in sorted(gone.items()):
@@ -230,13 +272,17 @@ def _difference_of_step(name: str, before: Mapping[str, Any], after: Mapping[str
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of everything in JSON that holds nothing else; rows of jobs by their job's id."""
+    """Yield (path, value) of everything in JSON that holds nothing else; rows of jobs by their
+    job's id.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            label = item.get("job_id", item.get("code", index)) if isinstance(item, Mapping) else index
+            label = (
+                item.get("job_id", item.get("code", index)) if isinstance(item, Mapping) else index
+            )
             yield from _leaves(item, f"{path}[{label}]")
     else:
         yield path, value
@@ -244,7 +290,9 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _column(path: str) -> str:
     """Return the path without the places in lists."""
-    return "".join(part.partition("]")[2] if "]" in part else part for part in path.split("[")) or path
+    return (
+        "".join(part.partition("]")[2] if "]" in part else part for part in path.split("[")) or path
+    )
 
 
 def _same(before: Any, after: Any) -> bool:

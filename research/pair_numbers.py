@@ -16,7 +16,8 @@ MATTERS = 1.2  # a slowdown from which on nobody would call a pair safe
 
 @dataclass(frozen=True, slots=True)
 class PairCheck:
-    """One kernel beside another: measured and predicted slowdown, the worst one predicted, whether the pair is safe.
+    """One kernel beside another: measured and predicted slowdown, the worst one predicted, whether
+    the pair is safe.
 
     largest_sum: of the demands of both, weighted as slowdowns are.
     """
@@ -52,14 +53,17 @@ def demands_of(launches: Sequence[Launch]) -> tuple[GpuCapacity, list[tuple[floa
     if not known or len(known) < len(seconds) or sum(known) <= 0:
         raise ValueError("the report has no times of kernels")
     whole = sum(known)
-    return found[0].gpu, [(one / whole, kernel.demand) for one, kernel in zip(known, found, strict=True)]
+    return found[0].gpu, [
+        (one / whole, kernel.demand) for one, kernel in zip(known, found, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class StepsTogether:
     """What is predicted of a step beside another, both repeated; None: undetermined.
 
-    worst: the worst slowdown. largest_sum: of the demands of both. safe: all pairs of their kernels are.
+    worst: the worst slowdown. largest_sum: of the demands of both. safe: all pairs of their kernels
+    are.
     """
 
     slowdown: float | None
@@ -70,7 +74,10 @@ class StepsTogether:
 
 
 def predicted(
-    own: Sequence[tuple[float, Demand]], beside: Sequence[tuple[float, Demand]], gpu: GpuCapacity, by: Calibration
+    own: Sequence[tuple[float, Demand]],
+    beside: Sequence[tuple[float, Demand]],
+    gpu: GpuCapacity,
+    by: Calibration,
 ) -> StepsTogether:
     """Return what is predicted of steps that are repeated side by side.
 
@@ -98,20 +105,33 @@ def predicted(
 def checks(
     pairs: Sequence[Mapping[str, Any]], reports: Mapping[str, Sequence[Launch]], by: Calibration
 ) -> list[PairCheck]:
-    """Return a check of each kernel of each measured pair; without a report of both, nothing is predicted."""
+    """Return a check of each kernel of each measured pair; without a report of both, nothing is
+    predicted.
+    """
     known = {name: demands_of(launches) for name, launches in reports.items()}
     found = []
     for one in pairs:
-        for own, beside, slower in zip(one["pair"], reversed(one["pair"]), one["slowdowns"], strict=True):
+        for own, beside, slower in zip(
+            one["pair"], reversed(one["pair"]), one["slowdowns"], strict=True
+        ):
             if own not in known or beside not in known:
-                missing = tuple(f"{name} was not profiled" for name in sorted({own, beside} - set(known)))
+                missing = tuple(
+                    f"{name} was not profiled" for name in sorted({own, beside} - set(known))
+                )
                 found.append(PairCheck(own, beside, slower, None, None, False, missing))
                 continue
             gpu, mine = known[own]
             steps = predicted(mine, known[beside][1], gpu, by)
             found.append(
                 PairCheck(
-                    own, beside, slower, steps.slowdown, steps.worst, steps.safe, steps.unknown, steps.largest_sum
+                    own,
+                    beside,
+                    slower,
+                    steps.slowdown,
+                    steps.worst,
+                    steps.safe,
+                    steps.unknown,
+                    steps.largest_sum,
                 )
             )
     return found
@@ -121,8 +141,8 @@ def checks(
 class PairErrors:
     """Errors over checks with a prediction; None where there is none.
 
-    coverage: share of measured slowdowns at or under the worst one predicted. wrongly_safe: kernels in pairs that are
-    called safe and were slowed by `MATTERS` or more.
+    coverage: share of measured slowdowns at or under the worst one predicted. wrongly_safe: kernels
+    in pairs that are called safe and were slowed by `MATTERS` or more.
     """
 
     checked: int

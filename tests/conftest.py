@@ -43,8 +43,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
 
 
-# The same examples in every run, so that a red run is one of the change; `make fuzz` looks further. How long an example
-# takes says more of the machine, and of what else runs on it, than of what is tested.
+# The same examples in every run, so that a red run is one of the change; `make fuzz` looks further.
+# How long an example takes says more of the machine, and of what else runs on it, than of what is
+# tested.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", _UNHURRIED, max_examples=40, derandomize=True, database=None)
 settings.register_profile("wide", _UNHURRIED, max_examples=1000)
@@ -53,13 +54,17 @@ settings.load_profile("fixed")
 
 @pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets that one test names stand in the messages of the next: "secret" is a key of a store, and a word."""
+    """Secrets that one test names stand in the messages of the next: "secret" is a key of a
+    store, and a word.
+    """
     monkeypatch.setattr(secrets, "_KNOWN", {})
 
 
 @pytest.fixture(scope="session")
 def recorded() -> Path:
-    """Folder of recorded real inputs; a run that requires them (TACHOGRAPH_REQUIRE_RECORDED=1) fails without."""
+    """Folder of recorded real inputs; a run that requires them (TACHOGRAPH_REQUIRE_RECORDED=1)
+    fails without.
+    """
     if RECORDED.is_dir():
         return RECORDED
     if os.environ.get("TACHOGRAPH_REQUIRE_RECORDED") == "1":
@@ -84,12 +89,22 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the demo, made once for all tests and workers by the command: to be read, or copied."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    """Folder of the demo, made once for all tests and workers by the command: to be read, or
+    copied.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
+    }
 
     def make(folder: Path) -> None:
         command = [sys.executable, "-m", "tachograph", "demo", "--quiet"]
-        subprocess.run(command, cwd=folder, env=environment | {"NO_COLOR": "1"}, check=True, stdout=subprocess.PIPE)
+        subprocess.run(
+            command,
+            cwd=folder,
+            env=environment | {"NO_COLOR": "1"},
+            check=True,
+            stdout=subprocess.PIPE,
+        )
 
     return made_once(tmp_path_factory, "demo", make) / "tachograph-demo"
 
@@ -112,7 +127,9 @@ days = 36500
 
 @pytest.fixture(scope="session")
 def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    """`tachograph serve` on a copy of the demo, for all tests of a worker that change nothing in it."""
+    """`tachograph serve` on a copy of the demo, for all tests of a worker that change nothing in
+    it.
+    """
     folder = tmp_path_factory.mktemp("served") / "demo"
     shutil.copytree(demo, folder)
     (folder / "managers").write_text("mia proj00\n", encoding="utf-8")
@@ -120,7 +137,10 @@ def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
     with (folder / "tachograph.toml").open("a", encoding="utf-8") as configuration:
         configuration.write(_PEOPLE)
     file, expires = folder / "tokens.json", datetime.now(UTC) + timedelta(days=1)
-    tokens = {name: create_token(file, user=name, role=role, expires=expires)[0] for name, role in _ROLES.items()}
+    tokens = {
+        name: create_token(file, user=name, role=role, expires=expires)[0]
+        for name, role in _ROLES.items()
+    }
     with serving(folder) as running:
         yield replace(running, tokens=tokens)
 
@@ -129,21 +149,25 @@ def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
 def browser() -> Iterator[Browser]:
     """Debian's Chromium without a window.
 
-    Per module: while Playwright runs, its event loop runs in this thread, and a test of another module that runs one of
-    its own would fail.
+    Per module: while Playwright runs, its event loop runs in this thread, and a test of another
+    module that runs one of its own would fail.
     """
     from playwright.sync_api import sync_playwright
 
     path = program("chromium", package="chromium")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        started = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield started
         started.close()
 
 
 @pytest.fixture(scope="session")
 def study_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of an analyzed lake of six jobs, made once: one for each way to be left out of a study."""
+    """Folder of an analyzed lake of six jobs, made once: one for each way to be left out of a
+    study.
+    """
     from studied_lake import studied_lake
 
     folder = tmp_path_factory.mktemp("study") / "lake"
@@ -153,7 +177,9 @@ def study_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """An analyzed lake of eight users, with marks that only one of them may see, made once for all workers."""
+    """An analyzed lake of eight users, with marks that only one of them may see, made once for
+    all workers.
+    """
     from marked_lake import marked_lake
 
     def make(folder: Path) -> None:
@@ -164,7 +190,9 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """An analyzed lake of four jobs to be exported, made once for all workers: to be read, or copied."""
+    """An analyzed lake of four jobs to be exported, made once for all workers: to be read, or
+    copied.
+    """
     from exported_lake import exported_lake
 
     def make(folder: Path) -> None:
@@ -175,7 +203,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A site where every text that others write is hostile: a lake, scripts, kernels, a configuration. To be read."""
+    """A site where every text that others write is hostile: a lake, scripts, kernels, a
+    configuration. To be read.
+    """
     from hostile_site import hostile_site
 
     return made_once(tmp_path_factory, "hostile", hostile_site)
@@ -232,7 +262,9 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
 
 @pytest.fixture
 def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., AccountingReading]:
-    """Reads accounting given as text or bytes, in one reading; what the tests write themselves is trusted."""
+    """Reads accounting given as text or bytes, in one reading; what the tests write themselves
+    is trusted.
+    """
 
     def reader(
         content: str | bytes,
@@ -265,8 +297,13 @@ def now() -> datetime:
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmCluster]:
-    """One real Slurm for all tests that ask for one: they run one after the other, in one worker."""
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm_cluster(Path(folder), rest=True) as cluster:
+    """One real Slurm for all tests that ask for one: they run one after the other, in one
+    worker.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-") as folder,
+        slurm_cluster(Path(folder), rest=True) as cluster,
+    ):
         yield cluster
 
 
@@ -292,7 +329,9 @@ def pytest_unconfigure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the order of the tests be another."""
-    parser.addoption("--order-seed", help="run files, and the tests of a file, in an order made of this text")
+    parser.addoption(
+        "--order-seed", help="run files, and the tests of a file, in an order made of this text"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

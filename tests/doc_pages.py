@@ -1,10 +1,12 @@
-"""The console blocks of the documentation: their commands run, what they print compared, and written anew.
+"""The console blocks of the documentation: their commands run, what they print compared, and
+written anew.
 
-Under a command stands what it prints, or nothing when that does not matter. `...` stands for any text in a line,
-and alone on a line for any lines. A command goes on in lines that begin with `> `. `cd` holds for the rest of the
-page. The demo's folder, `tachograph-demo`, is there unless the page makes it, and so is `samples`, a copy of the folder
-in docs/. A ```python block in docs/ is run where it stands, with what the commands before it left. Commands in
-`IN_PROCESS` run in this process; all else runs in a shell, and so does all of `IN_SHELL`.
+Under a command stands what it prints, or nothing when that does not matter. `...` stands for any
+text in a line, and alone on a line for any lines. A command goes on in lines that begin with `> `.
+`cd` holds for the rest of the page. The demo's folder, `tachograph-demo`, is there unless the page
+makes it, and so is `samples`, a copy of the folder in docs/. A ```python block in docs/ is run
+where it stands, with what the commands before it left. Commands in `IN_PROCESS` run in this
+process; all else runs in a shell, and so does all of `IN_SHELL`.
 
     python tests/doc_pages.py [PAGE ...]
 
@@ -31,7 +33,11 @@ from in_process import run_here
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     path
-    for path in (*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "benchmarks/README.md")
+    for path in (
+        *REPOSITORY.glob("*.md"),
+        *(REPOSITORY / "docs").rglob("*.md"),
+        REPOSITORY / "benchmarks/README.md",
+    )
     if "```console" in path.read_text(encoding="utf-8")
 )
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -83,8 +89,9 @@ def _step(part: str) -> Step:
 def matches(printed: str, expected: str) -> bool:
     """Return whether `printed` has the structure and the numbers that the page shows.
 
-    Compared are, in order: empty lines, rows of tables, keys of JSON, and every word with a digit or an underscore.
-    Other words may differ: `tests/project/test_printed_words.py` has them, in one place.
+    Compared are, in order: empty lines, rows of tables, keys of JSON, and every word with a digit
+    or an underscore. Other words may differ: `tests/project/test_printed_words.py` has them, in one
+    place.
     """
     pattern = r"(?: \S+)*?".join(_facts_pattern(part) for part in _parts(expected))
     return re.fullmatch(pattern, "".join(f" {fact}" for fact in _facts(printed))) is not None
@@ -93,9 +100,13 @@ def matches(printed: str, expected: str) -> bool:
 def shows(printed: str, expected: str) -> bool:
     """Return whether `printed` is what the page shows, word by word."""
     pattern = "".join(
-        "(?:.*\n)*?" if line.strip() == _ANY else _line_pattern(line) + "\n" for line in expected.splitlines()
+        "(?:.*\n)*?" if line.strip() == _ANY else _line_pattern(line) + "\n"
+        for line in expected.splitlines()
     )
-    return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed.splitlines())) is not None
+    return (
+        re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed.splitlines()))
+        is not None
+    )
 
 
 def _line_pattern(line: str) -> str:
@@ -103,7 +114,9 @@ def _line_pattern(line: str) -> str:
 
 
 def _parts(expected: str) -> list[str]:
-    """Return the text between the `...`; a word that one cuts goes with it, and a row that one cuts is no row."""
+    """Return the text between the `...`; a word that one cuts goes with it, and a row that one
+    cuts is no row.
+    """
     cut = re.sub(r"\S*\.\.\.\S*", _ANY, expected)
     lines = [re.sub(r" {2,}", " ", line) if _ANY in line else line for line in cut.splitlines()]
     return "\n".join(lines).split(_ANY)
@@ -139,7 +152,9 @@ def prepare(page: Path, demo: Path, folder: Path) -> list[Step]:
 
 
 def _copied(source: str, target: str) -> str:
-    """Copy a file; Parquet is never changed in place, so the same file under another name will do."""
+    """Copy a file; Parquet is never changed in place, so the same file under another name will
+    do.
+    """
     if source.endswith(".parquet"):
         os.link(source, target)
         return target
@@ -147,7 +162,9 @@ def _copied(source: str, target: str) -> str:
 
 
 def words_of(command: str) -> tuple[list[str], str | None] | None:
-    """Return words of a command for this process, and the file it writes; None where it takes a shell."""
+    """Return words of a command for this process, and the file it writes; None where it takes a
+    shell.
+    """
     if re.search(r"[$`*?~#\n]", command):
         return None
     reader = shlex.shlex(command, posix=True, punctuation_chars=True)
@@ -155,12 +172,18 @@ def words_of(command: str) -> tuple[list[str], str | None] | None:
     words = list(reader)
     target = words.pop() if words[-2:-1] == [">"] else None
     words = words[:-1] if target else words
-    if words[0] != "tachograph" or words[1] not in IN_PROCESS or any(set(word) <= set("();<>|&") for word in words):
+    if (
+        words[0] != "tachograph"
+        or words[1] not in IN_PROCESS
+        or any(set(word) <= set("();<>|&") for word in words)
+    ):
         return None
     return words[1:], target
 
 
-def run_step(step: Step, folder: Path, *, in_shell: bool = False) -> subprocess.CompletedProcess[str]:
+def run_step(
+    step: Step, folder: Path, *, in_shell: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Return what became of one step."""
     found = None if step.is_python or in_shell else words_of(step.command)
     if found:
@@ -172,7 +195,12 @@ def run_step(step: Step, folder: Path, *, in_shell: bool = False) -> subprocess.
         return done
     command = [sys.executable, "-W", "error", "-c"] if step.is_python else ["bash", "-c"]
     return subprocess.run(
-        [*command, step.command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+        [*command, step.command],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -189,14 +217,20 @@ def run_all(
 
 
 def refreshed(expected: str, printed: str) -> str:
-    """Return what a page shall show of `printed`: the lines that it showed, in today's words; `...` as it was."""
+    """Return what a page shall show of `printed`: the lines that it showed, in today's words;
+    `...` as it was.
+    """
     if shows(printed, expected):
         return expected
-    return "\n".join(_aligned(expected.splitlines(), [line.rstrip() for line in printed.splitlines()]))
+    return "\n".join(
+        _aligned(expected.splitlines(), [line.rstrip() for line in printed.splitlines()])
+    )
 
 
 def _aligned(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return lines of `new` where `old` shows lines, and `...` where it hides some, with the fewest changes."""
+    """Return lines of `new` where `old` shows lines, and `...` where it hides some, with the
+    fewest changes.
+    """
     costs = _costs(old, new)
     lines, i, j = [], 0, 0
     while way := costs[i][j][1]:
@@ -212,16 +246,22 @@ def _aligned(old: Sequence[str], new: Sequence[str]) -> list[str]:
 
 
 def _costs(old: Sequence[str], new: Sequence[str]) -> list[list[tuple[float, str]]]:
-    """Return for each place in both the cost of all that is behind it, and the first step of the cheapest way."""
+    """Return for each place in both the cost of all that is behind it, and the first step of the
+    cheapest way.
+    """
     costs = [[(0.0, "")] * (len(new) + 1) for _ in range(len(old) + 1)]
     for i in range(len(old), -1, -1):
         hides = i < len(old) and old[i].strip() == _ANY
         for j in range(len(new), -1, -1):
             ways = []
             if i < len(old):
-                ways.append((costs[i + 1][j][0] + (0 if hides else _CHANGED), "end" if hides else "drop"))
+                ways.append(
+                    (costs[i + 1][j][0] + (0 if hides else _CHANGED), "end" if hides else "drop")
+                )
             if j < len(new):
-                ways.append((costs[i][j + 1][0] + (0 if hides else _CHANGED), "hide" if hides else "add"))
+                ways.append(
+                    (costs[i][j + 1][0] + (0 if hides else _CHANGED), "hide" if hides else "add")
+                )
             if i < len(old) and j < len(new) and not hides:
                 ways.append((costs[i + 1][j + 1][0] + _distance(old[i], new[j]), "match"))
             costs[i][j] = min(ways, default=(0.0, ""))
@@ -239,7 +279,9 @@ def _distance(old: str, new: str) -> float:
 
 
 def written_anew(page: str, outputs: Sequence[str | None]) -> str:
-    """Return a page with what its commands print today, given in order; None for one that was not run (`cd`)."""
+    """Return a page with what its commands print today, given in order; None for one that was
+    not run (`cd`).
+    """
     rest = iter(outputs)
 
     def block(found: re.Match[str]) -> str:
@@ -261,7 +303,9 @@ def _part_anew(part: str, printed: str | None) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Write pages anew."""
-    parser = argparse.ArgumentParser(description="Writes what commands print into pages, in today's words.")
+    parser = argparse.ArgumentParser(
+        description="Writes what commands print into pages, in today's words."
+    )
     parser.add_argument("pages", type=Path, nargs="*", help="pages (default: all)")
     pages = [path.resolve() for path in parser.parse_args(arguments).pages] or PAGES
     with tempfile.TemporaryDirectory() as folder:
@@ -278,7 +322,10 @@ def _write_anew(page: Path, demo: Path) -> None:
     outputs: list[str | None] = []
     with tempfile.TemporaryDirectory() as folder:
         todo = prepare(page, demo, Path(folder))
-        ran = {id(step): done for step, done in run_all(todo, Path(folder), in_shell=page.name in IN_SHELL)}
+        ran = {
+            id(step): done
+            for step, done in run_all(todo, Path(folder), in_shell=page.name in IN_SHELL)
+        }
     for step in todo:
         done = ran.get(id(step))  # None: `cd`
         if done is not None and done.returncode != 0:

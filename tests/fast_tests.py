@@ -1,6 +1,8 @@
-"""What a fast test (one not marked `slow`) may use: the programs of a bare machine, no server, no sleep to speak of.
+"""What a fast test (one not marked `slow`) may use: the programs of a bare machine, no server, no
+sleep to speak of.
 
-So `make test` says the same on a bare container image as on a machine on which everything is installed.
+So `make test` says the same on a bare container image as on a machine on which everything is
+installed.
 """
 
 from __future__ import annotations
@@ -22,13 +24,56 @@ import pytest
 
 SLEEP_S = 0.1  # longest single sleep of a fast test
 COREUTILS = (
-    *("basename", "cat", "chmod", "chown", "cp", "cut", "date", "dd", "dirname", "echo", "env", "expr", "false"),
-    *("head", "hostname", "id", "ln", "ls", "mkdir", "mkfifo", "mktemp", "mv", "nproc", "printf", "pwd", "readlink"),
-    *("realpath", "rm", "rmdir", "seq", "sleep", "sort", "stat", "tail", "tee", "test", "timeout", "touch", "tr"),
+    *(
+        "basename",
+        "cat",
+        "chmod",
+        "chown",
+        "cp",
+        "cut",
+        "date",
+        "dd",
+        "dirname",
+        "echo",
+        "env",
+        "expr",
+        "false",
+    ),
+    *(
+        "head",
+        "hostname",
+        "id",
+        "ln",
+        "ls",
+        "mkdir",
+        "mkfifo",
+        "mktemp",
+        "mv",
+        "nproc",
+        "printf",
+        "pwd",
+        "readlink",
+    ),
+    *(
+        "realpath",
+        "rm",
+        "rmdir",
+        "seq",
+        "sleep",
+        "sort",
+        "stat",
+        "tail",
+        "tee",
+        "test",
+        "timeout",
+        "touch",
+        "tr",
+    ),
     *("true", "uname", "uniq", "wc", "yes"),
 )
 BARE = ("sh", "make", "git", "sed", *COREUTILS)  # ClusterShell reads groups of nodes with sed
-# Commands of Tachograph that serve or collect until they are stopped. Other servers are not on the bare PATH.
+# Commands of Tachograph that serve or collect until they are stopped. Other servers are not on the
+# bare PATH.
 LASTING_COMMANDS = ("collect", "serve")
 
 FULL_PATH = os.environ.get("PATH", os.defpath)
@@ -75,7 +120,9 @@ def remove_bare_path() -> None:
 
 @contextmanager
 def limits(item: pytest.Item) -> Iterator[None]:
-    """Run a fast test, with its fixtures, on a bare machine; fail it afterwards if it slept or started a server."""
+    """Run a fast test, with its fixtures, on a bare machine; fail it afterwards if it slept or
+    started a server.
+    """
     if not is_fast(item):
         yield
         return
@@ -89,7 +136,8 @@ def limits(item: pytest.Item) -> Iterator[None]:
 
 
 def may_use(name: str) -> None:
-    """Fail where a fast test asks for a program that a bare machine lacks, or a forked child asks for one.
+    """Fail where a fast test asks for a program that a bare machine lacks, or a forked child asks
+    for one.
 
     Nobody sees the skip of a child.
     """
@@ -104,11 +152,16 @@ def check(item: pytest.Item) -> None:
     defects = list(dict.fromkeys(_watch.defects))
     _watch.defects.clear()
     if defects:
-        pytest.fail(f"{item.nodeid} {' and '.join(defects)}: mark it slow, or pass a clock or a fake in", pytrace=False)
+        pytest.fail(
+            f"{item.nodeid} {' and '.join(defects)}: mark it slow, or pass a clock or a fake in",
+            pytrace=False,
+        )
 
 
 def _really_sleep(seconds: float) -> None:
-    """Sleep, also under faketime, which cannot wait until an instant of the monotonic clock that it leaves alone."""
+    """Sleep, also under faketime, which cannot wait until an instant of the monotonic clock that
+    it leaves alone.
+    """
     if "FAKETIME" in os.environ:
         select.select([], [], [], seconds)
     else:
@@ -117,13 +170,18 @@ def _really_sleep(seconds: float) -> None:
 
 def _noted_sleep(seconds: float | SupportsIndex) -> None:
     seconds = float(seconds)
-    if _watch.running and seconds > SLEEP_S and threading.current_thread() is threading.main_thread():
+    if (
+        _watch.running
+        and seconds > SLEEP_S
+        and threading.current_thread() is threading.main_thread()
+    ):
         _watch.defects.append(f"sleeps {seconds:g} s")
     _really_sleep(seconds)
 
 
 def _note_process(event: str, arguments: Sequence[object]) -> None:
-    if event == "subprocess.Popen" and _watch and _watch.running:  # there is none at the end of the process
+    # There is none at the end of the process.
+    if event == "subprocess.Popen" and _watch and _watch.running:
         words = arguments[1]
         if isinstance(words, list | tuple) and any(str(word) == "tachograph" for word in words):
             lasting = [str(word) for word in words if str(word) in LASTING_COMMANDS]

@@ -26,7 +26,9 @@ Unit = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one pass gives: who owned what, the accumulators of each partition, one summary per job, its GPUs."""
+    """What one pass gives: who owned what, the accumulators of each partition, one summary per
+    job, its GPUs.
+    """
 
     owned: Attribution
     reduced: list[Accumulators]
@@ -73,7 +75,9 @@ def outcome(
     analysis = configuration.analysis
     frame = table_frame("gpu_samples", samples).sort(*UNIT, "t")
     seen = frame.select(*UNIT).unique()
-    told = pl.concat([table_frame("devices", devices), seen], how="diagonal").unique(subset=UNIT, keep="first")
+    told = pl.concat([table_frame("devices", devices), seen], how="diagonal").unique(
+        subset=UNIT, keep="first"
+    )
     known = inventory(told.with_columns(seq=pl.lit(1, dtype=pl.Int64)), configuration.nodes)
     owned = owners(jobs, allocations, list(known.select(*UNIT).iter_rows()), configuration, now=now)
     details, ridges = gpu_facts(known)
@@ -90,9 +94,15 @@ def outcome(
         )[0]
         for day in days
     ]  # fmt: skip
-    imbalance = _imbalance(reduced, days, owned.runs.select("run", "start"), held.group_by("run").len("gpus"), analysis)
+    imbalance = _imbalance(
+        reduced, days, owned.runs.select("run", "start"), held.group_by("run").len("gpus"), analysis
+    )
     gpus = summarize_gpus(
-        merge_segments([part.segments for part in reduced]), held, owned.runs, details, analysis=analysis
+        merge_segments([part.segments for part in reduced]),
+        held,
+        owned.runs,
+        details,
+        analysis=analysis,
     )
     empty = pl.DataFrame(schema={"run": pl.Int32, "bin": pl.Int32, "samples": pl.Int64})
     summaries = summarize_jobs(

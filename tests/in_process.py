@@ -1,4 +1,6 @@
-"""A command in this process: what became of it, as of one in a process of its own, a second earlier."""
+"""A command in this process: what became of it, as of one in a process of its own, a second
+earlier.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,19 @@ from unittest.mock import patch
 from tachograph.cli import main
 
 
-def run_here(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
-    """Return exit code, stdout and stderr of `tachograph` with these arguments, in a folder; defects are raised."""
+def run_here(
+    words: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> CompletedProcess[str]:
+    """Return exit code, stdout and stderr of `tachograph` with these arguments, in a folder;
+    defects are raised.
+    """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
-    with chdir(folder), patch.dict(os.environ, environment, clear=True), redirect_stdout(out), redirect_stderr(err):
+    with (
+        chdir(folder),
+        patch.dict(os.environ, environment, clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         code = main(words)
     for stream in (out, err):
         stream.seek(0)

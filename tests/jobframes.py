@@ -1,4 +1,6 @@
-"""Computed tables of made-up jobs: rows start with every column null, and only what a test is about is set."""
+"""Computed tables of made-up jobs: rows start with every column null, and only what a test is
+about is set.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,14 @@ def summary(**given: Any) -> dict[str, Any]:
 
 def gpus(*rows: dict[str, Any]) -> pl.DataFrame:
     """Return job_gpus of one job: GPU 0, 1, ... of node n1 unless a row says otherwise."""
-    return frame(JOB_GPUS, [_KEY | {"node": "n1", "gpu": place} | row for place, row in enumerate(rows)])
+    return frame(
+        JOB_GPUS, [_KEY | {"node": "n1", "gpu": place} | row for place, row in enumerate(rows)]
+    )
 
 
 def minutes(*series: Sequence[float | None], **others: Sequence[float | None]) -> pl.DataFrame:
-    """Return job_minutes of GPU 0, 1, ... whose gpu_util are `series` (None: that minute has no row).
+    """Return job_minutes of GPU 0, 1, ... whose gpu_util are `series` (None: that minute has no
+    row).
 
     `others` are further columns, the same for each GPU.
     """
@@ -60,8 +65,15 @@ def minutes(*series: Sequence[float | None], **others: Sequence[float | None]) -
         for minute, level in enumerate(levels):
             if level is None:
                 continue
-            row = _KEY | {"node": "n1", "gpu": gpu, "minute": minute, "t": START + timedelta(minutes=minute)}
-            row |= {"samples": 6, "gpu_util": level} | {name: values[minute] for name, values in others.items()}
+            row = _KEY | {
+                "node": "n1",
+                "gpu": gpu,
+                "minute": minute,
+                "t": START + timedelta(minutes=minute),
+            }
+            row |= {"samples": 6, "gpu_util": level} | {
+                name: values[minute] for name, values in others.items()
+            }
             rows.append(row)
     return frame(JOB_MINUTES, rows)
 
@@ -72,4 +84,8 @@ def measured(value: Any) -> Any:
         return [measured(part) for part in value]
     if not isinstance(value, dict):
         return value
-    return {name: measured(part) for name, part in value.items() if part is not None or name not in _OF_COUNTERS}
+    return {
+        name: measured(part)
+        for name, part in value.items()
+        if part is not None or name not in _OF_COUNTERS
+    }

@@ -1,8 +1,10 @@
-"""Reports of Nsight Compute (.ncu-rep) written from scratch, such as the library of Nsight Compute itself reads them.
+"""Reports of Nsight Compute (.ncu-rep) written from scratch, such as the library of Nsight Compute
+itself reads them.
 
-The layout is the one that NVIDIA documents (Customization Guide, "Report File Format", version 7): a magic number, a
-header, blocks; every part a protobuf message (version 2) after its length as 32 bits, little endian. The field numbers
-are those of the .proto files that every Nsight Compute brings in `extras/FileFormat`.
+The layout is the one that NVIDIA documents (Customization Guide, "Report File Format", version 7):
+a magic number, a header, blocks; every part a protobuf message (version 2) after its length as 32
+bits, little endian. The field numbers are those of the .proto files that every Nsight Compute
+brings in `extras/FileFormat`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ FORMAT = 7
 
 @dataclass(frozen=True)
 class Instanced:
-    """A metric with one value per SM, source line or the like. `total` None: it has no value of its own."""
+    """A metric with one value per SM, source line or the like. `total` None: it has no value of
+    its own.
+    """
 
     values: Sequence[float]
     total: float | None = None
@@ -36,7 +40,9 @@ Value = float | int | str | Single | Instanced | None  # None: the metric is the
 
 @dataclass(frozen=True)
 class MadeLaunch:
-    """One profiled kernel. `ranges`: NVTX push/pop ranges of the default domain, outermost first."""
+    """One profiled kernel. `ranges`: NVTX push/pop ranges of the default domain, outermost
+    first.
+    """
 
     name: str = "copy(float*, float const*)"
     function: str = "copy"
@@ -51,7 +57,9 @@ class MadeLaunch:
     stream: int = 7
 
 
-def report(launches: Sequence[MadeLaunch], *, version: int = FORMAT, per_block: int = 1_000_000) -> bytes:
+def report(
+    launches: Sequence[MadeLaunch], *, version: int = FORMAT, per_block: int = 1_000_000
+) -> bytes:
     """A whole file."""
     blocks = [launches[at : at + per_block] for at in range(0, len(launches), per_block)] or [()]
     names: dict[str, int] = {}
@@ -68,17 +76,26 @@ def compressed(content: bytes | bytearray) -> bytes:
     """The content as a frame of zstd (RFC 8878) in blocks that are stored as they are."""
     parts = [content[at : at + 100_000] for at in range(0, len(content), 100_000)]
     blocks = b"".join(
-        struct.pack("<I", len(part) << 3 | (at == len(parts) - 1))[:3] + part for at, part in enumerate(parts)
+        struct.pack("<I", len(part) << 3 | (at == len(parts) - 1))[:3] + part
+        for at, part in enumerate(parts)
     )
     return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", len(content)) + blocks
 
 
 def _block(launches: Sequence[MadeLaunch], names: dict[str, int]) -> bytes:
     known = len(names)
-    payload = b"".join(_sized(_result(launch, names, number)) for number, launch in enumerate(launches))
+    payload = b"".join(
+        _sized(_result(launch, names, number)) for number, launch in enumerate(launches)
+    )
     strings = b"".join(_text(1, name) for name in list(names)[known:])
     details = _uint(1, 4711) + _uint(2, 1_760_000_000)
-    head = _uint(1, 0) + _uint(2, len(launches)) + _message(3, details) + _message(4, strings) + _uint(5, len(payload))
+    head = (
+        _uint(1, 0)
+        + _uint(2, len(launches))
+        + _message(3, details)
+        + _message(4, strings)
+        + _uint(5, len(payload))
+    )
     return _sized(head) + payload
 
 
@@ -109,7 +126,8 @@ def _metric(name: int, value: Value) -> bytes:
     if isinstance(value, Instanced):
         total = b"" if value.total is None else _message(2, _value(value.total))
         rows = b"".join(
-            _message(3, _message(1, _value(at)) + _message(2, _value(each))) for at, each in enumerate(value.values)
+            _message(3, _message(1, _value(at)) + _message(2, _value(each)))
+            for at, each in enumerate(value.values)
         )
         return _uint(1, name) + total + rows
     return _uint(1, name) + (b"" if value is None else _message(2, _value(value)))
@@ -132,8 +150,12 @@ def _nvtx(launch: MadeLaunch) -> bytes:
     domain = _uint(1, 0) + _text(2, launch.domain)
     stack = b"".join(_message(3, _text(1, name)) for name in launch.ranges)
     thread = _uint(1, 1) + _message(2, _uint(1, 0) + stack)
-    started = b"".join(_message(3, _uint(1, at + 1) + _text(2, name)) for at, name in enumerate(launch.started))
-    return _message(1, domain) + _message(2, thread) + _message(3, _uint(1, 0) + started) + _uint(4, 0)
+    started = b"".join(
+        _message(3, _uint(1, at + 1) + _text(2, name)) for at, name in enumerate(launch.started)
+    )
+    return (
+        _message(1, domain) + _message(2, thread) + _message(3, _uint(1, 0) + started) + _uint(4, 0)
+    )
 
 
 def _three(numbers: tuple[int, int, int]) -> bytes:

@@ -1,4 +1,6 @@
-"""A lake made from rows of plain Python: samples, jobs, allocations and devices in, computed tables out."""
+"""A lake made from rows of plain Python: samples, jobs, allocations and devices in, computed
+tables out.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.chunks import Chunk, ChunkPart
-from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, SlurmOptions, StudyFilters
+from tachograph.catalog.config import (
+    AnalysisOptions,
+    Configuration,
+    NodeOptions,
+    SlurmOptions,
+    StudyFilters,
+)
 from tachograph.catalog.tables import TABLES
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
@@ -32,14 +40,23 @@ def table_frame(table: str, rows: Rows) -> pl.DataFrame:
     """Return rows in the schema of a table: what is not given is null."""
     schema = {name: dtype for name, dtype in TABLES[table].schema.items() if name != "seq"}
     return pl.DataFrame(
-        {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in schema.items()}
+        {
+            name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype)
+            for name, dtype in schema.items()
+        }
     )
 
 
-def fill(lake: Lake, tables: Mapping[str, Rows], *, chunk: str = "first", now: datetime = NOW) -> None:
+def fill(
+    lake: Lake, tables: Mapping[str, Rows], *, chunk: str = "first", now: datetime = NOW
+) -> None:
     """Ingest rows, table by table, as one chunk."""
     parts = tuple(ChunkPart(name, table_frame(name, rows)) for name, rows in tables.items())
-    ingest(lake, [Chunk(chunk, "made", chunk, parts, sum(len(rows) for rows in tables.values()))], now=now)
+    ingest(
+        lake,
+        [Chunk(chunk, "made", chunk, parts, sum(len(rows) for rows in tables.values()))],
+        now=now,
+    )
 
 
 def make_lake(folder: Path, **tables: Rows) -> Lake:
@@ -76,7 +93,13 @@ def summarized(
 
 def job(job_id: str, start: datetime, end: datetime | None, **given: Any) -> dict[str, Any]:
     """Return a row of `jobs`: submitted at its start, elapsed from start to end."""
-    row: dict[str, Any] = {"job_id": job_id, "submit": start, "start": start, "end": end, "nodes": 1}
+    row: dict[str, Any] = {
+        "job_id": job_id,
+        "submit": start,
+        "start": start,
+        "end": end,
+        "nodes": 1,
+    }
     row["state"] = "COMPLETED" if end else "RUNNING"
     row["elapsed_s"] = (end - start).total_seconds() if end else None
     return row | given

@@ -1,9 +1,11 @@
-"""Reports of Nsight Compute made of published numbers: raw pages as `ncu --csv --page raw` writes them.
+"""Reports of Nsight Compute made of published numbers: raw pages as `ncu --csv --page raw` writes
+them.
 
-Nothing here was recorded. What the paper gives of a kernel alone on an H100 NVL (IPC, FP64 pipe, share of DRAM
-bandwidth, launch shape; Elvinger, Strati, Enright Jerger, Klimovic, "Measuring GPU utilization one level deeper", 2025)
-is in `PUBLISHED`; what follows from it (cycles, FLOP, warps, occupancy limits) is computed, and what neither tells
-(durations, registers, cache hits, stalls) is assumed there as well. `python tests/nsight_reports.py FILE` writes them.
+Nothing here was recorded. What the paper gives of a kernel alone on an H100 NVL (IPC, FP64 pipe,
+share of DRAM bandwidth, launch shape; Elvinger, Strati, Enright Jerger, Klimovic, "Measuring GPU
+utilization one level deeper", 2025) is in `PUBLISHED`; what follows from it (cycles, FLOP, warps,
+occupancy limits) is computed, and what neither tells (durations, registers, cache hits, stalls) is
+assumed there as well. `python tests/nsight_reports.py FILE` writes them.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SMS, WARPS, THREADS, BLOCKS, REGISTERS = 132, 64, 2048, 32, 65536  # of an H100; all but the first per SM
+# Of an H100; all but the first per SM.
+SMS, WARPS, THREADS, BLOCKS, REGISTERS = 132, 64, 2048, 32, 65536
 SM_HZ, DRAM_HZ = 1.785e9, 2.619e9
 DRAM_BYTES_PER_CYCLE = 1504.0  # x 2.619 GHz: 3.94 TB/s
 SHARED_RESERVED = 1024.0  # byte of shared memory of each block that the driver takes
-NOT_RECORDED = "A sample, not recorded: made of numbers published of the H100 NVL, and of assumptions."
+NOT_RECORDED = (
+    "A sample, not recorded: made of numbers published of the H100 NVL, and of assumptions."
+)
 ATTRIBUTES: Mapping[str, float] = {
     "multiprocessor_count": SMS,
     "max_threads_per_multiprocessor": THREADS,
@@ -36,12 +41,22 @@ ATTRIBUTES: Mapping[str, float] = {
     "compute_capability_major": 9,
     "compute_capability_minor": 0,
 }
-STALLS = ("drain", "imc_miss", "lg_throttle", "long_scoreboard", "membar", "mio_throttle", "short_scoreboard")
+STALLS = (
+    "drain",
+    "imc_miss",
+    "lg_throttle",
+    "long_scoreboard",
+    "membar",
+    "mio_throttle",
+    "short_scoreboard",
+)
 
 
 @dataclass(frozen=True)
 class Made:
-    """A kernel: launch shape and what was measured of it alone. Percentages are 0..100 as in a report."""
+    """A kernel: launch shape and what was measured of it alone. Percentages are 0..100 as in a
+    report.
+    """
 
     kernel: str
     blocks: int
@@ -60,17 +75,39 @@ class Made:
 
 
 def _fmul(ilp: int, ipc: float, threads: int = 128) -> Made:
-    name = f"void fmul<{ilp}>(float*, int)" if threads == 128 else f"void fmul<{ilp}, {threads}>(float*, int)"
+    name = (
+        f"void fmul<{ilp}>(float*, int)"
+        if threads == 128
+        else f"void fmul<{ilp}, {threads}>(float*, int)"
+    )
     share = ipc / 4 * 97
-    return Made(name, SMS, threads, ipc, pipes={"fma": share, "alu": ipc}, flop={"fmul": 0.97}, ms=8 + ilp)
+    return Made(
+        name, SMS, threads, ipc, pipes={"fma": share, "alu": ipc}, flop={"fmul": 0.97}, ms=8 + ilp
+    )
 
 
 def _dmul(ilp: int, ipc: float, pipe: float) -> Made:
-    return Made(f"void dmul<{ilp}>(double*, int)", SMS, 128, ipc, pipes={"fp64": pipe, "alu": 1.0}, flop={"dmul": 0.97})
+    return Made(
+        f"void dmul<{ilp}>(double*, int)",
+        SMS,
+        128,
+        ipc,
+        pipes={"fp64": pipe, "alu": 1.0},
+        flop={"dmul": 0.97},
+    )
 
 
 def _sleep(blocks: int) -> Made:
-    return Made(f"void sleep_<{blocks}>(long)", blocks, 1024, 0.1, pipes={"alu": 1.5}, ms=20.0, registers=16, l2_hit=90)
+    return Made(
+        f"void sleep_<{blocks}>(long)",
+        blocks,
+        1024,
+        0.1,
+        pipes={"alu": 1.5},
+        ms=20.0,
+        registers=16,
+        l2_hit=90,
+    )
 
 
 PUBLISHED: tuple[Made, ...] = (
@@ -104,7 +141,11 @@ def metrics(made: Made) -> dict[str, float]:
         "launch__shared_mem_per_block_driver": SHARED_RESERVED,
         "launch__waves_per_multiprocessor": made.blocks / SMS / min(limits.values()),
         **{f"launch__occupancy_limit_{name}": float(limit) for name, limit in limits.items()},
-        "sm__maximum_warps_per_active_cycle_pct": 100 * min(limits.values()) * made.threads / 32 / WARPS,
+        "sm__maximum_warps_per_active_cycle_pct": 100
+        * min(limits.values())
+        * made.threads
+        / 32
+        / WARPS,
         "sm__warps_active.avg.pct_of_peak_sustained_active": 100 * resident / WARPS,
         "sm__warps_active.avg.per_cycle_active": resident,
         "sm__inst_issued.avg.per_cycle_active": made.ipc,
@@ -132,10 +173,14 @@ def metrics(made: Made) -> dict[str, float]:
         "derived__sm__sass_thread_inst_executed_op_dfma_pred_on_x2": 2.0 * 64 * SMS,
     }
     for pipe in ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "uniform", "xu"):
-        told[f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"] = made.pipes.get(pipe, 0.0)
+        told[f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"] = made.pipes.get(
+            pipe, 0.0
+        )
     for operation in ("fadd", "fmul", "ffma", "dadd", "dmul", "dfma"):
         threads = made.flop.get(operation, 0.0) * issued * 32 * SMS
-        told[f"smsp__sass_thread_inst_executed_op_{operation}_pred_on.sum.per_cycle_elapsed"] = threads
+        told[f"smsp__sass_thread_inst_executed_op_{operation}_pred_on.sum.per_cycle_elapsed"] = (
+            threads
+        )
         told[f"smsp__sass_thread_inst_executed_op_{operation}_pred_on.sum"] = threads * cycles
     for stall, share in _stalls(made).items():
         name = f"smsp__average_warps_issue_stalled_{stall}_per_issue_active.ratio"
@@ -144,7 +189,9 @@ def metrics(made: Made) -> dict[str, float]:
 
 
 def _stalls(made: Made) -> dict[str, float]:
-    """Reasons to wait in percent of warp latency: what is not for memory is for arithmetic, or sleep."""
+    """Reasons to wait in percent of warp latency: what is not for memory is for arithmetic, or
+    sleep.
+    """
     few = dict.fromkeys((*STALLS, "tex_throttle", "barrier", "math_pipe_throttle", "sleeping"), 0.2)
     left = 98 - made.waits_for_memory - sum(few.values())
     rest = "sleeping" if "sleep" in made.kernel else "wait"
@@ -202,11 +249,14 @@ def raw_csv(
 ) -> str:
     """Return the raw page of launches of these kernels.
 
-    `without`: beginnings of metrics that were not collected; `instead`: {metric: what stands in its place}.
+    `without`: beginnings of metrics that were not collected; `instead`: {metric: what stands in its
+    place}.
     """
     left_out = tuple(without)
     rows = [made for made in kernels for _ in range(launches)]
-    names = sorted(name for name in metrics(PUBLISHED[0]) if not name.startswith(left_out or ("\0",)))
+    names = sorted(
+        name for name in metrics(PUBLISHED[0]) if not name.startswith(left_out or ("\0",))
+    )
     told = ["device__attribute_display_name", *(f"device__attribute_{name}" for name in attributes)]
     buffer = io.StringIO()
     writer = csv.writer(buffer, quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -217,13 +267,25 @@ def raw_csv(
         fixed = [number, 4242, "sample", "127.0.0.1", made.kernel, 1, 7, f"({made.threads}, 1, 1)",
                  f"({made.blocks}, 1, 1)", 0, capability]  # fmt: skip
         of_gpu = [gpu, *(_written(value) for value in attributes.values())]
-        writer.writerow([*fixed, *of_gpu, *((instead or {}).get(name) or _written(values[name]) for name in names)])
+        writer.writerow(
+            [
+                *fixed,
+                *of_gpu,
+                *((instead or {}).get(name) or _written(values[name]) for name in names),
+            ]
+        )
     return buffer.getvalue()
 
 
 def _written(value: float) -> str:
     """A number as the profiler prints it: thousands with commas, no more digits than it knows."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}" if value >= 1000 else f"{value:.6g}"
+    return (
+        f"{value:,.0f}"
+        if value == int(value)
+        else f"{value:,.2f}"
+        if value >= 1000
+        else f"{value:.6g}"
+    )
 
 
 def sample() -> str:

@@ -1,4 +1,6 @@
-"""Labels and visible PCIe replays of one GPU, reading by reading: plain code for what live views do at once."""
+"""Labels and visible PCIe replays of one GPU, reading by reading: plain code for what live views
+do at once.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tachograph.judge.workload.settings import WorkloadSettings
 class Smoothed:
     """Labels of a GPU at one time (seconds on any clock), and what the next ones are made of.
 
-    raw: of the last reading alone. shown: smoothed. readings: those of the window. candidate: class of their means,
-    and since when it has been that.
+    raw: of the last reading alone. shown: smoothed. readings: those of the window. candidate: class
+    of their means, and since when it has been that.
     """
 
     t: float
@@ -31,20 +33,26 @@ def smooth(
 ) -> Smoothed:
     """Return the labels at `t`, of a GPU of which `before` was known.
 
-    Shown is the class of the means over the last `smoothing_s` seconds; another one takes its place when it has been
-    the class of the means for half of that (hysteresis). A class that is unknown comes and goes at once, and so does
-    everything after a silence as long as the window, or when the clock goes back.
+    Shown is the class of the means over the last `smoothing_s` seconds; another one takes its place
+    when it has been the class of the means for half of that (hysteresis). A class that is unknown
+    comes and goes at once, and so does everything after a silence as long as the window, or when
+    the clock goes back.
     """
     settings = settings or WorkloadSettings()
     window_s = settings.smoothing_s
     raw = classify(reading, settings)
     if before is None or window_s <= 0 or not 0 <= t - before.t < window_s:
         return Smoothed(t, raw, raw, ((t, reading),), raw.name, t)
-    readings = (*((then, old) for then, old in before.readings if then > t - window_s), (t, reading))
+    readings = (
+        *((then, old) for then, old in before.readings if then > t - window_s),
+        (t, reading),
+    )
     means = classify(_mean([old for _, old in readings]), settings)
     since = before.since if means.name == before.candidate else t
     lasting = t - since >= window_s / 2
-    changes = lasting or UNKNOWN in (means.name, before.shown.name) or means.name == before.shown.name
+    changes = (
+        lasting or UNKNOWN in (means.name, before.shown.name) or means.name == before.shown.name
+    )
     return Smoothed(t, raw, means if changes else before.shown, readings, means.name, since)
 
 
@@ -62,10 +70,13 @@ def _mean(readings: list[GpuReading]) -> GpuReading:
     """Means of what is known."""
     means: dict[str, float] = {}
     for item in fields(GpuReading):
-        known = [value for reading in readings if (value := getattr(reading, item.name)) is not None]
+        known = [
+            value for reading in readings if (value := getattr(reading, item.name)) is not None
+        ]
         if known:
             total = 0.0
-            for value in known:  # one by one, as in live views: `sum` rounds otherwise from Python 3.12 on
+            # One by one, as in live views: `sum` rounds otherwise from Python 3.12 on.
+            for value in known:
                 total += value
             means[item.name] = total / len(known)
     return GpuReading(**means)
@@ -73,7 +84,9 @@ def _mean(readings: list[GpuReading]) -> GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class EventMemory:
-    """Replays of a GPU that are still visible: (seconds on any clock, new ones), and the last count."""
+    """Replays of a GPU that are still visible: (seconds on any clock, new ones), and the last
+    count.
+    """
 
     events: tuple[tuple[float, float], ...] = ()
     count: float | None = None
@@ -85,7 +98,8 @@ class EventMemory:
 
 
 def remember(memory: EventMemory, t: float, count: float | None, *, keep_s: float) -> EventMemory:
-    """Return the memory after a reading of the replay counter at `t`; what is older than `keep_s` is forgotten.
+    """Return the memory after a reading of the replay counter at `t`; what is older than `keep_s`
+    is forgotten.
 
     A counter that went back began anew: what it shows came since then.
 

@@ -1,4 +1,6 @@
-"""The checks of one job, for tests: as the judge decides and settles them, without classes, rules and scores."""
+"""The checks of one job, for tests: as the judge decides and settles them, without classes,
+rules and scores.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def verdicts_of(
     key = pl.lit(summary["job_key"]).alias("job_key")
     timeline = timelines_of(minutes.with_columns(key), idle_util=thresholds.idle_util)
     decided = judge_summaries(jobs, gpus.with_columns(key), timeline, thresholds)
-    found = settled(decided, CHECKS, unmeasured(jobs, timeline), idle_minutes=thresholds.idle_minutes)
+    found = settled(
+        decided, CHECKS, unmeasured(jobs, timeline), idle_minutes=thresholds.idle_minutes
+    )
     return read_findings(found, known_codes())
 
 
@@ -34,4 +38,6 @@ def findings_of(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> tuple[Finding, ...]:
     """Return what is reported of one job, most urgent first."""
-    return tuple(finding for finding in verdicts_of(summary, gpus, minutes, thresholds) if finding.reported)
+    return tuple(
+        finding for finding in verdicts_of(summary, gpus, minutes, thresholds) if finding.reported
+    )

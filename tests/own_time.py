@@ -1,4 +1,6 @@
-"""What work costs by itself, however busy the machine is and whatever other tests left in the process."""
+"""What work costs by itself, however busy the machine is and whatever other tests left in the
+process.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,19 @@ from collections.abc import Callable, Sequence
 
 
 def own_seconds(work: Callable[[], object], *, enough: float, tries: int = 3) -> float:
-    """Least processor time of this thread that `work` took, in seconds; the first try below `enough` is the last.
+    """Least processor time of this thread that `work` took, in seconds; the first try below
+    `enough` is the last.
 
-    The garbage collector rests meanwhile: in a process that ran thousands of tests it looks at all that they keep.
+    The garbage collector rests meanwhile: in a process that ran thousands of tests it looks at all
+    that they keep.
     """
     return _least(lambda: _thread_seconds(work), enough=enough, tries=tries)
 
 
 def starting_seconds(command: Sequence[str], *, enough: float = 0.0, tries: int = 10) -> float:
-    """Least processor time that a program took from its start to its end, in seconds; see `own_seconds`."""
+    """Least processor time that a program took from its start to its end, in seconds; see
+    `own_seconds`.
+    """
     return _least(lambda: _child_seconds(command), enough=enough, tries=tries)
 
 

@@ -1,4 +1,5 @@
-"""Pictures of the documentation that are pages, as Chromium draws them; and that of a job in the README.
+"""Pictures of the documentation that are pages, as Chromium draws them; and that of a job in the
+README.
 
     python tests/page_image.py LAKE
 
@@ -19,14 +20,24 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 JOB = "1000360"  # hangs at full utilisation
 
 
-def draw_page(page: str, target: Path, *, size: tuple[int, int], scale: float = 1.0, margin: int = 0) -> None:
-    """Write a page as PNG of 256 colours; `margin` pixels are cut off on the left and on the right."""
+def draw_page(
+    page: str, target: Path, *, size: tuple[int, int], scale: float = 1.0, margin: int = 0
+) -> None:
+    """Write a page as PNG of 256 colours; `margin` pixels are cut off on the left and on the
+    right.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         file.write_text(page, encoding="utf-8")
         subprocess.run(
             [
-                *("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}/profile"),
+                *(
+                    "chromium",
+                    "--headless",
+                    "--no-sandbox",
+                    "--hide-scrollbars",
+                    f"--user-data-dir={folder}/profile",
+                ),
                 *(f"--window-size={size[0]},{size[1]}", f"--force-device-scale-factor={scale}"),
                 *(f"--screenshot={target}", file.as_uri()),
             ],
@@ -42,7 +53,17 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "job.html"
         subprocess.run(
-            [sys.executable, "-m", "tachograph", "job", JOB, "--lake", *arguments, "--html", str(page)],
+            [
+                sys.executable,
+                "-m",
+                "tachograph",
+                "job",
+                JOB,
+                "--lake",
+                *arguments,
+                "--html",
+                str(page),
+            ],
             check=True,
         )
         text = page.read_text(encoding="utf-8")

@@ -1,6 +1,8 @@
-"""What live views should say, worked out again in plain Python from what producers write: nothing of it is imported.
+"""What live views should say, worked out again in plain Python from what producers write: nothing
+of it is imported.
 
-Units of producers: DCGM's fields as dcgm-exporter and dmon write them. Fractions here 0..1. None: missing.
+Units of producers: DCGM's fields as dcgm-exporter and dmon write them. Fractions here 0..1. None:
+missing.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from collections.abc import Mapping
 
 Values = dict[str, float | None]
 
-# field: its name at dcgm-exporter, counter, factor to our unit, lowest, highest; by hand from NVIDIA's dcgm_fields.h
+# field: its name at dcgm-exporter, counter, factor to our unit, lowest, highest; by hand from
+# NVIDIA's dcgm_fields.h
 FIELDS: dict[int, tuple[str, str, float, float, float]] = {
     100: ("DEV_SM_CLOCK", "sm_clock_mhz", 1, 0, 10_000),
     101: ("DEV_MEM_CLOCK", "mem_clock_mhz", 1, 0, 20_000),
@@ -54,7 +57,8 @@ _BUSY = {100: 1755, 101: 2619, 112: 4, 140: 71, 150: 63, 155: 512.25, 156: 98765
          251: 20480, 252: 60928, 393: 0, 394: 2, 395: 0, 1001: 0.953, 1002: 0.8125, 1003: 0.4375, 1004: 0.5875,
          1005: 0.3625, 1006: 0.0125, 1007: 0.125, 1008: 0.0625, 1009: 123456789, 1010: 2345678901, 1011: 45000000000,
          1012: 44000000000, 1013: 0.0, 1014: 0.5625, 1015: 0.0125}  # fmt: skip
-# GPU -> {field: as written}. Marks for "no value", impossible values, 0 degrees of memory, and fields left out
+# GPU -> {field: as written}. Marks for "no value", impossible values, 0 degrees of memory, and
+# fields left out
 RAW: dict[int, dict[int, float]] = {
     0: dict(_BUSY),
     1: {**_BUSY, 203: 4294967295, 1002: 140737488355328.0, 140: 0, 156: 9223372036854775794, 252: float("nan"),
@@ -64,8 +68,10 @@ RAW: dict[int, dict[int, float]] = {
         155: 71.5, 150: 34, 140: 41, 112: 1, 1014: 0.0, 1015: 0.0},
 }  # fmt: skip
 SLICES: dict[tuple[int, int], dict[int, float]] = {
-    (4, 1): {k: v for k, v in _BUSY.items() if k not in WHOLE_GPU} | {252: 4321, 251: 5679, 1002: 0.3125},
-    (4, 5): {k: v for k, v in _BUSY.items() if k not in WHOLE_GPU} | {252: 17, 251: 9983, 1002: 9.75},
+    (4, 1): {k: v for k, v in _BUSY.items() if k not in WHOLE_GPU}
+    | {252: 4321, 251: 5679, 1002: 0.3125},
+    (4, 5): {k: v for k, v in _BUSY.items() if k not in WHOLE_GPU}
+    | {252: 17, 251: 9983, 1002: 9.75},
 }
 
 
@@ -88,14 +94,20 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def expected(page: str) -> dict[tuple[str, int, int | None], dict[str, float]]:
-    """{(node, gpu, mig): {counter: value}} of a page of dcgm-exporter whose lines are all well written."""
+    """{(node, gpu, mig): {counter: value}} of a page of dcgm-exporter whose lines are all well
+    written.
+    """
     raw: dict[tuple[str, int, int | None], dict[int, float]] = {}
     for line in page.split("\n")[:-1]:
         match = _LINE.fullmatch(line)
         if match and match[1] in NUMBERS:
             labels = dict(_LABEL.findall(match[2]))
             mig = labels.get("GPU_I_ID")
-            unit = (labels["Hostname"].partition(".")[0], int(labels["gpu"]), int(mig) if mig else None)
+            unit = (
+                labels["Hostname"].partition(".")[0],
+                int(labels["gpu"]),
+                int(mig) if mig else None,
+            )
             raw.setdefault(unit, {}).setdefault(NUMBERS[match[1]], float(match[3]))
     return {
         unit: {counter: value for counter, value in reported(fields).items() if value is not None}
@@ -103,10 +115,16 @@ def expected(page: str) -> dict[tuple[str, int, int | None], dict[str, float]]:
     }
 
 
-PRESETS = {"ai": (0.35, 0.35, 0.20, 0.10), "hpc": (0.45, 0.15, 0.25, 0.15), "mem": (0.35, 0.10, 0.40, 0.15)}
+PRESETS = {
+    "ai": (0.35, 0.35, 0.20, 0.10),
+    "hpc": (0.45, 0.15, 0.25, 0.15),
+    "mem": (0.35, 0.10, 0.40, 0.15),
+}
 
 
-def parts(values: Mapping[str, float | None]) -> tuple[float | None, float | None, float | None, float | None]:
+def parts(
+    values: Mapping[str, float | None],
+) -> tuple[float | None, float | None, float | None, float | None]:
     """SM, tensor, DRAM, and the engine or what stands in for it."""
     engine = values.get("gr_engine_active")
     engine = values.get("gpu_util") if engine is None else engine
@@ -115,7 +133,9 @@ def parts(values: Mapping[str, float | None]) -> tuple[float | None, float | Non
 
 def real(values: Mapping[str, float | None], weights: tuple[float, ...]) -> float | None:
     """Weighted activity; missing where something that weighs is."""
-    if any(part is None and weight > 0 for part, weight in zip(parts(values), weights, strict=True)):
+    if any(
+        part is None and weight > 0 for part, weight in zip(parts(values), weights, strict=True)
+    ):
         return None
     return sum((part or 0.0) * weight for part, weight in zip(parts(values), weights, strict=True))
 
@@ -140,10 +160,14 @@ def _negated(message: bool | None) -> bool | None:
     return None if message is None else not message
 
 
-def kind(values: Mapping[str, float | None], weights: tuple[float, ...], *, published: bool = False) -> str:
-    """The class by the published table; `unknown` where the first rule that is not false cannot be decided.
+def kind(
+    values: Mapping[str, float | None], weights: tuple[float, ...], *, published: bool = False
+) -> str:
+    """The class by the published table; `unknown` where the first rule that is not false cannot be
+    decided.
 
-    published: what is missing is 0, and MEM_COPY_UTIL counts as copying; there FP64 tensor work is tensor work.
+    published: what is missing is 0, and MEM_COPY_UTIL counts as copying; there FP64 tensor work is
+    tensor work.
     """
     if published:
         values = {name: values.get(name) or 0.0 for name in COUNTERS} | {
@@ -152,9 +176,15 @@ def kind(values: Mapping[str, float | None], weights: tuple[float, ...], *, publ
     sm, tensor, dram, gr = parts(values)
     fp64, dfma = values.get("fp64_active"), None if published else values.get("tensor_dfma_active")
     rx, tx = values.get("pcie_rx_bytes_per_s"), values.get("pcie_tx_bytes_per_s")
-    io = _any(_at_least(rx, 1e9), _at_least(tx, 1e9), *([_at_least(values["mem_copy_util"], 0.4)] if published else []))
+    io = _any(
+        _at_least(rx, 1e9),
+        _at_least(tx, 1e9),
+        *([_at_least(values["mem_copy_util"], 0.4)] if published else []),
+    )
     least = sum((part or 0.0) * weight for part, weight in zip(parts(values), weights, strict=True))
-    most = least + sum(weight for part, weight in zip(parts(values), weights, strict=True) if part is None)
+    most = least + sum(
+        weight for part, weight in zip(parts(values), weights, strict=True) if part is None
+    )
     resting = True if most < 0.05 else False if least >= 0.05 else None
     other = tensor if dfma is None or tensor is None else tensor - dfma
     if published:
@@ -202,8 +232,12 @@ MODELS: dict[str, tuple[float, bool]] = {
 }
 
 
-def health(values: Mapping[str, float | None], model: str, slowdown_c: float | None, replays: float | None) -> str:
-    """The state by the published order; unknown where a problem may be hidden. replays: new ones still visible."""
+def health(
+    values: Mapping[str, float | None], model: str, slowdown_c: float | None, replays: float | None
+) -> str:
+    """The state by the published order; unknown where a problem may be hidden. replays: new ones
+    still visible.
+    """
     hot, has_sensor = MODELS[model]
     limit = hot if slowdown_c is None else slowdown_c
     gpu, memory = values.get("gpu_temp_c"), values.get("mem_temp_c")

@@ -38,7 +38,11 @@ class NamedService(WebService):
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         name, _, role = token.partition(".")
         known = {each.label: each for each in Role}
-        return Viewer(name, known[role], via="test") if scheme == "Bearer" and role in known else NOBODY
+        return (
+            Viewer(name, known[role], via="test")
+            if scheme == "Bearer" and role in known
+            else NOBODY
+        )
 
 
 def proof(name: str, role: str) -> dict[str, str]:
@@ -58,7 +62,9 @@ def parts_of(entry: Entry) -> list[str]:
     return re.findall(r"{(\w+)}", entry.path)
 
 
-def addresses(entry: Entry, values_of: Callable[[str], Iterable[str]]) -> Iterator[tuple[tuple[str, ...], str]]:
+def addresses(
+    entry: Entry, values_of: Callable[[str], Iterable[str]]
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the address with each value of each of its parts, after these values."""
     names = parts_of(entry)
     for values in product(*(values_of(name) for name in names)):

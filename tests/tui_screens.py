@@ -1,4 +1,5 @@
-"""Screens as text: an app with a clock that tests move, a fleet that is simulated, keys pressed one by one.
+"""Screens as text: an app with a clock that tests move, a fleet that is simulated, keys pressed one
+by one.
 
 def test_it() -> None:
     lines = screen("j", size=(80, 24), gpus=8)          # named as Textual does
@@ -41,7 +42,9 @@ class Clock:
 
 
 class StandIn:
-    """Judges by the nearest profile, without smoothing: what screens need of a monitor, and no more."""
+    """Judges by the nearest profile, without smoothing: what screens need of a monitor, and no
+    more.
+    """
 
     def __init__(self, about: SourceInfo) -> None:
         self.about = about

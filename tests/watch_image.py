@@ -1,4 +1,5 @@
-"""The picture of the fleet on the page of `watch`: 64 simulated GPUs by job after 50 seconds, as Chromium draws it.
+"""The picture of the fleet on the page of `watch`: 64 simulated GPUs by job after 50 seconds, as
+Chromium draws it.
 
     python tests/watch_image.py
 
@@ -21,8 +22,12 @@ KEYS = ("g", "g", "down", "down")  # by job; the second GPU of the first
 
 def write_png(svg: str) -> None:
     """Draw the screen with the fonts that are installed: its own are on the network."""
-    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
-    width, height = (round(float(size)) for size in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace(
+        "Fira Code", "DejaVu Sans Mono"
+    )
+    width, height = (
+        round(float(size)) for size in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0]
+    )
     page = f'<meta charset="utf-8"><body style="margin:0">{svg}'
     draw_page(page, IMAGES / "watch.png", size=(width, height), scale=1200 / width)
 
@@ -32,7 +37,13 @@ def main() -> None:
     clock = Clock()
     source = SimulatedSource(64, clock=clock, faults=True)
     judge = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory())
-    screen(*KEYS, size=(120, 36), polls=51, app=app_of(clock=clock, source=source, judge=judge), picture=write_png)
+    screen(
+        *KEYS,
+        size=(120, 36),
+        polls=51,
+        app=app_of(clock=clock, source=source, judge=judge),
+        picture=write_png,
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Executes the notebooks of this folder where `tachograph-demo` is, and writes them back with their outputs.
+"""Executes the notebooks of this folder where `tachograph-demo` is, and writes them back with their
+outputs.
 
     tachograph demo && python PATH/TO/docs/notebooks/execute.py [--check]
 
-`--check` writes nothing and fails where a cell prints something else than the notebook shows; images are not compared.
+`--check` writes nothing and fails where a cell prints something else than the notebook shows;
+images are not compared.
 """
 
 from __future__ import annotations
@@ -36,13 +38,17 @@ def main(arguments: list[str]) -> int:
             file.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             continue
         before, after = list(printed(shown)), list(printed(made))
-        sys.stderr.writelines(difflib.unified_diff(before, after, f"{file.name} as it is", "as it prints now"))
+        sys.stderr.writelines(
+            difflib.unified_diff(before, after, f"{file.name} as it is", "as it prints now")
+        )
         different |= before != after
     return int(different)
 
 
 def executed(notebook: nbformat.NotebookNode) -> dict[str, Any]:
-    """Return the notebook with the outputs of its cells, and nothing that differs from run to run."""
+    """Return the notebook with the outputs of its cells, and nothing that differs from run to
+    run.
+    """
     made = copy.deepcopy(notebook)
     os.environ.pop("TACHOGRAPH_LAKE", None)
     client = NotebookClient(made, timeout=300, kernel_name="python3", record_timing=False)

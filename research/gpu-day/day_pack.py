@@ -1,9 +1,11 @@
-"""What a machine without network needs for the day: wheels of its Python, this package, and the day itself.
+"""What a machine without network needs for the day: wheels of its Python, this package, and the day
+itself.
 
     python research/gpu-day/day_pack.py --python-version 3.12
 
-Wheels are those of the locks, with their hashes. DIR gets `wheels/` and, for PM sampling, `wheels-pm/`: cupti-python
-needs another version of cuda-bindings. Beside it `gpu-day.tar` has all of it and the sources; --part-mib cuts it.
+Wheels are those of the locks, with their hashes. DIR gets `wheels/` and, for PM sampling,
+`wheels-pm/`: cupti-python needs another version of cuda-bindings. Beside it `gpu-day.tar` has all
+of it and the sources; --part-mib cuts it.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ _CUDA = ("cuda-bindings", "cuda-core", "cuda-pathfinder", "nvidia-cuda-nvrtc-cu1
 _SOURCES = ("src", "research", "Makefile", "LICENSE")
 
 
-def locked(text: str, *, python: str, without: Sequence[str] = (), only: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the requirements of a lock that a Linux with this Python needs, without markers, with their hashes.
+def locked(
+    text: str, *, python: str, without: Sequence[str] = (), only: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the requirements of a lock that a Linux with this Python needs, without markers, with
+    their hashes.
 
     pip evaluates markers for the Python that runs it, which is another one.
 
@@ -60,8 +65,11 @@ def locked(text: str, *, python: str, without: Sequence[str] = (), only: Sequenc
             yield " ".join([f"{found.name}{found.specifier}", *hashes])
 
 
-def download(requirements: Sequence[str], target: Path, *, python: str, platforms: Sequence[str]) -> None:
-    """Put the wheels of all requirements into a folder; what is there and right is not fetched again.
+def download(
+    requirements: Sequence[str], target: Path, *, python: str, platforms: Sequence[str]
+) -> None:
+    """Put the wheels of all requirements into a folder; what is there and right is not fetched
+    again.
 
     Errors: CalledProcessError where a wheel is missing, or has another hash.
     """
@@ -69,7 +77,11 @@ def download(requirements: Sequence[str], target: Path, *, python: str, platform
     lock = target / "requirements.txt"
     lock.write_text("".join(f"{one}\n" for one in requirements), encoding="utf-8")
     words = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--implementation", "cp"]
-    words += ["--python-version", python, *(word for one in platforms for word in ("--platform", one))]
+    words += [
+        "--python-version",
+        python,
+        *(word for one in platforms for word in ("--platform", one)),
+    ]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     subprocess.run([*pip, *words, "--dest", str(target), "--requirement", str(lock)], check=True)
 
@@ -103,7 +115,9 @@ def installed(name: str) -> str:
 
 
 def bundle(pack: Path, target: Path, part_mib: int) -> list[Path]:
-    """Write sources and wheels into an archive, or its parts `NAME.00`, `NAME.01` ...; return the files."""
+    """Write sources and wheels into an archive, or its parts `NAME.00`, `NAME.01` ...; return
+    the files.
+    """
     with tarfile.open(target, "w") as archive:
         for name in _SOURCES:
             archive.add(REPOSITORY / name, f"gpu-day/{name}", filter=_kept)
@@ -133,21 +147,42 @@ def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def main() -> int:
     """Make the pack."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python-version", default="3.12", metavar="X.Y", help="Python of that machine (3.12)")
-    parser.add_argument("--platform", action="append", default=[], help="of its wheels; repeatable (manylinux, x86_64)")
-    parser.add_argument("--without", default="", metavar="NAMES", help="packages that the machine has, with commas")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python-version", default="3.12", metavar="X.Y", help="Python of that machine (3.12)"
+    )
+    parser.add_argument(
+        "--platform",
+        action="append",
+        default=[],
+        help="of its wheels; repeatable (manylinux, x86_64)",
+    )
+    parser.add_argument(
+        "--without", default="", metavar="NAMES", help="packages that the machine has, with commas"
+    )
     parser.add_argument("--out", type=Path, default=PACK, metavar="DIR")
-    parser.add_argument("--part-mib", type=int, default=0, metavar="N", help="cut the archive into parts of N MiB")
+    parser.add_argument(
+        "--part-mib", type=int, default=0, metavar="N", help="cut the archive into parts of N MiB"
+    )
     arguments = parser.parse_args()
     python, platforms = arguments.python_version, arguments.platform or _PLATFORMS
     without = [name for name in arguments.without.split(",") if name]
-    run, dev = ((REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8") for name in ("run", "dev"))
+    run, dev = (
+        (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+        for name in ("run", "dev")
+    )
     usual = [*locked(run, python=python, without=[*without, "flit-core"])]
     usual += locked(dev, python=python, without=without, only=_CUDA)
     download(usual, arguments.out / "wheels", python=python, platforms=platforms)
     of_pm = (HERE / "pm-sampling.txt").read_text(encoding="utf-8")
-    download(list(locked(of_pm, python=python)), arguments.out / "wheels-pm", python=python, platforms=platforms)
+    download(
+        list(locked(of_pm, python=python)),
+        arguments.out / "wheels-pm",
+        python=python,
+        platforms=platforms,
+    )
     target = arguments.out.with_name(f"{arguments.out.name}.tar")
     for file in bundle(arguments.out, target, arguments.part_mib):
         sys.stdout.write(f"{file.stat().st_size / _MIB:7.1f} MiB  {file.name}\n")

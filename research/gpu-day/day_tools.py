@@ -1,4 +1,6 @@
-"""How the steps of a day start programs: the Python, the paths, the time that is left, the stand-ins of a rehearsal."""
+"""How the steps of a day start programs: the Python, the paths, the time that is left, the
+stand-ins of a rehearsal.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _FACTS = (
     "n.nvmlInit()\n"
     "text = lambda value: value.decode() if isinstance(value, bytes) else str(value)\n"
     "handle = n.nvmlDeviceGetHandleByIndex({gpu})\n"
-    "print(json.dumps({{'device': text(n.nvmlDeviceGetName(handle)), 'uuid': text(n.nvmlDeviceGetUUID(handle)),\n"
+    "print(json.dumps({{'device': text(n.nvmlDeviceGetName(handle)), 'uuid': "
+    "text(n.nvmlDeviceGetUUID(handle)),\n"
     "                  'driver': text(n.nvmlSystemGetDriverVersion())}}))\n"
 )
 
@@ -35,7 +38,8 @@ class StepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DayTools:
-    """What a step works with. until: by the monotonic clock, in s. pm_site: packages of PM sampling, None: the usual.
+    """What a step works with. until: by the monotonic clock, in s. pm_site: packages of PM
+    sampling, None: the usual.
 
     few: only these workloads, all where empty. mps: whether the daemon of MPS may be started.
     """
@@ -67,13 +71,23 @@ class DayTools:
         return [sys.executable, "-m", "tachograph", *words]
 
     def pm_environment(self) -> dict[str, str]:
-        """The environment of PM sampling: cupti-python needs another version of cuda-bindings than the bench."""
+        """The environment of PM sampling: cupti-python needs another version of cuda-bindings
+        than the bench.
+        """
         if self.pm_site is None:
             return dict(self.environment)
-        path = os.pathsep.join(filter(None, [str(self.pm_site), self.environment.get("PYTHONPATH")]))
+        path = os.pathsep.join(
+            filter(None, [str(self.pm_site), self.environment.get("PYTHONPATH")])
+        )
         return {**self.environment, "PYTHONPATH": path}
 
-    def run(self, command: Sequence[str], limit_s: float, *, environment: Mapping[str, str] | None = None) -> str:
+    def run(
+        self,
+        command: Sequence[str],
+        limit_s: float,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> str:
         """Run a program to its end, for as long as the step has at most; return what it printed.
 
         Errors: StepError.
@@ -93,8 +107,11 @@ class DayTools:
 
 
 @contextmanager
-def started(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a program in a session of its own; at the end of the block it and its children are gone.
+def started(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a program in a session of its own; at the end of the block it and its children are
+    gone.
 
     Errors: StepError where it cannot be started.
     """
@@ -116,12 +133,16 @@ def started(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
 
 
 def end_with_parent() -> None:
-    """Let this process get SIGTERM when the one that started it is gone, however that ended. Linux only."""
+    """Let this process get SIGTERM when the one that started it is gone, however that ended.
+    Linux only.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_session(process: subprocess.Popen[Any], patience_s: float = 10.0) -> None:
-    """End a process and all of its session: by SIGTERM, so that counters are given back, then by SIGKILL."""
+    """End a process and all of its session: by SIGTERM, so that counters are given back, then by
+    SIGKILL.
+    """
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -133,18 +154,24 @@ def end_session(process: subprocess.Popen[Any], patience_s: float = 10.0) -> Non
 
 
 def _name(command: Sequence[str]) -> str:
-    words = [Path(word).name for word in command if not word.startswith("-") and "import " not in word]
+    words = [
+        Path(word).name for word in command if not word.startswith("-") and "import " not in word
+    ]
     return " ".join(words[1:3] if len(words) > 1 and words[0].startswith("python") else words[:2])
 
 
 def gpu_facts(tools: DayTools) -> dict[str, str]:
     """Return device, uuid and driver as NVML reports them. Errors: StepError."""
-    found: dict[str, str] = json.loads(tools.run([sys.executable, "-c", _FACTS.format(gpu=tools.gpu)], 60.0))
+    found: dict[str, str] = json.loads(
+        tools.run([sys.executable, "-c", _FACTS.format(gpu=tools.gpu)], 60.0)
+    )
     return found
 
 
 def pm_gpu(tools: DayTools) -> str:
-    """Return the GPU as PM sampling finds it: by UUID, as CUDA may see this one alone. Errors: StepError."""
+    """Return the GPU as PM sampling finds it: by UUID, as CUDA may see this one alone. Errors:
+    StepError.
+    """
     return "0" if tools.rehearse else gpu_facts(tools)["uuid"]
 
 
@@ -154,7 +181,12 @@ def has_torch(tools: DayTools) -> str | None:
         return None
     try:
         tools.run(
-            [sys.executable, "-c", "from workloads import load_torch; load_torch().zeros(1, device='cuda')"], 120.0
+            [
+                sys.executable,
+                "-c",
+                "from workloads import load_torch; load_torch().zeros(1, device='cuda')",
+            ],
+            120.0,
         )
     except StepError as problem:
         return f"PyTorch with CUDA cannot be used ({problem})"
@@ -191,9 +223,13 @@ def profile(tools: DayTools, name: str, limit_s: float) -> Path:
     target.parent.mkdir(exist_ok=True)
     options = ["--set", "full", "--metrics", ",".join(PROFILED), "--clock-control", "none"]
     options += ["--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
-    printed = tools.run([*ncu_command(tools), *options, *tools.python("profiled.py", name)], limit_s)
+    printed = tools.run(
+        [*ncu_command(tools), *options, *tools.python("profiled.py", name)], limit_s
+    )
     if '"Kernel Name"' not in printed:
-        raise StepError(f"ncu profiled no kernel: {(printed.strip() or 'no message').splitlines()[-1]}")
+        raise StepError(
+            f"ncu profiled no kernel: {(printed.strip() or 'no message').splitlines()[-1]}"
+        )
     new = target.with_suffix(".new")
     new.write_text(without_paths(printed), encoding="utf-8")
     new.replace(target)
@@ -201,15 +237,19 @@ def profile(tools: DayTools, name: str, limit_s: float) -> Path:
 
 
 def without_paths(printed: str) -> str:
-    """Return what `ncu` printed without its progress, which names the program by its path, often with a user in it.
+    """Return what `ncu` printed without its progress, which names the program by its path, often
+    with a user in it.
 
     >>> without_paths('==PROF== Connected to process 7 (/usr/bin/python3.12)\\n"ID","Kernel Name"\\n')
     '"ID","Kernel Name"\\n'
     """
-    return "".join(line for line in printed.splitlines(keepends=True) if not line.startswith("==PROF=="))
+    return "".join(
+        line for line in printed.splitlines(keepends=True) if not line.startswith("==PROF==")
+    )
 
 
-# cycles that PM sampling counts as well, as `ncu` names them; the rest of a report is that of its set `full`
+# cycles that PM sampling counts as well, as `ncu` names them; the rest of a report is that of its
+# set `full`
 PROFILED = (
     "sm__cycles_active.avg", "gpc__cycles_elapsed.max", "sm__warps_active.avg", "dram__cycles_active.avg",
     "dram__cycles_elapsed.avg", "gpu__time_duration.sum",

@@ -1,9 +1,11 @@
-"""One day on a real GPU: all measurements that need one, most valuable first, each with its result at once.
+"""One day on a real GPU: all measurements that need one, most valuable first, each with its result
+at once.
 
     python research/gpu-day/gpu_day.py --out DIR
 
-What is in DIR already is not done again; the same command goes on after an interruption. `--rehearse` goes the same
-way against stand-ins, without a GPU. docs/gpu-day.md says what each step measures.
+What is in DIR already is not done again; the same command goes on after an interruption.
+`--rehearse` goes the same way against stand-ins, without a GPU. docs/gpu-day.md says what each step
+measures.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class DayOptions:
 
 
 def paths(pack: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with this folder, the sources beside it, and the packages of a pack, if there is one."""
+    """Return the environment with this folder, the sources beside it, and the packages of a
+    pack, if there is one.
+    """
     repository = HERE.parents[1]
     folders = (repository / "src", repository / "research", pack / "site")
     parts = [str(HERE), *(str(folder) for folder in folders if folder.is_dir())]
@@ -98,7 +102,9 @@ def plan(only: Sequence[str], seconds: float, *, rehearse: bool) -> list[tuple[D
 
 
 def run_day(options: DayOptions, only: Sequence[str], seconds: float) -> int:
-    """Run what is left of all steps; 0 where all are finished. A step that takes less time leaves it to the others."""
+    """Run what is left of all steps; 0 where all are finished. A step that takes less time
+    leaves it to the others.
+    """
     from step_document import load
 
     end = time.monotonic() + seconds
@@ -128,9 +134,21 @@ def _child(options: DayOptions, step: DayStep, limit_s: float) -> int | None:
     """Run one step as a process; what it started ends with it."""
     from day_tools import end_session, end_with_parent
 
-    words = ["--out", str(options.out), "--gpu", str(options.gpu), "--step", step.name, "--pack", str(options.pack)]
+    words = [
+        "--out",
+        str(options.out),
+        "--gpu",
+        str(options.gpu),
+        "--step",
+        step.name,
+        "--pack",
+        str(options.pack),
+    ]
     words += ["--seconds", f"{limit_s:.1f}", *(["--rehearse"] if options.rehearse else [])]
-    words += [*(["--mps"] if options.mps else []), *(["--workloads", ",".join(options.few)] if options.few else [])]
+    words += [
+        *(["--mps"] if options.mps else []),
+        *(["--workloads", ",".join(options.few)] if options.few else []),
+    ]
     process = subprocess.Popen(
         [sys.executable, str(HERE / "gpu_day.py"), *words],
         env=paths(options.pack, os.environ),
@@ -196,12 +214,16 @@ def run_step(options: DayOptions, name: str, seconds: float, command: str) -> in
         if name not in _ALWAYS:
             facts = gpu_facts(tools)
             if document.device not in (None, facts["device"]):
-                raise StepError(f"{name}.json is of another GPU, {document.device}: name another folder")
+                raise StepError(
+                    f"{name}.json is of another GPU, {document.device}: name another folder"
+                )
             document.device, document.driver = facts["device"], facts["driver"]
             if not options.rehearse:
                 tools = _one_gpu(tools, facts["uuid"])
         if name == "summary":
-            step_collect.report(tools, document, tuple(step.name for step in STEPS if step.name != "summary"))
+            step_collect.report(
+                tools, document, tuple(step.name for step in STEPS if step.name != "summary")
+            )
         else:
             {
                 "proof": step_proof.measure, "pairs": step_pairs.measure, "pm": step_pm.measure,
@@ -236,15 +258,29 @@ def _say(sentence: str) -> None:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of all results")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="folder of all results"
+    )
     parser.add_argument("--gpu", type=int, default=0, help="its index in NVML (default: 0)")
-    parser.add_argument("--minutes", type=float, default=TOTAL_S / 60, help="of all steps (default: 25)")
+    parser.add_argument(
+        "--minutes", type=float, default=TOTAL_S / 60, help="of all steps (default: 25)"
+    )
     parser.add_argument("--only", metavar="STEPS", default="", help="some steps, with commas")
-    parser.add_argument("--workloads", metavar="NAMES", default="", help="some workloads of A and C, with commas")
-    parser.add_argument("--mps", action="store_true", help="pairs under MPS, by a daemon of our own, for B")
-    parser.add_argument("--collect", type=Path, metavar="DIR", help="copy report and archive here after every step")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from gpu-day-results.tar.gz")
+    parser.add_argument(
+        "--workloads", metavar="NAMES", default="", help="some workloads of A and C, with commas"
+    )
+    parser.add_argument(
+        "--mps", action="store_true", help="pairs under MPS, by a daemon of our own, for B"
+    )
+    parser.add_argument(
+        "--collect", type=Path, metavar="DIR", help="copy report and archive here after every step"
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="go on from gpu-day-results.tar.gz"
+    )
     parser.add_argument("--pack", type=Path, default=PACK, help="what `make gpu-day-pack` made")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, against stand-ins")
     parser.add_argument("--list", action="store_true", help="list the steps and their times")

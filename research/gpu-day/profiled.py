@@ -1,4 +1,6 @@
-"""One step of a workload between the marks of a profiler: `ncu --profile-from-start off ... profiled.py NAME`."""
+"""One step of a workload between the marks of a profiler: `ncu --profile-from-start off ...
+profiled.py NAME`.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Proof on a real GPU: labelled workloads are recorded, judged live, compared with nvidia-smi; recording is weighed.
+"""Proof on a real GPU: labelled workloads are recorded, judged live, compared with nvidia-smi;
+recording is weighed.
 
     python research/gpu-day/proof.py --out DIR
 
-Needs a GPU nobody else uses, its driver, PyTorch with CUDA, and Tachograph in the Python that runs it. DIR gets
-`results.json`, written anew after every workload, and `samples/NAME.parquet`. What is there already is not done again,
-so that it can be cut into pieces. `--rehearse` goes the same way without a GPU, in a few minutes.
+Needs a GPU nobody else uses, its driver, PyTorch with CUDA, and Tachograph in the Python that runs
+it. DIR gets `results.json`, written anew after every workload, and `samples/NAME.parquet`. What is
+there already is not done again, so that it can be cut into pieces. `--rehearse` goes the same way
+without a GPU, in a few minutes.
 """
 
 from __future__ import annotations
@@ -46,14 +48,17 @@ import tachograph
 
 HERE = Path(__file__).resolve().parent
 SETTLE_S = 8.0  # so long into a run nothing is judged
-SMOOTHING = "TACHOGRAPH_WORKLOAD_SMOOTHING_S"  # live classes are of means: here of half that time, not of 30 s
+# Live classes are of means: here of half that time, not of 30 s.
+SMOOTHING = "TACHOGRAPH_WORKLOAD_SMOOTHING_S"
 INTERVAL_S = 0.1
 _START_S = 300.0  # so long Python, PyTorch and CUDA may take
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How it is done. environment: of every program that is started; smi: what prints utilization, empty: nothing."""
+    """How it is done. environment: of every program that is started; smi: what prints
+    utilization, empty: nothing.
+    """
 
     out: Path
     gpu: int
@@ -72,20 +77,41 @@ class Proof:
     def workload(self, label: Label, result: Path, seconds: float) -> list[str]:
         """The program that does the work."""
         words = [label.name, "--seconds", f"{seconds:g}", "--result", str(result)]
-        return [sys.executable, str(HERE / "workloads.py"), *words, *(["--rehearse"] if self.rehearse else [])]
+        return [
+            sys.executable,
+            str(HERE / "workloads.py"),
+            *words,
+            *(["--rehearse"] if self.rehearse else []),
+        ]
 
     def recorded(self, command: Sequence[str], folder: Path) -> list[str]:
         """The same program, recorded."""
-        options = ["--quiet", "--source", "nvml", "--gpus", str(self.gpu), "--interval", str(INTERVAL_S), "--anonymous"]
+        options = [
+            "--quiet",
+            "--source",
+            "nvml",
+            "--gpus",
+            str(self.gpu),
+            "--interval",
+            str(INTERVAL_S),
+            "--anonymous",
+        ]
         return self.tachograph("record", *options, "--output", str(folder), "--", *command)
 
     def run(self, command: Sequence[str], seconds: float) -> None:
         """Run a program to its end. Errors: ProofError, TimeoutExpired."""
         done = subprocess.run(
-            command, env=dict(self.environment), capture_output=True, text=True, check=False, timeout=seconds + _START_S
+            command,
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds + _START_S,
         )
         if done.returncode:
-            printed = (done.stderr.strip() or done.stdout.strip() or "nothing was said").splitlines()[-1]
+            printed = (
+                done.stderr.strip() or done.stdout.strip() or "nothing was said"
+            ).splitlines()[-1]
             raise ProofError(f"{Path(command[1]).name} ended with {done.returncode}: {printed}")
 
 
@@ -94,7 +120,9 @@ class ProofError(Exception):
 
 
 @contextmanager
-def beside(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[list[tuple[float, str]]]:
+def beside(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[list[tuple[float, str]]]:
     """Run a program meanwhile; the list gets its lines with the time they came."""
     lines: list[tuple[float, str]] = []
     if not command:
@@ -105,7 +133,9 @@ def beside(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[l
     ) as process:
         stream = process.stdout
         assert stream is not None
-        reader = threading.Thread(target=lambda: lines.extend((time.time(), line) for line in stream), daemon=True)
+        reader = threading.Thread(
+            target=lambda: lines.extend((time.time(), line) for line in stream), daemon=True
+        )
         reader.start()
         try:
             yield lines
@@ -122,10 +152,16 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
     """Record one workload and judge it live; return what was found."""
     with scratch(proof, label) as folder:
         result, recording = folder / "result.json", folder / "recording"
-        every = "0.25" if proof.rehearse else "1"  # the library of the tests knows moments, GPM means
-        watch = proof.tachograph("watch", "--json", "--interval", every, "--source", "nvml", "--gpus", str(proof.gpu))
+        # The library of the tests knows moments, GPM means.
+        every = "0.25" if proof.rehearse else "1"
+        watch = proof.tachograph(
+            "watch", "--json", "--interval", every, "--source", "nvml", "--gpus", str(proof.gpu)
+        )
         with beside(watch, proof.environment) as live, beside(proof.smi, proof.environment) as smi:
-            proof.run(proof.recorded(proof.workload(label, result, proof.seconds), recording), proof.seconds)
+            proof.run(
+                proof.recorded(proof.workload(label, result, proof.seconds), recording),
+                proof.seconds,
+            )
         reported = json.loads(result.read_text(encoding="utf-8"))
         first, last = steady(reported["begin"], reported["end"], label, settle_s=proof.settle_s)
         columns, t = samples(recording, label, proof)
@@ -139,11 +175,17 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
         column = columns.get(check.counter)
         value, holds = checked(check, None if column is None else column[inside])
         checks.append({"expected": check.sentence, "found": value, "ok": holds})
-    known = {name: column[inside] for name, column in columns.items() if np.isfinite(column[inside]).any()}
+    known = {
+        name: column[inside]
+        for name, column in columns.items()
+        if np.isfinite(column[inside]).any()
+    }
     during = [one for one in smi_readings(smi) if reported["begin"] <= one[0] <= reported["end"]]
     same = agreement(t, columns.get("gpu_util", np.full(t.size, math.nan)), during)
     nothing = np.full(t.size, math.nan)
-    drawn = energy(t[inside], columns.get("power_w", nothing)[inside], columns.get("energy_j", nothing)[inside])
+    drawn = energy(
+        t[inside], columns.get("power_w", nothing)[inside], columns.get("energy_j", nothing)[inside]
+    )
     return {
         "does": label.does,
         "why": label.why,
@@ -163,7 +205,9 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
 
 
 def samples(recording: Path, label: Label, proof: Proof) -> tuple[dict[str, Any], Any]:
-    """Keep the samples of a recording as sample data; return its counters and times (seconds since 1970)."""
+    """Keep the samples of a recording as sample data; return its counters and times (seconds
+    since 1970).
+    """
     import polars as pl
 
     from tachograph.catalog.counters import COUNTER_NAMES
@@ -173,13 +217,19 @@ def samples(recording: Path, label: Label, proof: Proof) -> tuple[dict[str, Any]
     frame = Lake.open(str(recording)).scan(GPU_SAMPLES).sort("t").collect()
     if frame.is_empty():
         raise ProofError("nothing was recorded")
-    reported = [name for name in COUNTER_NAMES if name in frame.columns and frame[name].null_count() < frame.height]
+    reported = [
+        name
+        for name in COUNTER_NAMES
+        if name in frame.columns and frame[name].null_count() < frame.height
+    ]
     kept = frame.select(pl.lit(label.name).alias("label"), "t", "node", "gpu", *reported)
     target = proof.out / "samples"
     target.mkdir(parents=True, exist_ok=True)
     kept.write_parquet(target / f"{label.name}.parquet", compression="zstd", compression_level=19)
     t = frame["t"].dt.timestamp("us").to_numpy() / 1e6
-    return {name: frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in reported}, t
+    return {
+        name: frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in reported
+    }, t
 
 
 def classes(lines: Sequence[str], first: float, last: float) -> list[str]:
@@ -196,7 +246,9 @@ def classes(lines: Sequence[str], first: float, last: float) -> list[str]:
 
 
 def weigh(proof: Proof, label: Label) -> dict[str, Any] | None:
-    """Return what recording costs a workload: pairs of runs, by turns; None of one that does nothing countable."""
+    """Return what recording costs a workload: pairs of runs, by turns; None of one that does
+    nothing countable.
+    """
     if not label.counts or proof.repeats < 2:
         return None
     rates: dict[bool, list[float]] = {False: [], True: []}
@@ -204,11 +256,18 @@ def weigh(proof: Proof, label: Label) -> dict[str, Any] | None:
         for is_recorded in order(repeat):
             with scratch(proof, label) as folder:
                 command = proof.workload(label, folder / "result.json", proof.window_s)
-                proof.run(proof.recorded(command, folder / "recording") if is_recorded else command, proof.window_s)
+                proof.run(
+                    proof.recorded(command, folder / "recording") if is_recorded else command,
+                    proof.window_s,
+                )
                 reported = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             rates[is_recorded].append(float(reported["rate"] or 0.0))
     found = overhead(rates[False], rates[True])
-    return {**(asdict(found) if found else {}), "rates_without": rates[False], "rates_recorded": rates[True]}
+    return {
+        **(asdict(found) if found else {}),
+        "rates_without": rates[False],
+        "rates_recorded": rates[True],
+    }
 
 
 @contextmanager
@@ -225,8 +284,17 @@ def scratch(proof: Proof, label: Label) -> Iterator[Path]:
 
 def look(proof: Proof) -> dict[str, Any]:
     """Return what NVML tells of the GPU. Errors: ProofError where it tells nothing."""
-    command = proof.tachograph("watch", "--once", "--json", "--source", "nvml", "--gpus", str(proof.gpu))
-    done = subprocess.run(command, env=dict(proof.environment), capture_output=True, text=True, check=False, timeout=60)
+    command = proof.tachograph(
+        "watch", "--once", "--json", "--source", "nvml", "--gpus", str(proof.gpu)
+    )
+    done = subprocess.run(
+        command,
+        env=dict(proof.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     if done.returncode:
         raise ProofError(done.stderr.strip() or "tachograph watch tells nothing")
     (gpu,) = json.loads(done.stdout)
@@ -234,7 +302,11 @@ def look(proof: Proof) -> dict[str, Any]:
         "model": gpu["model"],
         "uuid": gpu["uuid"],
         "seen": done.stderr.strip().splitlines(),
-        "missing": [name for name, value in gpu.items() if value is None and name not in ("mig", "job_id", "user")],
+        "missing": [
+            name
+            for name, value in gpu.items()
+            if value is None and name not in ("mig", "job_id", "user")
+        ],
     }
 
 
@@ -273,26 +345,46 @@ def proof_of(arguments: argparse.Namespace) -> Proof:
 
 def main() -> int:
     """Do all that is not done yet; 0 where everything came out as expected."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of results and samples")
     parser.add_argument("--gpu", type=int, default=0, help="its index in NVML (default: 0)")
     parser.add_argument("--only", metavar="NAMES", default="", help="some workloads, with commas")
-    parser.add_argument("--seconds", type=float, help="of each workload that is shown (default: 60)")
-    parser.add_argument("--repeats", type=int, help="pairs of runs with and without recording (default: 10; 0: none)")
+    parser.add_argument(
+        "--seconds", type=float, help="of each workload that is shown (default: 60)"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        help="pairs of runs with and without recording (default: 10; 0: none)",
+    )
     parser.add_argument("--window", type=float, help="seconds of each of these runs (default: 10)")
-    parser.add_argument("--minutes", type=float, help="begin no further workload when so much time has passed")
+    parser.add_argument(
+        "--minutes", type=float, help="begin no further workload when so much time has passed"
+    )
     parser.add_argument("--again", action="store_true", help="do it again where results are there")
-    parser.add_argument("--rehearse", action="store_true", help="without a GPU, through the library of tests/nvml")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="without a GPU, through the library of tests/nvml"
+    )
     arguments = parser.parse_args()
-    chosen = [label for label in LABELS if not arguments.only or label.name in arguments.only.split(",")]
+    chosen = [
+        label for label in LABELS if not arguments.only or label.name in arguments.only.split(",")
+    ]
     if not chosen:
-        parser.error(f"--only {arguments.only}: use some of {', '.join(label.name for label in LABELS)}")
+        parser.error(
+            f"--only {arguments.only}: use some of {', '.join(label.name for label in LABELS)}"
+        )
     proof = proof_of(arguments)
     proof.out.mkdir(parents=True, exist_ok=True)
     file = proof.out / "results.json"
     results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"workloads": {}}
     gpu = look(proof)
-    results |= {"gpu": gpu, "tachograph": tachograph.__version__, "python": platform.python_version()}
+    results |= {
+        "gpu": gpu,
+        "tachograph": tachograph.__version__,
+        "python": platform.python_version(),
+    }
     results |= {"rehearsal": proof.rehearse, "interval_s": INTERVAL_S, "seconds": proof.seconds}
     results |= {"settle_s": proof.settle_s, "smoothing_s": float(proof.environment[SMOOTHING])}
     _with_gpu(proof, gpu)

@@ -1,7 +1,8 @@
-"""The labelled workloads: what each does, which class it must come out as, which counters must show it, and why.
+"""The labelled workloads: what each does, which class it must come out as, which counters must show
+it, and why.
 
-Classes are those of docs/workload.md. Where several are accepted, the reason is that counters cannot tell more, and a
-check of a counter says what must be seen all the same.
+Classes are those of docs/workload.md. Where several are accepted, the reason is that counters
+cannot tell more, and a check of a counter says what must be seen all the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ Statistic = Literal["mean", "share above"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A counter over the steady part of a recording. level: of `share above`, the share of samples above it."""
+    """A counter over the steady part of a recording. level: of `share above`, the share of
+    samples above it.
+    """
 
     counter: str
     low: float
@@ -38,9 +41,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One workload. share: of live looks that must show one of `classes`. counts: whether it does countable work.
+    """One workload. share: of live looks that must show one of `classes`. counts: whether it does
+    countable work.
 
-    steady: the part of its time that is judged. typical: what a rehearsal without a GPU pretends, fractions and B/s.
+    steady: the part of its time that is judged. typical: what a rehearsal without a GPU pretends,
+    fractions and B/s.
     """
 
     name: str
@@ -63,7 +68,8 @@ LABELS: tuple[Label, ...] = (
           counts=False),
     Label("fp64", "matrix products in double precision", (*_TENSOR, "FP64 / HPC compute"),
           (Check("sm_active", 0.6, 1),), _BUSY | {"tensor_active": 0.85, "tensor_dfma_active": 0.85},
-          why="on data-centre GPUs since Ampere they run on tensor pipes, which `fp64_active` does not count"),
+          why=("on data-centre GPUs since Ampere they run on tensor pipes, which `fp64_active` "
+"does not count")),
     Label("fp64-vector", "chains of multiply-add in double precision", ("FP64 / HPC compute",),
           (Check("fp64_active", 0.2, 1), Check("tensor_active", 0, 0.1)), _BUSY | {"fp64_active": 0.8}),
     Label("fp32", "matrix products in single precision, no TF32", ("compute-heavy", "compute-active"),
@@ -77,7 +83,8 @@ LABELS: tuple[Label, ...] = (
     Label("device-copy", "copies within device memory", _STREAM,
           (Check("dram_active", 0.4, 1), Check("tensor_active", 0, 0.05)),
           {"gr_engine_active": 0.98, "sm_active": 0.3, "dram_active": 0.8},
-          why="by copy engine SMs rest, by kernel they wait for memory: what waits counts as active"),
+          why=("by copy engine SMs rest, by kernel they wait for memory: what waits counts as "
+"active")),
     Label("host-copy", "copies between pinned host memory and the device", ("I/O or data-loading",),
           (Check("sm_active", 0, 0.3), Check("pcie_rx_bytes_per_s", 1e9, 1e12)),
           {"gr_engine_active": 0.9, "sm_active": 0.02, "dram_active": 0.05, "pcie_rx_bytes_per_s": 2e10,

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from proof_labels import Check, Label
 
-# two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2)
+# two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom (NIST/SEMATECH
+# e-Handbook, 1.3.6.7.2)
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -24,7 +25,9 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What recording costs: rate of work without it over the rate with it, less one. pairs: of runs; 95 % interval."""
+    """What recording costs: rate of work without it over the rate with it, less one. pairs: of
+    runs; 95 % interval.
+    """
 
     pairs: int
     fraction: float
@@ -33,7 +36,8 @@ class Overhead:
 
 
 def overhead(without: Sequence[float], recorded: Sequence[float]) -> Overhead | None:
-    """Return the overhead from pairs of rates, run one after the other; None of less than two pairs.
+    """Return the overhead from pairs of rates, run one after the other; None of less than two
+    pairs.
 
     The mean of the logarithms of the ratios, and Student's interval around it.
 
@@ -53,7 +57,8 @@ def overhead(without: Sequence[float], recorded: Sequence[float]) -> Overhead | 
 
 
 def order(repeat: int) -> tuple[bool, bool]:
-    """Return whether the first and the second run of a pair are recorded: by turns, so that warmth favours neither.
+    """Return whether the first and the second run of a pair are recorded: by turns, so that warmth
+    favours neither.
 
     >>> order(0), order(1)
     ((False, True), (True, False))
@@ -63,7 +68,9 @@ def order(repeat: int) -> tuple[bool, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Utilization here beside nvidia-smi, in percent points, over readings that have a sample near them."""
+    """Utilization here beside nvidia-smi, in percent points, over readings that have a sample
+    near them.
+    """
 
     readings: int
     mean_here: float
@@ -73,7 +80,8 @@ class Agreement:
 
 
 def agreement(t: Column, here: Column, smi: Sequence[tuple[float, float]]) -> Agreement | None:
-    """Return how far utilization (0..1, at times t) is from nvidia-smi's (time, percent); None without a pair.
+    """Return how far utilization (0..1, at times t) is from nvidia-smi's (time, percent); None
+    without a pair.
 
     >>> agreement(np.array([0.0, 1.0]), np.array([0.5, 0.7]), [(0.1, 50.0), (1.1, 68.0), (9.0, 0.0)]).mean_difference
     1.0
@@ -104,9 +112,9 @@ def agreement(t: Column, here: Column, smi: Sequence[tuple[float, float]]) -> Ag
 class DrawnEnergy:
     """Energy from power readings beside that of the driver's counter, both in J over the same time.
 
-    difference: what the readings add for each J of the counter, less 1, by all readings and not by the two at the ends:
-    one that came late says little.
-    resolution: by how much `difference` may be off, as each change of the counter is seen up to a reading late.
+    difference: what the readings add for each J of the counter, less 1, by all readings and not by
+    the two at the ends: one that came late says little. resolution: by how much `difference` may be
+    off, as each change of the counter is seen up to a reading late.
     """
 
     seconds: float
@@ -117,10 +125,12 @@ class DrawnEnergy:
 
 
 def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
-    """Return the energy between the first and the last reading of the counter; None where it did not advance.
+    """Return the energy between the first and the last reading of the counter; None where it did
+    not advance.
 
-    Power is integrated by trapezoids between readings. The driver advances its counter about ten times a second or less
-    often, so the time between two of its values counts, not that between two samples.
+    Power is integrated by trapezoids between readings. The driver advances its counter about ten
+    times a second or less often, so the time between two of its values counts, not that between two
+    samples.
 
     >>> t = np.arange(5.0)
     >>> round(energy(t, np.full(5, 300.0), np.array([1000.0, 1300.0, 1600.0, 1900.0, 2206.0])).difference, 5)
@@ -128,7 +138,8 @@ def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
     """
     known = np.isfinite(power_w) & np.isfinite(energy_j)
     t, power_w, energy_j = t[known], power_w[known], energy_j[known]
-    moved = np.flatnonzero(np.diff(energy_j) > 0) + 1  # samples that are the first to have a new value
+    # Samples that are the first to have a new value.
+    moved = np.flatnonzero(np.diff(energy_j) > 0) + 1
     if moved.size < 2:
         return None
     first, last = moved[0], moved[-1]
@@ -141,7 +152,8 @@ def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
 
 
 def smi_readings(lines: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:
-    """Return (time, percent) of lines of nvidia-smi with the time they came; what is no number is left out.
+    """Return (time, percent) of lines of nvidia-smi with the time they came; what is no number is
+    left out.
 
     >>> smi_readings([(1.0, " 97"), (2.0, "[N/A]"), (3.0, "")])
     [(1.0, 97.0)]
@@ -156,7 +168,8 @@ def smi_readings(lines: Iterable[tuple[float, str]]) -> list[tuple[float, float]
 
 
 def steady(begin: float, end: float, label: Label, *, settle_s: float) -> tuple[float, float]:
-    """Return the part of a run that is judged: that of the label, without the time in which means settle.
+    """Return the part of a run that is judged: that of the label, without the time in which means
+    settle.
 
     >>> from proof_labels import BY_NAME
     >>> steady(100.0, 160.0, BY_NAME["hang"], settle_s=5.0)
@@ -183,7 +196,8 @@ def verdict(label: Label, found: Mapping[str, float]) -> bool:
 
 
 def checked(check: Check, column: Column | None) -> tuple[float | None, bool]:
-    """Return the statistic that a check asks for, and whether it holds; None and False where nothing was measured.
+    """Return the statistic that a check asks for, and whether it holds; None and False where
+    nothing was measured.
 
     >>> checked(Check("sm_active", 0.5, 1), np.array([0.5, 0.9, float("nan")]))
     (0.7, True)
@@ -208,6 +222,8 @@ def failures(workloads: Mapping[str, Mapping[str, Any]]) -> list[str]:
         elif not reported.get("class_ok", True):
             printed.append(f"{name}: live classes were {reported['shares']}")
         printed += [
-            f"{name}: {one['expected']}, found {one['found']}" for one in reported.get("checks", ()) if not one["ok"]
+            f"{name}: {one['expected']}, found {one['found']}"
+            for one in reported.get("checks", ())
+            if not one["ok"]
         ]
     return printed

@@ -20,7 +20,9 @@ _CYCLE_S = 0.8  # of a training step and its wait
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Build the library and its state in a folder; return what programs need to find them. Needs gcc."""
+    """Build the library and its state in a folder; return what programs need to find them. Needs
+    gcc.
+    """
     compiler = shutil.which("gcc")
     if compiler is None:
         raise SystemExit("a rehearsal needs gcc (Debian: apt-get install gcc libc6-dev)")
@@ -28,30 +30,68 @@ def environment(folder: Path) -> dict[str, str]:
     library = folder / "libnvidia-ml.so.1"
     source = str(TESTS / "fake_nvml.c")
     subprocess.run(
-        [compiler, "-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-o", str(library), source], check=True
+        [
+            compiler,
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O1",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(library),
+            source,
+        ],
+        check=True,
     )
-    found = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_STATE": str(folder / "state"), "PYTHONPATH": _python_path()}
+    found = {
+        "LD_LIBRARY_PATH": str(folder),
+        "FAKE_NVML_STATE": str(folder / "state"),
+        "PYTHONPATH": _python_path(),
+    }
     write(state_of({}), folder / "state")
     return {**os.environ, **found}
 
 
 def _python_path() -> str:
-    return os.pathsep.join([str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join(
+        [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
 
 
 def state_of(reading: Mapping[str, float], *, used_mib: float = 0) -> dict[str, str]:
-    """Return what the library shall say for a reading: {counter: value in the catalogue's unit}; the rest is 0.
+    """Return what the library shall say for a reading: {counter: value in the catalogue's unit};
+    the rest is 0.
 
     >>> state_of({"sm_active": 0.5})["0.gpm.2"]
     '50.0'
     """
-    state = {"gpus": "1", "driver": "1", "0.uuid": "GPU-rehearsal", "0.name": "NVIDIA H100 80GB HBM3", "0.gpm": "1"}
-    state |= {"0.pci": "00000000:10:00.0", "0.events": "1", "0.total": str(81559 * _MIB), "0.temp": "45"}
-    state |= {"0.used": str(int(used_mib * _MIB)), "0.free": str(int((81559 - used_mib) * _MIB)), "0.power": "300000"}
+    state = {
+        "gpus": "1",
+        "driver": "1",
+        "0.uuid": "GPU-rehearsal",
+        "0.name": "NVIDIA H100 80GB HBM3",
+        "0.gpm": "1",
+    }
+    state |= {
+        "0.pci": "00000000:10:00.0",
+        "0.events": "1",
+        "0.total": str(81559 * _MIB),
+        "0.temp": "45",
+    }
+    state |= {
+        "0.used": str(int(used_mib * _MIB)),
+        "0.free": str(int((81559 - used_mib) * _MIB)),
+        "0.power": "300000",
+    }
     state |= {"0.meter": "300000", "0.events": "1"}
     busy = reading.get("gr_engine_active", 0.0)
-    state |= {"0.util": str(round(busy * 100)), "0.memutil": str(round(reading.get("dram_active", 0.0) * 90))}
-    return state | {f"0.gpm.{one.id}": str(reading.get(one.counter, 0.0) / one.factor) for one in GPM_METRICS}
+    state |= {
+        "0.util": str(round(busy * 100)),
+        "0.memutil": str(round(reading.get("dram_active", 0.0) * 90)),
+    }
+    return state | {
+        f"0.gpm.{one.id}": str(reading.get(one.counter, 0.0) / one.factor) for one in GPM_METRICS
+    }
 
 
 def write(state: Mapping[str, str], file: Path) -> None:
@@ -88,11 +128,14 @@ def rest() -> None:
 
 
 def smi_command(state: Path) -> list[str]:
-    """Return a program that prints what nvidia-smi would: the utilization in a state file, again and again."""
+    """Return a program that prints what nvidia-smi would: the utilization in a state file, again
+    and again.
+    """
     program = (
         "import sys, time, pathlib\n"
         "while True:\n"
-        "    lines = dict(l.split(' ', 1) for l in pathlib.Path(sys.argv[1]).read_text().splitlines())\n"
+        "    lines = dict(l.split(' ', 1) for l in "
+        "pathlib.Path(sys.argv[1]).read_text().splitlines())\n"
         "    print(lines['0.util'], flush=True)\n"
         "    time.sleep(0.25)\n"
     )

@@ -1,8 +1,10 @@
-"""Real kernels, alone and two at a time in two streams: `python real_pairs.py --out FILE`. Needs PyTorch with CUDA.
+"""Real kernels, alone and two at a time in two streams: `python real_pairs.py --out FILE`. Needs
+PyTorch with CUDA.
 
-Each stream repeats its kernel; both have so many steps in line that neither runs dry. Events at the end of each step
-give the rate of each while both run: from the first end of a step in both until one of them has no steps left.
-FILE is written after every pair; pairs that it has are not measured again.
+Each stream repeats its kernel; both have so many steps in line that neither runs dry. Events at the
+end of each step give the rate of each while both run: from the first end of a step in both until
+one of them has no steps left. FILE is written after every pair; pairs that it has are not measured
+again.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Torch:
 
 
 class Simulated:
-    """Two streams of a rehearsal: kernels take the times written here, and slow each other by a known law."""
+    """Two streams of a rehearsal: kernels take the times written here, and slow each other by a
+    known law.
+    """
 
     seconds: ClassVar = {
         "gemm-bf16": 2e-3,
@@ -70,7 +74,13 @@ class Simulated:
         "copy": 1e-3,
         "reduction": 1e-3,
     }
-    dram: ClassVar = {"copy": 0.9, "reduction": 0.9, "attention-forward": 0.2, "gemm-bf16": 0.3, "gemm-fp32": 0.1}
+    dram: ClassVar = {
+        "copy": 0.9,
+        "reduction": 0.9,
+        "attention-forward": 0.2,
+        "gemm-bf16": 0.3,
+        "gemm-fp32": 0.1,
+    }
 
     def ends(self, names: Sequence[str], counts: Sequence[int]) -> list[list[float]]:
         """When each step of each stream ended."""
@@ -87,10 +97,11 @@ class Simulated:
 
 
 def overlapped(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the time of a step of each of two streams while both run, s; times are those of ends of steps.
+    """Return the time of a step of each of two streams while both run, s; times are those of ends
+    of steps.
 
-    From the first end on that lies behind the first end of the other, to the last before one of them has ended.
-    Errors: ValueError where they did not run at the same time.
+    From the first end on that lies behind the first end of the other, to the last before one of
+    them has ended. Errors: ValueError where they did not run at the same time.
 
     >>> overlapped([1.0, 3.0, 5.0, 7.0], [2.0, 4.0, 6.0, 8.0, 9.0, 10.0])
     (2.0, 2.0)
@@ -104,7 +115,9 @@ def overlapped(first: Sequence[float], second: Sequence[float]) -> tuple[float, 
 
 
 def measured(device: Torch | Simulated, pair: tuple[str, str]) -> dict[str, Any]:
-    """Return the time of a step of both, alone and together, by run; alone and together take turns."""
+    """Return the time of a step of both, alone and together, by run; alone and together take
+    turns.
+    """
     step = [_alone(device, name, 5) for name in pair]
     counts = [max(5, round(TARGET_S / seconds)) for seconds in step]
     runs = []
@@ -113,7 +126,8 @@ def measured(device: Torch | Simulated, pair: tuple[str, str]) -> dict[str, Any]
         both = overlapped(*device.ends(pair, counts))
         runs.append({"alone_s": alone, "together_s": list(both)})
     slowdowns = [
-        statistics.median(run["together_s"][place] / run["alone_s"][place] for run in runs) for place in (0, 1)
+        statistics.median(run["together_s"][place] / run["alone_s"][place] for run in runs)
+        for place in (0, 1)
     ]
     return {"pair": list(pair), "slowdowns": slowdowns, "runs": runs}
 
@@ -126,9 +140,13 @@ def _alone(device: Torch | Simulated, name: str, count: int) -> float:
 
 def main() -> int:
     """Measure what the file does not have."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--seconds", type=float, default=120.0, help="begin no further pair after so long")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="begin no further pair after so long"
+    )
     parser.add_argument("--rehearse", action="store_true")
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.seconds

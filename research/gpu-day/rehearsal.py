@@ -1,4 +1,6 @@
-"""What stands in for a GPU in a rehearsal: NVML of the tests, and CUPTI of the tests where this version has one."""
+"""What stands in for a GPU in a rehearsal: NVML of the tests, and CUPTI of the tests where this
+version has one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _PM = REPOSITORY / "tests" / "pm_sampling"
 def stand_ins(tools: DayTools) -> DayTools:
     """Return the same with stand-ins in the place of libraries."""
     found = {**tools.environment, **proof_rehearsal.environment(tools.out / "scratch" / "nvml")}
-    found["PYTHONPATH"] = os.pathsep.join([tools.environment["PYTHONPATH"], str(REPOSITORY / "tests")])
+    found["PYTHONPATH"] = os.pathsep.join(
+        [tools.environment["PYTHONPATH"], str(REPOSITORY / "tests")]
+    )
     tools = replace(tools, environment=found)
     return _with_cupti(tools, tools.out / "scratch" / "cupti") if _PM.is_dir() else tools
 

@@ -1,4 +1,6 @@
-"""`ncu` of a rehearsal: the raw page of one made kernel for each workload. Nothing of it was measured."""
+"""`ncu` of a rehearsal: the raw page of one made kernel for each workload. Nothing of it was
+measured.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def kernel(name: str) -> Made:
     """Return a kernel that streams, or multiplies."""
     dram = _DRAM.get(name, 90.0 if KERNELS[name] == "memory-bound" else 15.0)
     busy = {"tensor": 80.0} if dram < 50 else {}
-    return Made(f"{name.replace('-', '_')}(float*)", 8 * SMS, 256, 1.0, dram, busy, {}, 2.0, 32, l2_hit=50.0)
+    return Made(
+        f"{name.replace('-', '_')}(float*)", 8 * SMS, 256, 1.0, dram, busy, {}, 2.0, 32, l2_hit=50.0
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Steps E and F: what was recorded as sample data with its ground truth, and one report of all steps."""
+"""Steps E and F: what was recorded as sample data with its ground truth, and one report of all
+steps.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _KEPT = ("calibration.toml", "calibration-mps.toml", "real-pairs.json")
 
 
 def pack_samples(tools: DayTools, document: StepDocument) -> None:
-    """Pack recordings, calibration, pairs and profiles as sample data; `truth.json` is what must follow from them."""
+    """Pack recordings, calibration, pairs and profiles as sample data; `truth.json` is what must
+    follow from them.
+    """
     folder = tools.out / "samples"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -43,7 +47,9 @@ def pack_samples(tools: DayTools, document: StepDocument) -> None:
     if len(table.rows) == 2:
         raise StepError("nothing was recorded")
     if packed > MOST_BYTES:
-        document.not_measured.append(f"sample data are larger than {MOST_BYTES} bytes: choose some files of samples/")
+        document.not_measured.append(
+            f"sample data are larger than {MOST_BYTES} bytes: choose some files of samples/"
+        )
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -53,13 +59,23 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _truth(tools: DayTools) -> dict[str, Any]:
-    """What was done and measured otherwise: labels, rates and energy, slowdowns, shares by Nsight Compute."""
+    """What was done and measured otherwise: labels, rates and energy, slowdowns, shares by
+    Nsight Compute.
+    """
     found: dict[str, Any] = {}
-    for step, keys in (("proof", ("workloads", "gpu")), ("pairs", ("real_pairs",)), ("pm", ("workloads",))):
+    for step, keys in (
+        ("proof", ("workloads", "gpu")),
+        ("pairs", ("real_pairs",)),
+        ("pm", ("workloads",)),
+    ):
         document = load(tools.out, step)
         if document is not None:
             found[step] = {key: document.result[key] for key in keys if key in document.result}
-            found |= {"device": document.device, "driver": document.driver, "rehearsal": document.rehearsal}
+            found |= {
+                "device": document.device,
+                "driver": document.driver,
+                "rehearsal": document.rehearsal,
+            }
     if isinstance(gpu := found.get("proof", {}).get("gpu"), dict):
         gpu.pop("uuid", None)
         gpu.pop("seen", None)
@@ -78,7 +94,9 @@ def report(tools: DayTools, document: StepDocument, steps: tuple[str, ...]) -> N
             parts.append(markdown(found))
         table.rows.append(row)
     document.tables, document.state = [table], "done"
-    document.not_measured = [f"step {row[0]}: {row[1]}" for row in table.rows if row[1] not in ("done", "skipped")]
+    document.not_measured = [
+        f"step {row[0]}: {row[1]}" for row in table.rows if row[1] not in ("done", "skipped")
+    ]
     text = "\n".join(["# A day on a GPU", "", markdown(document), *parts])
     write_whole(tools.out / "report.md", text)
 
@@ -89,7 +107,11 @@ def bundle(out: Path, target: Path) -> None:
     with tarfile.open(new, "w:gz") as archive:
         for file in sorted(out.rglob("*")):
             parts = file.relative_to(out).parts
-            if file.is_file() and parts[0] not in ("scratch", "samples", "mps") and "scratch" not in parts:
+            if (
+                file.is_file()
+                and parts[0] not in ("scratch", "samples", "mps")
+                and "scratch" not in parts
+            ):
                 archive.add(file, str(Path("gpu-day", *parts)), filter=_anonymous)
     new.replace(target)
 
@@ -97,7 +119,8 @@ def bundle(out: Path, target: Path) -> None:
 def unbundle(archive: Path, out: Path) -> None:
     """Take results of an earlier machine as they were."""
     with tarfile.open(archive) as packed:
-        packed.extraction_filter = getattr(tarfile, "data_filter", lambda one, path: one)  # before Python 3.11.4
+        # Before Python 3.11.4.
+        packed.extraction_filter = getattr(tarfile, "data_filter", lambda one, path: one)
         for member in packed:
             member.name = str(Path(*Path(member.name).parts[1:]))
             if member.isfile() and not (out / member.name).exists():

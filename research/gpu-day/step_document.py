@@ -25,8 +25,9 @@ class ResultTable:
 class StepDocument:
     """What a step has measured so far.
 
-    state: `begun` until it is `done` or `skipped`. not_measured: what is missing and why, a sentence each. result: raw
-    numbers, from which the tables follow; a step that goes on finds in it what was done.
+    state: `begun` until it is `done` or `skipped`. not_measured: what is missing and why, a
+    sentence each. result: raw numbers, from which the tables follow; a step that goes on finds in
+    it what was done.
     """
 
     step: str
@@ -66,7 +67,9 @@ def load(folder: Path, step: str) -> StepDocument | None:
     if not file.exists():
         return None
     content = json.loads(file.read_text(encoding="utf-8"))
-    return StepDocument(**content | {"tables": [ResultTable(**table) for table in content["tables"]]})
+    return StepDocument(
+        **content | {"tables": [ResultTable(**table) for table in content["tables"]]}
+    )
 
 
 def markdown(document: StepDocument) -> str:

@@ -1,4 +1,6 @@
-"""Step D: what observation costs a workload, by source and interval, in runs that take turns with runs without it."""
+"""Step D: what observation costs a workload, by source and interval, in runs that take turns
+with runs without it.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,21 @@ class Observer:
     def command(self, tools: DayTools, folder: Path) -> list[str]:
         """The program that observes until it is ended."""
         if self.kind == "pm":
-            return tools.tachograph("watch", "sample", "--json", "--quiet", "--gpus", pm_gpu(tools), *self.options)
+            return tools.tachograph(
+                "watch", "sample", "--json", "--quiet", "--gpus", pm_gpu(tools), *self.options
+            )
         if self.kind == "dcgm":
             return ["dcgmi", "dmon", "-i", str(tools.gpu), "-e", _DCGM_FIELDS, *self.options]
-        words = ["--quiet", "--anonymous", "--source", "nvml", "--gpus", str(tools.gpu), "--duration", "600"]
+        words = [
+            "--quiet",
+            "--anonymous",
+            "--source",
+            "nvml",
+            "--gpus",
+            str(tools.gpu),
+            "--duration",
+            "600",
+        ]
         return tools.tachograph("record", *words, *self.options, "--output", str(folder))
 
 
@@ -50,7 +63,10 @@ class Observer:
 OBSERVERS: tuple[Observer, ...] = (
     Observer("NVML, 1 Hz", "nvml", ("--interval", "1")),
     Observer("NVML, 10 Hz", "nvml", ("--interval", "0.1")),
-    *(Observer(f"PM sampling, {one} Mcycles", "pm", ("--interval-cycles", f"{one}000000")) for one in _PM_MEGACYCLES),
+    *(
+        Observer(f"PM sampling, {one} Mcycles", "pm", ("--interval-cycles", f"{one}000000"))
+        for one in _PM_MEGACYCLES
+    ),
     Observer("DCGM profiling fields, 1 Hz", "dcgm", ("-d", "1000")),
 )
 
@@ -68,7 +84,15 @@ def measure(tools: DayTools, document: StepDocument) -> None:
     folder.mkdir(exist_ok=True)
     steps = folder / "overhead.steps"
     steps.unlink(missing_ok=True)
-    words = [_WORKLOAD, "--seconds", "900", "--result", str(folder / "overhead.json"), "--steps", str(steps)]
+    words = [
+        _WORKLOAD,
+        "--seconds",
+        "900",
+        "--result",
+        str(folder / "overhead.json"),
+        "--steps",
+        str(steps),
+    ]
     words += ["--rehearse"] if tools.rehearse else []
     longest = (len(observers) + 1) * (window_s + _SETTLE_S + 5.0) * (1 if not tools.rehearse else 3)
     with started(tools.python("workloads.py", *words), tools.environment) as process:
@@ -76,17 +100,23 @@ def measure(tools: DayTools, document: StepDocument) -> None:
         time.sleep(0.0 if tools.rehearse else 10.0)  # until clocks and temperature are steady
         clock = sm_clock(tools)
         while len(rounds) < wanted and (tools.left_s > longest or not rounds):
-            rounds.append(_round(tools, observers, steps, window_s, clock, backward=len(rounds) % 2 == 1))
+            rounds.append(
+                _round(tools, observers, steps, window_s, clock, backward=len(rounds) % 2 == 1)
+            )
             _show(document, observers)
             document.save(tools.out)
     document.result["rounds_wanted"] = wanted
     if len(rounds) < wanted:
-        document.not_measured.append(f"{wanted - len(rounds)} of {wanted} rounds: the time was up, intervals are wider")
+        document.not_measured.append(
+            f"{wanted - len(rounds)} of {wanted} rounds: the time was up, intervals are wider"
+        )
 
 
 def _usable(tools: DayTools, document: StepDocument) -> list[Observer]:
     why: dict[str, str | None] = {"nvml": None, "pm": refused_sampling(tools)}
-    why["dcgm"] = None if shutil.which("dcgmi") and not tools.rehearse else "DCGM (`dcgmi`) is not installed"
+    why["dcgm"] = (
+        None if shutil.which("dcgmi") and not tools.rehearse else "DCGM (`dcgmi`) is not installed"
+    )
     document.not_measured = [f"{one.name}: {why[one.kind]}" for one in OBSERVERS if why[one.kind]]
     return [one for one in OBSERVERS if why[one.kind] is None]
 
@@ -95,7 +125,9 @@ Clock = Callable[[], float | None]
 
 
 def sm_clock(tools: DayTools) -> Clock:
-    """Return what reads the clock of the SMs, MHz: who counts may lock it, which costs more than the counting."""
+    """Return what reads the clock of the SMs, MHz: who counts may lock it, which costs more than
+    the counting.
+    """
     if tools.rehearse:
         return lambda: None
     try:
@@ -116,7 +148,13 @@ def sm_clock(tools: DayTools) -> Clock:
 
 
 def _round(
-    tools: DayTools, observers: Sequence[Observer], steps: Path, window_s: float, clock: Clock, *, backward: bool
+    tools: DayTools,
+    observers: Sequence[Observer],
+    steps: Path,
+    window_s: float,
+    clock: Clock,
+    *,
+    backward: bool,
 ) -> dict[str, Any]:
     """Rates without and with each observer: every window with one lies between two without any."""
     order = list(reversed(observers)) if backward else list(observers)
@@ -130,7 +168,11 @@ def _round(
         except StepError as problem:
             found.setdefault("problems", {})[one.name] = str(problem)
         after, mhz_after = _rate(tools, None, steps, window_s, clock)
-        found[one.name] = {"without": (before + after) / 2, "observed": observed, "sm_mhz": [mhz_before, mhz]}
+        found[one.name] = {
+            "without": (before + after) / 2,
+            "observed": observed,
+            "sm_mhz": [mhz_before, mhz],
+        }
         before, mhz_before = after, mhz_after
     return found
 
@@ -168,7 +210,9 @@ def _rate(
 
 
 def _wait_for_output(process: subprocess.Popen[str]) -> None:
-    """Return once an observer prints, or has ended: the start of CUDA and CUPTI is not what is measured."""
+    """Return once an observer prints, or has ended: the start of CUDA and CUPTI is not what is
+    measured.
+    """
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -186,7 +230,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def rate(lines: Sequence[str], begin: float, end: float) -> float | None:
-    """Return units per second between the ends of the first and the last step of a window; None of less than two.
+    """Return units per second between the ends of the first and the last step of a window; None of
+    less than two.
 
     >>> rate(["1.0 10", "2.0 30", "3.0 50", "9.0 70", "9.5"], 0.5, 4.0)
     20.0
@@ -209,7 +254,11 @@ def _show(document: StepDocument, observers: Sequence[Observer]) -> None:
         "SM clock without, MHz", "SM clock with, MHz",
     ])  # fmt: skip
     for one in observers:
-        pairs = [row[one.name] for row in document.result["rounds"] if row.get(one.name, {}).get("observed")]
+        pairs = [
+            row[one.name]
+            for row in document.result["rounds"]
+            if row.get(one.name, {}).get("observed")
+        ]
         found = overhead([pair["without"] for pair in pairs], [pair["observed"] for pair in pairs])
         clocks = [_mean([pair.get("sm_mhz", (None, None))[at] for pair in pairs]) for at in (0, 1)]
         if found is None:

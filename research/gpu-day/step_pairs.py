@@ -1,4 +1,6 @@
-"""Step B: the calibration of this GPU, what it predicts beside what is measured, and pairs of real kernels."""
+"""Step B: the calibration of this GPU, what it predicts beside what is measured, and pairs of
+real kernels.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,28 @@ def bench_command(tools: DayTools, file: Path, options: Sequence[str]) -> list[s
     return [*tools.python(str(program)), "-o", str(file), "--device", "0", *rehearsed, *options]
 
 
-def _bench(tools: DayTools, document: StepDocument, name: str, mode: str, seconds: float, more: Sequence[str]) -> None:
+def _bench(
+    tools: DayTools,
+    document: StepDocument,
+    name: str,
+    mode: str,
+    seconds: float,
+    more: Sequence[str],
+) -> None:
     """Run the bench into its file, and show what is in it."""
     from microbench.bench_file import read_bench_file
 
     file = tools.out / name
     minutes = max(0.1, min(seconds, tools.left_s - 60.0) / 60)
-    options = ["--minutes", f"{minutes:.2f}", "--duration", f"{_DURATION_MS:g}", "--runs", str(_RUNS), *more]
+    options = [
+        "--minutes",
+        f"{minutes:.2f}",
+        "--duration",
+        f"{_DURATION_MS:g}",
+        "--runs",
+        str(_RUNS),
+        *more,
+    ]
     if tools.few and not more:
         options += [word for group in _FEW for word in ("--only", group)]
     try:
@@ -66,15 +83,25 @@ def _bench(tools: DayTools, document: StepDocument, name: str, mode: str, second
         title = "Calibration, from launches that ran alone"
         table = ResultTable(title, ["value", "this GPU", "provenance", "residual", "note"])
         table.rows = [
-            [key, one.value, one.provenance, one.residual, one.note] for key, one in found.calibration.items()
+            [key, one.value, one.provenance, one.residual, one.note]
+            for key, one in found.calibration.items()
         ]
         document.tables.append(table)
-    columns = ["experiment", "compared", "published calibration", "own calibration", "measured", "error, %"]
+    columns = [
+        "experiment",
+        "compared",
+        "published calibration",
+        "own calibration",
+        "measured",
+        "error, %",
+    ]
     table = ResultTable(f"Predicted beside measured, {mode}", columns)
     for one in found.experiments:
         if one.measured is not None and one.mode == mode:
             error = None if one.calibrated is None else 100 * (one.calibrated / one.measured - 1)
-            table.rows.append([one.name, one.compared, one.predicted, one.calibrated, one.measured, error])
+            table.rows.append(
+                [one.name, one.compared, one.predicted, one.calibrated, one.measured, error]
+            )
         elif one.problem is not None:
             document.not_measured.append(f"{one.name}, {one.mode}: {one.problem}")
     document.tables.append(table)
@@ -83,13 +110,21 @@ def _bench(tools: DayTools, document: StepDocument, name: str, mode: str, second
 def _bench_under_mps(tools: DayTools, document: StepDocument) -> None:
     program = shutil.which("nvidia-cuda-mps-control", path=tools.environment.get("PATH"))
     if not tools.mps or tools.rehearse or program is None:
-        why = "the option --mps was not given" if not tools.mps else "a rehearsal has one simulated GPU in one process"
-        document.not_measured.append(f"pairs under MPS: {why if program or not tools.mps else 'no MPS here'}")
+        why = (
+            "the option --mps was not given"
+            if not tools.mps
+            else "a rehearsal has one simulated GPU in one process"
+        )
+        document.not_measured.append(
+            f"pairs under MPS: {why if program or not tools.mps else 'no MPS here'}"
+        )
         return
     only = [word for group in _MPS_GROUPS for word in ("--only", group)]
     try:
         with _mps_daemon(program, tools.out / "mps", tools.environment) as environment:
-            inside = DayTools(tools.out, tools.gpu, tools.until, False, {**tools.environment, **environment})
+            inside = DayTools(
+                tools.out, tools.gpu, tools.until, False, {**tools.environment, **environment}
+            )
             _bench(inside, document, "calibration-mps.toml", "mps", _MPS_S, ["--mps", *only])
     except (OSError, subprocess.SubprocessError) as problem:
         document.not_measured.append(f"pairs under MPS: {problem}")
@@ -112,7 +147,9 @@ def _mps_daemon(program: str, folder: Path, before: Mapping[str, str]) -> Iterat
 
 
 def _real(tools: DayTools, document: StepDocument) -> None:
-    """Pairs of real kernels, which the calibration did not see, and what it predicts from their profiles."""
+    """Pairs of real kernels, which the calibration did not see, and what it predicts from their
+    profiles.
+    """
     from tachograph.catalog.errors import TachographError
     from tachograph.nsight.reports import read_report
     from tachograph.sharing.calibration import read_calibration
@@ -120,7 +157,10 @@ def _real(tools: DayTools, document: StepDocument) -> None:
 
     file = tools.out / "real-pairs.json"
     words = ["--out", str(file), "--seconds", f"{max(1.0, tools.left_s - 90.0):.0f}"]
-    tools.run(tools.python("real_pairs.py", *words, *(["--rehearse"] if tools.rehearse else [])), tools.left_s)
+    tools.run(
+        tools.python("real_pairs.py", *words, *(["--rehearse"] if tools.rehearse else [])),
+        tools.left_s,
+    )
     pairs = json.loads(file.read_text(encoding="utf-8"))
     reports: dict[str, Any] = {}
     for name in NAMES:
@@ -134,7 +174,16 @@ def _real(tools: DayTools, document: StepDocument) -> None:
     total = pair_errors(found)
     document.result["real_pairs"] = [asdict(one) for one in found]
     document.result["errors"] = asdict(total)
-    columns = ["kernel", "beside", "measured", "predicted", "error, %", "worst predicted", "covered", "called safe"]
+    columns = [
+        "kernel",
+        "beside",
+        "measured",
+        "predicted",
+        "error, %",
+        "worst predicted",
+        "covered",
+        "called safe",
+    ]
     table = ResultTable("Slowdowns of real kernels, which the calibration did not see", columns)
     for one in found:
         error: Cell = None if one.error is None else 100 * one.error
@@ -143,12 +192,23 @@ def _real(tools: DayTools, document: StepDocument) -> None:
         )  # fmt: skip
     errors = ResultTable(
         "Errors of the model on real kernels",
-        ["checked", "mean error, %", "worst error, %", "coverage of the worst predicted, %", "wrongly safe"],
+        [
+            "checked",
+            "mean error, %",
+            "worst error, %",
+            "coverage of the worst predicted, %",
+            "wrongly safe",
+        ],
     )
-    percent = [None if one is None else 100 * one for one in (total.mean_error, total.worst_error, total.coverage)]
+    percent = [
+        None if one is None else 100 * one
+        for one in (total.mean_error, total.worst_error, total.coverage)
+    ]
     errors.rows.append([total.checked, *percent, total.wrongly_safe])
     document.tables += [table, errors]
-    document.not_measured += sorted({text for one in found if one.name == one.beside for text in one.unknown})
+    document.not_measured += sorted(
+        {text for one in found if one.name == one.beside for text in one.unknown}
+    )
     missing = len(NAMES) * (len(NAMES) + 1) // 2 - len(pairs)
     if missing:
         raise StepError(f"time is up: {missing} pairs of real kernels come next")

@@ -29,7 +29,8 @@ _SAMPLED_S, _PROFILE_S = 4.0, 60.0
 _INTERVAL_S = 0.01
 _START_S = 60.0  # PyTorch loads, and the workload warms up
 SM, ELAPSED, WARPS, DRAM, DRAM_ELAPSED = PROFILED[:5]
-# {what is compared: (cycles, cycles it is a share of)}; occupancy is divided by the warps that an SM holds, too
+# {what is compared: (cycles, cycles it is a share of)}; occupancy is divided by the warps that an
+# SM holds, too
 SHARES: Mapping[str, tuple[str, str]] = {
     "sm_active": (SM, ELAPSED),
     "sm_occupancy": (WARPS, ELAPSED),
@@ -39,7 +40,8 @@ _COLUMNS: Mapping[str, str] = {
     SM: "sm_cycles_active", ELAPSED: "gpc_cycles_elapsed", WARPS: "warps_active", DRAM: "dram_cycles_active",
     DRAM_ELAPSED: "dram_cycles_elapsed",
 }  # fmt: skip
-_NO_REPLAY = ("training-stalls",)  # its waits are no kernels: what profiles kernels does not see them
+# Its waits are no kernels: what profiles kernels does not see them.
+_NO_REPLAY = ("training-stalls",)
 
 
 def measure(tools: DayTools, document: StepDocument) -> None:
@@ -63,7 +65,9 @@ def measure(tools: DayTools, document: StepDocument) -> None:
 
 
 def refused_sampling(tools: DayTools) -> str | None:
-    """Return why nothing can be sampled here: no command, no library, or no permission; None where it can."""
+    """Return why nothing can be sampled here: no command, no library, or no permission; None
+    where it can.
+    """
     lacking = has_command(tools, "sample")
     if lacking:
         return lacking
@@ -101,7 +105,15 @@ def _sampled(tools: DayTools, name: str, warps: int | None) -> dict[str, float |
     folder.mkdir(exist_ok=True)
     steps = folder / f"{name}.steps"
     steps.unlink(missing_ok=True)
-    words = [name, "--seconds", "600", "--result", str(folder / f"{name}.json"), "--steps", str(steps)]
+    words = [
+        name,
+        "--seconds",
+        "600",
+        "--result",
+        str(folder / f"{name}.json"),
+        "--steps",
+        str(steps),
+    ]
     words += ["--rehearse"] if tools.rehearse else []
     seconds = 1.0 if tools.rehearse else _SAMPLED_S
     options = ["--json", "--quiet", "--interval", str(_INTERVAL_S), "--duration", f"{seconds:g}"]
@@ -118,7 +130,9 @@ def _sampled(tools: DayTools, name: str, warps: int | None) -> dict[str, float |
     return {**shares(sums, warps), "samples": whole[0]["pm_samples"], "lost_s": whole[0]["lost_s"]}
 
 
-def wait_for_steps(tools: DayTools, process: subprocess.Popen[str], steps: Path, limit_s: float) -> None:
+def wait_for_steps(
+    tools: DayTools, process: subprocess.Popen[str], steps: Path, limit_s: float
+) -> None:
     """Return once a workload works. Errors: StepError where it ended, or does not begin in time."""
     end = time.monotonic() + min(limit_s, tools.left_s)
     while time.monotonic() < end:
@@ -126,7 +140,9 @@ def wait_for_steps(tools: DayTools, process: subprocess.Popen[str], steps: Path,
             return
         if process.poll() is not None:
             _, problem = process.communicate()
-            raise StepError(f"the workload ended: {(problem.strip() or 'no message').splitlines()[-1]}")
+            raise StepError(
+                f"the workload ended: {(problem.strip() or 'no message').splitlines()[-1]}"
+            )
         time.sleep(0.1)
     raise StepError(f"the workload did not begin within {limit_s:.0f} s")
 
@@ -153,7 +169,8 @@ def added_up(launches: Sequence[Launch]) -> dict[str, float | None]:
 
 
 def shares(sums: Mapping[str, float | None], warps: int | None) -> dict[str, float | None]:
-    """Return the share of cycles of each of SHARES, 0..1; None where cycles, or the warps of an SM, are unknown.
+    """Return the share of cycles of each of SHARES, 0..1; None where cycles, or the warps of an SM,
+    are unknown.
 
     >>> shares({SM: 50.0, ELAPSED: 100.0, WARPS: 1600.0, DRAM: None, DRAM_ELAPSED: 10.0}, 64)
     {'sm_active': 0.5, 'sm_occupancy': 0.25, 'dram_active': None}
@@ -169,7 +186,10 @@ def shares(sums: Mapping[str, float | None], warps: int | None) -> dict[str, flo
 
 
 def _show(document: StepDocument) -> None:
-    columns = ["workload", *(f"{name}, {way}" for name in SHARES for way in ("sampled", "ncu", "difference"))]
+    columns = [
+        "workload",
+        *(f"{name}, {way}" for name in SHARES for way in ("sampled", "ncu", "difference")),
+    ]
     table = ResultTable("Shares of cycles, 0..1: PM sampling beside Nsight Compute", columns)
     differences: dict[str, list[float]] = {name: [] for name in SHARES}
     document.not_measured = []
@@ -184,5 +204,7 @@ def _show(document: StepDocument) -> None:
         document.not_measured += [f"{workload}: {problem}" for problem in one["problems"]]
     total = ResultTable("Absolute differences", ["share", "workloads", "mean", "largest"])
     for name, each in differences.items():
-        total.rows.append([name, len(each), sum(each) / len(each) if each else None, max(each, default=None)])
+        total.rows.append(
+            [name, len(each), sum(each) / len(each) if each else None, max(each, default=None)]
+        )
     document.tables = [table, total]

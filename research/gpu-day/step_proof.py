@@ -1,4 +1,6 @@
-"""Step A: labelled workloads, their live class, bounds of counters, and energy beside the driver's counter."""
+"""Step A: labelled workloads, their live class, bounds of counters, and energy beside the
+driver's counter.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,25 @@ _RESERVE_S = 45.0  # a workload that has begun ends within it
 
 
 def measure(tools: DayTools, document: StepDocument) -> None:
-    """Run what is missing of the workloads; raise StepError where time is up before all were run."""
+    """Run what is missing of the workloads; raise StepError where time is up before all were
+    run.
+    """
     lacking = has_torch(tools)
     names = tools.chosen([label.name for label in LABELS])
     if lacking:
         names = [name for name in names if name == "idle"]
     folder = tools.out / "proof"
     seconds = _REHEARSED_S if tools.rehearse else _SECONDS
-    words = ["--out", str(folder), "--gpu", str(tools.gpu), "--only", ",".join(names), "--seconds", f"{seconds:g}"]
+    words = [
+        "--out",
+        str(folder),
+        "--gpu",
+        str(tools.gpu),
+        "--only",
+        ",".join(names),
+        "--seconds",
+        f"{seconds:g}",
+    ]
     words += ["--repeats", "0", "--minutes", f"{max(0.0, tools.left_s - _RESERVE_S) / 60:.3f}"]
     if tools.rehearse:
         words.append("--rehearse")
@@ -38,7 +51,9 @@ def measure(tools: DayTools, document: StepDocument) -> None:
     document.result = found
     done = found["workloads"]
     document.tables = [_classes(done), _checks(done), _energy(done)]
-    document.not_measured = [f"{name}: {one['error']}" for name, one in done.items() if one.get("error")]
+    document.not_measured = [
+        f"{name}: {one['error']}" for name, one in done.items() if one.get("error")
+    ]
     if lacking:
         left_out = [label.name for label in LABELS if label.name != "idle"]
         document.not_measured.append(f"{', '.join(left_out)}: {lacking}")
@@ -52,7 +67,9 @@ def _shown(done: dict[str, Any]) -> dict[str, Any]:
 
 
 def _classes(done: dict[str, Any]) -> ResultTable:
-    table = ResultTable("Live classes", ["workload", "accepted", "seen", "looks", "as expected", "samples a second"])
+    table = ResultTable(
+        "Live classes", ["workload", "accepted", "seen", "looks", "as expected", "samples a second"]
+    )
     for name, one in _shown(done).items():
         seen = ", ".join(f"{label} {share:.0%}" for label, share in one["shares"].items())
         table.rows.append(
@@ -64,12 +81,15 @@ def _classes(done: dict[str, Any]) -> ResultTable:
 def _checks(done: dict[str, Any]) -> ResultTable:
     table = ResultTable("Bounds of counters", ["workload", "expected", "found", "holds"])
     for name, one in _shown(done).items():
-        table.rows += [[name, check["expected"], check["found"], check["ok"]] for check in one["checks"]]
+        table.rows += [
+            [name, check["expected"], check["found"], check["ok"]] for check in one["checks"]
+        ]
     return table
 
 
 def energy_within(difference: float, resolution: float) -> bool | None:
-    """Return whether energies agree as well as is wanted; None where a greater difference may come of the resolution.
+    """Return whether energies agree as well as is wanted; None where a greater difference may come
+    of the resolution.
 
     >>> energy_within(0.009, 0.012), energy_within(0.02, 0.012), energy_within(-0.03, 0.012)
     (True, None, False)
@@ -80,8 +100,18 @@ def energy_within(difference: float, resolution: float) -> bool | None:
 
 
 def _energy(done: dict[str, Any]) -> ResultTable:
-    title = f"Energy from power readings beside the driver's counter (goal: within {ENERGY_WITHIN:.0%})"
-    columns = ["workload", "seconds", "from power, J", "counter, J", "difference, %", "resolution, %", "within"]
+    title = (
+        f"Energy from power readings beside the driver's counter (goal: within {ENERGY_WITHIN:.0%})"
+    )
+    columns = [
+        "workload",
+        "seconds",
+        "from power, J",
+        "counter, J",
+        "difference, %",
+        "resolution, %",
+        "within",
+    ]
     table = ResultTable(title, columns)
     for name, one in _shown(done).items():
         drawn = one.get("energy")

@@ -1,8 +1,10 @@
-"""One workload: `python workloads.py NAME --seconds 60 --result FILE`. Needs PyTorch; --rehearse needs none.
+"""One workload: `python workloads.py NAME --seconds 60 --result FILE`. Needs PyTorch; --rehearse
+needs none.
 
-Writes {"begin", "end", "units", "rate"}: when the work itself began and ended (seconds since 1970) and how much was
-done; start of Python, of CUDA and warming up lie before it. --steps FILE gets a line for each step when it has ended:
-seconds since 1970, units so far. Names are those of `proof_labels.py` and of KERNELS.
+Writes {"begin", "end", "units", "rate"}: when the work itself began and ended (seconds since 1970)
+and how much was done; start of Python, of CUDA and warming up lie before it. --steps FILE gets a
+line for each step when it has ended: seconds since 1970, units so far. Names are those of
+`proof_labels.py` and of KERNELS.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from proof_labels import BY_NAME
 Step = Callable[[], int]  # does some work, returns how many units
 STEP_S = 0.02  # about so long a step is made: the clock is looked at in between
 WARM_S = 2.0
-SITE = "GPU_DAY_SITE"  # variable with a folder of packages that PyTorch shall not see: it has its own versions
+# Variable with a folder of packages that PyTorch shall not see: it has its own versions.
+SITE = "GPU_DAY_SITE"
 
 
 def load_torch() -> Any:
@@ -104,7 +107,9 @@ def _memory_bound(torch: Any) -> Step:
 def _training(torch: Any) -> Step:
     width = 4096
     layers = [torch.nn.Linear(width, width) for _ in range(8)]
-    model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.GELU()))).cuda()
+    model = torch.nn.Sequential(
+        *(part for layer in layers for part in (layer, torch.nn.GELU()))
+    ).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     batch = torch.randn(4096, width, device="cuda")
 
@@ -142,7 +147,9 @@ def _fp8(torch: Any) -> Callable[[], object]:
     """The second operand lies by columns, as the tensor cores take it; rates of scaling are 1."""
     left, right = (torch.randn(8192, 8192, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
     one = torch.ones((), device="cuda")
-    return lambda: torch._scaled_mm(left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    return lambda: torch._scaled_mm(
+        left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+    )
 
 
 def _matmul(torch: Any, kind: Any, size: int = 8192) -> Callable[[], object]:
@@ -165,7 +172,9 @@ def _copy(torch: Any) -> Callable[[], object]:
 def _stencil(torch: Any) -> Callable[[], object]:
     """Five points of each of 64 planes."""
     planes = torch.rand(1, 64, 2048, 2048, device="cuda")
-    points = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]], device="cuda").repeat(64, 1, 1, 1)
+    points = torch.tensor(
+        [[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]], device="cuda"
+    ).repeat(64, 1, 1, 1)
 
     def once() -> object:
         with torch.backends.cudnn.flags(enabled=False):
@@ -179,7 +188,9 @@ def _spmv(torch: Any) -> Callable[[], object]:
     rows, each = 1 << 22, 32
     begins = torch.arange(0, rows * each + 1, each, device="cuda", dtype=torch.int32)
     columns = torch.randint(0, rows, (rows * each,), device="cuda", dtype=torch.int32)
-    matrix = torch.sparse_csr_tensor(begins, columns, torch.rand(rows * each, device="cuda"), (rows, rows))
+    matrix = torch.sparse_csr_tensor(
+        begins, columns, torch.rand(rows * each, device="cuda"), (rows, rows)
+    )
     vector = torch.rand(rows, device="cuda")
     return lambda: matrix @ vector
 
@@ -198,7 +209,10 @@ def _reduction(torch: Any) -> Callable[[], object]:
 def _attention(torch: Any, *, backward: bool = False) -> Callable[[], object]:
     """softmax(Q K^T) V of 16 sequences of 4096, 16 heads of 128, causal."""
     shape = (16, 16, 4096, 128)
-    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=backward) for _ in range(3))
+    q, k, v = (
+        torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=backward)
+        for _ in range(3)
+    )
     gradient = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 
     def once() -> object:
@@ -209,7 +223,9 @@ def _attention(torch: Any, *, backward: bool = False) -> Callable[[], object]:
 
 
 def kernels(torch: Any) -> dict[str, Callable[[], Callable[[], object]]]:
-    """Return {name: what prepares it, and returns what does it once}, without a wait for the GPU."""
+    """Return {name: what prepares it, and returns what does it once}, without a wait for the
+    GPU.
+    """
     return {
         "gemm-fp64": lambda: _matmul(torch, torch.float64, 4096),
         "gemm-fp32": lambda: _matmul(torch, torch.float32),
@@ -227,7 +243,8 @@ def kernels(torch: Any) -> dict[str, Callable[[], Callable[[], object]]]:
     }
 
 
-# of KERNELS and of labels that have kernels to compare: name, and the label whose typical reading a rehearsal shows
+# of KERNELS and of labels that have kernels to compare: name, and the label whose typical reading a
+# rehearsal shows
 KERNELS: Mapping[str, str] = MappingProxyType(
     {
         "gemm-fp64": "fp64", "gemm-fp32": "fp32", "gemm-tf32": "fp16", "gemm-bf16": "bf16", "gemm-fp8": "fp16",
@@ -272,7 +289,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--result", required=True)
     parser.add_argument("--steps", help="a file that gets the time of each step")
-    parser.add_argument("--rehearse", action="store_true", help="pretend, through the library of the tests")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="pretend, through the library of the tests"
+    )
     arguments = parser.parse_args()
     step, wait = (_pretended if arguments.rehearse else _prepared)(arguments.name)
     if arguments.steps:
@@ -305,7 +324,9 @@ def noted(step: Step, file: Path) -> Step:
     return once
 
 
-def work(name: str, step: Step, wait: Callable[[], object], *, seconds: float, warm_s: float) -> dict[str, object]:
+def work(
+    name: str, step: Step, wait: Callable[[], object], *, seconds: float, warm_s: float
+) -> dict[str, object]:
     """Step for so many seconds after warming up. `hang` does so for a third of them, and sleeps."""
     until = time.monotonic() + warm_s
     while time.monotonic() < until:
@@ -323,7 +344,12 @@ def work(name: str, step: Step, wait: Callable[[], object], *, seconds: float, w
 
             rest()
         time.sleep(max(0.0, seconds - took))
-    return {"begin": begin, "end": time.time(), "units": units, "rate": units / took if units else None}
+    return {
+        "begin": begin,
+        "end": time.time(),
+        "units": units,
+        "rate": units / took if units else None,
+    }
 
 
 if __name__ == "__main__":

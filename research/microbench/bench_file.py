@@ -1,4 +1,6 @@
-"""The file of a bench: the calibration that follows from it, and all single times, as TOML that people can read."""
+"""The file of a bench: the calibration that follows from it, and all single times, as TOML that
+people can read.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from tachograph.catalog.durable import replace_file
 from tachograph.sharing.calibration import CalibrationFile, read_calibration_file
 from tachograph.sharing.demand import CorunMode
 
-# gain: time one after the other over time together; first, second: slowdown of that one; both: mean of the two
+# gain: time one after the other over time together; first, second: slowdown of that one; both: mean
+# of the two
 Compared = Literal["gain", "first", "second", "both"]
 _HEAD = """\
 # Results of micro-benchmarks on this GPU. Written by `make calibrate`;
@@ -23,7 +26,9 @@ _HEAD = """\
 
 
 class LaunchTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One launch alone: `seconds` and `cycles` of an SM of the median one, `each_s` of all. `floats`: of its array."""
+    """One launch alone: `seconds` and `cycles` of an SM of the median one, `each_s` of all.
+    `floats`: of its array.
+    """
 
     launch: str
     floats: int
@@ -34,7 +39,9 @@ class LaunchTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class PairTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Two launches: seconds of every run, in order; `in_turn_s` is empty where they did not run one after the other."""
+    """Two launches: seconds of every run, in order; `in_turn_s` is empty where they did not run
+    one after the other.
+    """
 
     first_alone_s: list[float]
     second_alone_s: list[float]
@@ -54,8 +61,9 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class BenchRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One experiment in one way of sharing. `predicted`, `calibrated`: expected before the two ran together, with the
-    published calibration, with this one. `low`, `high`: of single runs."""
+    """One experiment in one way of sharing. `predicted`, `calibrated`: expected before the two
+    ran together, with the published calibration, with this one. `low`, `high`: of single runs.
+    """
 
     name: str
     mode: CorunMode
@@ -71,9 +79,12 @@ class BenchRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     times: PairTimes | None = None
 
 
-class BenchFile(CalibrationFile, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """All of it. `knees`: {where: bytes} above which an array no longer stays in a cache. `arch`: the architecture that
-    the kernels were compiled for. `versions`: {package: its version}. `plan`: None in files of format 1.
+class BenchFile(
+    CalibrationFile, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """All of it. `knees`: {where: bytes} above which an array no longer stays in a cache. `arch`:
+    the architecture that the kernels were compiled for. `versions`: {package: its version}. `plan`:
+    None in files of format 1.
     """
 
     arch: str = ""
@@ -103,7 +114,10 @@ def write_bench_file(path: Path, content: BenchFile) -> None:
 def _toml(content: BenchFile) -> str:
     """The file as TOML: what is not known is left out, because TOML has no null."""
     head = ("format", "gpu", "driver", "date", "arch", "sms")
-    lines = [_HEAD, *(_assigned(name, value) for name in head if (value := getattr(content, name)) is not None)]
+    lines = [
+        _HEAD,
+        *(_assigned(name, value) for name in head if (value := getattr(content, name)) is not None),
+    ]
     for title, values in (("versions", content.versions), ("plan", content.plan)):
         if values:
             lines += ["", f"[{title}]", *_assignments(values)]
@@ -124,8 +138,12 @@ def _assignments(table: msgspec.Struct | Mapping[str, object]) -> Iterator[str]:
     """A line for each value of a table; tables within it have their own place."""
     plain = table if isinstance(table, Mapping) else msgspec.structs.asdict(table)
     for name, value in plain.items():
-        tables = isinstance(value, msgspec.Struct) or (isinstance(value, list) and value and not _flat(value))
-        empty = value is None or value in ("", []) or (isinstance(value, float) and not isfinite(value))
+        tables = isinstance(value, msgspec.Struct) or (
+            isinstance(value, list) and value and not _flat(value)
+        )
+        empty = (
+            value is None or value in ("", []) or (isinstance(value, float) and not isfinite(value))
+        )
         if not tables and not empty:
             yield _assigned(name, value)
 
@@ -135,7 +153,13 @@ def _flat(values: list[object]) -> bool:
 
 
 def _assigned(name: str, value: object) -> str:
-    """One line; JSON writes strings, lists and finite numbers as TOML reads them, but for one control character."""
+    """One line; JSON writes strings, lists and finite numbers as TOML reads them, but for one
+    control character.
+    """
     written = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    key = name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
+    key = (
+        name
+        if name.replace("-", "").replace("_", "").isalnum() and name.isascii()
+        else json.dumps(name)
+    )
     return f"{key} = {written}"

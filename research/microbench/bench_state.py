@@ -1,4 +1,6 @@
-"""What a bench has measured so far, as a file holds it: written after every experiment, continued from there."""
+"""What a bench has measured so far, as a file holds it: written after every experiment,
+continued from there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from microbench.bench_file import BenchFile, BenchRow, PairTimes, PlanRecord, read_bench_file, write_bench_file
+from microbench.bench_file import (
+    BenchFile,
+    BenchRow,
+    PairTimes,
+    PlanRecord,
+    read_bench_file,
+    write_bench_file,
+)
 from microbench.device import BenchDevice
 from microbench.experiments import Experiment
 from microbench.fits import Bench, ExpectedOutcome, ExperimentResult, ExperimentRun, calibrate
@@ -17,7 +26,13 @@ from microbench.measure import AloneRun, PairedRun
 from microbench.workloads import BenchWorkload
 from tachograph.catalog.errors import InputError
 
-_PACKAGES = ("tachograph", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
+_PACKAGES = (
+    "tachograph",
+    "cuda-core",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc-cu12",
+    "nvidia-cuda-nvrtc",
+)
 _OTHER = "name another file, or remove this one"
 
 
@@ -70,9 +85,15 @@ def begun_before(path: Path, device: BenchDevice, asked: PlanRecord) -> BenchFil
         strict=True,
     ):  # fmt: skip
         if found.plan is not None and was != now:
-            raise InputError(f"it is of another {name}: {was}, not {now}", where=str(path), do=_OTHER)
+            raise InputError(
+                f"it is of another {name}: {was}, not {now}", where=str(path), do=_OTHER
+            )
     if found.plan is None or not same_plan(found.plan, asked):
-        raise InputError("it is of another plan of experiments", where=str(path), do=f"give the same options, {_OTHER}")
+        raise InputError(
+            "it is of another plan of experiments",
+            where=str(path),
+            do=f"give the same options, {_OTHER}",
+        )
     return found
 
 
@@ -83,13 +104,19 @@ def same_plan(plan: PlanRecord, asked: PlanRecord) -> bool:
 
 
 def results_of(content: BenchFile, wanted: Sequence[Experiment]) -> tuple[ExperimentResult, ...]:
-    """Return what was measured before of these experiments; what failed, or was not reached, is to be done again."""
+    """Return what was measured before of these experiments; what failed, or was not reached, is
+    to be done again.
+    """
     by_name = {one.name: one for one in wanted}
-    return tuple(_result(row, by_name[row.name]) for row in content.experiments if row.name in by_name)
+    return tuple(
+        _result(row, by_name[row.name]) for row in content.experiments if row.name in by_name
+    )
 
 
 def _result(row: BenchRow, experiment: Experiment) -> ExperimentResult:
-    alone = tuple(AloneRun(one.rounds, one.seconds, one.cycles, tuple(one.each_s)) for one in row.launches)
+    alone = tuple(
+        AloneRun(one.rounds, one.seconds, one.cycles, tuple(one.each_s)) for one in row.launches
+    )
     return ExperimentResult(
         experiment=_with_floats(experiment, row),
         mode=row.mode,
@@ -105,7 +132,8 @@ def _with_floats(experiment: Experiment, row: BenchRow) -> Experiment:
     if len(row.launches) != len(experiment.workloads):
         return experiment
     sized: list[BenchWorkload] = [
-        replace(one, floats=had.floats) for one, had in zip(experiment.workloads, row.launches, strict=True)
+        replace(one, floats=had.floats)
+        for one, had in zip(experiment.workloads, row.launches, strict=True)
     ]
     return replace(experiment, first=sized[0], second=sized[1] if len(sized) > 1 else None)
 

@@ -11,14 +11,22 @@ from typing import Any
 
 # why clocks are lower than they could be; idle and settings of the user are left out
 _HELD_BACK: Mapping[int, str] = MappingProxyType(
-    {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
+    {
+        0x4: "power cap",
+        0x8: "hardware slowdown",
+        0x20: "heat (software)",
+        0x40: "heat (hardware)",
+        0x80: "power brake",
+    }
 )
 _MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the GPU is now. None: unknown. `others`: processes on it that are not this one. `mig`: it is divided."""
+    """How the GPU is now. None: unknown. `others`: processes on it that are not this one. `mig`:
+    it is divided.
+    """
 
     sm_clock_mhz: int | None = None
     max_sm_clock_mhz: int | None = None
@@ -36,16 +44,22 @@ class Conditions:
         sentences = []
         if self.others:
             numbers = ", ".join(map(str, self.others))
-            sentences.append(f"other processes are on this GPU ({numbers}): times may be theirs as well")
+            sentences.append(
+                f"other processes are on this GPU ({numbers}): times may be theirs as well"
+            )
         if self.held_back:
             sentences.append(f"the clock of the SMs was held back: {', '.join(self.held_back)}")
         if self.mig:
-            sentences.append("MIG divides this GPU: what is measured is true of this instance, beside quiet ones, only")
+            sentences.append(
+                "MIG divides this GPU: what is measured is true of this instance, beside quiet "
+                "ones, only"
+            )
         return tuple(sentences)
 
 
 def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
-    """Return the conditions of the GPU at this address now; values that NVML does not report are None.
+    """Return the conditions of the GPU at this address now; values that NVML does not report are
+    None.
 
     `library`: the module pynvml, or one like it.
     """
@@ -63,7 +77,9 @@ def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
         return Conditions()
 
     def reported(query: Callable[[], Any], otherwise: Any = None) -> Any:
-        """The result; `otherwise` where a GPU or a MIG instance does not report it, so that other values remain."""
+        """The result; `otherwise` where a GPU or a MIG instance does not report it, so that
+        other values remain.
+        """
         try:
             return query()
         except nvml.NVMLError:
@@ -72,9 +88,14 @@ def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
     reasons = reported(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle), 0)
     found = Conditions(
         sm_clock_mhz=reported(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        max_sm_clock_mhz=reported(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        max_sm_clock_mhz=reported(
+            lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+        ),
         others=_others(
-            [one.pid for one in reported(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), [])],
+            [
+                one.pid
+                for one in reported(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), [])
+            ],
             lambda number: str(reported(lambda: nvml.nvmlSystemGetProcessName(number), "")),
         ),
         held_back=tuple(words for bit, words in _HELD_BACK.items() if reasons & bit),
@@ -88,8 +109,11 @@ def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
 def _others(found: Sequence[int], name: Callable[[int], str]) -> tuple[int, ...]:
     """Processes that are neither this one nor the server of MPS, through which this one may run.
 
-    Within a container NVML reports process ids of the host, unknown inside: a single one is taken as this process.
+    Within a container NVML reports process ids of the host, unknown inside: a single one is taken
+    as this process.
     """
     if len(found) == 1 and os.getpid() not in found and not Path(f"/proc/{found[0]}").exists():
         return ()
-    return tuple(sorted(one for one in found if one != os.getpid() and _MPS_SERVER not in name(one)))
+    return tuple(
+        sorted(one for one in found if one != os.getpid() and _MPS_SERVER not in name(one))
+    )

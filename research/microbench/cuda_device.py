@@ -20,7 +20,10 @@ from tachograph.nsight.launches import Chip
 from tachograph.sharing.capacity import gpu_of
 from tachograph.sharing.demand import GpuCapacity
 
-INSTALL = "`make calibrate` installs it; without make: pip install cuda-core cuda-bindings nvidia-cuda-nvrtc-cu12"
+INSTALL = (
+    "`make calibrate` installs it; without make: pip install cuda-core cuda-bindings "
+    "nvidia-cuda-nvrtc-cu12"
+)
 _OLDEST = 70  # Volta: its threads can sleep
 _STANDARD = "--std=c++17"
 
@@ -42,8 +45,8 @@ def source() -> str:
 def compile_kernels(arch: str) -> CompiledProgram:
     """Return the kernels as machine code of `sm_NN`, or as PTX of `compute_NN`.
 
-    A chip unknown to the compiler gets PTX of the newest architecture before it, which its driver compiles.
-    Errors: UsageError where NVRTC is not installed, and for an invalid architecture.
+    A chip unknown to the compiler gets PTX of the newest architecture before it, which its driver
+    compiles. Errors: UsageError where NVRTC is not installed, and for an invalid architecture.
     """
     nvrtc = _nvrtc()
     if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", arch):
@@ -52,7 +55,9 @@ def compile_kernels(arch: str) -> CompiledProgram:
     number = int(re.sub(r"\D", "", arch))
     oldest = max(_OLDEST, min(known))
     if number < oldest:
-        raise UsageError(f"no chip as old as {arch} runs these kernels", do=f"the oldest is sm_{oldest}")
+        raise UsageError(
+            f"no chip as old as {arch} runs these kernels", do=f"the oldest is sm_{oldest}"
+        )
     if number not in known:
         arch = f"compute_{max(one for one in known if one <= number)}"
     kind: Literal["cubin", "ptx"] = "ptx" if arch.startswith("compute") else "cubin"
@@ -66,7 +71,9 @@ def _compiled(nvrtc: Any, arch: str) -> bytes:
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * _call(nvrtc, nvrtc.nvrtcGetProgramLogSize(program))
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise TachographError(f"NVRTC refuses the kernels: {log.decode(errors='replace')}", where=arch)
+        raise TachographError(
+            f"NVRTC refuses the kernels: {log.decode(errors='replace')}", where=arch
+        )
     if arch.startswith("compute"):
         image = b" " * _call(nvrtc, nvrtc.nvrtcGetPTXSize(program))
         nvrtc.nvrtcGetPTX(program, image)
@@ -97,13 +104,16 @@ def _call(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
     """
     status, *values = answer
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise TachographError(f"NVRTC error: {status.name}", do="see `pip list` for nvidia-cuda-nvrtc-cu12")
+        raise TachographError(
+            f"NVRTC error: {status.name}", do="see `pip list` for nvidia-cuda-nvrtc-cu12"
+        )
     return values[0]
 
 
 _PATTERNS = {"float": struct.pack("<f", 1.0), "double": struct.pack("<d", 1.0)}
 _LOOK_S = 0.0005  # between two polls whether a mark was reached; times are taken by the GPU
-# of training jobs, often: either would have two streams wait for each other. CUDA reads them when it starts
+# of training jobs, often: either would have two streams wait for each other. CUDA reads them when
+# it starts
 _SERIAL = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS")
 # what Nsight Compute calls an attribute is what CUDA calls it
 _ATTRIBUTES = (
@@ -140,7 +150,9 @@ class CudaDevice:
         self.stuck = False  # a kernel did not end, and what waits for it would wait for ever
 
     def leave(self, code: int, flush: Callable[[], None]) -> NoReturn:
-        """End the process at once, with its exit code: to free anything of the GPU would wait for the kernel."""
+        """End the process at once, with its exit code: to free anything of the GPU would wait
+        for the kernel.
+        """
         flush()
         os._exit(code)
 
@@ -168,7 +180,9 @@ class CudaDevice:
         """Free memory."""
         self._checked(self._driver.cuMemFree(address))
 
-    def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
+    def launch(
+        self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int
+    ) -> None:
         """Put a launch at the end of a stream; each argument is 8 bytes wide."""
         with _failing(kernel):
             if kernel not in self._kernels:
@@ -179,7 +193,9 @@ class CudaDevice:
     def mark(self, stream: int) -> Mark:
         """A point at the end of the stream, whose time is taken when the stream gets there."""
         with _failing("an event"):
-            event: Mark = self._streams[stream].record(options=self._core.EventOptions(timing_enabled=True))
+            event: Mark = self._streams[stream].record(
+                options=self._core.EventOptions(timing_enabled=True)
+            )
             return event
 
     def follow(self, stream: int, mark: Mark) -> None:
@@ -211,12 +227,16 @@ class CudaDevice:
 
     def _chip(self, capability: str) -> Chip:
         properties = self._device.properties
-        attributes = {name: float(value) for name in _ATTRIBUTES if (value := getattr(properties, name, None))}
+        attributes = {
+            name: float(value) for name in _ATTRIBUTES if (value := getattr(properties, name, None))
+        }
         attributes["total_memory"] = float(self._checked(self._driver.cuMemGetInfo())[1])
         return Chip(str(self._device.name), capability, attributes)
 
     def _lanes(self, capability: tuple[int, int]) -> Lanes:
-        """FP32 lanes as published in the CUDA C++ Programming Guide; the driver reports the ratio of FP32 to FP64."""
+        """FP32 lanes as published in the CUDA C++ Programming Guide; the driver reports the
+        ratio of FP32 to FP64.
+        """
         fp32 = 64 if capability[0] < 8 or capability == (8, 0) else 128
         ratio = getattr(self._device.properties, "single_to_double_precision_perf_ratio", None)
         return Lanes(fp32, max(1, fp32 // int(ratio)) if ratio else None)
@@ -246,7 +266,9 @@ def _absent(number: int) -> Iterator[None]:
     """Turn the errors of the libraries while a GPU is opened into one: there is no GPU."""
     try:
         yield
-    except _errors(RuntimeError, ValueError, AttributeError, OSError) as problem:  # each part has its own
+    except _errors(
+        RuntimeError, ValueError, AttributeError, OSError
+    ) as problem:  # each part has its own
         text = next((line for line in str(problem).splitlines() if line.strip()), repr(problem))
         raise NotFoundError(
             f"no GPU {number} can be used here ({text})",

@@ -1,4 +1,6 @@
-"""Demands of launches that ran alone: what kernels declare, their times, and what others of them reached."""
+"""Demands of launches that ran alone: what kernels declare, their times, and what others of them
+reached.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,19 @@ from microbench.measure import AloneRun
 from microbench.workloads import WARP, BenchWorkload, resident_blocks
 from tachograph.sharing.capacity import computed_fit
 from tachograph.sharing.contention import residency
-from tachograph.sharing.demand import PIPES, BandwidthBasis, Calibration, Demand, Footprint, GpuCapacity
+from tachograph.sharing.demand import (
+    PIPES,
+    BandwidthBasis,
+    Calibration,
+    Demand,
+    Footprint,
+    GpuCapacity,
+)
 
 FAR = 4.0  # times L2: an array as large has no hits there
 _NEARLY = 0.99  # of it: sizes are rounded down
-# pipelines of which a kernel that is named for them shows the rate: it is published for some chips only
+# pipelines of which a kernel that is named for them shows the rate: it is published for some chips
+# only
 _SHOWN_BY = MappingProxyType({"alu": "alu_4", "xu": "xu_4", "tensor": "tensor_4"})
 
 
@@ -23,9 +33,9 @@ _SHOWN_BY = MappingProxyType({"alu": "alu_4", "xu": "xu_4", "tensor": "tensor_4"
 class References:
     """What launches are compared with. None, or absent from `rates`: was not measured.
 
-    bandwidth: the most that any copy of a large array achieved, byte/s. l2_bandwidth: the most that any launch read
-    from L2. l2_hit, l1_hit: seconds per byte of the smallest sweep, which hits that cache. rates: {pipeline: the most
-    warp instructions of an SM in a cycle}.
+    bandwidth: the most that any copy of a large array achieved, byte/s. l2_bandwidth: the most that
+    any launch read from L2. l2_hit, l1_hit: seconds per byte of the smallest sweep, which hits that
+    cache. rates: {pipeline: the most warp instructions of an SM in a cycle}.
     """
 
     bandwidth: float | None = None
@@ -49,14 +59,20 @@ def references(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapac
         if (per_byte := seconds_per_byte(workload, alone)) is not None
     ]
     l2 = gpu.l2_bytes
-    large = [1 / per_byte for one, per_byte, size in timed if one.kind == "copy" and l2 and size > _NEARLY * FAR * l2]
+    large = [
+        1 / per_byte
+        for one, per_byte, size in timed
+        if one.kind == "copy" and l2 and size > _NEARLY * FAR * l2
+    ]
     read = [1 / per_byte for one, per_byte, _ in timed if one.kind == "read"]
 
     def smallest(kind: str, capacity: float | None) -> float | None:
         """Seconds per byte of the smallest footprint, if it fits twice into the cache."""
         points = [(size, per_byte) for one, per_byte, size in timed if one.kind == kind]
         footprint, per_byte = min(points, default=(None, None))
-        return None if footprint is None or capacity is None or 2 * footprint > capacity else per_byte
+        return (
+            None if footprint is None or capacity is None or 2 * footprint > capacity else per_byte
+        )
 
     return References(
         bandwidth=max(large, default=None),
@@ -67,8 +83,12 @@ def references(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapac
     )
 
 
-def _rates(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity) -> dict[str, float]:
-    """Warp instructions of an SM in a cycle, {pipeline: the most that the kernel that shows it reached}."""
+def _rates(
+    measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity
+) -> dict[str, float]:
+    """Warp instructions of an SM in a cycle, {pipeline: the most that the kernel that shows it
+    reached}.
+    """
     rates: dict[str, float] = {}
     for pipe, kernel in _SHOWN_BY.items():
         for workload, alone in measured:
@@ -93,7 +113,9 @@ def demand_of(
     against: References,
     calibration: Calibration,
 ) -> Demand:
-    """Return the demand of a launch, from its time alone; values that this does not determine are absent."""
+    """Return the demand of a launch, from its time alone; values that this does not determine
+    are absent.
+    """
     traffic = _l2_bytes_per_s(workload, alone, against, calibration)
     dram, dram_of = _dram(workload, alone, gpu, against, calibration)
     warps = resident_blocks(workload, gpu) * workload.threads / WARP / gpu.schedulers
@@ -120,15 +142,19 @@ def demand_of(
 
 
 # of a kernel that waits for barriers: it was not measured
-_IRREGULAR: Mapping[str, float | None] = MappingProxyType({"arithmetic": 0.0, "memory": 1.0, "barriers": None})
+_IRREGULAR: Mapping[str, float | None] = MappingProxyType(
+    {"arithmetic": 0.0, "memory": 1.0, "barriers": None}
+)
 
 
 def cycles(
     workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, lanes: Lanes, against: References
 ) -> Mapping[str, float]:
-    """Return {issue, pipelines, l1_bandwidth: fraction 0..1 of an SM's cycles}, from what the kernel declares.
+    """Return {issue, pipelines, l1_bandwidth: fraction 0..1 of an SM's cycles}, from what the
+    kernel declares.
 
-    A pipeline that the kernel does not declare is 0; one whose rate is neither published nor measured is absent.
+    A pipeline that the kernel does not declare is 0; one whose rate is neither published nor
+    measured is absent.
     """
     units, about = units_per_cycle(workload, alone, gpu), workload.about
     if units is None:
@@ -157,7 +183,9 @@ def _widths(lanes: Lanes) -> Mapping[str, int | None]:
 def _l2_bytes_per_s(
     workload: BenchWorkload, alone: AloneRun, against: References, calibration: Calibration
 ) -> float | None:
-    """Bytes that pass between L1 and L2; 0 for what has no array; of the matrix multiplication unknown."""
+    """Bytes that pass between L1 and L2; 0 for what has no array; of the matrix multiplication
+    unknown.
+    """
     if workload.kind == "matmul":
         return None
     moved = workload.moved_bytes(alone.rounds)
@@ -173,13 +201,19 @@ def _l2_bytes_per_s(
 
 
 def _dram(
-    workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, against: References, calibration: Calibration
+    workload: BenchWorkload,
+    alone: AloneRun,
+    gpu: GpuCapacity,
+    against: References,
+    calibration: Calibration,
 ) -> tuple[float | None, BandwidthBasis]:
     """Share of the bandwidth, and of which one; 0 for what has no array."""
     per_byte = seconds_per_byte(workload, alone)
     if per_byte is None:
         return 0.0, "achievable"
-    hit = 1.0 if workload.kind == "sweep_l1" else _l2_hit(workload, alone, gpu, against, calibration)
+    hit = (
+        1.0 if workload.kind == "sweep_l1" else _l2_hit(workload, alone, gpu, against, calibration)
+    )
     if hit is None:
         return None, "achievable"
     missed = 1.0 - hit
@@ -191,20 +225,34 @@ def _dram(
 
 
 def _l2_hit(
-    workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, against: References, calibration: Calibration
+    workload: BenchWorkload,
+    alone: AloneRun,
+    gpu: GpuCapacity,
+    against: References,
+    calibration: Calibration,
 ) -> float | None:
-    """Hit rate of L2, 0..1: of a sweep by its time, of what has many loads under way, or stores, by its size."""
+    """Hit rate of L2, 0..1: of a sweep by its time, of what has many loads under way, or stores,
+    by its size.
+    """
     size = workload.footprint_bytes
     if size is None or workload.kind == "sweep":
         return _hit(workload, alone, against.l2_hit, calibration.l2_miss_cost)
     if gpu.l2_bytes is None:
         return None
     filled = size / gpu.l2_bytes
-    return 0.0 if filled > _NEARLY * FAR else residency(filled, calibration.l2_knee, calibration.l2_cliff)
+    return (
+        0.0
+        if filled > _NEARLY * FAR
+        else residency(filled, calibration.l2_knee, calibration.l2_cliff)
+    )
 
 
-def _hit(workload: BenchWorkload, alone: AloneRun, hit_s: float | None, miss_cost: float) -> float | None:
-    """Hit rate of a cache, 0..1, from the time of a byte relative to that of a hit; 0 where nothing is read."""
+def _hit(
+    workload: BenchWorkload, alone: AloneRun, hit_s: float | None, miss_cost: float
+) -> float | None:
+    """Hit rate of a cache, 0..1, from the time of a byte relative to that of a hit; 0 where
+    nothing is read.
+    """
     per_byte = seconds_per_byte(workload, alone)
     if per_byte is None:
         return 0.0

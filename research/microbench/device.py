@@ -52,7 +52,9 @@ class BenchDevice(Protocol):
     def free(self, address: int) -> None:
         """Free memory."""
 
-    def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
+    def launch(
+        self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int
+    ) -> None:
         """Put a launch at the end of a stream; each argument is 8 bytes wide."""
 
     def mark(self, stream: int) -> Mark:

@@ -24,7 +24,9 @@ _MISSES = 4  # times the size of the cache: an array of which nothing stays
 _BANDWIDTH = ((1, 1.06), (2, 1.14), (3, 1.23), (4, 1.36))  # quarters of the SMs
 _ISSUE = (1.915, 1.896, 1.893, 1.65)
 _FP64 = (1.988, 1.977, 1.356, 1.018)
-WIDE = 256  # threads of a block with many loads under way: their registers leave room for five of them and more
+# Threads of a block with many loads under way: their registers leave room for five of them and
+# more.
+WIDE = 256
 _L2_READ = 0.2  # array over L2: two of them stay there
 
 
@@ -32,8 +34,9 @@ _L2_READ = 0.2  # array over L2: two of them stay there
 class Experiment:
     """Two launches that share the GPU, or one that runs alone only, where `second` is None.
 
-    `shares`: fraction of the SMs of each, under MPS; None: only streams. `published`: what was measured on the H100
-    NVL, `published_shares` under MPS with `shares`. `alone_free`: under MPS, compare with the whole GPU.
+    `shares`: fraction of the SMs of each, under MPS; None: only streams. `published`: what was
+    measured on the H100 NVL, `published_shares` under MPS with `shares`. `alone_free`: under MPS,
+    compare with the whole GPU.
     """
 
     name: str
@@ -59,12 +62,15 @@ class Experiment:
 
 
 def experiments(gpu: GpuCapacity, free_bytes: float | None = None) -> tuple[Experiment, ...]:
-    """Return all experiments for `gpu`, those first that calibrate; large arrays take what of `free_bytes` is there.
+    """Return all experiments for `gpu`, those first that calibrate; large arrays take what of
+    `free_bytes` is there.
 
     Errors: UsageError for a GPU with an unknown number of SMs.
     """
     if not gpu.sms:
-        raise UsageError(f"unknown number of SMs of the {gpu.name}", do="name another GPU with --as")
+        raise UsageError(
+            f"unknown number of SMs of the {gpu.name}", do="name another GPU with --as"
+        )
     wide = half_of_an_sm(gpu)
     large = _large(gpu, free_bytes)
     copying = over("copy_1", large, gpu.sms, wide)
@@ -92,7 +98,8 @@ def half_of_an_sm(gpu: GpuCapacity) -> int:
 
 
 def full_loads(gpu: GpuCapacity, large: float | None = None) -> dict[str, BenchWorkload]:
-    """Return {kernel: a launch that loads its resource in full}, each alone; `large`: bytes of the array of copies.
+    """Return {kernel: a launch that loads its resource in full}, each alone; `large`: bytes of the
+    array of copies.
 
     Two of a kind find room on every SM.
     """
@@ -107,7 +114,11 @@ def full_loads(gpu: GpuCapacity, large: float | None = None) -> dict[str, BenchW
         "sleep": BenchWorkload(kernel="sleep", blocks=sms, threads=wide),
         "matmul": matmul(),
     }
-    chains = {name: BenchWorkload(kernel=name, blocks=sms, threads=512) for name in KERNELS if name not in arrays}
+    chains = {
+        name: BenchWorkload(kernel=name, blocks=sms, threads=512)
+        for name in KERNELS
+        if name not in arrays
+    }
     return {name: (arrays | chains)[name] for name in KERNELS}
 
 
@@ -125,7 +136,9 @@ def chosen(every: Sequence[Experiment], names: Sequence[str]) -> tuple[Experimen
 
 
 def smaller(experiment: Experiment) -> Experiment | None:
-    """Return the same with arrays of half the size; None where they would no longer measure the same."""
+    """Return the same with arrays of half the size; None where they would no longer measure the
+    same.
+    """
     copies = [one for one in experiment.workloads if one.kind == "copy"]
     if experiment.group == "l2" or not copies or copies[0].floats * FLOAT // 2 < _LEAST:
         return None
@@ -143,7 +156,10 @@ def _large(gpu: GpuCapacity, free_bytes: float | None) -> float:
 
 
 def _blocks(sms: int, wide: int) -> Iterator[Experiment]:
-    words = ("both fit into every SM, so that they overlap", "one fills every SM, so that the other waits")
+    words = (
+        "both fit into every SM, so that they overlap",
+        "one fills every SM, so that the other waits",
+    )
     for times, text, published in zip((1, 2), words, (2.0, 1.0), strict=True):
         sleeping = BenchWorkload(kernel="sleep", blocks=times * sms, threads=wide)
         yield Experiment(
@@ -161,7 +177,8 @@ def _bandwidth(sms: int, copying: BenchWorkload, full: BenchWorkload) -> Iterato
         one = replace(copying, blocks=max(1, sms * quarters // 4))
         yield Experiment(
             name=f"bandwidth-{25 * quarters}", group="bandwidth", first=one, second=one, compared="both",
-            question=f"latency of DRAM: copies of {one.blocks} blocks each, a load of a thread under way",
+            question=(f"latency of DRAM: copies of {one.blocks} blocks each, a load of a thread "
+"under way"),
             shares=(0.5, 0.5), published_shares=published,
         )  # fmt: skip
 
@@ -220,7 +237,8 @@ def _issue(sms: int, copying: BenchWorkload) -> Iterator[Experiment]:
         yield Experiment(
             name=f"issue-{chains}", group="issue", second=copying, published=published,
             first=BenchWorkload(kernel=f"fmul_{chains}", blocks=sms, threads=128),
-            question=f"issue slots: {_chains(chains)} of multiplications in each warp, beside a copy",
+            question=(f"issue slots: {_chains(chains)} of multiplications in each warp, beside a "
+"copy"),
         )  # fmt: skip
     yield Experiment(
         name="issue-4x2", group="issue", second=copying, published=1.001,
@@ -239,7 +257,9 @@ def _fp64(sms: int) -> Iterator[Experiment]:
 
 
 def _resources(sms: int, full: dict[str, BenchWorkload]) -> Iterator[Experiment]:
-    """Each resource with itself, at a part of the load and in full, and beside a kernel that needs another one."""
+    """Each resource with itself, at a part of the load and in full, and beside a kernel that
+    needs another one.
+    """
     few = {
         "dram": replace(full["copy_4"], blocks=max(1, sms // 8)),
         "l2-read": replace(full["read_l2"], blocks=max(1, sms // 2)),

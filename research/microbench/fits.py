@@ -1,4 +1,6 @@
-"""Results of the experiments: measured and expected values, and the calibration fitted to launches alone."""
+"""Results of the experiments: measured and expected values, and the calibration fitted to
+launches alone.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,8 @@ class MeasuredValue:
 class ExperimentResult:
     """One experiment in one sharing mode. `problem`: why it was not measured.
 
-    `alone`: of each launch, as tuned. `expected`: with the published calibration; `calibrated`: with the
-    calibration from the launches of this run alone.
+    `alone`: of each launch, as tuned. `expected`: with the published calibration; `calibrated`:
+    with the calibration from the launches of this run alone.
     """
 
     experiment: Experiment
@@ -86,7 +88,11 @@ class Bench:
     def measured_alone(self) -> tuple[tuple[BenchWorkload, AloneRun], ...]:
         """All launches that ran alone on the whole GPU."""
         streams = [one for one in self.results if one.mode == "streams"]
-        return tuple(pair for one in streams for pair in zip(one.experiment.workloads, one.alone, strict=False))
+        return tuple(
+            pair
+            for one in streams
+            for pair in zip(one.experiment.workloads, one.alone, strict=False)
+        )
 
     def alone(self, group: str) -> tuple[tuple[Experiment, AloneRun], ...]:
         """Experiments of a group, as long as the first of their launches took alone."""
@@ -109,35 +115,49 @@ def value_of(runs: Sequence[ExperimentRun], compared: Compared) -> MeasuredValue
     middle = _ratio(
         (median(run.alone[0] for run in runs), median(run.alone[1] for run in runs)),
         median(turns) if turns else None,
-        PairedRun(median(run.together.first_s for run in runs), median(run.together.second_s for run in runs)),
+        PairedRun(
+            median(run.together.first_s for run in runs),
+            median(run.together.second_s for run in runs),
+        ),
         compared,
     )
     known = [value for value in each if value is not None]
     return None if middle is None or not known else MeasuredValue(middle, min(known), max(known))
 
 
-def _ratio(alone: tuple[float, float], in_turn: float | None, together: PairedRun, compared: Compared) -> float | None:
+def _ratio(
+    alone: tuple[float, float], in_turn: float | None, together: PairedRun, compared: Compared
+) -> float | None:
     if compared == "gain":
         return None if in_turn is None else in_turn / together.seconds
     slowdowns = together.first_s / alone[0], together.second_s / alone[1]
     return {"first": slowdowns[0], "second": slowdowns[1], "both": sum(slowdowns) / 2}[compared]
 
 
-def expected(estimate: Estimate, seconds: tuple[float, float], compared: Compared) -> ExpectedOutcome:
-    """Return the result expected by an estimate for launches that begin at once; `seconds`: time of each alone.
+def expected(
+    estimate: Estimate, seconds: tuple[float, float], compared: Compared
+) -> ExpectedOutcome:
+    """Return the result expected by an estimate for launches that begin at once; `seconds`: time of
+    each alone.
 
-    After the first has ended, the other runs alone: so slowdowns from begin to end differ from those while both run.
+    After the first has ended, the other runs alone: so slowdowns from begin to end differ from
+    those while both run.
     """
     one, other = estimate.members
     binding = other.binding if compared == "second" else one.binding or other.binding
     if estimate.gain is None or one.slowdown is None or other.slowdown is None:
         return ExpectedOutcome(None, None, estimate.unknown)
     ends = ended(seconds, (one.slowdown, other.slowdown), estimate.gain)
-    return ExpectedOutcome(_ratio(seconds, sum(seconds), PairedRun(*ends), compared), binding, estimate.unknown)
+    return ExpectedOutcome(
+        _ratio(seconds, sum(seconds), PairedRun(*ends), compared), binding, estimate.unknown
+    )
 
 
-def ended(seconds: tuple[float, float], slowdowns: tuple[float, float], gain: float) -> tuple[float, float]:
-    """Return when two launches end that begin at once: the sooner one by its slowdown, the later one by the gain.
+def ended(
+    seconds: tuple[float, float], slowdowns: tuple[float, float], gain: float
+) -> tuple[float, float]:
+    """Return when two launches end that begin at once: the sooner one by its slowdown, the later
+    one by the gain.
 
     >>> ended((1.0, 1.0), (1.0, 2.0), 1.0), ended((1.0, 3.0), (2.0, 2.0), 1.0)
     ((1.0, 2.0), (2.0, 4.0))
@@ -156,7 +176,9 @@ _NOT_RUN = "not measured"
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """u (1 + c u^2) = k b: utilisation u of DRAM by b blocks that copy alone. `residual`: of u, worst, relative."""
+    """u (1 + c u^2) = k b: utilisation u of DRAM by b blocks that copy alone. `residual`: of u,
+    worst, relative.
+    """
 
     curvature: float
     slope: float
@@ -164,7 +186,9 @@ class LatencyCurve:
 
 
 def calibrate(bench: Bench, *, lanes: Lanes) -> BenchFile:
-    """Return the calibration of a GPU, with the source of each value, and all expected and measured values."""
+    """Return the calibration of a GPU, with the source of each value, and all expected and
+    measured values.
+    """
     against = references(bench.measured_alone, bench.gpu)
     entries = {
         "dram_curvature": _curvature(bench, against),
@@ -211,18 +235,25 @@ def dram_load(requests: float, curvature: float) -> float:
 
 
 def curve_errors(points: Sequence[tuple[float, float]], curvature: float) -> tuple[float, float]:
-    """Return how far u (1 + c u^2) = k b is from points (blocks b, share u used alone): a sum of squares, and k.
+    """Return how far u (1 + c u^2) = k b is from points (blocks b, share u used alone): a sum of
+    squares, and k.
 
     Relative errors of u; k by least squares of the requests.
     """
     requests = [outstanding(used, curvature) for _, used in points]
     weights = sum(blocks * blocks for blocks, _ in points)
-    slope = sum(blocks * request for (blocks, _), request in zip(points, requests, strict=True)) / weights
-    return sum((dram_load(slope * blocks, curvature) / used - 1.0) ** 2 for blocks, used in points), slope
+    slope = (
+        sum(blocks * request for (blocks, _), request in zip(points, requests, strict=True))
+        / weights
+    )
+    return sum(
+        (dram_load(slope * blocks, curvature) / used - 1.0) ** 2 for blocks, used in points
+    ), slope
 
 
 def fit_curve(points: Sequence[tuple[float, float]]) -> LatencyCurve | None:
-    """Return the curve of (blocks, utilisation 0..1) with least squares of relative errors; None: not enough data.
+    """Return the curve of (blocks, utilisation 0..1) with least squares of relative errors; None:
+    not enough data.
 
     >>> curve = fit_curve([(33, 0.2133), (66, 0.4012), (99, 0.5506), (132, 0.6918)])
     >>> round(curve.curvature, 2), curve.residual < 0.02
@@ -254,15 +285,23 @@ def _curvature(bench: Bench, against: References) -> CalibrationValue:
     ]
     curve = fit_curve(points)
     if curve is None:
-        return published_entry("dram_curvature", f"{len(points)} points below saturation, or no curve through them")
+        return published_entry(
+            "dram_curvature", f"{len(points)} points below saturation, or no curve through them"
+        )
     shown = ", ".join(f"{blocks:.0f}: {used:.3f}" for blocks, used in points)
     return CalibrationValue(
-        curve.curvature, "measured", "bandwidth", curve.residual, f"share of the bandwidth by blocks {shown}"
+        curve.curvature,
+        "measured",
+        "bandwidth",
+        curve.residual,
+        f"share of the bandwidth by blocks {shown}",
     )
 
 
 def _most(bench: Bench, against: References) -> float | None:
-    """Highest bandwidth of a copy, byte/s; None unless every SM was full of copying threads once."""
+    """Highest bandwidth of a copy, byte/s; None unless every SM was full of copying threads
+    once.
+    """
     full = any(experiment.name == "bandwidth-all" for experiment, _ in bench.alone("bandwidth"))
     return against.bandwidth if full else None
 
@@ -270,7 +309,9 @@ def _most(bench: Bench, against: References) -> float | None:
 def _achievable(bench: Bench, against: References) -> CalibrationValue:
     most, peak = _most(bench, against), bench.gpu.dram_bytes_per_s
     if most is None or not peak:
-        return published_entry("achievable_share", _NOT_RUN if most is None else "the peak of this GPU is unknown")
+        return published_entry(
+            "achievable_share", _NOT_RUN if most is None else "the peak of this GPU is unknown"
+        )
     note = f"{most / 1e9:.0f} of {peak / 1e9:.0f} GB/s"
     if not 0.01 <= most / peak <= 1.0:
         return published_entry("achievable_share", f"not believed: {note}")
@@ -292,11 +333,15 @@ def _issue(bench: Bench, lanes: Lanes, against: References) -> CalibrationValue:
 def _l2_bytes_per_s(against: References) -> CalibrationValue:
     if against.l2_bandwidth is None:
         return published_entry("l2_bytes_per_s", _NOT_RUN)
-    return CalibrationValue(against.l2_bandwidth, "measured", "l2-read", None, "the most that was read, no stores")
+    return CalibrationValue(
+        against.l2_bandwidth, "measured", "l2-read", None, "the most that was read, no stores"
+    )
 
 
 def _sweep(bench: Bench, group: str) -> list[tuple[float, float]]:
-    """(bytes that come back again and again, seconds per byte) of the sweeps of a group alone, by size."""
+    """(bytes that come back again and again, seconds per byte) of the sweeps of a group alone,
+    by size.
+    """
     return sorted(
         (footprint, per_byte)
         for one, alone in bench.alone(group)
@@ -307,17 +352,34 @@ def _sweep(bench: Bench, group: str) -> list[tuple[float, float]]:
 
 
 def _cache(bench: Bench, group: str, capacity: float | None) -> dict[str, CalibrationValue]:
-    """Cost of a miss, knee and cliff of a cache, from a sweep over arrays of well below to well above its size."""
-    names = miss_cost, knee, cliff = tuple(f"{group}_{what}" for what in ("miss_cost", "knee", "cliff"))
+    """Cost of a miss, knee and cliff of a cache, from a sweep over arrays of well below to well
+    above its size.
+    """
+    names = miss_cost, knee, cliff = tuple(
+        f"{group}_{what}" for what in ("miss_cost", "knee", "cliff")
+    )
     points = _sweep(bench, group)
-    if capacity is None or len(points) < 2 or 2 * points[0][0] > capacity or points[-1][0] < _FAR_ENOUGH * capacity:
+    if (
+        capacity is None
+        or len(points) < 2
+        or 2 * points[0][0] > capacity
+        or points[-1][0] < _FAR_ENOUGH * capacity
+    ):
         return {name: published_entry(name, _NOT_RUN) for name in names}
     law = fit_residency(tuple((footprint / capacity, per_byte) for footprint, per_byte in points))
     if law is None:
-        return {name: published_entry(name, "large arrays took no longer than small ones") for name in names}
-    found = {miss_cost: CalibrationValue(law.cost, "measured", f"{group}-miss", law.residual, _OF_TIMES)}
+        return {
+            name: published_entry(name, "large arrays took no longer than small ones")
+            for name in names
+        }
+    found = {
+        miss_cost: CalibrationValue(law.cost, "measured", f"{group}-miss", law.residual, _OF_TIMES)
+    }
     if law.between < _BETWEEN:
-        why = f"{law.between} sizes between all and nothing stays: {_BETWEEN} show where it begins and ends"
+        why = (
+            f"{law.between} sizes between all and nothing stays: {_BETWEEN} show where it "
+            "begins and ends"
+        )
         return found | {name: published_entry(name, why) for name in (knee, cliff)}
     note = f"{_OF_TIMES}; {law.between} of them between knee and cliff"
     return found | {
@@ -336,10 +398,11 @@ _GRID = 24  # steps of a search along each
 
 @dataclass(frozen=True, slots=True)
 class ResidencyLaw:
-    """t = hit (1 + (1 - residency) (cost - 1)): time of a byte of arrays around the size of a cache.
+    """t = hit (1 + (1 - residency) (cost - 1)): time of a byte of arrays around the size of a
+    cache.
 
-    `knee`, `cliff`: over that size, see contention.residency. `residual`: of the times, worst, relative. `between`:
-    sizes of which a part stays.
+    `knee`, `cliff`: over that size, see contention.residency. `residual`: of the times, worst,
+    relative. `between`: sizes of which a part stays.
     """
 
     cost: float
@@ -351,7 +414,8 @@ class ResidencyLaw:
 
 @lru_cache(maxsize=4)  # the file is written after every experiment, and few of them change a sweep
 def fit_residency(points: tuple[tuple[float, float], ...]) -> ResidencyLaw | None:
-    """Return the law of (array over cache, time of a byte), least squares of relative errors; None: nothing is lost.
+    """Return the law of (array over cache, time of a byte), least squares of relative errors; None:
+    nothing is lost.
 
     The first size hits always, the last never.
 
@@ -367,29 +431,41 @@ def fit_residency(points: tuple[tuple[float, float], ...]) -> ResidencyLaw | Non
         return None
 
     def errors(knee: float, cliff: float) -> list[float]:
-        return [hit * (1 + (1 - residency(x, knee, cliff)) * (cost - 1)) / time - 1 for x, time in ordered]
+        return [
+            hit * (1 + (1 - residency(x, knee, cliff)) * (cost - 1)) / time - 1
+            for x, time in ordered
+        ]
 
     def squares(place: tuple[float, float]) -> float:
         return sum(error * error for error in errors(*place))
 
     ranges = _KNEES, _CLIFFS
     best = (1.0, 1.0)
-    while max(high - low for low, high in ranges) > 1e-4:  # every round refines the search around the best place
-        knees, cliffs = ([low + (high - low) * step / _GRID for step in range(_GRID + 1)] for low, high in ranges)
-        best = min(((knee, cliff) for knee in knees for cliff in cliffs if knee < cliff), key=squares)
+    # Every round refines the search around the best place.
+    while max(high - low for low, high in ranges) > 1e-4:
+        knees, cliffs = (
+            [low + (high - low) * step / _GRID for step in range(_GRID + 1)] for low, high in ranges
+        )
+        best = min(
+            ((knee, cliff) for knee in knees for cliff in cliffs if knee < cliff), key=squares
+        )
         ranges = _around(best[0], ranges[0], _KNEES), _around(best[1], ranges[1], _CLIFFS)
     between = sum(best[0] < x < best[1] for x, _ in ordered)
     return ResidencyLaw(cost, *best, max(map(abs, errors(*best))), between)
 
 
-def _around(place: float, tried: tuple[float, float], allowed: tuple[float, float]) -> tuple[float, float]:
+def _around(
+    place: float, tried: tuple[float, float], allowed: tuple[float, float]
+) -> tuple[float, float]:
     """A third of the range tried, around a place in it, within what is allowed."""
     reach = (tried[1] - tried[0]) / 6
     return max(allowed[0], place - reach), min(allowed[1], place + reach)
 
 
 def _knees(bench: Bench) -> Sequence[tuple[str, float]]:
-    """(where, bytes of the array of the GPU, or of a block) above which sweeps alone take longer than from a cache."""
+    """(where, bytes of the array of the GPU, or of a block) above which sweeps alone take longer
+    than from a cache.
+    """
     found = []
     for group in ("l2", "l1"):
         points = _sweep(bench, group)
@@ -401,7 +477,9 @@ def _knees(bench: Bench) -> Sequence[tuple[str, float]]:
 
 
 def bench_row(result: ExperimentResult) -> BenchRow:
-    """Return an experiment as it stands in the file: what was expected apart from what was measured."""
+    """Return an experiment as it stands in the file: what was expected apart from what was
+    measured.
+    """
     measured, runs = result.measured, result.runs
     turns = [run.in_turn for run in runs if run.in_turn is not None]
     return BenchRow(
@@ -416,7 +494,14 @@ def bench_row(result: ExperimentResult) -> BenchRow:
         published=result.published,
         problem=result.problem,
         launches=[
-            LaunchTimes(workload.words, workload.floats, one.rounds, one.cycles, one.seconds, list(one.each_s))
+            LaunchTimes(
+                workload.words,
+                workload.floats,
+                one.rounds,
+                one.cycles,
+                one.seconds,
+                list(one.each_s),
+            )
             for workload, one in zip(result.experiment.workloads, result.alone, strict=False)
         ],
         times=None
@@ -445,7 +530,8 @@ def gpu_words(gpu: GpuCapacity) -> str:
 
 
 def published_entry(name: str, why: str) -> CalibrationValue:
-    """Return the published value of `name`, marked so, and why it was not measured; None where none is published.
+    """Return the published value of `name`, marked so, and why it was not measured; None where none
+    is published.
 
     >>> published_entry("l1_miss_cost", "no GPU").value
     5.75

@@ -1,4 +1,6 @@
-"""How long launches take: alone, one after the other, together. Times are taken on the GPU, by marks in its streams."""
+"""How long launches take: alone, one after the other, together. Times are taken on the GPU, by
+marks in its streams.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _TRIALS = 12
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkload:
-    """A workload whose arrays are on the GPU. Addresses are in the order of the kernel's parameters."""
+    """A workload whose arrays are on the GPU. Addresses are in the order of the kernel's
+    parameters.
+    """
 
     workload: BenchWorkload
     arrays: tuple[int, ...]
@@ -32,9 +36,11 @@ class LoadedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class AloneRun:
-    """One launch without another: its time, and the cycles of an SM in that time; 0 where not reported.
+    """One launch without another: its time, and the cycles of an SM in that time; 0 where not
+    reported.
 
-    `each_s`: times of all launches of which it is the one of the median time; empty where it is the only one.
+    `each_s`: times of all launches of which it is the one of the median time; empty where it is the
+    only one.
     """
 
     rounds: int
@@ -57,7 +63,9 @@ class PairedRun:
 
 
 @contextmanager
-def loaded(device: BenchDevice, workloads: Sequence[BenchWorkload]) -> Iterator[tuple[LoadedWorkload, ...]]:
+def loaded(
+    device: BenchDevice, workloads: Sequence[BenchWorkload]
+) -> Iterator[tuple[LoadedWorkload, ...]]:
     """Keep the arrays of all workloads on the GPU while the block runs; each has its own.
 
     Errors: MemoryFullError, also where less is free than they take.
@@ -75,7 +83,10 @@ def loaded(device: BenchDevice, workloads: Sequence[BenchWorkload]) -> Iterator[
         ready = tuple(
             LoadedWorkload(
                 workload,
-                tuple(take(size, "double" if doubles else "float") for size, doubles in workload.array_bytes),
+                tuple(
+                    take(size, "double" if doubles else "float")
+                    for size, doubles in workload.array_bytes
+                ),
                 take(_PACE),
             )
             for workload in workloads
@@ -83,12 +94,14 @@ def loaded(device: BenchDevice, workloads: Sequence[BenchWorkload]) -> Iterator[
         try:
             yield ready
         except HangingError:
-            stack.pop_all()  # memory is freed only when the kernel has ended, and this one does not end
+            # Memory is freed only when the kernel has ended, and this one does not end.
+            stack.pop_all()
             raise
 
 
 def tune(device: BenchDevice, one: LoadedWorkload, target_s: float) -> AloneRun:
-    """Return a launch that takes about `target_s` alone, one round at least; the kernel is loaded and warm then.
+    """Return a launch that takes about `target_s` alone, one round at least; the kernel is loaded
+    and warm then.
 
     Errors: LaunchError where no number of rounds does.
     """
@@ -102,7 +115,8 @@ def tune(device: BenchDevice, one: LoadedWorkload, target_s: float) -> AloneRun:
         rounds, limit_s = min(wanted, rounds * _GROWTH), time_limit(target_s)
     if abs(found.seconds / target_s - 1.0) > _ACCEPTED:
         raise LaunchError(
-            f"{one.workload.words}: no number of rounds takes {target_s * 1e3:.0f} ms", do="give another --duration"
+            f"{one.workload.words}: no number of rounds takes {target_s * 1e3:.0f} ms",
+            do="give another --duration",
         )
     return found
 
@@ -134,7 +148,9 @@ def middle(device: BenchDevice, one: LoadedWorkload, rounds: int, *, runs: int) 
     return replace(chosen, each_s=tuple(each.seconds for each in found))
 
 
-def in_turn(device: BenchDevice, launches: Sequence[tuple[LoadedWorkload, int]], *, limit_s: float) -> float:
+def in_turn(
+    device: BenchDevice, launches: Sequence[tuple[LoadedWorkload, int]], *, limit_s: float
+) -> float:
     """Return how long launches take one after the other: (workload, rounds) of each."""
     begin = _begin(device, launches[0][0])
     for one, rounds in launches:
@@ -145,7 +161,11 @@ def in_turn(device: BenchDevice, launches: Sequence[tuple[LoadedWorkload, int]],
 
 
 def together(
-    device: BenchDevice, first: tuple[LoadedWorkload, int], second: tuple[LoadedWorkload, int], *, limit_s: float
+    device: BenchDevice,
+    first: tuple[LoadedWorkload, int],
+    second: tuple[LoadedWorkload, int],
+    *,
+    limit_s: float,
 ) -> PairedRun:
     """Return how long two launches take that begin at once, in two streams."""
     begin = _begin(device, first[0])
@@ -158,9 +178,11 @@ def together(
 
 
 def _begin(device: BenchDevice, one: LoadedWorkload) -> Mark:
-    """A mark that is reached when all that is timed is in its stream, as long as the host is not slower than that.
+    """A mark that is reached when all that is timed is in its stream, as long as the host is not
+    slower than that.
 
-    Else the time of the first launch begins before it is there, and a second one comes late by what the host needs.
+    Else the time of the first launch begins before it is there, and a second one comes late by what
+    the host needs.
     """
     device.launch("sleep", blocks=1, threads=WARP, arguments=(_CURTAIN, one.pace), stream=0)
     return device.mark(0)

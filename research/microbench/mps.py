@@ -1,4 +1,6 @@
-"""Two processes that share a GPU under MPS, each with a share of its SMs. The daemon is the user's: none is started."""
+"""Two processes that share a GPU under MPS, each with a share of its SMs. The daemon is the
+user's: none is started.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def require_daemon(environment: Mapping[str, str] | None = None) -> None:
     if not (folder / "control").exists():
         raise UsageError(
             f"no daemon of MPS listens in {folder}",
-            do=f"start it with `nvidia-cuda-mps-control -d`, where its owner allows; ${_PIPES} names another folder",
+            do=(
+                f"start it with `nvidia-cuda-mps-control -d`, where its owner allows; ${_PIPES} "
+                "names another folder"
+            ),
         )
 
 
@@ -92,7 +97,12 @@ class _Process:
     def __enter__(self) -> Self:
         environment = {**os.environ, SHARE: f"{self._share * 100:g}"}
         self._process: subprocess.Popen[str] = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=_RESEARCH
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=_RESEARCH,
         )
         with ExitStack() as begun:
             begun.callback(self._end)
@@ -101,14 +111,19 @@ class _Process:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if problem is None:
             self._dismiss()
         self._end()
 
     def _dismiss(self) -> None:
-        """Let the process leave by itself: one that is killed may leave the server of MPS unusable for the next."""
+        """Let the process leave by itself: one that is killed may leave the server of MPS
+        unusable for the next.
+        """
         _pipe(self._process.stdin).close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVING_S)
@@ -122,7 +137,9 @@ class _Process:
 
     def tune(self, target_s: float) -> AloneRun:
         """A launch that takes about so long on this share of the GPU."""
-        found = self._request({"do": "tune", "target_s": target_s}, _START_S + time_limit(_TUNING * target_s))
+        found = self._request(
+            {"do": "tune", "target_s": target_s}, _START_S + time_limit(_TUNING * target_s)
+        )
         return AloneRun(found["rounds"], found["seconds"], found["cycles"])
 
     def order(self, rounds: int, limit_s: float, at_s: float | None = None) -> None:
@@ -150,7 +167,9 @@ class _Process:
             selector.register(answers, selectors.EVENT_READ)
             if not selector.select(limit_s):
                 self._process.kill()  # its kernel ends with it, so that others can go on
-                raise LaunchError(f"a process under MPS did not answer within {limit_s:.0f} s, and was ended")
+                raise LaunchError(
+                    f"a process under MPS did not answer within {limit_s:.0f} s, and was ended"
+                )
         line = answers.readline()
         if not line:
             raise LaunchError("a process under MPS ended before its work was done")
@@ -160,7 +179,9 @@ class _Process:
         return answer
 
 
-def _run(pair: tuple[_Process, _Process], tuned: tuple[AloneRun, AloneRun], limit_s: float) -> ExperimentRun:
+def _run(
+    pair: tuple[_Process, _Process], tuned: tuple[AloneRun, AloneRun], limit_s: float
+) -> ExperimentRun:
     alone = []
     for one, had in zip(pair, tuned, strict=True):
         one.order(had.rounds, limit_s)

@@ -1,4 +1,6 @@
-"""Whether kernels load what they are named for: metrics of Nsight Compute, and the least that each has to reach."""
+"""Whether kernels load what they are named for: metrics of Nsight Compute, and the least that
+each has to reach.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,27 @@ from tachograph.sharing.kernel_metrics import OCCUPANCY, pipe_metric
 PROFILE_COMMAND = "ncu --set full -f -o bench.ncu-rep .venv/bin/python research/calibrate.py --once"
 Verdict = Literal["reached", "below", "not measured"]
 _ONCE_BYTES = 1 << 30  # of the array of a copy
-_ONCE_S = 5.0  # a launch of so few rounds takes milliseconds, many times that where a profiler replays it
-# rounds of a launch that is profiled: caches are empty at its begin, so that arrays in them are read often enough
+# A launch of so few rounds takes milliseconds, many times that where a profiler replays it.
+_ONCE_S = 5.0
+# rounds of a launch that is profiled: caches are empty at its begin, so that arrays in them are
+# read often enough
 _ONCE_ROUNDS = MappingProxyType(
-    {"sleep": 1000, "copy": 2, "sweep": 100, "sweep_l1": 100, "read": 200, "chains": 500, "matmul": 20}
+    {
+        "sleep": 1000,
+        "copy": 2,
+        "sweep": 100,
+        "sweep_l1": 100,
+        "read": 200,
+        "chains": 500,
+        "matmul": 20,
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class KernelClaim:
-    """A percentage that a kernel has to reach. `metrics`: names in other versions and on other chips; the first counts.
+    """A percentage that a kernel has to reach. `metrics`: names in other versions and on other
+    chips; the first counts.
 
     A name may hold `*` for any word.
     """
@@ -39,7 +52,10 @@ class KernelClaim:
 _DRAM = tuple(
     f"{unit}throughput.avg.pct_of_peak_sustained_elapsed" for unit in ("gpu__dram_", "dram__")
 )  # fmt: skip
-_L2 = ("lts__throughput.avg.pct_of_peak_sustained_elapsed", "lts__t_sectors.avg.pct_of_peak_sustained_elapsed")
+_L2 = (
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_sectors.avg.pct_of_peak_sustained_elapsed",
+)
 _SHARED = tuple(
     f"l1tex__data_pipe_lsu_wavefronts{of}.avg.pct_of_peak_sustained_{while_}"
     for of in ("_mem_shared", "")
@@ -58,8 +74,9 @@ def _pipe(pipe: str, least: float) -> tuple[KernelClaim, ...]:
     return (KernelClaim((pipe_metric(pipe), elapsed), least),)
 
 
-# Half of an SM sleeps. A load of a thread under way does not fill DRAM; mma.sync does not fill what Hopper and
-# Blackwell have for wider instructions; a matrix multiplication of 64 x 64 tiles waits for shared memory
+# Half of an SM sleeps. A load of a thread under way does not fill DRAM; mma.sync does not fill what
+# Hopper and Blackwell have for wider instructions; a matrix multiplication of 64 x 64 tiles waits
+# for shared memory
 PROOFS: Mapping[str, tuple[KernelClaim, ...]] = MappingProxyType(
     {
         "sleep": (KernelClaim((OCCUPANCY,), 40.0),),
@@ -83,7 +100,9 @@ PROOFS: Mapping[str, tuple[KernelClaim, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class KernelProof:
-    """What a report says of one claim: percentage, None where not measured, and the least that is wanted."""
+    """What a report says of one claim: percentage, None where not measured, and the least that
+    is wanted.
+    """
 
     kernel: str
     metric: str
@@ -99,12 +118,16 @@ class KernelProof:
 
 
 def proofs(launches: Iterable[Launch]) -> tuple[KernelProof, ...]:
-    """Return what launches prove of each kernel; of several launches of a kernel the highest value counts."""
+    """Return what launches prove of each kernel; of several launches of a kernel the highest
+    value counts.
+    """
     by_kernel: dict[str, list[Launch]] = {}
     for launch in launches:
         by_kernel.setdefault(_plain(launch.kernel), []).append(launch)
     return tuple(
-        _proof(kernel, claim, by_kernel.get(kernel, ())) for kernel, claims in PROOFS.items() for claim in claims
+        _proof(kernel, claim, by_kernel.get(kernel, ()))
+        for kernel, claims in PROOFS.items()
+        for claim in claims
     )
 
 
@@ -135,8 +158,11 @@ def _values(metrics: Mapping[str, float], wanted: str) -> Iterator[tuple[float, 
     yield from ((value, name) for name, value in metrics.items() if pattern.fullmatch(name))
 
 
-def launch_once(device: BenchDevice, kernels: Sequence[str] = tuple(KERNELS)) -> Iterator[tuple[BenchWorkload, float]]:
-    """Yield each kernel's launch and its time in s: once, alone, of few rounds, so that profiling is quick.
+def launch_once(
+    device: BenchDevice, kernels: Sequence[str] = tuple(KERNELS)
+) -> Iterator[tuple[BenchWorkload, float]]:
+    """Yield each kernel's launch and its time in s: once, alone, of few rounds, so that profiling
+    is quick.
 
     Errors: LaunchError.
     """
@@ -146,7 +172,13 @@ def launch_once(device: BenchDevice, kernels: Sequence[str] = tuple(KERNELS)) ->
         with loaded(device, [workload]) as (one,):
             begin = device.mark(0)
             arguments = (*one.arrays, *workload.numbers(_ONCE_ROUNDS[workload.kind]), one.pace)
-            device.launch(kernel, blocks=workload.blocks, threads=workload.threads, arguments=arguments, stream=0)
+            device.launch(
+                kernel,
+                blocks=workload.blocks,
+                threads=workload.threads,
+                arguments=arguments,
+                stream=0,
+            )
             end = device.mark(0)
             device.wait([begin, end], time_limit(_ONCE_S))
             yield workload, device.seconds(begin, end)

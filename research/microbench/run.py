@@ -1,4 +1,6 @@
-"""Runs of the experiments, one after the other, within a time, and continued where they were interrupted."""
+"""Runs of the experiments, one after the other, within a time, and continued where they were
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ _EQUAL = 0.02  # relative difference of two times that counts as none
 _MODES = ("first", "second", "in turn", "together")
 FEWEST_RUNS = 3  # of which a median means something
 _TUNING = 5  # launches of about the target time until the rounds are found
-_OF_A_PAIR = 6  # times of a launch in a run of a pair: each alone, both in turn, and together up to two of them
+# Times of a launch in a run of a pair: each alone, both in turn, and together up to two of them.
+_OF_A_PAIR = 6
 _SETUP_S = 0.25  # of an experiment: arrays are allocated and filled
 _RESERVE = 0.9  # of the time: what is planned
 
@@ -48,14 +51,20 @@ class Predictor(Protocol):
     """The estimator for two kernels that share a GPU in some sharing mode."""
 
     def __call__(
-        self, demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration
+        self,
+        demands: tuple[Demand, Demand],
+        gpu: GpuCapacity,
+        sharing: Sharing,
+        calibration: Calibration,
     ) -> Estimate:
         """Return the estimate."""
         ...
 
 
 class MpsProcesses(Protocol):
-    """Runs the launches of an experiment in two processes that share the GPU under MPS, each with its share of SMs."""
+    """Runs the launches of an experiment in two processes that share the GPU under MPS, each
+    with its share of SMs.
+    """
 
     def measure(
         self, experiment: Experiment, plan: BenchPlan
@@ -79,8 +88,14 @@ class BenchPlan:
         return _SETUP_S + len(experiment.workloads) * (_TUNING + self.runs) * self.target_s
 
     def pair_s(self, experiment: Experiment) -> float:
-        """Return how long it takes to measure an experiment together; 0 where it is of one launch."""
-        return 0.0 if experiment.second is None else _SETUP_S + (2 + _OF_A_PAIR * self.runs) * self.target_s
+        """Return how long it takes to measure an experiment together; 0 where it is of one
+        launch.
+        """
+        return (
+            0.0
+            if experiment.second is None
+            else _SETUP_S + (2 + _OF_A_PAIR * self.runs) * self.target_s
+        )
 
     def seconds(self, wanted: Sequence[Experiment], *, mps: bool = False) -> float:
         """Return how long all of it takes.
@@ -91,10 +106,15 @@ class BenchPlan:
         True
         """
         shared = [one for one in wanted if mps and one.shares is not None]
-        return sum(self.alone_s(one) + self.pair_s(one) for one in wanted) + sum(self.pair_s(one) for one in shared)
+        return sum(self.alone_s(one) + self.pair_s(one) for one in wanted) + sum(
+            self.pair_s(one) for one in shared
+        )
 
-    def within(self, seconds: float, wanted: Sequence[Experiment], *, mps: bool = False) -> BenchPlan:
-        """Return the plan with as many runs as fit into the time, `FEWEST_RUNS` or all that were asked for at least.
+    def within(
+        self, seconds: float, wanted: Sequence[Experiment], *, mps: bool = False
+    ) -> BenchPlan:
+        """Return the plan with as many runs as fit into the time, `FEWEST_RUNS` or all that were
+        asked for at least.
 
         >>> from tachograph.sharing.demand import H100_NVL
         >>> from microbench.experiments import experiments
@@ -127,7 +147,9 @@ class Deadline:
 
 @dataclass(slots=True)
 class _Progress:
-    """Progress of the run; once a kernel hangs nothing more is started. `results`: all, as they are now."""
+    """Progress of the run; once a kernel hangs nothing more is started. `results`: all, as they
+    are now.
+    """
 
     report: Callable[[str, int, int], None]
     deadline: Deadline
@@ -144,9 +166,13 @@ class _Progress:
         return replace(self.begun, results=tuple(self.results), stuck=self.stuck)
 
     def each(
-        self, seconds: Callable[[ExperimentResult], float], action: Callable[[ExperimentResult], ExperimentResult]
+        self,
+        seconds: Callable[[ExperimentResult], float],
+        action: Callable[[ExperimentResult], ExperimentResult],
     ) -> None:
-        """Act on every result, `seconds` long each, and save all after it; 0: it is done, or has nothing to be done."""
+        """Act on every result, `seconds` long each, and save all after it; 0: it is done, or has
+        nothing to be done.
+        """
         for place, one in enumerate(self.results):
             needed = seconds(one)
             if needed <= 0:
@@ -157,7 +183,10 @@ class _Progress:
             self.save(self.bench)
 
     def _one(
-        self, one: ExperimentResult, needed: float, action: Callable[[ExperimentResult], ExperimentResult]
+        self,
+        one: ExperimentResult,
+        needed: float,
+        action: Callable[[ExperimentResult], ExperimentResult],
     ) -> ExperimentResult:
         if one.problem is not None or self.stuck:
             return replace(one, problem=one.problem or _STUCK)
@@ -183,10 +212,12 @@ def bench(
     deadline: Deadline | None = None,
     save: Callable[[Bench], None] = lambda found: None,
 ) -> Bench:
-    """Return the results of all chosen experiments; one that fails holds the reason, the others continue.
+    """Return the results of all chosen experiments; one that fails holds the reason, the others
+    continue.
 
-    All launches run alone first: only then pairs are predicted, and only then they run. `progress` is called with the
-    current step, steps done, steps in all. `before`: results that are not measured again. `save`: called after each.
+    All launches run alone first: only then pairs are predicted, and only then they run. `progress`
+    is called with the current step, steps done, steps in all. `before`: results that are not
+    measured again. `save`: called after each.
     """
     results = _all_results(chosen, before, mps=processes is not None)
     begun = Bench(gpu=device.gpu, driver=device.driver, date=date or _now(), results=tuple(results))
@@ -201,7 +232,8 @@ def bench(
     steps.total = sum((alone_s(one) > 0) + (pair_s(one) > 0) for one in results)
     steps.each(alone_s, lambda one: _alone(device, one, plan))
     _share(steps.results)
-    if any(one.problem == TIME_UP for one in steps.results):  # predictions wait for all launches alone
+    # Predictions wait for all launches alone.
+    if any(one.problem == TIME_UP for one in steps.results):
         return steps.bench
     foresight = _Foresight.after(device, steps.bench, predictor)
     steps.results[:] = [foresight.of(one) for one in steps.results]
@@ -210,7 +242,9 @@ def bench(
     def pair(one: ExperimentResult) -> ExperimentResult:
         if one.mode == "mps" and processes is not None:
             tuned, runs = processes.measure(one.experiment, plan)
-            return replace(one, alone=tuned, runs=_against_all(device, one.experiment, tuned, runs, plan))
+            return replace(
+                one, alone=tuned, runs=_against_all(device, one.experiment, tuned, runs, plan)
+            )
         return _paired(device, one, plan)
 
     steps.each(pair_s, pair)
@@ -220,22 +254,30 @@ def bench(
 def _all_results(
     chosen: Sequence[Experiment], before: Sequence[ExperimentResult], *, mps: bool
 ) -> list[ExperimentResult]:
-    """Results to be filled, with what was measured before; those under MPS follow all in streams."""
+    """Results to be filled, with what was measured before; those under MPS follow all in
+    streams.
+    """
     had = {(one.experiment.name, one.mode): one for one in before}
     results = [
         had.get((one.name, "streams")) or ExperimentResult(experiment=one, mode="streams") for one in chosen
     ]  # fmt: skip
     shared = [one for one in chosen if mps and one.shares is not None]
-    return results + [had.get((one.name, "mps")) or ExperimentResult(experiment=one, mode="mps") for one in shared]
+    return results + [
+        had.get((one.name, "mps")) or ExperimentResult(experiment=one, mode="mps") for one in shared
+    ]
 
 
 def _share(results: list[ExperimentResult]) -> None:
-    """Give those under MPS that have not run what was measured alone in streams, which their predictions rest on."""
+    """Give those under MPS that have not run what was measured alone in streams, which their
+    predictions rest on.
+    """
     streams = {one.experiment.name: one for one in results if one.mode == "streams"}
     for place, one in enumerate(results):
         if one.mode == "mps" and not one.runs:
             had = streams[one.experiment.name]
-            results[place] = replace(one, experiment=had.experiment, alone=had.alone, problem=had.problem)
+            results[place] = replace(
+                one, experiment=had.experiment, alone=had.alone, problem=had.problem
+            )
 
 
 def _alone(device: BenchDevice, result: ExperimentResult, plan: BenchPlan) -> ExperimentResult:
@@ -252,23 +294,34 @@ def _alone(device: BenchDevice, result: ExperimentResult, plan: BenchPlan) -> Ex
             experiment = less
 
 
-def _tuned(device: BenchDevice, ready: tuple[LoadedWorkload, ...], plan: BenchPlan) -> tuple[AloneRun, ...]:
-    """All of about the same time: the one of more rounds follows the other, whose rounds are coarser."""
+def _tuned(
+    device: BenchDevice, ready: tuple[LoadedWorkload, ...], plan: BenchPlan
+) -> tuple[AloneRun, ...]:
+    """All of about the same time: the one of more rounds follows the other, whose rounds are
+    coarser.
+    """
     found = [tune(device, one, plan.target_s) for one in ready]
     if len(found) == 2 and abs(found[0].seconds / found[1].seconds - 1.0) > _EQUAL:
         finer = 0 if found[0].rounds > found[1].rounds else 1
         found[finer] = tune(device, ready[finer], found[1 - finer].seconds)
-    return tuple(middle(device, one, had.rounds, runs=plan.runs) for one, had in zip(ready, found, strict=True))
+    return tuple(
+        middle(device, one, had.rounds, runs=plan.runs)
+        for one, had in zip(ready, found, strict=True)
+    )
 
 
 def _paired(device: BenchDevice, result: ExperimentResult, plan: BenchPlan) -> ExperimentResult:
-    """Run alone, one after the other and together; the order rotates between runs, so that no mode is always warm."""
+    """Run alone, one after the other and together; the order rotates between runs, so that no
+    mode is always warm.
+    """
     rounds = tuple(one.rounds for one in result.alone)
     with loaded(device, result.experiment.workloads) as ready:
         first, second = zip(ready, rounds, strict=True)
         limit_s = time_limit(sum(one.seconds for one in result.alone))
         together(device, first, second, limit_s=limit_s)  # warms both streams
-        runs = [_run(device, first, second, limit_s=limit_s, turn=number) for number in range(plan.runs)]
+        runs = [
+            _run(device, first, second, limit_s=limit_s, turn=number) for number in range(plan.runs)
+        ]
     return replace(result, runs=tuple(runs))
 
 
@@ -289,7 +342,9 @@ def _run(
         elif mode == "in turn":
             times[mode] = in_turn(device, [first, second], limit_s=limit_s)
         else:
-            times[mode] = alone(device, *(first if mode == "first" else second), limit_s=limit_s).seconds
+            times[mode] = alone(
+                device, *(first if mode == "first" else second), limit_s=limit_s
+            ).seconds
     assert both is not None
     return ExperimentRun((times["first"], times["second"]), times["in turn"], both)
 
@@ -306,7 +361,10 @@ def _against_all(
         return runs
     with loaded(device, experiment.workloads) as ready:
         free = [
-            [alone(device, one, had.rounds, limit_s=time_limit(plan.target_s)).seconds for _ in runs]
+            [
+                alone(device, one, had.rounds, limit_s=time_limit(plan.target_s)).seconds
+                for _ in runs
+            ]
             for one, had in zip(ready, tuned, strict=True)
         ]
     return tuple(replace(run, alone=times) for run, *times in zip(runs, *free, strict=True))
@@ -326,14 +384,18 @@ class _Foresight:
     def after(cls, device: BenchDevice, begun: Bench, predictor: Predictor) -> _Foresight:
         """Expectations from the launches that ran alone."""
         own = calibrate(begun, lanes=device.lanes).values
-        return cls(device, predictor, references(begun.measured_alone, device.gpu), Calibration(), own)
+        return cls(
+            device, predictor, references(begun.measured_alone, device.gpu), Calibration(), own
+        )
 
     def of(self, result: ExperimentResult) -> ExperimentResult:
         """The result with its expected values; those of a pair that has run stay as they were."""
         if result.problem is not None or len(result.alone) < 2 or result.runs:
             return result
         return replace(
-            result, expected=self._expected(result, self.published), calibrated=self._expected(result, self.own)
+            result,
+            expected=self._expected(result, self.published),
+            calibrated=self._expected(result, self.own),
         )
 
     def _expected(self, result: ExperimentResult, calibration: Calibration) -> ExpectedOutcome:
@@ -351,7 +413,9 @@ class _Foresight:
         )
         sharing = Sharing("mps", experiment.shares) if result.mode == "mps" else Sharing()
         estimate = self.predictor((first, second), self.device.gpu, sharing, calibration)
-        return expected(estimate, (result.alone[0].seconds, result.alone[1].seconds), experiment.compared)
+        return expected(
+            estimate, (result.alone[0].seconds, result.alone[1].seconds), experiment.compared
+        )
 
 
 def _now() -> str:

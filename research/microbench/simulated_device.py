@@ -1,6 +1,8 @@
-"""A simulated GPU that keeps to laws written here, so that what the runner makes of its times can be foretold.
+"""A simulated GPU that keeps to laws written here, so that what the runner makes of its times can
+be foretold.
 
-Streams go on at once; a launch that shares the GPU goes on at the rate that `rate` says. Times carry a little noise.
+Streams go on at once; a launch that shares the GPU goes on at the rate that `rate` says. Times
+carry a little noise.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ L2_COST, L1_COST = 3.0, 5.0
 L2_LAW, L1_LAW = (0.85, 1.4), (0.8, 1.7)  # knee, cliff
 _LANES = Lanes(128, 64)
 CAPACITIES = MappingProxyType({"l2": H100_NVL.l2_bytes or 0.0, "l1": H100_NVL.l1_bytes or 0.0})
-CYCLES = MappingProxyType({"alu": 2.0, "xu": 8.0, "tensor": 8.0, "shared": 4.0})  # of a scheduler, per instruction
+# Of a scheduler, per instruction.
+CYCLES = MappingProxyType({"alu": 2.0, "xu": 8.0, "tensor": 8.0, "shared": 4.0})
 LATENCY = MappingProxyType({"alu": 5.0, "xu": 20.0, "tensor": 33.0, "shared": 30.0})
-COUNTS = MappingProxyType({"alu": 128, "xu": 64, "tensor": 16, "shared": 16})  # instructions of a chain in a round
+# Instructions of a chain in a round.
+COUNTS = MappingProxyType({"alu": 128, "xu": 64, "tensor": 16, "shared": 16})
 
 
 @dataclass(eq=False)
@@ -51,20 +55,28 @@ def utilisation(blocks: float, curvature: float = CURVATURE, slope: float = SLOP
     low, high = 0.0, 1.0
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if middle * (1 + curvature * middle**2) < slope * blocks else (low, middle)
+        low, high = (
+            (middle, high)
+            if middle * (1 + curvature * middle**2) < slope * blocks
+            else (low, middle)
+        )
     return low
 
 
 def stays(filled: float, law: tuple[float, float]) -> float:
-    """Return the share of an array that a cache keeps; `filled`: its size over that of the cache."""
+    """Return the share of an array that a cache keeps; `filled`: its size over that of the
+    cache.
+    """
     knee, cliff = law
     return min(1.0, max(0.0, (cliff - filled) / (cliff - knee)))
 
 
 @dataclass(eq=False)
 class SimulatedGpu:
-    """`fails`: kernels that cannot be launched; `endless`: those that do not end; `beside`: rates of pairs of kernels
-    other than by the laws; `favoured`: share of a launch's time after which its first warp has ended."""
+    """`fails`: kernels that cannot be launched; `endless`: those that do not end; `beside`:
+    rates of pairs of kernels other than by the laws; `favoured`: share of a launch's time after
+    which its first warp has ended.
+    """
 
     gpu: GpuCapacity = H100_NVL
     memory: int = 90_000_000_000
@@ -103,7 +115,9 @@ class SimulatedGpu:
         assert not self.stuck, "to free memory would wait for the kernel that does not end"
         del self.sizes[address]
 
-    def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
+    def launch(
+        self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int
+    ) -> None:
         """Put a launch at the end of a stream."""
         if kernel in self.fails:
             raise LaunchError(f"{kernel}: CUDA_ERROR_INVALID_VALUE")
@@ -111,7 +125,9 @@ class SimulatedGpu:
             self.launched.append(f"{kernel} {stream}")
         seconds = self.alone(kernel, blocks, threads, tuple(arguments))
         seconds *= 1 + self.noise * self.random.uniform(-1, 1)
-        self.streams[stream].append(SimulatedLaunch(kernel, blocks, threads, tuple(arguments), seconds, seconds))
+        self.streams[stream].append(
+            SimulatedLaunch(kernel, blocks, threads, tuple(arguments), seconds, seconds)
+        )
 
     def mark(self, stream: int) -> SimulatedMark:
         """A point at the end of the stream."""
@@ -128,7 +144,11 @@ class SimulatedGpu:
         begin = self.now
         while any(mark.time is None for mark in marks):
             self._reach_marks()
-            running = [stream[0] for stream in self.streams if stream and isinstance(stream[0], SimulatedLaunch)]
+            running = [
+                stream[0]
+                for stream in self.streams
+                if stream and isinstance(stream[0], SimulatedLaunch)
+            ]
             if any(one.kernel in self.endless for one in running) or self.now - begin > limit_s:
                 self.stuck = True
                 raise HangingError(f"a kernel did not end within {limit_s:.0f} s")
@@ -159,7 +179,9 @@ class SimulatedGpu:
                 moved = True
 
     def _go_on(self, running: list[SimulatedLaunch]) -> None:
-        rates = [self.rate(one, [other for other in running if other is not one]) for one in running]
+        rates = [
+            self.rate(one, [other for other in running if other is not one]) for one in running
+        ]
         step = min(one.left / rate for one, rate in zip(running, rates, strict=True) if rate > 0)
         self.now += step
         for one, rate in zip(running, rates, strict=True):
@@ -167,7 +189,9 @@ class SimulatedGpu:
             if one.left <= 1e-15:
                 cycles = round(one.seconds * self.favoured * CLOCK_HZ)
                 self.values[one.arguments[-1]] = cycles, round(cycles / CLOCK_HZ * 1e9)
-                self.streams = [stream[1:] if stream and stream[0] is one else stream for stream in self.streams]
+                self.streams = [
+                    stream[1:] if stream and stream[0] is one else stream for stream in self.streams
+                ]
 
     def alone(self, kernel: str, blocks: int, threads: int, arguments: tuple[int, ...]) -> float:
         """Seconds alone."""
@@ -177,7 +201,13 @@ class SimulatedGpu:
             return rounds * 1e-6
         if kernel.startswith("fmul"):
             chains = int(kernel[-1])
-            return rounds * 64 * max(4.0, chains * warps * 1.02) * (1 + 6 / 64 / chains * 0.5) / CLOCK_HZ
+            return (
+                rounds
+                * 64
+                * max(4.0, chains * warps * 1.02)
+                * (1 + 6 / 64 / chains * 0.5)
+                / CLOCK_HZ
+            )
         if kernel.startswith("dmul"):
             return rounds * 64 * max(8.0, int(kernel[-1]) * warps * 2.0) / CLOCK_HZ
         if kernel == "matmul":
@@ -186,21 +216,32 @@ class SimulatedGpu:
             size = 8.0 * arguments[2]
             if size > 4 * CAPACITIES["l2"]:
                 return rounds * size / self.copied(kernel, blocks)
-            return rounds * size * L2_HIT_S * (1 + (1 - stays(size / CAPACITIES["l2"], L2_LAW)) * (L2_COST - 1))
+            return (
+                rounds
+                * size
+                * L2_HIT_S
+                * (1 + (1 - stays(size / CAPACITIES["l2"], L2_LAW)) * (L2_COST - 1))
+            )
         if kernel in ("sweep_l2", "sweep_l1"):
             cache, law, cost, hit_s = {
                 "sweep_l2": ("l2", L2_LAW, L2_COST, L2_HIT_S), "sweep_l1": ("l1", L1_LAW, L1_COST, L1_HIT_S)
             }[kernel]  # fmt: skip
             size = 4.0 * arguments[2]
             missed = 1 - stays(size / CAPACITIES[cache], law)
-            return rounds * size * (blocks if cache == "l1" else 1) * hit_s * (1 + missed * (cost - 1))
+            return (
+                rounds * size * (blocks if cache == "l1" else 1) * hit_s * (1 + missed * (cost - 1))
+            )
         if kernel == "read_l2":
             return rounds * 4.0 * arguments[2] / (L2_BANDWIDTH * min(1.0, blocks / 2 / sms))
         name, number = kernel.split("_")
         each = CYCLES[name] * (int(number) if name == "shared" else 1)
         count = COUNTS[name] * (1 if name == "shared" else int(number))
         latency = LATENCY[name] * COUNTS[name] / (8 if name == "shared" else 1)
-        return rounds * max(latency, count * each * 4 * warps / (1 if name == "shared" else 4)) / CLOCK_HZ
+        return (
+            rounds
+            * max(latency, count * each * 4 * warps / (1 if name == "shared" else 4))
+            / CLOCK_HZ
+        )
 
     def rate(self, one: SimulatedLaunch, others: list[SimulatedLaunch]) -> float:
         """Of its rate alone."""
@@ -215,9 +256,14 @@ class SimulatedGpu:
         if one.kernel == other.kernel == "copy_1" and 8.0 * one.arguments[2] > 4 * CAPACITIES["l2"]:
             return utilisation(one.blocks + other.blocks) / 2 / utilisation(one.blocks)
         if one.kernel == other.kernel and one.kernel.startswith("sweep"):
-            cache, law, cost = {"sweep_l2": ("l2", L2_LAW, L2_COST), "sweep_l1": ("l1", L1_LAW, L1_COST)}[one.kernel]
+            cache, law, cost = {
+                "sweep_l2": ("l2", L2_LAW, L2_COST),
+                "sweep_l1": ("l1", L1_LAW, L1_COST),
+            }[one.kernel]
             filled = 4.0 * one.arguments[2] / CAPACITIES[cache]
-            return (1 + (1 - stays(filled, law)) * (cost - 1)) / (1 + (1 - stays(2 * filled, law)) * (cost - 1))
+            return (1 + (1 - stays(filled, law)) * (cost - 1)) / (
+                1 + (1 - stays(2 * filled, law)) * (cost - 1)
+            )
         return 1.0
 
     def copied(self, kernel: str, blocks: int) -> float:

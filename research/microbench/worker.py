@@ -1,6 +1,8 @@
-"""One of the processes that share a GPU under MPS: takes orders as lines of JSON, answers each with one.
+"""One of the processes that share a GPU under MPS: takes orders as lines of JSON, answers each with
+one.
 
-Its share of the SMs is in its environment: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, which CUDA reads when it starts.
+Its share of the SMs is in its environment: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, which CUDA reads when
+it starts.
 """
 
 from __future__ import annotations
@@ -23,13 +25,17 @@ Order = dict[str, Any]
 
 
 def serve(device: BenchDevice, orders: TextIO, answers: TextIO) -> None:
-    """Execute the orders until the last line: load a workload, tune it, run it at a time of the monotonic clock."""
+    """Execute the orders until the last line: load a workload, tune it, run it at a time of the
+    monotonic clock.
+    """
     with ExitStack() as stack:
         ready: list[LoadedWorkload] = []
 
         def load(order: Order) -> Order:
             stack.pop_all().close()
-            ready[:] = stack.enter_context(loaded(device, [msgspec.convert(order["workload"], BenchWorkload)]))
+            ready[:] = stack.enter_context(
+                loaded(device, [msgspec.convert(order["workload"], BenchWorkload)])
+            )
             return {}
 
         def tuned(order: Order) -> Order:
@@ -39,8 +45,13 @@ def serve(device: BenchDevice, orders: TextIO, answers: TextIO) -> None:
         def run(order: Order) -> Order:
             begin = order.get("at_s")
             while begin is not None and (left := begin - time.monotonic()) > 0:
-                time.sleep(left if left > 0.002 else 0)  # both processes poll the same clock, closely at the end
-            return {"seconds": alone(device, ready[0], order["rounds"], limit_s=order["limit_s"]).seconds}
+                # Both processes poll the same clock, closely at the end.
+                time.sleep(left if left > 0.002 else 0)
+            return {
+                "seconds": alone(
+                    device, ready[0], order["rounds"], limit_s=order["limit_s"]
+                ).seconds
+            }
 
         actions: dict[str, Callable[[Order], Order]] = {"load": load, "tune": tuned, "run": run}
         for order in _orders(orders):

@@ -18,8 +18,8 @@ _FACTORS = 4  # in memory, of which a kernel takes as many as it needs
 _SHARED_LOADS = 16  # of a thread in a round, as in kernels.cu
 _VECTOR = 4  # floats of 16 bytes
 
-# copy: array to array. sweep, read: an array again and again, by all blocks together, or by each block (sweep_l1).
-# chains: nothing but registers and shared memory
+# copy: array to array. sweep, read: an array again and again, by all blocks together, or by each
+# block (sweep_l1). chains: nothing but registers and shared memory
 WorkloadKind = Literal["sleep", "copy", "sweep", "sweep_l1", "read", "chains", "matmul"]
 Waiting = Literal["arithmetic", "memory", "barriers"]
 
@@ -28,11 +28,12 @@ Waiting = Literal["arithmetic", "memory", "barriers"]
 class BenchKernel:
     """One kernel of kernels.cu, and what a unit of its work needs.
 
-    A unit is an iteration of a warp's loop; of copies, sweeps and reads it is one load of a warp. `issued`: warp
-    instructions, `pipes`: those of a pipeline that count, both as NVRTC 12.9 compiles the kernel for sm_90; other
-    chips differ by a few percent, but for FP64 where few lanes do it. `width`: floats of a thread's access.
-    `wavefronts`: in L1 or shared memory, 128 bytes each. `registers`: of a thread, `shared_bytes`: of a block.
-    `waits`: what its warps wait for. `label`: the resource that it loads.
+    A unit is an iteration of a warp's loop; of copies, sweeps and reads it is one load of a warp.
+    `issued`: warp instructions, `pipes`: those of a pipeline that count, both as NVRTC 12.9
+    compiles the kernel for sm_90; other chips differ by a few percent, but for FP64 where few lanes
+    do it. `width`: floats of a thread's access. `wavefronts`: in L1 or shared memory, 128 bytes
+    each. `registers`: of a thread, `shared_bytes`: of a block. `waits`: what its warps wait for.
+    `label`: the resource that it loads.
     """
 
     kind: WorkloadKind
@@ -54,7 +55,13 @@ _TENSOR_STEPS = 16
 
 
 def _chained(
-    name: str, pipe: str, label: str, registers: Mapping[int, int], *, steps: int = _STEPS, each: int = 1
+    name: str,
+    pipe: str,
+    label: str,
+    registers: Mapping[int, int],
+    *,
+    steps: int = _STEPS,
+    each: int = 1,
 ) -> dict[str, BenchKernel]:
     """Return the kernels of so many independent chains; `each`: instructions of a step."""
     kernels = {}
@@ -72,7 +79,13 @@ def _chained(
 
 
 def _memory(
-    kind: WorkloadKind, label: str, issued: float, registers: int, *, width: int = 1, arrays: int = 1
+    kind: WorkloadKind,
+    label: str,
+    issued: float,
+    registers: int,
+    *,
+    width: int = 1,
+    arrays: int = 1,
 ) -> BenchKernel:
     """Return a kernel whose unit is a load of a warp, with the store of a copy."""
     return BenchKernel(
@@ -124,7 +137,8 @@ KERNELS: Mapping[str, BenchKernel] = MappingProxyType(
             registers=63,
             shared_bytes=9472,
             waits="barriers",
-            # stores of both tiles, and 16 columns that are read: four words of `left` for each, two of `right`
+            # stores of both tiles, and 16 columns that are read: four words of `left` for each, two
+            # of `right`
             wavefronts=8 * 1 + 8 * 1 + 16 * (4 / 4 + 8 / 4),
         ),
     }
@@ -133,7 +147,9 @@ KERNELS: Mapping[str, BenchKernel] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchWorkload:
-    """A kernel with its launch configuration. `floats`: of the array that is copied or read; 0: none is."""
+    """A kernel with its launch configuration. `floats`: of the array that is copied or read; 0:
+    none is.
+    """
 
     kernel: str
     blocks: int
@@ -164,7 +180,9 @@ class BenchWorkload:
 
     @property
     def array_bytes(self) -> tuple[tuple[int, bool], ...]:
-        """(bytes, whether they are doubles) of each array, in the order of the kernel's parameters."""
+        """(bytes, whether they are doubles) of each array, in the order of the kernel's
+        parameters.
+        """
         if self.kind == "sleep":
             return ()
         array = (self.floats * FLOAT, False)
@@ -196,7 +214,13 @@ class BenchWorkload:
         """
         if self.floats:
             return self.loaded_bytes(rounds) / (self.about.width * FLOAT * WARP)
-        return self.blocks * self.threads / WARP * rounds * (MATRIX // DEPTH if self.kind == "matmul" else 1)
+        return (
+            self.blocks
+            * self.threads
+            / WARP
+            * rounds
+            * (MATRIX // DEPTH if self.kind == "matmul" else 1)
+        )
 
     def loaded_bytes(self, rounds: int) -> float:
         """Bytes of the array that all blocks load."""
@@ -204,11 +228,17 @@ class BenchWorkload:
 
     def moved_bytes(self, rounds: int) -> float | None:
         """Bytes read and written; None where it neither copies nor reads an array."""
-        return self.loaded_bytes(rounds) * (2.0 if self.kind == "copy" else 1.0) if self.floats else None
+        return (
+            self.loaded_bytes(rounds) * (2.0 if self.kind == "copy" else 1.0)
+            if self.floats
+            else None
+        )
 
     @property
     def footprint_bytes(self) -> float | None:
-        """Bytes that come back again and again: through L2, or through the L1 of an SM (sweep_l1)."""
+        """Bytes that come back again and again: through L2, or through the L1 of an SM
+        (sweep_l1).
+        """
         return self.floats * FLOAT * (2.0 if self.kind == "copy" else 1.0) if self.floats else None
 
 

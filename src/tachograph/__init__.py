@@ -2,8 +2,8 @@
 
 from tachograph.catalog.version import __version__ as __version__
 
-# Nothing is imported from elsewhere: `python -m tachograph` runs this file while modules may come from the working
-# directory, `typing` and `__future__` too.
+# Nothing is imported from elsewhere: `python -m tachograph` runs this file while modules may come
+# from the working directory, `typing` and `__future__` too.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pandas
@@ -13,18 +13,21 @@ if TYPE_CHECKING:
 
 
 def open(lake: str | None = None, config: str | None = None) -> "OpenLake":  # noqa: A001 as in gzip.open
-    """Return a lake to work with in Python: `lake`, else the one that configuration or environment name.
+    """Return a lake to work with in Python: `lake`, else the one that configuration or environment
+    name.
 
     `config` is the configuration's file, else `$TACHOGRAPH_CONFIG`, else `./tachograph.toml`.
     Errors: ConfigError, LakeError where there is no lake.
     """
-    from tachograph.api.open_lake import open_lake  # only now: it brings what a command's help does not need
+    # Only now: it brings what a command's help does not need.
+    from tachograph.api.open_lake import open_lake
 
     return open_lake(lake, config)
 
 
 def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
-    """Return a table of the lake, such as `lake.jobs()`, as a pandas frame; null is NaN, None or NaT there.
+    """Return a table of the lake, such as `lake.jobs()`, as a pandas frame; null is NaN, None or
+    NaT there.
 
     Errors: UsageError where pandas or pyarrow is not installed: the extra `pandas` brings both.
     """
@@ -34,5 +37,6 @@ def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
         from tachograph.catalog.errors import UsageError
 
         raise UsageError(
-            f"a table becomes a pandas frame by pandas and pyarrow: {absent}", do="pip install 'tachograph[pandas]'"
+            f"a table becomes a pandas frame by pandas and pyarrow: {absent}",
+            do="pip install 'tachograph[pandas]'",
         ) from None

@@ -5,7 +5,9 @@ import sys
 
 
 def _leave_out_working_directory() -> None:
-    """Take no module from the working directory, which `-m` puts before all others; a folder of PYTHONPATH stays."""
+    """Take no module from the working directory, which `-m` puts before all others; a folder of
+    PYTHONPATH stays.
+    """
     try:
         here = os.getcwd()  # noqa: PTH109 as pathlib would be imported from there
     except FileNotFoundError:  # removed: `-m` did not find it either

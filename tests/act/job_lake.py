@@ -13,15 +13,24 @@ _MINUTES = 60
 
 
 def job_lake(folder: Path, job_id: int, *, ended: bool = True, runs: int = 1) -> Lake:
-    """Return the lake, analyzed; the job ended ten minutes ago, and it is the last of so many runs of its name."""
+    """Return the lake, analyzed; the job ended ten minutes ago, and it is the last of so many
+    runs of its name.
+    """
     end = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=10)
     first = end - timedelta(hours=2 * runs)
     lake = Lake.create(str(folder))
-    devices = [{"t": first, "node": NODE, "gpu": gpu, "model": "NVIDIA A100-SXM4-80GB"} for gpu in range(4)]
+    devices = [
+        {"t": first, "node": NODE, "gpu": gpu, "model": "NVIDIA A100-SXM4-80GB"} for gpu in range(4)
+    ]
     fill(lake, {"devices": devices}, chunk="devices", now=end)
     for number in range(runs):
         last = number == runs - 1
-        add_run(lake, job_id - (runs - 1 - number), end - timedelta(hours=2 * (runs - 1 - number)), ended or not last)
+        add_run(
+            lake,
+            job_id - (runs - 1 - number),
+            end - timedelta(hours=2 * (runs - 1 - number)),
+            ended or not last,
+        )
     summarized(lake, now=end + timedelta(minutes=5))
     return lake
 
@@ -29,8 +38,22 @@ def job_lake(folder: Path, job_id: int, *, ended: bool = True, runs: int = 1) ->
 def add_run(lake: Lake, job_id: int, end: datetime, ended: bool = True) -> None:
     """Add a job that ended then, or has not ended."""
     start = end - timedelta(minutes=_MINUTES)
-    facts = {"cluster": "testing", "user": "daemon", "account": "physics", "partition": "gpu", "name": "train"}
-    row = job(str(job_id), start, end if ended else None, **facts, gpus=4, node_list=NODE, timelimit_s=7200.0)
+    facts = {
+        "cluster": "testing",
+        "user": "daemon",
+        "account": "physics",
+        "partition": "gpu",
+        "name": "train",
+    }
+    row = job(
+        str(job_id),
+        start,
+        end if ended else None,
+        **facts,
+        gpus=4,
+        node_list=NODE,
+        timelimit_s=7200.0,
+    )
     samples = [
         {
             "t": start + timedelta(seconds=30 * place),
@@ -43,6 +66,8 @@ def add_run(lake: Lake, job_id: int, end: datetime, ended: bool = True) -> None:
         for place in range(2 * _MINUTES)
         for gpu in range(4)
     ]
-    allocations = held(str(job_id), NODE, range(4), start, end if ended else None, cluster="testing")
+    allocations = held(
+        str(job_id), NODE, range(4), start, end if ended else None, cluster="testing"
+    )
     tables = {"jobs": [row], "allocations": allocations, "gpu_samples": samples}
     fill(lake, tables, chunk=f"job {job_id}", now=end)

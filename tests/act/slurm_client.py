@@ -1,4 +1,6 @@
-"""Commands of Slurm with a configuration of their own: the same cluster, the project's cli_filter.lua beside it."""
+"""Commands of Slurm with a configuration of their own: the same cluster, the project's
+cli_filter.lua beside it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LUA = Path(__file__).resolve().parents[2] / "contrib" / "slurm"
 
 @dataclass(frozen=True, slots=True)
 class SlurmClient:
-    """sbatch, srun and salloc of a host where jobs are submitted. `advice`: the folder of the users' files."""
+    """sbatch, srun and salloc of a host where jobs are submitted. `advice`: the folder of the
+    users' files.
+    """
 
     cluster: SlurmCluster
     folder: Path
@@ -36,7 +40,11 @@ class SlurmClient:
         plain: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a user; `plain`: without the filter."""
-        base = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "HOME": str(self.home(user))}
+        base = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "HOME": str(self.home(user)),
+        }
         conf = {} if plain else {"SLURM_CONF": str(self.folder / "slurm.conf")}
         return subprocess.run(
             words,
@@ -69,14 +77,20 @@ def with_folder(script: Path, target: Path, folder: Path) -> None:
     """Copy a script of Lua with another folder of advice, as a site edits it."""
     lines = script.read_text(encoding="utf-8").splitlines()
     assert sum(line.startswith("local FOLDER = ") for line in lines) == 1
-    edited = [f'local FOLDER = "{folder}"' if line.startswith("local FOLDER = ") else line for line in lines]
+    edited = [
+        f'local FOLDER = "{folder}"' if line.startswith("local FOLDER = ") else line
+        for line in lines
+    ]
     target.write_text("\n".join(edited) + "\n", encoding="utf-8")
 
 
-def slurm_client(cluster: SlurmCluster, folder: Path, *, wait_s: float | None = None) -> SlurmClient:
+def slurm_client(
+    cluster: SlurmCluster, folder: Path, *, wait_s: float | None = None
+) -> SlurmClient:
     """Return a client whose slurm.conf names the filter. Every user must be able to enter `folder`.
 
-    wait_s: so long the filter waits for its file, which on a loaded machine may take longer than the limit as shipped.
+    wait_s: so long the filter waits for its file, which on a loaded machine may take longer than
+    the limit as shipped.
     """
     client = SlurmClient(cluster, folder)
     (folder / "home").mkdir(parents=True)
@@ -90,7 +104,9 @@ def slurm_client(cluster: SlurmCluster, folder: Path, *, wait_s: float | None = 
         script = folder / "cli_filter.lua"
         content = script.read_text(encoding="utf-8")
         assert "local WAIT_S = 0.15 " in content
-        script.write_text(content.replace("local WAIT_S = 0.15 ", f"local WAIT_S = {wait_s} "), encoding="utf-8")
+        script.write_text(
+            content.replace("local WAIT_S = 0.15 ", f"local WAIT_S = {wait_s} "), encoding="utf-8"
+        )
     for path in (folder, folder / "home"):
         path.chmod(0o755)
     return client

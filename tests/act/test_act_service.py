@@ -34,7 +34,9 @@ ENVIRONMENT = {"TACHOGRAPH_COLLECT_STATE": "state"}
 
 
 def test_comments_and_advice_are_steps(tmp_path: Path) -> None:
-    """Both are off, then a dry run, then advice is written and the accounting that is down is one line."""
+    """Both are off, then a dry run, then advice is written and the accounting that is down is
+    one line.
+    """
     lake = job_lake(tmp_path / "lake", 7, runs=4)
     environment = {"TACHOGRAPH_LAKE": lake.location, **ENVIRONMENT}
     assert run_here(["act", "--once"], tmp_path, environment).stdout == "dry run: nothing to do\n"
@@ -47,21 +49,31 @@ def test_comments_and_advice_are_steps(tmp_path: Path) -> None:
     shown = run_here(["act", "--once"], tmp_path, on)
     assert shown.stdout == "dry run: comment: 4 would, advice: 1 would\n"
     assert not advice.exists()
-    acted = run_here(["act", "--once", "--json"], tmp_path, on | {"TACHOGRAPH_ACT_DRY_RUN": "false"})
+    acted = run_here(
+        ["act", "--once", "--json"], tmp_path, on | {"TACHOGRAPH_ACT_DRY_RUN": "false"}
+    )
     assert acted.returncode == 7
     steps = {one["step"]: one for one in json.loads(acted.stdout)["steps"]}
     assert "sacctmgr" in steps["comment"]["problem"]
     assert steps["advice"]["states"] == {"done": 1}
     assert stat.S_ISDIR(advice.stat().st_mode)
-    (last,) = [one for one in read_ledger(tmp_path / "state") if one.kind == "advice" and one.state == "done"]
+    (last,) = [
+        one
+        for one in read_ledger(tmp_path / "state")
+        if one.kind == "advice" and one.state == "done"
+    ]
     assert "written" in last.result
 
 
 def test_refused_files_of_advice_are_a_failure(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     act_options = ActOptions(dry_run=False, advice_folder=str(tmp_path / "advice"))
-    outcomes = iter([WrittenAdvice(1, 0, refused=("ann",)), WrittenAdvice(2, 0), WrittenAdvice(0, 0)])
-    api = ActApi(_no_report, lambda _: next(outcomes), dict, lambda name, accounts: pl.lit(value=False))
+    outcomes = iter(
+        [WrittenAdvice(1, 0, refused=("ann",)), WrittenAdvice(2, 0), WrittenAdvice(0, 0)]
+    )
+    api = ActApi(
+        _no_report, lambda _: next(outcomes), dict, lambda name, accounts: pl.lit(value=False)
+    )
     now = datetime.now(UTC)
     this = ActRound(lake, Configuration(act=act_options), tmp_path / "state", now, api)
     lines = [act_once(this, lambda: now).line for _ in range(3)]
@@ -69,9 +81,13 @@ def test_refused_files_of_advice_are_a_failure(tmp_path: Path) -> None:
 
 
 class Loop:
-    """Rounds of the service in this process; `then(number)` runs after each, until it returns False."""
+    """Rounds of the service in this process; `then(number)` runs after each, until it returns
+    False.
+    """
 
-    def __init__(self, configuration: Configuration, folder: Path, open_lake: Callable[[], Lake]) -> None:
+    def __init__(
+        self, configuration: Configuration, folder: Path, open_lake: Callable[[], Lake]
+    ) -> None:
         self.said: list[str] = []
         self.now = datetime.now(UTC)
         self._configuration, self._folder, self._open = configuration, folder, open_lake
@@ -105,7 +121,9 @@ def _no_advice(lake: Lake) -> WrittenAdvice:
 
 
 def test_everything_is_down_then_up_again(tmp_path: Path) -> None:
-    """No lake, no mail server, no Slurm, no receiver: a line for each, and it goes on; lake and receiver recover."""
+    """No lake, no mail server, no Slurm, no receiver: a line for each, and it goes on; lake and
+    receiver recover.
+    """
     made = job_lake(tmp_path / "elsewhere", 7)
     absent = tmp_path / "lake"
     with webhook_receiver() as receiver:
@@ -120,7 +138,9 @@ def test_everything_is_down_then_up_again(tmp_path: Path) -> None:
         )  # fmt: skip
         loop = Loop(configuration, tmp_path / "state", lambda: Lake.open(str(absent)))
         ended = made.latest(JOBS).get_column("end").item()
-        monday = (ended + timedelta(days=7 - ended.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
+        monday = (ended + timedelta(days=7 - ended.weekday())).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        )
         loop.now = monday + timedelta(hours=8)  # the job ended in the week before
 
         def then(number: int) -> bool:
@@ -161,14 +181,20 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_the_process_is_ready_alive_and_stops(tmp_path: Path, manager: socket.socket, how: signal.Signals) -> None:
-    """Without any lake it is ready all the same, reports each round, and a signal ends it with 0."""
+def test_the_process_is_ready_alive_and_stops(
+    tmp_path: Path, manager: socket.socket, how: signal.Signals
+) -> None:
+    """Without any lake it is ready all the same, reports each round, and a signal ends it with
+    0.
+    """
     environment = {
         **os.environ, "TACHOGRAPH_LAKE": str(tmp_path / "absent"), "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state"),
         "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000",
     }  # fmt: skip
     environment.pop("WATCHDOG_PID", None)
-    with subprocess.Popen([sys.executable, "-m", "tachograph", "act"], env=environment, stderr=subprocess.PIPE) as one:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tachograph", "act"], env=environment, stderr=subprocess.PIPE
+    ) as one:
         try:
             assert manager.recv(4096) == b"READY=1"
             assert manager.recv(4096).startswith(b"WATCHDOG=1\nSTATUS=dry run: lake: ")

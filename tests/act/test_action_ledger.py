@@ -57,7 +57,9 @@ def test_what_was_done_is_not_done_again(tmp_path: Path, clock: Clock) -> None:
     done: list[str] = []
     for _ in range(3):
         with ActionLedger(tmp_path, clock=clock) as ledger:
-            record = ledger.once("digest:2026-W47:ann", "mail", counted(done), target="ann", why="weekly")
+            record = ledger.once(
+                "digest:2026-W47:ann", "mail", counted(done), target="ann", why="weekly"
+            )
             assert (record.state, record.result) == ("done", "sent")
     assert done == ["sent"]
     assert [record.state for record in read_ledger(tmp_path)] == ["begun", "done"]
@@ -80,17 +82,24 @@ def test_a_failure_is_tried_again_later_and_not_for_ever(tmp_path: Path, clock: 
     assert read_ledger(tmp_path)[-1].result == "[Errno 111] Connection refused"
 
 
-def test_a_dry_run_notes_once_what_it_would_do_and_is_no_obstacle_later(tmp_path: Path, clock: Clock) -> None:
+def test_a_dry_run_notes_once_what_it_would_do_and_is_no_obstacle_later(
+    tmp_path: Path, clock: Clock
+) -> None:
     done: list[str] = []
     with ActionLedger(tmp_path, clock=clock) as ledger:
         for _ in range(3):
-            assert ledger.once("cancel:1", "scancel", counted(done), why="hung", dry_run=True).state == "would"
+            assert (
+                ledger.once("cancel:1", "scancel", counted(done), why="hung", dry_run=True).state
+                == "would"
+            )
         assert not done
         assert ledger.once("cancel:1", "scancel", counted(done), why="hung").state == "done"
     assert [record.state for record in read_ledger(tmp_path)] == ["would", "begun", "done"]
 
 
-@pytest.mark.parametrize(("repeatable", "state", "times"), [(False, "unknown", 0), (True, "done", 1)])
+@pytest.mark.parametrize(
+    ("repeatable", "state", "times"), [(False, "unknown", 0), (True, "done", 1)]
+)
 def test_what_was_interrupted_is_done_again_only_where_it_may_be(
     tmp_path: Path, clock: Clock, repeatable: bool, state: str, times: int
 ) -> None:
@@ -118,7 +127,10 @@ def test_a_line_that_was_cut_off_is_removed(tmp_path: Path, clock: Clock, cut: i
 
 
 def test_one_process_has_it_at_a_time(tmp_path: Path, clock: Clock) -> None:
-    with ActionLedger(tmp_path, clock=clock), pytest.raises(LakeError, match="another process acts already"):
+    with (
+        ActionLedger(tmp_path, clock=clock),
+        pytest.raises(LakeError, match="another process acts already"),
+    ):
         ActionLedger(tmp_path, clock=clock)
 
 
@@ -152,10 +164,14 @@ print("whole")
 def test_killed_at_any_moment_nothing_is_done_twice(tmp_path: Path) -> None:
     kills = 0
     for _ in range(60):  # under load fewer kills come in time
-        process = subprocess.Popen([sys.executable, "-c", _MANY, str(tmp_path)], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _MANY, str(tmp_path)], stdout=subprocess.DEVNULL
+        )
         seen = (tmp_path / "sent").stat().st_size if (tmp_path / "sent").exists() else 0
         while process.poll() is None:
-            with_more = (tmp_path / "sent").exists() and (tmp_path / "sent").stat().st_size > seen + 40
+            with_more = (tmp_path / "sent").exists() and (
+                tmp_path / "sent"
+            ).stat().st_size > seen + 40
             if with_more and kills < 8:
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1
@@ -184,7 +200,8 @@ def test_an_index_saves_reading_and_sees_what_others_wrote(tmp_path: Path, clock
     path = tmp_path / LEDGER_FILE
     content = path.read_bytes()
     first = content.splitlines(keepends=True)[0]
-    path.write_bytes(content.replace(b"own-0", b"OWN-0", 1))  # not seen: what was read is not read again
+    # Not seen: what was read is not read again.
+    path.write_bytes(content.replace(b"own-0", b"OWN-0", 1))
     with ActionLedger(tmp_path, clock=clock, index=index) as ledger:
         assert ledger.last("other-2") is not None
         assert ledger.last("own-0") is not None
@@ -226,7 +243,9 @@ def copy_of(folder: Path, target: Path) -> Path:
     return target
 
 
-def test_old_lines_are_archived_and_what_can_be_due_again_stays(tmp_path: Path, two_years: Path, clock: Clock) -> None:
+def test_old_lines_are_archived_and_what_can_be_due_again_stays(
+    tmp_path: Path, two_years: Path, clock: Clock
+) -> None:
     folder = copy_of(two_years, tmp_path / "state")
     before = read_ledger(folder)
     index = LedgerIndex()
@@ -236,10 +255,13 @@ def test_old_lines_are_archived_and_what_can_be_due_again_stays(tmp_path: Path, 
         with pytest.raises(LakeError, match="another process acts already"):
             ActionLedger(folder, clock=clock)  # the new file is locked as well
         ledger.note("new", "mail", "done")
-    assert sorted(path.name for path in folder.iterdir()) == ["actions-before-2026-08-01.jsonl", LEDGER_FILE]
-    assert sorted(read_ledger(folder)[:-1], key=lambda record: (record.t, record.key, record.state)) == sorted(
-        before, key=lambda record: (record.t, record.key, record.state)
-    )
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "actions-before-2026-08-01.jsonl",
+        LEDGER_FILE,
+    ]
+    assert sorted(
+        read_ledger(folder)[:-1], key=lambda record: (record.t, record.key, record.state)
+    ) == sorted(before, key=lambda record: (record.t, record.key, record.state))
     kept = {record.key for record in read_ledger(folder)[-index.lines :]}
     assert kept == {
         *("new", "policy:long", "digest:interrupted"),

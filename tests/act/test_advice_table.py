@@ -65,18 +65,28 @@ def test_a_service_needs_no_more_than_the_right_to_give_files_away(tmp_path: Pat
         "import os; from datetime import UTC, datetime; from pathlib import Path\n"
         "from tachograph.service.act.advice_table import ShownLine, AdviceRow, write_advice\n"
         "os.umask(0o027)\n"
-        "rows = [AdviceRow(user, 'train', '*', (ShownLine('one GPU'),)) for user in ('ann', 'ben')]\n"
+        "rows = [AdviceRow(user, 'train', '*', (ShownLine('one GPU'),)) for user in ('ann', "
+        "'ben')]\n"
         "for _ in range(2):\n"
         f"    made = write_advice(Path({str(tmp_path / 'a')!r}), rows, now=datetime.now(UTC),\n"
         "        user_number={'ann': 60001, 'ben': 60002}.get)\n"
         "assert (made.written, made.refused) == (2, ()), made\n"
     )
-    user = ("--reuid=60003", "--regid=60003", "--clear-groups", "--inh-caps=+chown", "--ambient-caps=+chown")
+    user = (
+        "--reuid=60003",
+        "--regid=60003",
+        "--clear-groups",
+        "--inh-caps=+chown",
+        "--ambient-caps=+chown",
+    )
     command = ["setpriv", *user, sys.executable, "-c"]
     if subprocess.run([*command, "import tachograph"], capture_output=True, timeout=120).returncode:
         pytest.skip("other users cannot run this interpreter")
     subprocess.run([*command, script], check=True, timeout=120)
-    owners = {entry.name: (entry.stat().st_uid, entry.stat().st_mode & 0o777) for entry in (tmp_path / "a").iterdir()}
+    owners = {
+        entry.name: (entry.stat().st_uid, entry.stat().st_mode & 0o777)
+        for entry in (tmp_path / "a").iterdir()
+    }
     assert owners == {"60001": (60001, 0o400), "60002": (60002, 0o400)}
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o711
 
@@ -90,7 +100,9 @@ def test_without_rights_only_the_own_file_is_written(tmp_path: Path) -> None:
     if child == 0:
         os.setgid(60001)
         os.setuid(60001)
-        written = write_advice(tmp_path / "a", [row("ann"), row("ben")], now=NOW, user_number=NUMBERS.get)
+        written = write_advice(
+            tmp_path / "a", [row("ann"), row("ben")], now=NOW, user_number=NUMBERS.get
+        )
         os._exit(0 if (written.written, written.refused) == (1, ("ben",)) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert sorted(entry.name for entry in (tmp_path / "a").iterdir()) == ["60001"]
@@ -152,7 +164,9 @@ def test_any_text_makes_a_whole_file(rows: list[AdviceRow]) -> None:
 
 
 def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
-    content = advice_file([row("me", f"train{number}", "x" * 200) for number in range(1000)], now=NOW)
+    content = advice_file(
+        [row("me", f"train{number}", "x" * 200) for number in range(1000)], now=NOW
+    )
     assert len(content.encode()) <= MOST_BYTES
     assert "\ntrain0\t" in content
     assert "\ntrain999\t" not in content
@@ -174,7 +188,9 @@ def refreshed(lake: Lake, folder: Path, *, days: float = 0.0) -> tuple[WrittenAd
         return read_past_jobs(lake, Configuration(), JobFilter(users=tuple(users)))
 
     site = read_site(lake)
-    made = refresh_advice(folder, lake, past_jobs_of, site, Configuration().advice, as_of=datetime.now(UTC), now=now)
+    made = refresh_advice(
+        folder, lake, past_jobs_of, site, Configuration().advice, as_of=datetime.now(UTC), now=now
+    )
     return made, read
 
 
@@ -189,7 +205,9 @@ def test_rows_are_those_of_jobs_like_the_last(lake: Lake) -> None:
     assert gpus.text.endswith("(4 of 4 runs)")
     for few in (jobs[:2], []):  # not enough runs for advice
         assert rows_of_past_jobs(few, site, options, as_of=now) == []
-    assert rows_of_past_jobs(jobs, site, options, as_of=now + timedelta(days=options.days + 1)) == []
+    assert (
+        rows_of_past_jobs(jobs, site, options, as_of=now + timedelta(days=options.days + 1)) == []
+    )
     numbered = [replace(job, name=f"train_{number}") for number, job in enumerate(jobs * 3)]
     patterns = rows_of_past_jobs(numbered, site, options, as_of=now)
     assert "train_#" in {row.name for row in patterns}

@@ -22,7 +22,14 @@ from servers.alertmanager import alertmanager
 from servers.webhook import WebhookReceiver, webhook_receiver
 from tachograph.catalog.config import ActOptions, Configuration, WebhookOptions, load
 from tachograph.catalog.errors import ConfigError, LakeError
-from tachograph.judge.alerts import ALERT_KINDS, Alert, AlertState, failing_gpus, hung_jobs, nodes_without_samples
+from tachograph.judge.alerts import (
+    ALERT_KINDS,
+    Alert,
+    AlertState,
+    failing_gpus,
+    hung_jobs,
+    nodes_without_samples,
+)
 from tachograph.lake.delta import Lake
 from tachograph.report.alert_message import (
     MOST_LISTED,
@@ -33,7 +40,14 @@ from tachograph.report.alert_message import (
     alert_matrix,
     alert_slack,
 )
-from tachograph.service.act.alerts import BOOK_FILE, HOLD, AlertBook, alert_state, send_alerts, updated
+from tachograph.service.act.alerts import (
+    BOOK_FILE,
+    HOLD,
+    AlertBook,
+    alert_state,
+    send_alerts,
+    updated,
+)
 from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
 from tachograph.service.act.webhooks import Webhook
 
@@ -47,7 +61,9 @@ def receiver() -> Iterator[WebhookReceiver]:
         yield one
 
 
-def samples(*rows: tuple[str, int, datetime, float | None, float | None, float | None]) -> pl.DataFrame:
+def samples(
+    *rows: tuple[str, int, datetime, float | None, float | None, float | None],
+) -> pl.DataFrame:
     names = ("node", "gpu", "t", "xid", "remapped_rows_uncorrectable", "row_remap_failure")
     floats = dict.fromkeys(names[3:], pl.Float64)
     frame = pl.DataFrame(list(rows), names, orient="row", schema_overrides=floats)
@@ -65,10 +81,12 @@ def test_gpus_with_new_faults_and_those_without() -> None:
     before, last = NOW - timedelta(hours=3), NOW - timedelta(minutes=1)
     state = failing_gpus(
         samples(
-            ("a", 0, before, 31.0, 2.0, 0.0), ("a", 0, last, 31.0, 2.0, 0.0),  # old errors: nothing new
+            # Old errors: nothing new.
+            ("a", 0, before, 31.0, 2.0, 0.0), ("a", 0, last, 31.0, 2.0, 0.0),
             ("a", 1, before, None, 2.0, 0.0), ("a", 1, last, None, 5.0, 0.0),
             ("a", 2, before, 0.0, None, None), ("a", 2, last, 79.0, None, None),
-            ("a", 3, before, 0.0, None, None), ("a", 3, last, 31.0, None, None),  # often the program
+            # Often the program.
+            ("a", 3, before, 0.0, None, None), ("a", 3, last, 31.0, None, None),
             ("b", 0, last, None, None, 1.0),
             ("b", 1, last, None, None, None),  # nothing measured
             ("b", 2, NOW - timedelta(hours=2), 0.0, 0.0, 0.0),  # too old to be clear
@@ -100,7 +118,9 @@ def test_nodes_without_samples_and_all_of_them() -> None:
     assert nodes_without_samples({}, None, now=NOW, limit=limit) == AlertState()
 
 
-def _hung(*, gpus: int = 8, minutes: int = 90, age: int = 5, ended: bool = False, verdict: str = "yes") -> AlertState:
+def _hung(
+    *, gpus: int = 8, minutes: int = 90, age: int = 5, ended: bool = False, verdict: str = "yes"
+) -> AlertState:
     as_of = NOW - timedelta(minutes=age)
     jobs = pl.DataFrame(
         {
@@ -137,14 +157,22 @@ def test_of_a_lake(tmp_path: Path) -> None:
         t, works = begin + timedelta(minutes=place), place < 120
         for gpu in range(8):
             fault = {"xid": 79 if gpu == 3 and place > 200 else 0, "remapped_rows_uncorrectable": 0}
-            use = {"gpu_util": 0.9 if works else 0.0, "power_w": 400.0 if works else 60.0, "hbm_used_mib": 4e4}
+            use = {
+                "gpu_util": 0.9 if works else 0.0,
+                "power_w": 400.0 if works else 60.0,
+                "hbm_used_mib": 4e4,
+            }
             rows.append({"t": t, "node": "a", "gpu": gpu, **fault, **use})
         if place < 200:
             rows.append({"t": t, "node": "b", "gpu": 0, "gpu_util": 0.5})
     facts = {"cluster": "c", "user": "ann", "partition": "gpu", "gpus": 8, "node_list": "a"}
     lake = Lake.create(str(tmp_path / "lake"))
     allocations = held("7", "a", range(8), begin, None, cluster="c")
-    tables = {"gpu_samples": rows, "jobs": [job("7", begin, None, **facts)], "allocations": allocations}
+    tables = {
+        "gpu_samples": rows,
+        "jobs": [job("7", begin, None, **facts)],
+        "allocations": allocations,
+    }
     fill(lake, tables, now=NOW)
     state = alert_state(lake, Configuration(), now=NOW)
     assert {alert.code for alert in state.firing} == {"failing_gpu", "node_without_samples"}
@@ -155,7 +183,9 @@ def test_of_a_lake(tmp_path: Path) -> None:
         ("node_without_samples", "b"),
         ("hung_job", "7"),
     ]
-    assert alert_state(Lake.create(str(tmp_path / "empty")), Configuration(), now=NOW) == AlertState()
+    assert (
+        alert_state(Lake.create(str(tmp_path / "empty")), Configuration(), now=NOW) == AlertState()
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- the formats
@@ -189,12 +219,22 @@ def test_matrix_has_text_and_escaped_html() -> None:
     assert (content["msgtype"], content["format"]) == ("m.notice", "org.matrix.custom.html")
     assert "<script>" not in content["formatted_body"]
     assert "&lt;script&gt;" in content["formatted_body"]
-    assert len(msgspec.json.encode(alert_matrix(message(count=5000, sentence="é" * 5000)))) < 65_536  # of an event
+    # Of an event.
+    assert len(msgspec.json.encode(alert_matrix(message(count=5000, sentence="é" * 5000)))) < 65_536
 
 
 def test_json_is_the_contract() -> None:
     shown = alert_json(message(count=2))
-    assert list(shown) == ["version", "id", "status", "code", "severity", "title", "runbook", "alerts"]
+    assert list(shown) == [
+        "version",
+        "id",
+        "status",
+        "code",
+        "severity",
+        "title",
+        "runbook",
+        "alerts",
+    ]
     assert shown["title"] == "GPU with memory or hardware faults (2)"
     assert shown["alerts"][0]["sentence"] == NASTY
     assert shown["alerts"][0]["url"] is None
@@ -207,9 +247,13 @@ def test_json_is_the_contract() -> None:
 class Round:
     """Rounds of alerts, of states that the test gives."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *webhooks: WebhookOptions) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, *webhooks: WebhookOptions
+    ) -> None:
         self.folder, self.now, self.state = folder, NOW, AlertState()
-        self.configuration = Configuration(act=ActOptions(dry_run=False, alert=True), webhook=webhooks)
+        self.configuration = Configuration(
+            act=ActOptions(dry_run=False, alert=True), webhook=webhooks
+        )
         monkeypatch.setattr("tachograph.service.act.alerts.alert_state", self._look)
 
     def _look(self, lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
@@ -220,7 +264,9 @@ class Round:
     def __call__(self, minutes: float = 5) -> list[ActionRecord]:
         self.now += timedelta(minutes=minutes)
         with ActionLedger(self.folder, clock=lambda: self.now) as ledger:
-            return send_alerts(ledger, Lake("unused"), self.configuration, folder=self.folder, now=self.now)
+            return send_alerts(
+                ledger, Lake("unused"), self.configuration, folder=self.folder, now=self.now
+            )
 
     def fires(self, *names: str, code: str = "failing_gpu") -> None:
         self.state = AlertState(tuple(Alert(code, name, f"{name} fails.") for name in names))
@@ -247,7 +293,8 @@ def test_grouped_sent_once_and_resolved(
     assert len(receiver.received) == 2  # not over before HOLD
     rounds(HOLD.total_seconds() / 60)
     assert [
-        (one.content["status"], [alert["target"] for alert in one.content["alerts"]]) for one in receiver.received
+        (one.content["status"], [alert["target"] for alert in one.content["alerts"]])
+        for one in receiver.received
     ] == [("firing", ["x", "y"]), ("firing", ["z"]), ("resolved", ["x"])]
     ids = {one.headers["idempotency-key"] for one in receiver.received}
     assert len(ids) == 3
@@ -262,7 +309,9 @@ def test_a_receiver_that_is_down_gets_everything_in_order_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
 ) -> None:
     with webhook_receiver() as other:
-        rounds = Round(tmp_path, monkeypatch, of(receiver), msgspec.structs.replace(of(other), name="other"))
+        rounds = Round(
+            tmp_path, monkeypatch, of(receiver), msgspec.structs.replace(of(other), name="other")
+        )
         receiver.status = 500
         receiver.answer = b"\x1b[2Jinternal"
         rounds.fires("x")
@@ -276,8 +325,13 @@ def test_a_receiver_that_is_down_gets_everything_in_order_later(
         receiver.status = 200
         receiver.received.clear()
         rounds(60)
-        assert [[alert["target"] for alert in one.content["alerts"]] for one in receiver.received] == [["x"], ["y"]]
-        assert [[alert["target"] for alert in one.content["alerts"]] for one in other.received] == [["x"], ["y"]]
+        assert [
+            [alert["target"] for alert in one.content["alerts"]] for one in receiver.received
+        ] == [["x"], ["y"]]
+        assert [[alert["target"] for alert in one.content["alerts"]] for one in other.received] == [
+            ["x"],
+            ["y"],
+        ]
         assert rounds() == []
 
 
@@ -320,7 +374,9 @@ def test_a_dry_run_sends_nothing_and_what_still_holds_is_sent_when_it_ends(
 ) -> None:
     rounds = Round(tmp_path, monkeypatch, of(receiver))
     live = rounds.configuration
-    rounds.configuration = msgspec.structs.replace(live, act=msgspec.structs.replace(live.act, dry_run=True))
+    rounds.configuration = msgspec.structs.replace(
+        live, act=msgspec.structs.replace(live.act, dry_run=True)
+    )
     rounds.fires("x")
     assert [record.state for record in rounds()] == ["would"]
     assert rounds() == []
@@ -362,7 +418,9 @@ def test_matrix_puts_with_the_same_transaction(
     token.write_text("secret-token\n")
     token.chmod(0o600)
     receiver.answer = b'{"event_id": "$abc"}'
-    options = WebhookOptions("ops", "matrix", receiver.url + "/", token_file=str(token), room="!r/x:example.org")
+    options = WebhookOptions(
+        "ops", "matrix", receiver.url + "/", token_file=str(token), room="!r/x:example.org"
+    )
     rounds = Round(tmp_path, monkeypatch, options)
     rounds.fires("x")
     receiver.status = 429
@@ -371,10 +429,14 @@ def test_matrix_puts_with_the_same_transaction(
     made = rounds(20)
     first, second = receiver.received
     assert first.path == second.path
-    assert first.path.startswith("/_matrix/client/v3/rooms/%21r%2Fx%3Aexample.org/send/m.room.message/")
+    assert first.path.startswith(
+        "/_matrix/client/v3/rooms/%21r%2Fx%3Aexample.org/send/m.room.message/"
+    )
     assert (first.method, first.headers["authorization"]) == ("PUT", "Bearer secret-token")
     assert made[0].result == "event $abc"
-    assert "secret-token" not in (tmp_path / "actions.jsonl").read_text() + repr(Webhook.of(options))
+    assert "secret-token" not in (tmp_path / "actions.jsonl").read_text() + repr(
+        Webhook.of(options)
+    )
 
 
 _KILLED = """
@@ -461,7 +523,9 @@ def test_the_configuration_is_checked_without_showing_secrets(tmp_path: Path) ->
         load(str(file))
 
 
-def test_a_damaged_book_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver) -> None:
+def test_a_damaged_book_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
+) -> None:
     rounds = Round(tmp_path, monkeypatch, of(receiver))
     (tmp_path / BOOK_FILE).write_text("{")
     with pytest.raises(LakeError, match="damaged"):
@@ -473,7 +537,9 @@ def test_a_damaged_book_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_the_real_alertmanager_fires_and_resolves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_alertmanager_fires_and_resolves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with alertmanager(tmp_path) as url:
         rounds = Round(tmp_path, monkeypatch, WebhookOptions("ops", "alertmanager", url))
         rounds.now = datetime.now(UTC) - timedelta(minutes=15)
@@ -494,7 +560,9 @@ def test_the_real_alertmanager_fires_and_resolves(tmp_path: Path, monkeypatch: p
         assert next(one for one in active() if one["labels"]["target"] == "x")["endsAt"] > ends
         rounds.is_over("x", NASTY)
         book = msgspec.json.decode((tmp_path / BOOK_FILE).read_bytes(), type=AlertBook)
-        seen = tuple(msgspec.structs.replace(each, last_seen=rounds.now - HOLD) for each in book.incidents)
+        seen = tuple(
+            msgspec.structs.replace(each, last_seen=rounds.now - HOLD) for each in book.incidents
+        )
         (tmp_path / BOOK_FILE).write_bytes(msgspec.json.encode(AlertBook(seen)))
         assert [record.state for record in rounds(4)] == ["done"]
         assert active() == []
@@ -502,5 +570,8 @@ def test_the_real_alertmanager_fires_and_resolves(tmp_path: Path, monkeypatch: p
 
 def test_alertmanager_gets_open_alerts_with_an_end(receiver: WebhookReceiver) -> None:
     (posted,) = alert_manager(message().incidents, until=NOW + timedelta(minutes=20))
-    assert (posted["startsAt"], posted["endsAt"]) == ("2026-11-23T09:00:00+00:00", "2026-11-23T09:20:00+00:00")
+    assert (posted["startsAt"], posted["endsAt"]) == (
+        "2026-11-23T09:00:00+00:00",
+        "2026-11-23T09:20:00+00:00",
+    )
     assert all(isinstance(value, str) for value in posted["labels"].values())

@@ -1,4 +1,6 @@
-"""Weekly digests: their content, to whom they are sent, and that each is sent once, also where it is killed."""
+"""Weekly digests: their content, to whom they are sent, and that each is sent once, also where
+it is killed.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,21 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
         [("ann", 1, BEGIN), ("bob", 4, BEGIN), ("cid", 1, BEGIN - timedelta(weeks=1))], 1
     ):
         node, end = f"gpu{number:02}", begin + timedelta(hours=6)
-        facts = {"cluster": "testing", "user": user, "account": "physics", "partition": "gpu", "name": NASTY}
-        rows.append(job(str(number), begin, end, **facts, gpus=4, node_list=node, timelimit_s=30000.0))
+        facts = {
+            "cluster": "testing",
+            "user": user,
+            "account": "physics",
+            "partition": "gpu",
+            "name": NASTY,
+        }
+        rows.append(
+            job(str(number), begin, end, **facts, gpus=4, node_list=node, timelimit_s=30000.0)
+        )
         allocations += held(str(number), node, range(4), begin, end, cluster="testing")
-        devices += [{"t": begin, "node": node, "gpu": gpu, "model": "NVIDIA A100-SXM4-80GB"} for gpu in range(4)]
+        devices += [
+            {"t": begin, "node": node, "gpu": gpu, "model": "NVIDIA A100-SXM4-80GB"}
+            for gpu in range(4)
+        ]
         samples += [
             {
                 "t": begin + timedelta(minutes=place),
@@ -61,7 +74,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
             for place in range(361)
             for gpu in range(4)
         ]
-    fill(lake, {"jobs": rows, "allocations": allocations, "gpu_samples": samples, "devices": devices}, now=NOW)
+    fill(
+        lake,
+        {"jobs": rows, "allocations": allocations, "gpu_samples": samples, "devices": devices},
+        now=NOW,
+    )
     summarized(lake, now=NOW)
     return lake
 
@@ -73,18 +90,27 @@ def sink() -> Iterator[MailSink]:
 
 
 def configured(port: int, *, dry_run: bool = False) -> Configuration:
-    mail = MailOptions(f"127.0.0.1:{port}", "none", sender="gpu@example.org", address="{user}@example.org")
+    mail = MailOptions(
+        f"127.0.0.1:{port}", "none", sender="gpu@example.org", address="{user}@example.org"
+    )
     return Configuration(mail=mail, act=ActOptions(dry_run=dry_run, digest=("users",)))
 
 
-def sent(lake: Lake, folder: Path, configuration: Configuration, now: datetime = NOW) -> list[ActionRecord]:
+def sent(
+    lake: Lake, folder: Path, configuration: Configuration, now: datetime = NOW
+) -> list[ActionRecord]:
     with ActionLedger(folder, clock=clock) as ledger:
         return send_digests(ledger, lake, configuration, folder=folder, now=now)
 
 
 def test_one_thing_to_change_with_its_hours(lake: Lake) -> None:
     ann, bob = user_digests(lake, Configuration(), WEEK)
-    assert (ann.user, ann.jobs, ann.change is not None, ann.is_worth_sending) == ("ann", 1, True, True)
+    assert (ann.user, ann.jobs, ann.change is not None, ann.is_worth_sending) == (
+        "ann",
+        1,
+        True,
+        True,
+    )
     assert ann.change is not None
     assert ann.change.gpu_hours == pytest.approx(18.0, rel=0.02)
     assert ann.lost == pytest.approx(18.0, rel=0.02)
@@ -121,7 +147,11 @@ def test_each_is_sent_once_to_its_user_alone(lake: Lake, tmp_path: Path, sink: M
     assert message.get_content_type() == "multipart/alternative"
     assert [part.get_content_type() for part in message.walk()][1:] == ["text/plain", "text/html"]
     done = read_ledger(tmp_path)[-1]
-    assert (done.key, done.state, done.result) == ("digest:2026-W47:ann", "done", message["Message-ID"])
+    assert (done.key, done.state, done.result) == (
+        "digest:2026-W47:ann",
+        "done",
+        message["Message-ID"],
+    )
 
 
 def test_a_dry_run_sends_nothing(lake: Lake, tmp_path: Path, sink: MailSink) -> None:
@@ -141,7 +171,9 @@ def test_who_opted_out_gets_none(lake: Lake, tmp_path: Path, sink: MailSink) -> 
     assert sink.messages == []
 
 
-def test_a_server_that_is_down_uses_up_no_attempt(lake: Lake, tmp_path: Path, sink: MailSink) -> None:
+def test_a_server_that_is_down_uses_up_no_attempt(
+    lake: Lake, tmp_path: Path, sink: MailSink
+) -> None:
     for _ in range(7):
         with pytest.raises(ExportError, match="no connection"):
             sent(lake, tmp_path, configured(1))
@@ -165,7 +197,9 @@ def test_not_before_day_and_hour() -> None:
         ("[::1]:26", "none", ("::1", 26)),
     ],
 )
-def test_a_port_stands_behind_the_host(host: str, tls: Literal["starttls", "tls", "none"], place: object) -> None:
+def test_a_port_stands_behind_the_host(
+    host: str, tls: Literal["starttls", "tls", "none"], place: object
+) -> None:
     mailer = Mailer.of(MailOptions(host, tls, sender="a@b"))
     assert (mailer.host, mailer.port) == place
 
@@ -175,7 +209,10 @@ def test_headers_cannot_be_injected() -> None:
     message = mailer.message(Mail("ann@example.org", NASTY * 9, "text"), "key")
     assert message["Bcc"] is None
     assert b"\nBcc" not in message.as_bytes()
-    assert message["Message-ID"] == mailer.message(Mail("ann@example.org", "", ""), "key")["Message-ID"]
+    assert (
+        message["Message-ID"]
+        == mailer.message(Mail("ann@example.org", "", ""), "key")["Message-ID"]
+    )
     for user in ("ann\nBcc: eve", "ann, eve@example.org", "", "ann eve"):
         with pytest.raises(ExportError, match="no address"):
             mailer.address(user)
@@ -221,7 +258,9 @@ with ActionLedger(Path(sys.argv[2]), clock=lambda: now) as ledger:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_around_the_sending_no_digest_comes_twice(lake: Lake, tmp_path: Path, sink: MailSink, when: str) -> None:
+def test_killed_around_the_sending_no_digest_comes_twice(
+    lake: Lake, tmp_path: Path, sink: MailSink, when: str
+) -> None:
     file = tmp_path / "tachograph.toml"
     file.write_text(
         f'[mail]\nhost = "127.0.0.1:{sink.port}"\ntls = "none"\nsender = "gpu@example.org"\n'
@@ -240,7 +279,10 @@ def test_killed_around_the_sending_no_digest_comes_twice(lake: Lake, tmp_path: P
 
 def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
     """The commands: a dry run by default, `--ledger`, a step that fails, the status file."""
-    environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state")}
+    environment = {
+        "TACHOGRAPH_LAKE": lake.location,
+        "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state"),
+    }
     off = run_here(["act", "--once"], tmp_path, environment)
     assert (off.returncode, off.stdout) == (0, "dry run: nothing to do\n")
     status = json.loads((tmp_path / "state" / "act-status.json").read_text())
@@ -256,17 +298,28 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_digest_shows_and_opts_out(lake: Lake, tmp_path: Path) -> None:
-    environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state")}
+    environment = {
+        "TACHOGRAPH_LAKE": lake.location,
+        "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state"),
+    }
     shown = run_here(["act", "digest", "--as-of", "2026-11-23"], tmp_path, environment)
     assert shown.stdout.splitlines()[-1] == "2026-W47: 1 digest of 2 users"
     one = run_here(
-        ["act", "digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"], tmp_path, environment
+        ["act", "digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"],
+        tmp_path,
+        environment,
     )
     assert "One thing to change" in one.stdout
     assert "<h2" in (tmp_path / "a.html").read_text()
     absent = run_here(["act", "digest", "eve", "--as-of", "2026-11-23"], tmp_path, environment)
     assert absent.returncode == 6
-    assert run_here(["act", "digest", "--opt-out", "ann"], tmp_path, environment).stdout == "ann gets no digests\n"
+    assert (
+        run_here(["act", "digest", "--opt-out", "ann"], tmp_path, environment).stdout
+        == "ann gets no digests\n"
+    )
     assert (tmp_path / "state" / OPT_OUT_FILE).read_text() == "ann\n"
-    assert run_here(["act", "digest", "--opt-in", "ann"], tmp_path, environment).stdout == "ann gets digests\n"
+    assert (
+        run_here(["act", "digest", "--opt-in", "ann"], tmp_path, environment).stdout
+        == "ann gets digests\n"
+    )
     assert (tmp_path / "state" / OPT_OUT_FILE).read_text() == ""

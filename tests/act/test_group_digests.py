@@ -29,23 +29,43 @@ from tachograph.service.act.ledger import ActionLedger, ActionRecord
 
 WEEK = date(2026, 11, 16)
 NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
-MANAGERS = {"max": frozenset({"physics"}), "mia": frozenset({"empty"}), "ann": frozenset({"chemistry"})}
+MANAGERS = {
+    "max": frozenset({"physics"}),
+    "mia": frozenset({"empty"}),
+    "ann": frozenset({"chemistry"}),
+}
 NASTY = "<b>z</b>\u202e"
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """ann and NASTY in physics used one of four GPUs, bob in chemistry all four; one of his GPUs fell off the bus."""
+    """ann and NASTY in physics used one of four GPUs, bob in chemistry all four; one of his GPUs
+    fell off the bus.
+    """
     lake = Lake.create(str(tmp_path_factory.mktemp("groups") / "lake"))
     rows, allocations, samples = [], [], []
     begin = datetime(2026, 11, 17, 8, tzinfo=UTC)
     for number, (user, account, busy, weeks) in enumerate(
-        [("ann", "physics", 1, 0), (NASTY, "physics", 1, 0), ("bob", "chemistry", 4, 0), ("ann", "physics", 4, 1)], 1
+        [
+            ("ann", "physics", 1, 0),
+            (NASTY, "physics", 1, 0),
+            ("bob", "chemistry", 4, 0),
+            ("ann", "physics", 4, 1),
+        ],
+        1,
     ):
         node, start = f"gpu{number:02}", begin - timedelta(weeks=weeks)
         end = start + timedelta(hours=6)
-        facts = {"cluster": "testing", "user": user, "account": account, "partition": "gpu", "name": "train"}
-        rows.append(job(str(number), start, end, **facts, gpus=4, node_list=node, timelimit_s=30000.0))
+        facts = {
+            "cluster": "testing",
+            "user": user,
+            "account": account,
+            "partition": "gpu",
+            "name": "train",
+        }
+        rows.append(
+            job(str(number), start, end, **facts, gpus=4, node_list=node, timelimit_s=30000.0)
+        )
         allocations += held(str(number), node, range(4), start, end, cluster="testing")
         samples += [
             {
@@ -67,7 +87,9 @@ def digests(lake: Lake) -> dict[str, GroupDigest]:
 
 
 def configured(port: int = 1, *, dry_run: bool = True) -> Configuration:
-    mail = MailOptions(f"127.0.0.1:{port}", "none", sender="gpu@example.org", address="{user}@example.org")
+    mail = MailOptions(
+        f"127.0.0.1:{port}", "none", sender="gpu@example.org", address="{user}@example.org"
+    )
     staff = ("a@example.org", "b@example.org")
     act = ActOptions(dry_run=dry_run, digest=("managers", "staff"), digest_staff=staff)
     return Configuration(mail=mail, act=act)
@@ -76,7 +98,13 @@ def configured(port: int = 1, *, dry_run: bool = True) -> Configuration:
 def sent(lake: Lake, folder: Path, configuration: Configuration) -> list[ActionRecord]:
     with ActionLedger(folder, clock=lambda: NOW) as ledger:
         return send_group_digests(
-            ledger, lake, configuration, folder=folder, now=NOW, managers=lambda: MANAGERS, visible=visible_to
+            ledger,
+            lake,
+            configuration,
+            folder=folder,
+            now=NOW,
+            managers=lambda: MANAGERS,
+            visible=visible_to,
         )
 
 
@@ -121,10 +149,17 @@ def test_each_is_sent_once(lake: Lake, tmp_path: Path, sink: MailSink) -> None:
     for _ in range(3):
         made = sent(lake, tmp_path, configuration)
     assert made == []
-    assert sorted(message["To"] for message in sink.messages) == ["a@example.org", "b@example.org", "max@example.org"]
+    assert sorted(message["To"] for message in sink.messages) == [
+        "a@example.org",
+        "b@example.org",
+        "max@example.org",
+    ]
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / OPT_OUT_FILE).write_text("max\n")
-    assert [record.target for record in sent(lake, tmp_path / "b", configured())] == ["a@example.org", "b@example.org"]
+    assert [record.target for record in sent(lake, tmp_path / "b", configured())] == [
+        "a@example.org",
+        "b@example.org",
+    ]
 
 
 def test_a_dry_run_and_wrong_addresses(lake: Lake, tmp_path: Path) -> None:
@@ -137,7 +172,9 @@ def test_a_dry_run_and_wrong_addresses(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_the_same_visibility_as_on_pages() -> None:
-    jobs = pl.DataFrame({"user": ["max", "ann", "bob", None], "account": ["other", "physics", "chemistry", None]})
+    jobs = pl.DataFrame(
+        {"user": ["max", "ann", "bob", None], "account": ["other", "physics", "chemistry", None]}
+    )
     seen = jobs.filter(visible_to("max", frozenset({"physics"})))
     assert seen.get_column("user").to_list() == ["max", "ann"]
 
@@ -147,13 +184,25 @@ def test_the_command_shows_them(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "tachograph.toml").write_text('[serve]\nmanagers = "managers"\n')
     environment = {"TACHOGRAPH_LAKE": lake.location}
     at = ["--as-of", "2026-11-23"]
-    assert "Sick GPUs" in run_here(["act", "digest", "--staff", *at, "--html", "s.html"], tmp_path, environment).stdout
+    assert (
+        "Sick GPUs"
+        in run_here(
+            ["act", "digest", "--staff", *at, "--html", "s.html"], tmp_path, environment
+        ).stdout
+    )
     assert "gpu03" in (tmp_path / "s.html").read_text()
     shown = run_here(["act", "digest", "--manager", "max", "--json", *at], tmp_path, environment)
     assert json.loads(shown.stdout)["accounts"] == ["physics"]
-    assert run_here(["act", "digest", "--manager", "eve", *at], tmp_path, environment).returncode == 6
+    assert (
+        run_here(["act", "digest", "--manager", "eve", *at], tmp_path, environment).returncode == 6
+    )
     assert run_here(["act", "digest", "ann", "--staff", *at], tmp_path, environment).returncode == 2
-    assert run_here(["act", "digest", "--staff", "--as-of", "2020-01-01"], tmp_path, environment).returncode == 6
+    assert (
+        run_here(
+            ["act", "digest", "--staff", "--as-of", "2020-01-01"], tmp_path, environment
+        ).returncode
+        == 6
+    )
 
 
 _KILLED = """

@@ -1,4 +1,6 @@
-"""seff and the comment of a job: the numbers of the report, nothing that was not measured, and a limited length."""
+"""seff and the comment of a job: the numbers of the report, nothing that was not measured, and a
+limited length.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,19 @@ def test_seff_shows_the_numbers_of_the_report(one_of_eight: JobReport) -> None:
     assert values["Energy"] == one_of_eight.energy
     assert one_of_eight.headline in lines
     (busy,) = [line for line in lines if "78 %" in line]
-    assert busy.split() == ["nid000025", "GPU", "2", "78", "%", "82", "%", "59.9", "80.0", "177", "2.10"]
+    assert busy.split() == [
+        "nid000025",
+        "GPU",
+        "2",
+        "78",
+        "%",
+        "82",
+        "%",
+        "59.9",
+        "80.0",
+        "177",
+        "2.10",
+    ]
 
 
 def test_brief_is_verdict_next_time_and_link(one_of_eight: JobReport) -> None:
@@ -76,14 +90,20 @@ def test_the_comment_is_that_of_jobstats(one_of_eight: JobReport) -> None:
     node = summary["nodes"]["nid000025"]
     assert node["gpu_utilization"]["2"] == 77.8
     assert node["gpu_total_memory"]["2"] == 80 * 2**30
-    row = next(gpu for gpu in job_json(one_of_eight)["per_gpu"] if (gpu["node"], gpu["gpu"]) == ("nid000025", 2))
+    row = next(
+        gpu
+        for gpu in job_json(one_of_eight)["per_gpu"]
+        if (gpu["node"], gpu["gpu"]) == ("nid000025", 2)
+    )
     assert node["gpu_used_memory"]["2"] == round(row["hbm_used_mib_max"] * 2**20)
     assert summary["tachograph"]["findings"] == ["one_gpu_of_many"]
 
 
 def test_every_job_of_the_demo_has_both(demo: Path) -> None:
     lake = Lake.open(str(demo / "lake"))
-    for row in read_summaries(lake, ("job_key", "attribution", "nodes")).gather_every(30).to_dicts():
+    for row in (
+        read_summaries(lake, ("job_key", "attribution", "nodes")).gather_every(30).to_dicts()
+    ):
         report = report_of(lake, row["job_key"])
         summary = comment_json(report)
         assert "null" not in json.dumps(summary)
@@ -110,7 +130,8 @@ def test_what_was_not_recorded_is_named_or_left_out(tmp_path: Path) -> None:
 def test_a_long_comment_loses_its_nodes() -> None:
     values = random.Random(1)
     nodes = {
-        f"node{number}": {"gpu_utilization": {str(gpu): values.random() for gpu in range(8)}} for number in range(900)
+        f"node{number}": {"gpu_utilization": {str(gpu): values.random() for gpu in range(8)}}
+        for number in range(900)
     }
     summary: Mapping[str, Any] = {"nodes": nodes, "gpus": 7200, "tachograph": {"v": 1}}
     for small_letters in (False, True):
@@ -126,7 +147,9 @@ def test_small_letters_are_enough() -> None:
     assert read_comment(comment) == {"nodes": {}, "gpus": 1}
 
 
-@given(st.one_of(st.text(), st.text().map("JS1:".__add__), st.text("abcd234567").map("js32:".__add__)))
+@given(
+    st.one_of(st.text(), st.text().map("JS1:".__add__), st.text("abcd234567").map("js32:".__add__))
+)
 def test_any_comment_can_be_read(comment: str) -> None:
     assert read_comment(comment) is None
 
@@ -162,13 +185,19 @@ def test_an_analysis_writes_the_files_of_advice(tmp_path: Path) -> None:
     assert run_here(["analyze", "--threads", "1"], tmp_path, environment).returncode == 0
     assert not folder.exists()  # off, unless it is switched on
     done = run_here(
-        ["analyze", "--threads", "1"], tmp_path, environment | {"TACHOGRAPH_ACT_ADVICE_FOLDER": str(folder)}
+        ["analyze", "--threads", "1"],
+        tmp_path,
+        environment | {"TACHOGRAPH_ACT_ADVICE_FOLDER": str(folder)},
     )
     assert done.returncode == 0
     if os.geteuid() == 0:
         assert "\t--gpus=1: 1 of 4: " in (folder / "1").read_text()
     (tmp_path / "file").touch()
-    wrong = run_here(["analyze"], tmp_path, environment | {"TACHOGRAPH_ACT_ADVICE_FOLDER": str(tmp_path / "file")})
+    wrong = run_here(
+        ["analyze"],
+        tmp_path,
+        environment | {"TACHOGRAPH_ACT_ADVICE_FOLDER": str(tmp_path / "file")},
+    )
     assert wrong.returncode == 0  # the analysis stands
     assert "no advice for sbatch" in wrong.stderr
 
@@ -188,8 +217,12 @@ def test_where_every_job_fails_a_round_ends_early(tmp_path: Path) -> None:
         assert [record.state for record in made] == ["failed"] * MOST_FAILURES
         later = comment_jobs(ledger, jobs, lambda _: report, down, dry_run=False)
         assert [record.target for record in later] == ["job 4", "job 5", "job 6"]
-        would = comment_jobs(ledger, jobs[6:], lambda _: report, AdminComments(("/nowhere",)), dry_run=True)
+        would = comment_jobs(
+            ledger, jobs[6:], lambda _: report, AdminComments(("/nowhere",)), dry_run=True
+        )
         assert [record.state for record in would] == ["would"] * 4
         with pytest.raises(InputError, match="cannot be run"):
-            comment_jobs(ledger, jobs[6:], lambda _: report, AdminComments(("/nowhere",)), dry_run=False)
+            comment_jobs(
+                ledger, jobs[6:], lambda _: report, AdminComments(("/nowhere",)), dry_run=False
+            )
     assert sum(record.state == "begun" for record in read_ledger(tmp_path / "state")) == 6

@@ -1,4 +1,6 @@
-"""Mail over TLS with a login: what is trusted, what is refused, and that no secret goes over an open line."""
+"""Mail over TLS with a login: what is trusted, what is refused, and that no secret goes over an
+open line.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,22 @@ class Site:
     folder: Path
     authority: trustme.CA
 
-    def context(self, name: str = "127.0.0.1", authority: trustme.CA | None = None) -> ssl.SSLContext:
+    def context(
+        self, name: str = "127.0.0.1", authority: trustme.CA | None = None
+    ) -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         (authority or self.authority).issue_cert(name).configure_cert(made)
         return made
 
-    def mailer(self, port: int, tls: Literal["starttls", "tls"], password: str = PASSWORD) -> Mailer:
+    def mailer(
+        self, port: int, tls: Literal["starttls", "tls"], password: str = PASSWORD
+    ) -> Mailer:
         file = self.folder / "password"
         file.write_text(f"{password}\n")
         file.chmod(0o600)
-        options = MailOptions(f"127.0.0.1:{port}", tls, user="gpu", password_file=str(file), sender="gpu@example.org")
+        options = MailOptions(
+            f"127.0.0.1:{port}", tls, user="gpu", password_file=str(file), sender="gpu@example.org"
+        )
         return Mailer.of(options)
 
 
@@ -56,7 +64,9 @@ def test_mail_comes_encrypted_after_a_login(site: Site, tls: Literal["starttls",
         (message,) = sink.messages
         assert message["To"] == "ann@example.org"
         secret = [
-            (encrypted, line) for encrypted, line in sink.commands if line.upper().startswith(("AUTH", "MAIL", "RCPT"))
+            (encrypted, line)
+            for encrypted, line in sink.commands
+            if line.upper().startswith(("AUTH", "MAIL", "RCPT"))
         ]
         assert len(secret) == 3
         assert all(encrypted for encrypted, _ in secret)
@@ -67,10 +77,16 @@ def test_mail_comes_encrypted_after_a_login(site: Site, tls: Literal["starttls",
 def test_a_wrong_certificate_is_refused_before_the_login(
     site: Site, tls: Literal["starttls", "tls"], wrong: str
 ) -> None:
-    context = site.context("other.example.org") if wrong == "name" else site.context(authority=trustme.CA())
+    context = (
+        site.context("other.example.org")
+        if wrong == "name"
+        else site.context(authority=trustme.CA())
+    )
     with mail_sink(context, at_once=tls == "tls", login=f"gpu {PASSWORD}") as sink:
         with (
-            pytest.raises(ExportError, match=r"certificate.verify.failed|CERTIFICATE_VERIFY_FAILED") as raised,
+            pytest.raises(
+                ExportError, match=r"certificate.verify.failed|CERTIFICATE_VERIFY_FAILED"
+            ) as raised,
             site.mailer(sink.port, tls).connected(),
         ):
             pytest.fail("it is connected")
@@ -82,7 +98,10 @@ def test_a_wrong_certificate_is_refused_before_the_login(
 def test_no_login_where_the_server_offers_no_tls(site: Site) -> None:
     """Somebody in between removed STARTTLS from the answer."""
     with mail_sink(site.context(), login=f"gpu {PASSWORD}", offers=False) as sink:
-        with pytest.raises(ExportError, match="STARTTLS"), site.mailer(sink.port, "starttls").connected():
+        with (
+            pytest.raises(ExportError, match="STARTTLS"),
+            site.mailer(sink.port, "starttls").connected(),
+        ):
             pytest.fail("it is connected")
         assert not any(line.startswith("AUTH") for _, line in sink.commands)
 
@@ -90,6 +109,9 @@ def test_no_login_where_the_server_offers_no_tls(site: Site) -> None:
 def test_a_wrong_password_is_one_line_without_it(site: Site) -> None:
     with mail_sink(site.context(), login=f"gpu {PASSWORD}") as sink:
         mailer = site.mailer(sink.port, "starttls", "another-secret")
-        with pytest.raises(ExportError, match=r"535 5\.7\.8 wrong password") as raised, mailer.connected():
+        with (
+            pytest.raises(ExportError, match=r"535 5\.7\.8 wrong password") as raised,
+            mailer.connected(),
+        ):
             pytest.fail("it is connected")
     assert "another-secret" not in str(raised.value) + repr(mailer)

@@ -1,4 +1,6 @@
-"""Advice at submission on a real Slurm: what is shown, and that a job is submitted whatever is wrong."""
+"""Advice at submission on a real Slurm: what is shown, and that a job is submitted whatever is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -77,15 +79,21 @@ def test_a_batch_job_gets_the_lines_of_what_it_requests_too_much_of(client: Slur
     assert advice(client.run("sbatch", "--gres=gpu:1", "--mem=1G", "--time=20", given=SCRIPT)) == []
     assert advice(client.run("sbatch", "--job-name=other", given=SCRIPT)) == []
     assert advice(client.run("sbatch", "--job-name=train_12", given=SCRIPT)) == [TIME.text]
-    assert advice(client.run("sbatch", "--wrap=true")) == ["of another partition"]  # the default one is not known
-    assert advice(client.run("sbatch", "--wrap=true", "--partition=gpu")) == ["of a job without a name"]
+    # The default one is not known.
+    assert advice(client.run("sbatch", "--wrap=true")) == ["of another partition"]
+    assert advice(client.run("sbatch", "--wrap=true", "--partition=gpu")) == [
+        "of a job without a name"
+    ]
     assert advice(client.run("sbatch", given=SCRIPT, user="games")) == ["of somebody else"]
     assert advice(client.run("sbatch", given=SCRIPT, user="mail")) == []
 
 
 def test_rows_are_of_a_number_of_gpus(client: SlurmClient) -> None:
     for gpus, shown in ((4, ["of four GPUs"]), (2, ["of two GPUs"]), (1, [])):
-        assert advice(client.run("sbatch", f"--gpus={gpus}", "--job-name=sized", "--wrap=true")) == shown
+        assert (
+            advice(client.run("sbatch", f"--gpus={gpus}", "--job-name=sized", "--wrap=true"))
+            == shown
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,8 +109,12 @@ def test_rows_are_of_a_number_of_gpus(client: SlurmClient) -> None:
         ([], False),
     ],
 )
-def test_gpus_are_counted_in_every_way_to_request_them(client: SlurmClient, options: list[str], *, shown: bool) -> None:
-    done = client.run("sbatch", "--job-name=train", "--time=10", "--mem=1G", "--wrap=true", "--parsable", *options)
+def test_gpus_are_counted_in_every_way_to_request_them(
+    client: SlurmClient, options: list[str], *, shown: bool
+) -> None:
+    done = client.run(
+        "sbatch", "--job-name=train", "--time=10", "--mem=1G", "--wrap=true", "--parsable", *options
+    )
     assert (GPUS.text in done.stderr) == shown
     assert done.returncode == 0, done.stderr
 
@@ -115,7 +127,11 @@ def test_the_job_is_the_same_as_without(client: SlurmClient) -> None:
         assert bool(advice(done)) != plain
         job = client.cluster.command("scontrol", "show", "job", done.stdout.strip())
         facts.append(
-            {fact for fact in job.split() if not re.match(r"JobId|Priority|.*Time=20|LastSched|.*slurm-\d", fact)}
+            {
+                fact
+                for fact in job.split()
+                if not re.match(r"JobId|Priority|.*Time=20|LastSched|.*slurm-\d", fact)
+            }
         )
         client.cluster.command("scancel", done.stdout.strip())
     assert facts[0] == facts[1]
@@ -125,22 +141,33 @@ def test_steps_arrays_shells_and_components(client: SlurmClient) -> None:
     array = client.run("sbatch", "--array=1-4", "--parsable", given=SCRIPT)
     assert advice(array) == [GPUS.text, TIME.text, MEMORY.text]
     assert advice(client.run("srun", "--gpus=1", "true")) == ["of a program"]
-    shell = client.run("salloc", "--ntasks=1", "srun", "true")  # the step of a job has its resources
+    # The step of a job has its resources.
+    shell = client.run("salloc", "--ntasks=1", "srun", "true")
     assert advice(shell) == ["of a shell", "and more"]
-    components = client.run("sbatch", "--gres=gpu:1", ":", "--gres=gpu:2", "--job-name=train", given=SCRIPT)
+    components = client.run(
+        "sbatch", "--gres=gpu:1", ":", "--gres=gpu:2", "--job-name=train", given=SCRIPT
+    )
     assert len(advice(components)) == 3
     client.cluster.wait(int(array.stdout), within_s=240)
 
 
 def test_an_analysis_is_all_that_it_takes(client: SlurmClient, tmp_path: Path) -> None:
     job_lake(tmp_path / "lake", 104, runs=4)
-    switches = {"TACHOGRAPH_LAKE": str(tmp_path / "lake"), "TACHOGRAPH_ACT_ADVICE_FOLDER": str(client.advice)}
+    switches = {
+        "TACHOGRAPH_LAKE": str(tmp_path / "lake"),
+        "TACHOGRAPH_ACT_ADVICE_FOLDER": str(client.advice),
+    }
     environment = {"PATH": os.environ.get("PATH", os.defpath), **switches}
     try:
         assert run_here(["analyze", "--threads", "1"], tmp_path, environment).returncode == 0
-        (shown,) = advice(client.run("sbatch", "--gpus=4", "--time=75", "--job-name=train", "--wrap=true"))
+        (shown,) = advice(
+            client.run("sbatch", "--gpus=4", "--time=75", "--job-name=train", "--wrap=true")
+        )
         assert shown.startswith("--gpus=1: 1 of 4: ")
-        assert advice(client.run("sbatch", "--gpus=1", "--time=75", "--job-name=train", "--wrap=true")) == []
+        assert (
+            advice(client.run("sbatch", "--gpus=1", "--time=75", "--job-name=train", "--wrap=true"))
+            == []
+        )
     finally:
         (client.advice / ".analyzed").unlink(missing_ok=True)
         write_advice(client.advice, ROWS, now=datetime.now(UTC))
@@ -148,7 +175,10 @@ def test_an_analysis_is_all_that_it_takes(client: SlurmClient, tmp_path: Path) -
 
 def test_it_is_switched_off(client: SlurmClient) -> None:
     for switch in ("off", "OFF", "0", "no"):
-        assert advice(client.run("sbatch", given=SCRIPT, environment={"TACHOGRAPH_ADVICE": switch})) == []
+        assert (
+            advice(client.run("sbatch", given=SCRIPT, environment={"TACHOGRAPH_ADVICE": switch}))
+            == []
+        )
     assert advice(client.run("sbatch", "--quiet", given=SCRIPT)) == []
     switch_file = client.home("daemon") / ".tachograph-no-advice"
     switch_file.touch()
@@ -174,10 +204,16 @@ def _endless(file: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
     "cut off": lambda file: file.write_bytes(file.read_bytes()[:-20]),
-    "a row less": lambda file: file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]) + "end 2\n"),
-    "old": lambda file: file.write_text(re.sub(r"1 \d+\n", "1 1700000000\n", file.read_text(), count=1)),
+    "a row less": lambda file: file.write_text(
+        "".join(file.read_text().splitlines(keepends=True)[:2]) + "end 2\n"
+    ),
+    "old": lambda file: file.write_text(
+        re.sub(r"1 \d+\n", "1 1700000000\n", file.read_text(), count=1)
+    ),
     "later version": lambda file: file.write_text(file.read_text().replace("advice 1", "advice 2")),
-    "escapes": lambda file: file.write_text("tachograph-advice 1 9999999999\ntrain\tgpu\t*\tany\t0\t\x1b[2J\nend 1\n"),
+    "escapes": lambda file: file.write_text(
+        "tachograph-advice 1 9999999999\ntrain\tgpu\t*\tany\t0\t\x1b[2J\nend 1\n"
+    ),
     "huge": _huge,
     "of another user": _other_owner,
     "endless": _endless,
@@ -185,7 +221,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_table_costs_its_lines_and_nothing_else(client: SlurmClient, changed: Path, name: str) -> None:
+def test_a_damaged_table_costs_its_lines_and_nothing_else(
+    client: SlurmClient, changed: Path, name: str
+) -> None:
     DAMAGE[name](changed)
     done = client.run("sbatch", "--parsable", given=SCRIPT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -60,15 +60,26 @@ def comment_of(slurm: SlurmCluster, job: int) -> str:
 
 
 def set_comment(slurm: SlurmCluster, job: int, comment: str) -> None:
-    slurm.command("sacctmgr", "-i", "modify", "job", "where", f"jobid={job}", "set", f"AdminComment={comment}")
+    slurm.command(
+        "sacctmgr", "-i", "modify", "job", "where", f"jobid={job}", "set", f"AdminComment={comment}"
+    )
 
 
-def tachograph(slurm: SlurmCluster, lake: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], **slurm.environment, "TACHOGRAPH_LAKE": str(lake), **more}
+def tachograph(
+    slurm: SlurmCluster, lake: Path, *words: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": os.environ["PATH"],
+        **slurm.environment,
+        "TACHOGRAPH_LAKE": str(lake),
+        **more,
+    }
     return run_here([*words, "--no-color"], lake.parent, environment)
 
 
-def test_after_a_job_the_accounting_has_its_summary(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+def test_after_a_job_the_accounting_has_its_summary(
+    slurm: SlurmCluster, ended: int, tmp_path: Path
+) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
     url = {"TACHOGRAPH_SERVE_URL": "https://tachograph.example.org/gpu"}
     shown = tachograph(slurm, tmp_path / "lake", "comment", "--json", **url)
@@ -99,13 +110,16 @@ def test_a_comment_of_somebody_else_stays(slurm: SlurmCluster, ended: int, tmp_p
     assert comment_of(slurm, ended) == "by phone"
 
 
-def test_killed_in_between_the_comment_is_written_again(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+def test_killed_in_between_the_comment_is_written_again(
+    slurm: SlurmCluster, ended: int, tmp_path: Path
+) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
     assert tachograph(slurm, tmp_path / "lake", "comment", "--write").returncode == 0
     before = comment_of(slurm, ended)
     folder = tmp_path / "lake" / "_collect"
     ledger_file = folder / "actions.jsonl"
-    for left in (before, "js1:h4siaaaa"):  # killed before it was noted; before small letters were seen
+    # Killed before it was noted; before small letters were seen.
+    for left in (before, "js1:h4siaaaa"):
         set_comment(slurm, ended, left)
         ledger_file.write_bytes(ledger_file.read_bytes().splitlines(keepends=True)[0])
         done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
@@ -114,7 +128,9 @@ def test_killed_in_between_the_comment_is_written_again(slurm: SlurmCluster, end
         assert [line.state for line in read_ledger(folder)] == ["begun", "begun", "done"]
 
 
-def test_while_the_accounting_is_down_no_job_is_tried(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+def test_while_the_accounting_is_down_no_job_is_tried(
+    slurm: SlurmCluster, ended: int, tmp_path: Path
+) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
     failed = tachograph(slurm, tmp_path / "lake", "comment", "--write", PATH=str(tmp_path))
     assert failed.returncode == 4
@@ -131,7 +147,9 @@ def test_a_job_that_the_accounting_lacks_is_no_success(slurm: SlurmCluster, tmp_
     assert "not in the accounting" in done.stdout
     soon = tachograph(slurm, tmp_path / "lake", "comment", "--write")
     assert soon.stdout == "0 comments written, 0 failed\n"
-    (record,) = [line for line in read_ledger(tmp_path / "lake" / "_collect") if line.state == "failed"]
+    (record,) = [
+        line for line in read_ledger(tmp_path / "lake" / "_collect") if line.state == "failed"
+    ]
     assert record.key.startswith(f"{KIND}:")
     assert record.attempt == 1
 
@@ -147,7 +165,9 @@ def sink() -> Iterator[MailSink]:
 
 @pytest.fixture
 def wrapper(sink: MailSink) -> Iterator[Callable[..., Path]]:
-    """Installs tachograph-mail with settings; of which `program` is the command of this environment."""
+    """Installs tachograph-mail with settings; of which `program` is the command of this
+    environment.
+    """
     sink.messages.clear()
     with tempfile.TemporaryDirectory(prefix="mail-") as name:
         folder = Path(name)
@@ -160,8 +180,16 @@ def wrapper(sink: MailSink) -> Iterator[Callable[..., Path]]:
             program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tachograph "$@"\n')
             program.chmod(0o755)
             mailer = sink.program(folder / "mail")
-            lines = {"mailer": str(mailer), "program": str(program), "config": "", "limit_s": "60", **settings}
-            (folder / "tachograph-mail.conf").write_text("".join(f"{key}='{value}'\n" for key, value in lines.items()))
+            lines = {
+                "mailer": str(mailer),
+                "program": str(program),
+                "config": "",
+                "limit_s": "60",
+                **settings,
+            }
+            (folder / "tachograph-mail.conf").write_text(
+                "".join(f"{key}='{value}'\n" for key, value in lines.items())
+            )
             return script
 
         yield install
@@ -188,10 +216,19 @@ def wait_for(sink: MailSink, count: int, within_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def called(script: Path, job: int | str, subject: str = "Slurm Job_id=7 Ended", **more: str) -> None:
+def called(
+    script: Path, job: int | str, subject: str = "Slurm Job_id=7 Ended", **more: str
+) -> None:
     """Call it as Slurm does at the end of a job."""
-    variables = {"SLURM_JOB_ID": str(job), "SLURM_JOB_RUN_TIME": "01:00:00", "PATH": os.environ["PATH"], **more}
-    done = subprocess.run([script, "-s", subject, "daemon"], env=variables, stdin=subprocess.DEVNULL, timeout=300)
+    variables = {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_JOB_RUN_TIME": "01:00:00",
+        "PATH": os.environ["PATH"],
+        **more,
+    }
+    done = subprocess.run(
+        [script, "-s", subject, "daemon"], env=variables, stdin=subprocess.DEVNULL, timeout=300
+    )
     assert done.returncode == 0
 
 
@@ -209,7 +246,9 @@ def test_the_mail_of_slurm_has_the_report(
     config.write_text('[serve]\nurl = "https://tachograph.example.org"\n')
     script = wrapper(lake=str(tmp_path / "lake"), config=str(config))
     with mailing(slurm, script):
-        job = slurm.submit(waiting, "--mail-type=BEGIN,END", "--mail-user=daemon@localhost", "--job-name=train")
+        job = slurm.submit(
+            waiting, "--mail-type=BEGIN,END", "--mail-user=daemon@localhost", "--job-name=train"
+        )
         wait_for(sink, 1)
         job_lake(tmp_path / "lake", job)
         release.touch()
@@ -244,7 +283,9 @@ def test_without_a_report_the_mail_is_plain(
     assert time.monotonic() - began < 60.0
 
 
-def test_a_report_that_takes_too_long_is_left_out(sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_report_that_takes_too_long_is_left_out(
+    sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path
+) -> None:
     hangs = tmp_path / "hangs"
     hangs.write_text("#!/bin/sh\ntrap '' TERM\necho part\nsleep 300\n")
     hangs.chmod(0o755)
@@ -254,7 +295,9 @@ def test_a_report_that_takes_too_long_is_left_out(sink: MailSink, wrapper: Calla
     assert time.monotonic() - began < 60.0
 
 
-def test_other_mails_and_running_jobs_are_plain(sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path) -> None:
+def test_other_mails_and_running_jobs_are_plain(
+    sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path
+) -> None:
     job_lake(tmp_path / "lake", 7, ended=False)
     script = wrapper(lake=str(tmp_path / "lake"))
     called(script, 7)
@@ -272,7 +315,11 @@ def test_no_line_of_a_mail_is_a_command(
     prints, made = tmp_path / "prints", tmp_path / "executed"
     prints.write_text(f"#!/bin/sh\n{program.format(made=made)}\n")
     prints.chmod(0o755)
-    called(wrapper(program=str(prints)), 7, subject=f"~!touch {made}\n~!touch {made}\r\nBcc: a@b\n.\n Ended")
+    called(
+        wrapper(program=str(prints)),
+        7,
+        subject=f"~!touch {made}\n~!touch {made}\r\nBcc: a@b\n.\n Ended",
+    )
     (message,) = sink.messages
     assert message["Bcc"] is None
     text = str(message.get_payload())
@@ -281,14 +328,22 @@ def test_no_line_of_a_mail_is_a_command(
         assert text.count("\n ~!touch ") == 1
 
 
-@pytest.mark.parametrize("address", ["-A/etc/passwd", "|sh", "/tmp/file", "a b", "a\nb", "", "+x", "$(id)"])
-def test_what_is_no_address_gets_no_mail(sink: MailSink, wrapper: Callable[..., Path], address: str) -> None:
+@pytest.mark.parametrize(
+    "address", ["-A/etc/passwd", "|sh", "/tmp/file", "a b", "a\nb", "", "+x", "$(id)"]
+)
+def test_what_is_no_address_gets_no_mail(
+    sink: MailSink, wrapper: Callable[..., Path], address: str
+) -> None:
     words: list[str | Path] = [wrapper(), "-s", "Slurm Job_id=7 Ended", address]
-    done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, timeout=60)
+    done = subprocess.run(
+        words, env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, timeout=60
+    )
     assert (done.returncode, sink.messages) == (1, [])
 
 
-def test_the_analysis_of_the_job_is_waited_for(sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_analysis_of_the_job_is_waited_for(
+    sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path
+) -> None:
     quick = tmp_path / "sleep"
     quick.write_text("#!/bin/sh\nexec /bin/sleep 0.2\n")
     quick.chmod(0o755)

@@ -11,7 +11,14 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from tachograph.catalog.config import ActOptions, CollectOptions, Configuration, MailOptions, ServeOptions, load
+from tachograph.catalog.config import (
+    ActOptions,
+    CollectOptions,
+    Configuration,
+    MailOptions,
+    ServeOptions,
+    load,
+)
 from tachograph.catalog.errors import ConfigError
 from tachograph.lake.delta import Lake
 from tachograph.service.act.digests import OPT_OUT_FILE, change_opt_out, read_opt_out
@@ -28,7 +35,10 @@ def configuration(tmp_path: Path) -> Configuration:
     key = tmp_path / "key"
     key.write_text("0123456789abcdef" * 4 + "\n")
     key.chmod(0o600)
-    act, collect = ActOptions(unsubscribe_key_file=str(key)), CollectOptions(state=str(tmp_path / "state"))
+    act, collect = (
+        ActOptions(unsubscribe_key_file=str(key)),
+        CollectOptions(state=str(tmp_path / "state")),
+    )
     return Configuration(act=act, collect=collect, serve=ServeOptions(url=URL))
 
 
@@ -36,7 +46,8 @@ def configuration(tmp_path: Path) -> Configuration:
 def client(tmp_path: Path, configuration: Configuration) -> Iterator[TestClient]:
     lake = Lake.create(str(tmp_path / "lake"))
     with TestClient(
-        create_application(WebService.of(ServedLake(lake, configuration))), base_url="https://hpc.example.org"
+        create_application(WebService.of(ServedLake(lake, configuration))),
+        base_url="https://hpc.example.org",
     ) as session:
         yield session
 
@@ -47,7 +58,9 @@ def token_of(configuration: Configuration, user: str = "ann") -> str:
     return unsubscribing.link(user).removeprefix(f"{URL}/unsubscribe?token=")
 
 
-def test_only_a_post_changes_anything(client: TestClient, tmp_path: Path, configuration: Configuration) -> None:
+def test_only_a_post_changes_anything(
+    client: TestClient, tmp_path: Path, configuration: Configuration
+) -> None:
     token, file = token_of(configuration), tmp_path / "state" / OPT_OUT_FILE
     path = f"/gpus/unsubscribe?token={token}"
     for _ in range(2):
@@ -70,7 +83,9 @@ def test_only_a_post_changes_anything(client: TestClient, tmp_path: Path, config
 def test_a_mail_program_does_it_with_one_click(
     client: TestClient, tmp_path: Path, configuration: Configuration
 ) -> None:
-    """RFC 8058: POST to the address of the header, with this body, without cookies, without a redirect."""
+    """RFC 8058: POST to the address of the header, with this body, without cookies, without a
+    redirect.
+    """
     path = f"/gpus/unsubscribe?token={token_of(configuration)}"
     done = client.post(path, data={"List-Unsubscribe": "One-Click"}, follow_redirects=False)
     assert done.status_code == 200
@@ -85,10 +100,27 @@ def test_whatever_was_not_signed_is_not_found(
     token = token_of(configuration)
     name, _, signature = token.partition(".")
     other = token_of(configuration, "bob").partition(".")[0]
-    wrong = ["", "ann", name, f"{name}.", f"{other}.{signature}", token[:-1], f"{token}A", "é.é", "x" * 5000, "."]
-    answers = {client.request(method, "/gpus/unsubscribe", params={"token": one}).status_code for one in wrong}
+    wrong = [
+        "",
+        "ann",
+        name,
+        f"{name}.",
+        f"{other}.{signature}",
+        token[:-1],
+        f"{token}A",
+        "é.é",
+        "x" * 5000,
+        ".",
+    ]
+    answers = {
+        client.request(method, "/gpus/unsubscribe", params={"token": one}).status_code
+        for one in wrong
+    }
     assert answers == {404}
-    bodies = {client.request(method, "/gpus/unsubscribe", params={"token": one}).text for one in (name, "nobody")}
+    bodies = {
+        client.request(method, "/gpus/unsubscribe", params={"token": one}).text
+        for one in (name, "nobody")
+    }
     assert len(bodies) == 1
     assert not (tmp_path / "state" / OPT_OUT_FILE).exists()
     assert client.get("/gpus/unsubscribe").status_code == 404
@@ -97,7 +129,8 @@ def test_whatever_was_not_signed_is_not_found(
 def test_without_a_key_there_is_no_page(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     with TestClient(
-        create_application(WebService.of(ServedLake(lake, Configuration()))), base_url="http://127.0.0.1:8265"
+        create_application(WebService.of(ServedLake(lake, Configuration()))),
+        base_url="http://127.0.0.1:8265",
     ) as session:
         assert session.get("/unsubscribe?token=x").status_code == 404
 
@@ -110,8 +143,12 @@ def test_headers_of_mails(configuration: Configuration) -> None:
     message = mailer.message(Mail("ann@example.org", "", "", unsubscribe=link), "key")
     assert message["List-Unsubscribe"] == f"<{link}>, <mailto:gpu@example.org?subject=unsubscribe>"
     assert message["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
-    assert f"List-Unsubscribe: <{link}>, <mailto:".encode() in message.as_bytes(), "it is not encoded"
-    plain = mailer.message(Mail("ann@example.org", "", "", unsubscribe=link.replace("https:", "http:")), "key")
+    assert f"List-Unsubscribe: <{link}>, <mailto:".encode() in message.as_bytes(), (
+        "it is not encoded"
+    )
+    plain = mailer.message(
+        Mail("ann@example.org", "", "", unsubscribe=link.replace("https:", "http:")), "key"
+    )
     assert plain["List-Unsubscribe-Post"] is None
     serve = ServeOptions(url="/gpus")
     local = Unsubscribing.of(msgspec.structs.replace(configuration, serve=serve))
@@ -123,7 +160,10 @@ def test_the_key_is_checked(tmp_path: Path) -> None:
     assert Unsubscribing.of(Configuration()) is None
     file, key = tmp_path / "tachograph.toml", tmp_path / "key"
     file.write_text('[act]\nunsubscribe_key_file = "key"\n')
-    for content, mode, words in (("x" * 31, 0o600, "fewer than 32"), ("x" * 32, 0o644, "every user")):
+    for content, mode, words in (
+        ("x" * 31, 0o600, "fewer than 32"),
+        ("x" * 32, 0o644, "every user"),
+    ):
         key.write_text(content)
         key.chmod(mode)
         with pytest.raises(ConfigError, match=words):
@@ -136,7 +176,10 @@ def test_the_key_is_checked(tmp_path: Path) -> None:
 def test_many_opt_out_at_once_and_none_is_lost(tmp_path: Path) -> None:
     file = tmp_path / OPT_OUT_FILE
     users = [f"user{number}" for number in range(20)]
-    threads = [threading.Thread(target=change_opt_out, args=(file, user), kwargs={"out": True}) for user in users]
+    threads = [
+        threading.Thread(target=change_opt_out, args=(file, user), kwargs={"out": True})
+        for user in users
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -31,7 +31,12 @@ def _found(file: Path, **given: Any) -> dict[str, Finding]:
     values = _by_gpu(file)
     rows = gpus(
         *(
-            {"node": node, "gpu": gpu, "gr_engine_active_mean": mean(seen), "gr_engine_active_max": max(seen)}
+            {
+                "node": node,
+                "gpu": gpu,
+                "gr_engine_active_mean": mean(seen),
+                "gr_engine_active_max": max(seen),
+            }
             for (node, gpu), seen in values.items()
         )
     )
@@ -64,12 +69,19 @@ def test_a_job_that_used_none_of_eight(recorded: Path) -> None:
 
 
 def test_a_cold_start_of_sixteen_minutes(recorded: Path) -> None:
-    samples = json.loads((recorded / "nersc_perlmutter" / "metrics-data.json").read_text())["46599456"]
+    samples = json.loads((recorded / "nersc_perlmutter" / "metrics-data.json").read_text())[
+        "46599456"
+    ]
     per_minute: dict[int, list[float]] = defaultdict(list)
     for row in samples:
-        per_minute[row["Floored Relative Time"] // 60].append(row["nersc_ldms_dcgm_gpu_utilization"] / 100)
+        per_minute[row["Floored Relative Time"] // 60].append(
+            row["nersc_ldms_dcgm_gpu_utilization"] / 100
+        )
     levels = [mean(per_minute[minute]) for minute in range(max(per_minute) + 1)]
     row = summary(gpu_util_mean=mean(levels), elapsed_s=len(levels) * 60.0)
-    found = {finding.code: finding for finding in findings_of(row, gpus(), minutes(levels), Thresholds())}
+    found = {
+        finding.code: finding for finding in findings_of(row, gpus(), minutes(levels), Thresholds())
+    }
     assert list(found) == ["cold_start"]  # which covers low_utilisation
-    assert found["cold_start"].evidence["interval_s"] == 16 * 60  # 0.25 % at 870 s is no work, 6.8 % at 960 s is
+    # 0.25 % at 870 s is no work, 6.8 % at 960 s is.
+    assert found["cold_start"].evidence["interval_s"] == 16 * 60

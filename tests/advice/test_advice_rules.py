@@ -1,4 +1,6 @@
-"""What the checks that see one job at a time report: sentences, numbers, and which finding covers which."""
+"""What the checks that see one job at a time report: sentences, numbers, and which finding
+covers which.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def used(*means: float, nodes: tuple[str, ...] = ()) -> pl.DataFrame:
     return rows.with_columns(node=pl.Series(nodes)) if nodes else rows
 
 
-def planted(gpu_rows: pl.DataFrame = NO_GPUS, minute_rows: pl.DataFrame = NO_MINUTES, **columns: Any) -> PlantedRows:
+def planted(
+    gpu_rows: pl.DataFrame = NO_GPUS, minute_rows: pl.DataFrame = NO_MINUTES, **columns: Any
+) -> PlantedRows:
     return summary(**columns), gpu_rows, minute_rows
 
 
@@ -120,8 +124,15 @@ JOBS: dict[str, PlantedRows] = {
 def test_findings_that_hold(snapshot: SnapshotAssertion) -> None:
     found = {}
     for name, (row, gpu_rows, minute_rows) in JOBS.items():
-        holding = [finding for finding in verdicts_of(row, gpu_rows, minute_rows, LIMITS) if finding.verdict == "yes"]
-        found[name] = {finding.code: (finding.covered_by or finding.sentence, finding.evidence) for finding in holding}
+        holding = [
+            finding
+            for finding in verdicts_of(row, gpu_rows, minute_rows, LIMITS)
+            if finding.verdict == "yes"
+        ]
+        found[name] = {
+            finding.code: (finding.covered_by or finding.sentence, finding.evidence)
+            for finding in holding
+        }
     assert found == snapshot
 
 
@@ -150,7 +161,10 @@ def test_a_stop_needs_all_gpus_and_minutes_that_were_measured() -> None:
 
 def test_busy_waiting_needs_its_counters() -> None:
     row = summary(gpu_util_mean=1.0, gpu_util_max=1.0)
-    assert found(row, minute_rows=spinning().with_columns(dram_active=pl.lit(None, dtype=pl.Float32))) == {}
+    assert (
+        found(row, minute_rows=spinning().with_columns(dram_active=pl.lit(None, dtype=pl.Float32)))
+        == {}
+    )
     steady = minutes([1.0] * 60, tensor_active=[0.0] * 60, dram_active=[0.0] * 60)
     assert found(row, minute_rows=steady) == {}  # never worked: another matter
 
@@ -164,12 +178,17 @@ def test_every_check_has_one_code_title_and_advice_text() -> None:
         assert check.decide or check.job_class
     used = {check.family for check in CHECKS}
     assert {*FAMILIES, *(wider for of in FAMILIES.values() for wider in of)} <= used
-    assert all(family not in families_around(wider) for family, of in FAMILIES.items() for wider in of)
+    assert all(
+        family not in families_around(wider) for family, of in FAMILIES.items() for wider in of
+    )
 
 
 def test_findings_are_ordered_by_severity() -> None:
     row = summary(gpu_util_mean=0.2, xid_events=1, coverage=0.5, samples=10)
-    places = [SEVERITIES.index(finding.severity) for finding in findings_of(row, NO_GPUS, NO_MINUTES, LIMITS)]
+    places = [
+        SEVERITIES.index(finding.severity)
+        for finding in findings_of(row, NO_GPUS, NO_MINUTES, LIMITS)
+    ]
     assert places == sorted(places)
     assert len(places) == 3
 
@@ -178,7 +197,9 @@ def test_frame_of_findings_keeps_everything() -> None:
     row = summary(gpu_util_mean=0.2, xid_events=1, xid_event_max=79.0)
     findings = findings_of(row, NO_GPUS, NO_MINUTES, LIMITS)
     table = findings_frame([(row, findings)])
-    assert dict(table.schema) == {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
+    assert dict(table.schema) == {
+        name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"
+    }
     assert read_findings(table.reverse(), CODES) == findings
     assert json.loads(table["evidence"][0]) == {"xid_events": 1.0, "xid_event_max": 79.0}
 
@@ -187,14 +208,21 @@ def test_find_all_gives_each_job_its_own_rows() -> None:
     one = summary(job_key="a", job_id="1", gpu_util_mean=0.2)
     two = summary(job_key="b", job_id="2", gpu_util_mean=0.9)
     hang = minutes([0.9] * 30 + [0.0] * 60).with_columns(job_key=pl.lit("b"), job_id=pl.lit("2"))
-    table = judge_summaries(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang, idle_util=0.01), LIMITS)
+    table = judge_summaries(
+        frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang, idle_util=0.01), LIMITS
+    )
     held = table.filter(pl.col("verdict") == "yes")
     assert held.select("job_key", "code").rows() == [("a", "low_utilisation"), ("b", "job_hang")]
     assert (
         table.group_by("job_key").len().get_column("len").to_list()
         == [sum(check.decide is not None for check in CHECKS)] * 2
     )
-    assert judge_summaries(JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES, idle_util=0.01), LIMITS).height == 0
+    assert (
+        judge_summaries(
+            JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES, idle_util=0.01), LIMITS
+        ).height
+        == 0
+    )
 
 
 _LEVEL = st.none() | st.floats(0, 1)
@@ -204,7 +232,10 @@ _LEVEL = st.none() | st.floats(0, 1)
     levels=st.lists(_LEVEL, max_size=90),
     means=st.lists(st.floats(0, 1), min_size=1, max_size=5),
     numbers=st.fixed_dictionaries(
-        {}, optional={name: _LEVEL for name, dtype in JOB_SUMMARIES.schema.items() if dtype == pl.Float64}
+        {},
+        optional={
+            name: _LEVEL for name, dtype in JOB_SUMMARIES.schema.items() if dtype == pl.Float64
+        },
     ),
     bound=st.sampled_from([None, "compute", "memory"]),
 )
@@ -220,14 +251,23 @@ def test_any_job_is_judged_with_known_evidence(
         assert finding.title[-1] != "."
         assert finding.sentence[-1] == "."
         check = next(check for check in CHECKS if check.code == finding.code)
-        assert (finding.title, finding.advice, finding.severity) == (check.title, check.advice, check.severity)
+        assert (finding.title, finding.advice, finding.severity) == (
+            check.title,
+            check.advice,
+            check.severity,
+        )
 
 
-def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_a_third_of_it() -> None:
+def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_a_third_of_it() -> (
+    None
+):
     row = summary(gpu_util_mean=0.2, gpu_util_max=1.0, samples=10)
     assert list(found(row, NO_GPUS, minutes([0.9] * 30 + [0.0] * 90))) == ["job_hang"]
     assert list(found(row, NO_GPUS, minutes([0.3] * 80 + [0.0] * 40))) == ["job_hang"]
-    assert list(found(row, NO_GPUS, minutes([0.2] * 100 + [0.0] * 20))) == ["job_hang", "low_utilisation"]
+    assert list(found(row, NO_GPUS, minutes([0.2] * 100 + [0.0] * 20))) == [
+        "job_hang",
+        "low_utilisation",
+    ]
 
 
 def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it() -> None:
@@ -240,7 +280,10 @@ def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it
     assert verdicts["low_utilisation"].verdict == "no"
     assert verdicts["bursty"].sentence == "Unknown: 10 % of the expected samples are missing."
     assert verdicts["throttled"].needs == ("throttle_reasons",)
-    verdicts = {f.code: f for f in verdicts_of(row | {"coverage": 0.4}, used(0.9, 0.9), minutes(levels), LIMITS)}
+    verdicts = {
+        f.code: f
+        for f in verdicts_of(row | {"coverage": 0.4}, used(0.9, 0.9), minutes(levels), LIMITS)
+    }
     assert verdicts["low_utilisation"].verdict == "unknown"
 
 

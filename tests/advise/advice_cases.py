@@ -31,7 +31,9 @@ def run(number: int = 0, **given: Any) -> PastJob:
 
 def runs(*changes: dict[str, Any], count: int = 4) -> list[PastJob]:
     """Return runs that differ from `USUAL` by these changes, then usual ones up to `count`."""
-    return [run(number, **(changes[number] if number < len(changes) else {})) for number in range(count)]
+    return [
+        run(number, **(changes[number] if number < len(changes) else {})) for number in range(count)
+    ]
 
 
 def advice(jobs: Sequence[PastJob], options: AdviceOptions = OPTIONS, **request: Any) -> Advice:
@@ -39,7 +41,9 @@ def advice(jobs: Sequence[PastJob], options: AdviceOptions = OPTIONS, **request:
     return advise(replace(USUAL.request, **request), History.of(jobs, options), NOW, SITE, options)
 
 
-def value(jobs: Sequence[PastJob], topic: Any, options: AdviceOptions = OPTIONS, **request: Any) -> float | None:
+def value(
+    jobs: Sequence[PastJob], topic: Any, options: AdviceOptions = OPTIONS, **request: Any
+) -> float | None:
     """Return what a line advises, None where it advises nothing."""
     line = advice(jobs, options, **request).line(topic)
     return None if line is None else line.value

@@ -36,7 +36,9 @@ def backtest(jobs: list[PastJob]) -> BacktestReport:
 def chain(*changes: dict[str, Any]) -> list[PastJob]:
     """Return runs one after the other, the last one with the last changes."""
     count = len(changes)
-    return [run(2 * (count - number), key=f"c{number}", **one) for number, one in enumerate(changes)]
+    return [
+        run(2 * (count - number), key=f"c{number}", **one) for number, one in enumerate(changes)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,9 @@ def test_only_jobs_that_had_ended_count() -> None:
 
 
 def plain_counts(jobs: list[PastJob]) -> tuple[int, int]:
-    """Jobs that are advised, and would have failed, computed for each job anew from all that had ended before it."""
+    """Jobs that are advised, and would have failed, computed for each job anew from all that had
+    ended before it.
+    """
     order = sorted(jobs, key=lambda job: (job.submit, job.key))
     advised = failed = 0
     for place, job in enumerate(order):
@@ -102,7 +106,11 @@ def test_one_pass_counts_as_replaying_each_job_alone(seed: int, rng: random.Rand
         submit = NOW - 1e6 + source.randint(0, 200) * 3600
         jobs.append(
             replace(
-                run(0, user=source.choice(["ann", "bob"]), gpus_used=source.choice([2, 2, 2, 2, 4, None])),
+                run(
+                    0,
+                    user=source.choice(["ann", "bob"]),
+                    gpus_used=source.choice([2, 2, 2, 2, 4, None]),
+                ),
                 key=f"j{number}",
                 submit=float(submit),
                 end=submit + elapsed,
@@ -124,15 +132,32 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
     """Return the folder and the lake of a small cluster whose users repeat their jobs."""
     folder = tmp_path_factory.mktemp("repeated")
     lake = str(folder / "lake")
-    size = ("--nodes", "8", "--days", "10", "--interval", "120", "--job-groups", "25", "--seed", "5", "--no-defects")
+    size = (
+        "--nodes",
+        "8",
+        "--days",
+        "10",
+        "--interval",
+        "120",
+        "--job-groups",
+        "25",
+        "--seed",
+        "5",
+        "--no-defects",
+    )
     assert main(["lab", "simulate", str(folder / "cluster"), *size, "--lake", lake, "--quiet"]) == 0
     configured = ("--config", str(folder / "cluster" / "tachograph.toml"))
-    assert main(["analyze", "--lake", lake, *configured, "--as-of", "2025-03-20T00:00Z", "--quiet"]) == 0
+    assert (
+        main(["analyze", "--lake", lake, *configured, "--as-of", "2025-03-20T00:00Z", "--quiet"])
+        == 0
+    )
     return folder, Lake.open(lake)
 
 
 def test_advice_on_a_simulated_cluster_against_its_truth(cluster: tuple[Path, Lake]) -> None:
-    """What jobs needed is what the cluster did, and 80 % of the recoverable hours are named beforehand."""
+    """What jobs needed is what the cluster did, and 80 % of the recoverable hours are named
+    beforehand.
+    """
     folder, lake = cluster
     jobs = read_past_jobs(lake, config.Configuration(), JobFilter())
     report = replay(jobs, read_site(lake), OPTIONS)
@@ -149,7 +174,9 @@ def test_advice_on_a_simulated_cluster_against_its_truth(cluster: tuple[Path, La
         assert job.elapsed_s == (row["end"] - row["start"]).total_seconds()
         assert job.gpus == row["gpus"]
         if job.gpus_used is not None and (job.elapsed_s or 0.0) >= 900:
-            works = {"one_gpu_of_many": 1, "half_used": (row["gpus"] + 1) // 2}.get(row["kind"], row["gpus"])
+            works = {"one_gpu_of_many": 1, "half_used": (row["gpus"] + 1) // 2}.get(
+                row["kind"], row["gpus"]
+            )
             agree += job.gpus_used == works or row["kind"] == "idle"
             assert job.gpus_used >= works or row["kind"] == "idle"
     assert agree > 200
@@ -160,7 +187,9 @@ def test_goal_half_a_percent_of_advised_jobs_fail() -> None:
     total = [replay(designed(seed), SITE, OPTIONS).total for seed in (1, 2)]
     advised, broken = sum(sums.advised for sums in total), sum(sums.broken_jobs for sums in total)
     assert advised > 4000
-    assert 0 < broken <= 0.005 * advised, "runs that differ from those before are planted, so some fail"
+    assert 0 < broken <= 0.005 * advised, (
+        "runs that differ from those before are planted, so some fail"
+    )
 
 
 def test_a_job_takes_a_fraction_of_a_millisecond() -> None:
@@ -184,7 +213,9 @@ def test_a_job_takes_a_fraction_of_a_millisecond() -> None:
 
 
 def test_hours_named_of_all_and_those_that_no_past_job_shows() -> None:
-    """By hand: five runs one after the other, 4 GPU-hours each; causes: never_used, hung, ..., by `recoverable`."""
+    """By hand: five runs one after the other, 4 GPU-hours each; causes: never_used, hung, ...,
+    by `recoverable`.
+    """
     idle, hung = (2.0, None, None, None, None), (None, 4.0, None, None, None)
     tiny = (None, None, None, None, 0.01)
     jobs = chain(
@@ -196,8 +227,12 @@ def test_hours_named_of_all_and_those_that_no_past_job_shows() -> None:
     )
     total = backtest(jobs).total
     assert total.recoverable == pytest.approx(2 + 2 + 4 + 6 + 0.01)
-    assert total.named_all == pytest.approx(2 + 6), "the second is named by one run, the fourth by three"
-    assert total.known == pytest.approx(2 + 6), "the first run of all, the first hang: nothing shows them"
+    assert total.named_all == pytest.approx(2 + 6), (
+        "the second is named by one run, the fourth by three"
+    )
+    assert total.known == pytest.approx(2 + 6), (
+        "the first run of all, the first hang: nothing shows them"
+    )
     assert total.minor == pytest.approx(0.01)
     assert total.named_all_share == pytest.approx(8 / 14.01)
     assert total.worth_known_share == pytest.approx(8 / 14)

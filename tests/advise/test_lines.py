@@ -91,8 +91,10 @@ def test_option_of_a_memory_tier_is_the_sites() -> None:
     ("changes", "advised"),
     [
         ([], 75 * 60),
-        ([{"elapsed_s": 3900.0}], 90 * 60),  # e^(0.02 + 7.8 * 0.04 * sqrt(1.25)) of an hour, rounded up
-        ([{"elapsed_s": 9000.0, "state": "FAILED"}], None),  # its spread: nothing is known of the end
+        # E^(0.02 + 7.8 * 0.04 * sqrt(1.25)) of an hour, rounded up.
+        ([{"elapsed_s": 3900.0}], 90 * 60),
+        # Its spread: nothing is known of the end.
+        ([{"elapsed_s": 9000.0, "state": "FAILED"}], None),
         ([{"elapsed_s": 9000.0, "state": "TIMEOUT"}], None),
         ([{"elapsed_s": 86000.0, "state": "TIMEOUT", "problems": ("job_hang",)}], 75 * 60),
         ([{"elapsed_s": 36000.0}], None),
@@ -104,7 +106,9 @@ def test_time_limit(changes: list[dict[str, Any]], advised: float | None) -> Non
 
 
 def test_hung_runs_are_left_out_and_named() -> None:
-    made = advice(runs({"elapsed_s": 86000.0, "state": "TIMEOUT", "problems": ("job_hang",)}, count=5))
+    made = advice(
+        runs({"elapsed_s": 86000.0, "state": "TIMEOUT", "problems": ("job_hang",)}, count=5)
+    )
     assert "1 run that hung left out" in " ".join(to_text(advice_lines(made)).split())
     problems = made.line("problems")
     assert problems is not None
@@ -152,7 +156,11 @@ def test_expected_use_and_cores() -> None:
     jobs = runs({"gpu_hours": 8.0, "energy_j": 2e6}, count=20)
     line = advice(jobs).line("expected")
     assert line is not None
-    assert (line.value, line.evidence["energy_j_median"], line.evidence["gpu_hours_p95"]) == (4.0, 1e6, 4.0)
+    assert (line.value, line.evidence["energy_j_median"], line.evidence["gpu_hours_p95"]) == (
+        4.0,
+        1e6,
+        4.0,
+    )
     cores = advice(jobs).line("cores")
     assert cores is not None
     assert (cores.value, cores.asked, cores.confidence) == (13, 64, "low")
@@ -160,7 +168,10 @@ def test_expected_use_and_cores() -> None:
 
 def test_nearest_group_and_its_confidence() -> None:
     others = [replace(job, key=f"o{job.key}", name="other") for job in runs(count=5)]
-    numbered = [replace(job, key=f"n{job.key}", name=f"train_{number}") for number, job in enumerate(runs(count=12))]
+    numbered = [
+        replace(job, key=f"n{job.key}", name=f"train_{number}")
+        for number, job in enumerate(runs(count=12))
+    ]
     exact = runs(count=12)
     levels = [
         (exact[:2], None, None),
@@ -215,11 +226,17 @@ def plain_least(jobs: list[PastJob], topic: str) -> float:
     """Return what the latest runs of the group used, with the margin: no line may advise less."""
     mine = [job for job in jobs if (job.user, job.name, job.gpus) == ("ann", "train", 4)]
     if len(mine) < 3:
-        mine = [job for job in jobs if (job.user, job.gpus) == ("ann", 4) and job.name in ("train",)]
+        mine = [
+            job for job in jobs if (job.user, job.gpus) == ("ann", 4) and job.name in ("train",)
+        ]
     values: dict[str, list[float]] = {
         "gpus": [float(job.gpus_used) for job in mine if job.gpus_used is not None],
         "gpu_memory": [1.15 * job.hbm_peak_mib for job in mine if job.hbm_peak_mib is not None],
-        "time": [1.25 * job.elapsed_s for job in mine if job.elapsed_s is not None and "job_hang" not in job.problems],
+        "time": [
+            1.25 * job.elapsed_s
+            for job in mine
+            if job.elapsed_s is not None and "job_hang" not in job.problems
+        ],
         "host_memory": [1.5 * job.mem_peak_mib for job in mine if job.mem_peak_mib is not None],
     }
     return max(values[topic], default=0.0)
@@ -248,7 +265,9 @@ def test_advice_is_never_below_what_was_used_and_does_not_depend_on_order_or_oth
 
 
 def test_prediction_bound_holds_as_often_as_it_says() -> None:
-    """Of log-normal values the next exceeds the bound as often as its certainty leaves; computed anew."""
+    """Of log-normal values the next exceeds the bound as often as its certainty leaves; computed
+    anew.
+    """
     rng, above, rounds = random.Random(3), 0, 20_000
     quantile = student_t(4, 0.95)
     for _ in range(rounds):
@@ -260,7 +279,9 @@ def test_prediction_bound_holds_as_often_as_it_says() -> None:
 
 
 def test_no_user_no_advice() -> None:
-    made = advise(replace(USUAL.request, user=None), History.of(runs(), OPTIONS), NOW, SITE, OPTIONS)
+    made = advise(
+        replace(USUAL.request, user=None), History.of(runs(), OPTIONS), NOW, SITE, OPTIONS
+    )
     assert made.lines == ()
     assert "user is not known" in to_text(advice_lines(made))
 
@@ -279,7 +300,8 @@ def test_one_past_run_is_a_hint_of_problems_and_changes_no_request() -> None:
     assert line.evidence["job_hang"] == 1.0
     assert made.options == ()
     assert "No advice on the request" in to_text(advice_lines(made))
-    assert advice([replace(hung, gpus=2)]).lines[0].evidence["job_hang"] == 1.0  # of the name, on other GPUs
+    # Of the name, on other GPUs.
+    assert advice([replace(hung, gpus=2)]).lines[0].evidence["job_hang"] == 1.0
     assert advice([replace(hung, name="other")]).lines == ()
     assert advice([run(1)]).lines == (), "a run without problems is no hint"
     others = [run(number, name="other", problems=("idle_job",)) for number in range(2, 7)]
@@ -287,11 +309,15 @@ def test_one_past_run_is_a_hint_of_problems_and_changes_no_request() -> None:
     problems = beside.line("problems")
     assert beside.group.level == "user"
     assert problems is not None
-    assert set(problems.evidence) == {"job_hang", "recoverable_hung"}, "its own run comes before those of other names"
+    assert set(problems.evidence) == {"job_hang", "recoverable_hung"}, (
+        "its own run comes before those of other names"
+    )
 
 
 def test_runs_of_one_further_name_are_evidence_of_one_job() -> None:
-    """Names that differ in a number may be other jobs: ten runs of one of them are no ten jobs of the pattern."""
+    """Names that differ in a number may be other jobs: ten runs of one of them are no ten jobs
+    of the pattern.
+    """
     one = [run(number, name="train_01") for number in range(12)]
     line = advice(one, name="train_02").line("time")
     assert line is not None

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.units import slurm_duration
-from tachograph.judge.advice.request import JobRequest, memory_mib, name_pattern, read_script, time_limit_s
+from tachograph.judge.advice.request import (
+    JobRequest,
+    memory_mib,
+    name_pattern,
+    read_script,
+    time_limit_s,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +65,15 @@ def test_memory_of_a_node(lines: tuple[str, ...], mib: float | None, option: str
 
 def test_options_behind_the_first_command_do_not_count() -> None:
     made = read_script(
-        "#!/bin/bash\n# a comment\n\n#SBATCH -J one -t 10 # of a test --gpus=8\nhostname\n#SBATCH -G 4\n"
+        "#!/bin/bash\n# a comment\n\n#SBATCH -J one -t 10 # of a test "
+        "--gpus=8\nhostname\n#SBATCH -G 4\n"
     )
-    assert (made.name, made.timelimit_s, made.gpus, made.command) == ("one", 600.0, None, "hostname")
+    assert (made.name, made.timelimit_s, made.gpus, made.command) == (
+        "one",
+        600.0,
+        None,
+        "hostname",
+    )
     assert read_script(" #SBATCH --gpus=4\n").gpus is None, "sbatch takes it for a comment"
     assert read_script("#SBATCH --job-name='a b' --partition=\"gpu\"\n", name="x.sh").name == "a b"
     assert read_script("srun true\n", name="x.sh").name == "x.sh"
@@ -78,12 +90,15 @@ def test_time_is_read_as_it_is_written(seconds: int) -> None:
 
 
 @given(
-    st.text(max_size=200) | st.lists(st.sampled_from(["#SBATCH", "--gpus", "=", ":", "-N", "9" * 30, "\n", " ", "'"]))
+    st.text(max_size=200)
+    | st.lists(st.sampled_from(["#SBATCH", "--gpus", "=", ":", "-N", "9" * 30, "\n", " ", "'"]))
 )
 def test_no_script_is_too_strange(script: str | list[str]) -> None:
     written = script if isinstance(script, str) else "".join(script)
     assert isinstance(read_script(written), JobRequest)
-    assert isinstance(read_script(f"#SBATCH --gpus={written}\n#SBATCH --mem={written} -t {written}"), JobRequest)
+    assert isinstance(
+        read_script(f"#SBATCH --gpus={written}\n#SBATCH --mem={written} -t {written}"), JobRequest
+    )
     memory_mib(written)
     assert name_pattern(name_pattern(written)) == name_pattern(written)
 

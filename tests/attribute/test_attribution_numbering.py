@@ -1,4 +1,6 @@
-"""Maps and the controller number GPUs by device file: translated to the index of telemetry, where that is known."""
+"""Maps and the controller number GPUs by device file: translated to the index of telemetry,
+where that is known.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def translated(
         for gpu, (nvml, minor) in enumerate(numbers)
     ]
     frame = with_own_indices(
-        with_seq("allocations", rows), with_seq("devices", devices), slurm=SlurmOptions(gpu_numbers=config)
+        with_seq("allocations", rows),
+        with_seq("devices", devices),
+        slurm=SlurmOptions(gpu_numbers=config),
     )
     assert frame.columns == with_seq("allocations", rows).columns
     return frame.get_column("gpu").to_list()
@@ -65,6 +69,10 @@ def test_numbers_are_translated_to_the_index_of_telemetry(
 
 
 def test_another_node_changes_nothing() -> None:
-    rows = with_seq("allocations", [{**row, "numbering": "slurm"} for row in held("7", "m", [0], T)])
+    rows = with_seq(
+        "allocations", [{**row, "numbering": "slurm"} for row in held("7", "m", [0], T)]
+    )
     devices = [{"node": "n", "gpu": gpu, "minor_number": 1 - gpu} for gpu in (0, 1)]
-    assert with_own_indices(rows, with_seq("devices", devices), slurm=SlurmOptions())["gpu"].to_list() == [0]
+    assert with_own_indices(rows, with_seq("devices", devices), slurm=SlurmOptions())[
+        "gpu"
+    ].to_list() == [0]

@@ -1,4 +1,6 @@
-"""Whatever accounting and maps say: intervals never overlap, a sample has one owner at most, GPU-seconds add up."""
+"""Whatever accounting and maps say: intervals never overlap, a sample has one owner at most,
+GPU-seconds add up.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,16 @@ def claims(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
         exclusive = draw(st.sampled_from([None, True, False]))
         running = draw(st.integers(0, 9)) == 0
         if draw(st.booleans()):
-            jobs.append(job(name, start, None if running else end, gpus=count, exclusive=exclusive, submit=submit))
+            jobs.append(
+                job(
+                    name,
+                    start,
+                    None if running else end,
+                    gpus=count,
+                    exclusive=exclusive,
+                    submit=submit,
+                )
+            )
         for node, gpus in NODES.items():
             if draw(st.booleans()):
                 allocations += held(name, node, start=start, end=end)
@@ -53,11 +64,16 @@ def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str
     for stretches in (found.intervals, found.contested):
         for row in stretches.iter_rows(named=True):
             assert row["start"] < row["end"]
-            by_unit.setdefault((row["node"], row["gpu"], row["mig"]), []).append((row["start"], row["end"]))
+            by_unit.setdefault((row["node"], row["gpu"], row["mig"]), []).append(
+                (row["start"], row["end"])
+            )
     for spans in by_unit.values():
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
     limits = {row["run"]: row for row in found.runs.iter_rows(named=True)}
-    assert all((row["attribution"] == "ambiguous") is (row["ambiguous_because"] is not None) for row in limits.values())
+    assert all(
+        (row["attribution"] == "ambiguous") is (row["ambiguous_because"] is not None)
+        for row in limits.values()
+    )
     for row in found.intervals.iter_rows(named=True):
         run = limits[row["run"]]
         assert run["attribution"] != "ambiguous"
@@ -66,22 +82,33 @@ def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str
 
 
 @given(claims(), st.randoms(use_true_random=False))
-def test_order_of_rows_is_irrelevant(made: tuple[list[dict[str, Any]], list[dict[str, Any]]], dice: Any) -> None:
+def test_order_of_rows_is_irrelevant(
+    made: tuple[list[dict[str, Any]], list[dict[str, Any]]], dice: Any
+) -> None:
     jobs, allocations = made
     now = T + timedelta(seconds=5000)
     first = owners(jobs, allocations, UNITS, now=now)
-    second = owners(dice.sample(jobs, len(jobs)), dice.sample(allocations, len(allocations)), UNITS[::-1], now=now)
+    second = owners(
+        dice.sample(jobs, len(jobs)),
+        dice.sample(allocations, len(allocations)),
+        UNITS[::-1],
+        now=now,
+    )
     assert first.intervals.equals(second.intervals)
     assert first.contested.sort("node", "gpu", "mig", "start").equals(
         second.contested.sort("node", "gpu", "mig", "start")
     )
-    assert first.runs.select("job_key", "attribution").equals(second.runs.select("job_key", "attribution"))
+    assert first.runs.select("job_key", "attribution").equals(
+        second.runs.select("job_key", "attribution")
+    )
 
 
 @settings(max_examples=settings().max_examples // 3)
 @given(claims())
 def test_gpu_seconds_are_conserved(made: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
-    """Attributed + unattributed = recorded, counted over the jobs by hand; every sample in one job at most."""
+    """Attributed + unattributed = recorded, counted over the jobs by hand; every sample in one
+    job at most.
+    """
     samples = [
         {"t": T + timedelta(seconds=30 * i), "node": node, "gpu": gpu, "mig": mig, "gpu_util": 0.5}
         for node, gpu, mig in UNITS
@@ -99,7 +126,8 @@ def test_gpu_seconds_are_conserved(made: tuple[list[dict[str, Any]], list[dict[s
         owning = [
             row
             for row in intervals
-            if (row["node"], row["gpu"], row["mig"]) == unit and row["start"] <= sample["t"] < row["end"]
+            if (row["node"], row["gpu"], row["mig"]) == unit
+            and row["start"] <= sample["t"] < row["end"]
         ]
         assert len(owning) <= 1
         claimed += len(owning)

@@ -1,7 +1,8 @@
-"""A child process that runs one command and is killed with SIGKILL: after a time, or before its n-th change of a file.
+"""A child process that runs one command and is killed with SIGKILL: after a time, or before its
+n-th change of a file.
 
-The parent has imported everything and used nothing of it (threads do not survive a fork), so a child begins within
-milliseconds where a new process would take a second.
+The parent has imported everything and used nothing of it (threads do not survive a fork), so a
+child begins within milliseconds where a new process would take a second.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from pathlib import Path
 from typing import Any
 
 KILLED = -signal.SIGKILL
-# A killed process leaves what it had written, so each kill between two of these leaves the same. Polars and Delta write
-# data files without them: kills after a time come also within these.
-CHANGES = frozenset({"os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"})
+# A killed process leaves what it had written, so each kill between two of these leaves the same.
+# Polars and Delta write data files without them: kills after a time come also within these.
+CHANGES = frozenset(
+    {"os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}
+)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """When a child is killed: after `after_s` seconds, or before its change number `at_change` of files."""
+    """When a child is killed: after `after_s` seconds, or before its change number `at_change`
+    of files.
+    """
 
     after_s: float | None = None
     at_change: int | None = None
@@ -48,7 +53,9 @@ class Child:
             done, status, _ = os.wait4(self.id, os.WNOHANG)
             if done:
                 self.code = os.waitstatus_to_exitcode(status)
-            elif self.kill.after_s is not None and time.monotonic() - self.begun >= self.kill.after_s:
+            elif (
+                self.kill.after_s is not None and time.monotonic() - self.begun >= self.kill.after_s
+            ):
                 os.kill(self.id, signal.SIGKILL)
         return self.code
 
@@ -79,7 +86,9 @@ def _run(work: Callable[[], int], printed: Path, at_change: int | None) -> None:
 
 
 class Changes:
-    """Counts changes of files and folders; kills its own process before number `last`. For a process of its own."""
+    """Counts changes of files and folders; kills its own process before number `last`. For a
+    process of its own.
+    """
 
     def __init__(self, last: int = -1) -> None:
         self.last, self.number = last, 0

@@ -1,8 +1,10 @@
-"""Fills the disk under every command, frees it, runs the command again, and compares; then makes the lake read-only.
+"""Fills the disk under every command, frees it, runs the command again, and compares; then makes
+the lake read-only.
 
-A trial takes the lake as it was before a step, on a disk with so much room left, and less than the step needs. The
-step must report so in one line and end with exit code 5; with more room it must end as if the disk had never been full.
-Needs to mount a tmpfs, and a bind mount read-only. Prints a JSON object; 1 when some trial went otherwise.
+A trial takes the lake as it was before a step, on a disk with so much room left, and less than the
+step needs. The step must report so in one line and end with exit code 5; with more room it must end
+as if the disk had never been full. Needs to mount a tmpfs, and a bind mount read-only. Prints a
+JSON object; 1 when some trial went otherwise.
 
     python tests/chaos/disks.py --sizes 2
 """
@@ -43,7 +45,8 @@ READING = (
     ("jobs", "--json"),
     ("job", "1", "--json"),
 )
-BY_COMMAND = "ingest analyze compact"  # steps that are commands; the others are not reported in one line
+# Steps that are commands; the others are not reported in one line.
+BY_COMMAND = "ingest analyze compact"
 
 
 class NoDiskError(Exception):
@@ -91,9 +94,12 @@ def resize(disk: Path, room_kib: int | None) -> None:
     """Leave so much room on the disk; None: plenty."""
     blocks = os.statvfs(disk)
     used_kib = (blocks.f_blocks - blocks.f_bfree) * blocks.f_frsize // 1024
-    for more in range(4, 64, 4):  # a disk of size 0 has no limit; one smaller than what is on it is refused
+    # A disk of size 0 has no limit; one smaller than what is on it is refused.
+    for more in range(4, 64, 4):
         size = LARGE if room_kib is None else f"{used_kib + room_kib + more}k"
-        done = subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], capture_output=True, text=True)
+        done = subprocess.run(
+            ["mount", "-o", f"remount,size={size}", str(disk)], capture_output=True, text=True
+        )
         if done.returncode == 0:
             return
     raise RuntimeError(f"{disk} cannot be made {size} large: {done.stderr}")
@@ -127,9 +133,15 @@ class Disks:
         seen = self.chaos.seen(lake)
         if again or seen != reference.after:
             different = {
-                what: [seen.get(what), rows] for what, rows in reference.after.items() if seen.get(what) != rows
+                what: [seen.get(what), rows]
+                for what, rows in reference.after.items()
+                if seen.get(what) != rows
             }
-            self._note(reference, room_kib, {"code again": again, "said": printed[-600:], "different": different})
+            self._note(
+                reference,
+                room_kib,
+                {"code again": again, "said": printed[-600:], "different": different},
+            )
 
     def _run(self, reference: Reference, lake: Path) -> tuple[int, str]:
         return run(lambda: reference.step.work(lake), self.chaos.folder)
@@ -152,7 +164,9 @@ def one_line(printed: str, what: str) -> bool:
 
 
 def read_only_lake(chaos: Chaos, lake: Path) -> dict[str, Any]:
-    """Run every command over a lake that can only be read; return {command: exit code}, and what was wrong."""
+    """Run every command over a lake that can only be read; return {command: exit code}, and what
+    was wrong.
+    """
     inputs = chaos.folder / "inputs"
     writing = (("ingest", "ldms", inputs / "late"), ("analyze", "--full"), ("lake", "compact"))
     codes, wrong = {}, []
@@ -164,7 +178,11 @@ def read_only_lake(chaos: Chaos, lake: Path) -> dict[str, Any]:
             codes[" ".join(map(str, words)).replace(str(inputs), "...")] = code
             wanted = (0, 1) if words == STATUS else (0,)  # 1: no one collects any more
             read = code in wanted and "tachograph: " not in printed
-            good = read if words in READING else code == LAKE_ERROR and one_line(printed, NOT_PERMITTED)
+            good = (
+                read
+                if words in READING
+                else code == LAKE_ERROR and one_line(printed, NOT_PERMITTED)
+            )
             if not good:
                 wrong.append({"command": arguments, "code": code, "said": printed[-600:]})
     if listing(lake) != before:
@@ -174,14 +192,21 @@ def read_only_lake(chaos: Chaos, lake: Path) -> dict[str, Any]:
 
 def listing(folder: Path) -> list[tuple[str, int, int]]:
     """Return name, size and time of everything in a folder."""
-    return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
+    return sorted(
+        (str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")
+    )
 
 
 def rooms(chaos: Chaos, sizes: int) -> dict[str, list[int]]:
-    """Return how much room (KiB) each command has, from nothing to nearly enough; other ones for each."""
+    """Return how much room (KiB) each command has, from nothing to nearly enough; other ones for
+    each.
+    """
     steps = [reference.step.name for reference in chaos.references]
     return {
-        name: [int(NEEDED_KIB * ((number + place * 0.381966) % sizes / sizes) ** 2) for number in range(sizes)]
+        name: [
+            int(NEEDED_KIB * ((number + place * 0.381966) % sizes / sizes) ** 2)
+            for number in range(sizes)
+        ]
         for place, name in enumerate(steps)
         if name.split()[0] in BY_COMMAND
     }
@@ -189,7 +214,9 @@ def rooms(chaos: Chaos, sizes: int) -> dict[str, list[int]]:
 
 def main() -> int:
     """Run the trials, print what came of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", type=int, default=8, help="disks per step")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="disks-") as name:
@@ -200,7 +227,9 @@ def main() -> int:
 
 
 def fill(chaos: Chaos, rooms: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Run the trials: {step: KiB of room of each}; return what is printed, or why no disk can be mounted."""
+    """Run the trials: {step: KiB of room of each}; return what is printed, or why no disk can be
+    mounted.
+    """
     begun = time.monotonic()
     references = {reference.step.name: reference for reference in chaos.references}
     try:

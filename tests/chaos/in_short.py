@@ -1,6 +1,8 @@
-"""Kills and full disks over one story, which takes longest to run. Prints {"kills": ..., "disks": ...} as JSON.
+"""Kills and full disks over one story, which takes longest to run. Prints {"kills": ..., "disks":
+...} as JSON.
 
-Steps that run the same code are represented by one: the others are killed, six at once, in the trial of several steps.
+Steps that run the same code are represented by one: the others are killed, six at once, in the
+trial of several steps.
 
     python tests/chaos/in_short.py
 """
@@ -17,7 +19,12 @@ from disks import fill
 from kills import SEED, as_json, prepared
 from story import KILLED_ALONE
 
-ROOM_KIB = {"ingest samples": [20], "ingest accounting": [4], "analyze": [60], "compact again": [100]}
+ROOM_KIB = {
+    "ingest samples": [20],
+    "ingest accounting": [4],
+    "analyze": [60],
+    "compact again": [100],
+}
 
 
 def main() -> int:

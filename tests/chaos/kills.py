@@ -1,9 +1,11 @@
-"""Kills every command again and again, starts it again, and compares: `make chaos` (KILLS=1000). Prints a JSON object.
+"""Kills every command again and again, starts it again, and compares: `make chaos` (KILLS=1000).
+Prints a JSON object.
 
-A trial takes the lake as it was before a step, kills the step several times, lets it finish and compares what readers
-see with a lake whose writers were never killed. Kills come at moments by chance and before changes of files, spread
-evenly over those that a step makes. Every sixth trial runs several commands at once, kills each of them, and compares
-what every history must end in. 1 when some trial ended otherwise.
+A trial takes the lake as it was before a step, kills the step several times, lets it finish and
+compares what readers see with a lake whose writers were never killed. Kills come at moments by
+chance and before changes of files, spread evenly over those that a step makes. Every sixth trial
+runs several commands at once, kills each of them, and compares what every history must end in. 1
+when some trial ended otherwise.
 
     python tests/chaos/kills.py --kills 20
 """
@@ -38,7 +40,14 @@ from tachograph.pipeline import kernel
 
 SEED = 20260301
 DEEPEST = 4  # kills of one step before it may finish
-AT_ONCE = ("ingest late samples", "ingest late accounting", "compact again", "analyze what is new", "stream", "collect")
+AT_ONCE = (
+    "ingest late samples",
+    "ingest late accounting",
+    "compact again",
+    "analyze what is new",
+    "stream",
+    "collect",
+)
 TOGETHER_EVERY = 6
 # imported before children are forked, each of which needs them at once
 WARM = (
@@ -50,7 +59,9 @@ SLOWER = 2.0  # a step that shares its cores takes about so much longer
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A step that was never killed: the lake before, what readers see after, how long it took, its changes of files."""
+    """A step that was never killed: the lake before, what readers see after, how long it took,
+    its changes of files.
+    """
 
     step: story.Step
     before: Path
@@ -104,14 +115,19 @@ class Chaos:
         if (self.outcome.trials + 1) % TOGETHER_EVERY:
             alone = self.outcome.trials - self.outcome.together
             reference = self.references[alone % len(self.references)]
-            self.one_step(reference, [self._kill(reference) for _ in range(self.chance.randint(1, DEEPEST))])
+            self.one_step(
+                reference, [self._kill(reference) for _ in range(self.chance.randint(1, DEEPEST))]
+            )
         else:
             self.several_steps()
 
     def kill_at_changes(self, name: str, kills: int) -> None:
         """A trial of one step, whose kills are spread evenly over its changes of files."""
         (reference,) = [one for one in self.references if one.step.name == name]
-        self.one_step(reference, [Kill(at_change=1 + reference.changes * (i + 1) // (kills + 1)) for i in range(kills)])
+        self.one_step(
+            reference,
+            [Kill(at_change=1 + reference.changes * (i + 1) // (kills + 1)) for i in range(kills)],
+        )
 
     def one_step(self, reference: Reference, kills: Sequence[Kill]) -> None:
         """A trial of one step, killed again and again."""
@@ -125,12 +141,17 @@ class Chaos:
         self._compare(lake, reference.after, reference.step.name, kills)
 
     def several_steps(self, deepest: int = DEEPEST) -> None:
-        """Some steps at once over a lake that lacks them; what they leave, and what is left to do, in the end."""
+        """Some steps at once over a lake that lacks them; what they leave, and what is left to
+        do, in the end.
+        """
         self.outcome.trials += 1
         self.outcome.together += 1
         known = {reference.step.name: reference for reference in self.references}
         lake = Path(shutil.copytree(known["stream"].before, self.folder / "lake"))
-        left = {name: [self._kill(known[name], moments=True) for _ in range(deepest)] for name in AT_ONCE}
+        left = {
+            name: [self._kill(known[name], moments=True) for _ in range(deepest)]
+            for name in AT_ONCE
+        }
         every = [kill for kills in left.values() for kill in kills]
         running = {name: self._run(known[name].step, lake, left[name].pop()) for name in AT_ONCE}
         while running:
@@ -141,7 +162,9 @@ class Chaos:
                 del running[name]
                 if code == KILLED:
                     self._count(known[name].step, child.kill)
-                    running[name] = self._run(known[name].step, lake, left[name].pop() if left[name] else None)
+                    running[name] = self._run(
+                        known[name].step, lake, left[name].pop() if left[name] else None
+                    )
                 elif code:
                     self._wrong(name, every, {"code": code, "said": self._last_words()})
             time.sleep(0.001)
@@ -151,10 +174,16 @@ class Chaos:
         self._compare(lake, self.settled, "together", every, settled=True)
 
     def _kill(self, reference: Reference, *, moments: bool = False) -> Kill:
-        """A kill at a moment, or at a change of files; those of successive kills are spread evenly."""
+        """A kill at a moment, or at a change of files; those of successive kills are spread
+        evenly.
+        """
         if moments or self.chance.random() < 0.5:
-            return Kill(after_s=self.chance.uniform(0, reference.seconds * (SLOWER if moments else 1.0)))
-        place = (self.outcome.kinds["change"] * 0.6180339887498949 + self.chance.random() * 0.01) % 1.0
+            return Kill(
+                after_s=self.chance.uniform(0, reference.seconds * (SLOWER if moments else 1.0))
+            )
+        place = (
+            self.outcome.kinds["change"] * 0.6180339887498949 + self.chance.random() * 0.01
+        ) % 1.0
         return Kill(at_change=1 + int(place * reference.changes))
 
     def _run(self, step: story.Step, lake: Path, kill: Kill | None = None) -> Child:
@@ -175,11 +204,19 @@ class Chaos:
         self.outcome.kinds["change" if kill.at_change is not None else "moment"] += 1
 
     def _compare(
-        self, lake: Path, after: dict[str, str], name: str, kills: Sequence[Kill], *, settled: bool = False
+        self,
+        lake: Path,
+        after: dict[str, str],
+        name: str,
+        kills: Sequence[Kill],
+        *,
+        settled: bool = False,
     ) -> None:
         found, left = self._in_child(lambda: (story.seen(lake), story.orphans(lake)), ({}, []))
         different = {
-            what: [found.get(what), after.get(what)] for what in {*found, *after} if found.get(what) != after.get(what)
+            what: [found.get(what), after.get(what)]
+            for what in {*found, *after}
+            if found.get(what) != after.get(what)
         }
         if different:
             self._wrong(name, kills, different)
@@ -192,7 +229,12 @@ class Chaos:
 
     def _wrong(self, name: str, kills: Sequence[Kill], different: dict[str, Any]) -> None:
         self.outcome.wrong.append(
-            {"trial": self.outcome.trials, "step": name, "kills": [str(kill) for kill in kills], "different": different}
+            {
+                "trial": self.outcome.trials,
+                "step": name,
+                "kills": [str(kill) for kill in kills],
+                "different": different,
+            }
         )
 
     def seen(self, lake: Path) -> dict[str, str]:
@@ -216,7 +258,9 @@ class Chaos:
 
 
 def prepared(folder: Path, *, seed: int) -> Chaos:
-    """Return trials over a story that ran once to its end, in a process from which children start at once."""
+    """Return trials over a story that ran once to its end, in a process from which children
+    start at once.
+    """
     warm()
     chaos = Chaos(folder, seed=seed)
     chaos.prepare()
@@ -231,19 +275,29 @@ def warm() -> None:
 
 def compiled_signatures() -> dict[str, list[Any]]:
     """Return what this process has compiled, for `load_compiled`: {function: signatures}."""
-    functions = {name: function for name, function in vars(kernel).items() if isinstance(function, Compiled)}
-    return {name: function.dispatcher.signatures for name, function in functions.items() if function.made}
+    functions = {
+        name: function for name, function in vars(kernel).items() if isinstance(function, Compiled)
+    }
+    return {
+        name: function.dispatcher.signatures
+        for name, function in functions.items()
+        if function.made
+    }
 
 
 def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:
-    """Load compiled functions into this process, so that its children need not: it takes a second."""
+    """Load compiled functions into this process, so that its children need not: it takes a
+    second.
+    """
     for name, of_function in signatures.items():
         for signature in of_function:
             getattr(kernel, name).dispatcher.compile(signature)
 
 
 def _run_and_note(step: story.Step, lake: Path) -> tuple[int, dict[str, list[Any]]]:
-    """Do a step; return how often it changes files, and what it has compiled. Errors: RuntimeError."""
+    """Do a step; return how often it changes files, and what it has compiled. Errors:
+    RuntimeError.
+    """
     changes = Changes()
     sys.addaudithook(changes)
     if code := step.work(lake):
@@ -253,7 +307,9 @@ def _run_and_note(step: story.Step, lake: Path) -> tuple[int, dict[str, list[Any
 
 def main() -> int:
     """Kill until there were enough; print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--minutes", type=float, default=math.inf, help="no longer than that")
@@ -271,10 +327,14 @@ def main() -> int:
 
 
 def kill(chaos: Chaos, kills: int, *, minutes: float = math.inf) -> dict[str, Any]:
-    """Kill until there were enough, or something is wrong; return the result as it is printed and recorded."""
+    """Kill until there were enough, or something is wrong; return the result as it is printed
+    and recorded.
+    """
     begun = time.monotonic()
     last = begun + minutes * 60
-    while chaos.outcome.kills.total() < kills and not chaos.outcome.wrong and time.monotonic() < last:
+    while (
+        chaos.outcome.kills.total() < kills and not chaos.outcome.wrong and time.monotonic() < last
+    ):
         chaos.trial()
         report(chaos.outcome, kills, begun)
     return as_json(chaos.outcome, seed=chaos.seed, seconds=time.monotonic() - begun)

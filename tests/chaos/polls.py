@@ -1,9 +1,10 @@
-"""Polls good and bad exporters 10,000 times with `tachograph collect`, much faster than any site: `make polls`.
+"""Polls good and bad exporters 10,000 times with `tachograph collect`, much faster than any site:
+`make polls`.
 
-Two sources answer well, one every other time; the others are garbage, errors, a closed port, a page that is too
-large, bytes. At each twentieth of the polls memory, open files, threads and the size of the log are noted. In the
-second half they must be what they were in the first, in which pools of threads and caches fill. Prints a JSON object;
-1 when something grew.
+Two sources answer well, one every other time; the others are garbage, errors, a closed port, a page
+that is too large, bytes. At each twentieth of the polls memory, open files, threads and the size of
+the log are noted. In the second half they must be what they were in the first, in which pools of
+threads and caches fill. Prints a JSON object; 1 when something grew.
 
     python tests/chaos/polls.py --polls 10000
 """
@@ -83,13 +84,28 @@ def polls_of(metrics: str) -> int | None:
         page = httpx2.get(metrics, timeout=60).text
     except httpx2.TransportError:
         return None
-    found = (one for one in text_string_to_metric_families(page) if one.name == "tachograph_collect_polls")
-    return int(sum(sample.value for family in found for sample in family.samples if sample.name.endswith("_total")))
+    found = (
+        one
+        for one in text_string_to_metric_families(page)
+        if one.name == "tachograph_collect_polls"
+    )
+    return int(
+        sum(
+            sample.value
+            for family in found
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        )
+    )
 
 
 def state_of(pid: int, log: Path, polls: int) -> dict[str, float]:
     """What the process holds."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    status = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if ":" in line
+    )
     return {
         "polls": polls,
         "rss_mib": round(int(status["VmRSS"].split()[0]) / 1024, 1),
@@ -99,13 +115,19 @@ def state_of(pid: int, log: Path, polls: int) -> dict[str, float]:
     }
 
 
-def watched(process: subprocess.Popen[bytes], metrics: str, log: Path, polls: int) -> list[dict[str, float]]:
-    """The states at each part of the polls. Errors: RuntimeError where the process ended, or takes too long."""
+def watched(
+    process: subprocess.Popen[bytes], metrics: str, log: Path, polls: int
+) -> list[dict[str, float]]:
+    """The states at each part of the polls. Errors: RuntimeError where the process ended, or
+    takes too long.
+    """
     states: list[dict[str, float]] = []
     until = time.monotonic() + LIMIT_S
     while len(states) < PARTS:
         if process.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"the collector ended or is too slow:\n{log.read_text(errors='replace')[-2000:]}")
+            raise RuntimeError(
+                f"the collector ended or is too slow:\n{log.read_text(errors='replace')[-2000:]}"
+            )
         done = polls_of(metrics)
         if done is not None and done >= polls * (len(states) + 1) / PARTS:
             states.append(state_of(process.pid, log, done))
@@ -149,7 +171,11 @@ def main() -> int:
         ended = process.wait(60)
         lines = len(log.read_text(errors="replace").splitlines())
     problems = grown(states) + ([f"exit code {ended}"] if ended else [])
-    result = {"polls": states[-1]["polls"], "seconds": round(time.monotonic() - began), "log_lines": lines}
+    result = {
+        "polls": states[-1]["polls"],
+        "seconds": round(time.monotonic() - began),
+        "log_lines": lines,
+    }
     print(json.dumps(result | {"grew": problems, "states": states}, indent=1))  # noqa: T201
     return 1 if problems else 0
 

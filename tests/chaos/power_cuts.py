@@ -1,10 +1,12 @@
-"""Cuts the power of a lake on ext4 while it is written, and compares: `make power-cuts` (CUTS=200). Prints JSON.
+"""Cuts the power of a lake on ext4 while it is written, and compares: `make power-cuts` (CUTS=200).
+Prints JSON.
 
-The lake lies on an ext4 image behind a loop device. At moments by chance the writer is stopped, the bytes of the image
-are copied (two copies in a row must be alike: the copy is of one moment), and the writer goes on. Of a power cut the
-copy is what is left: it is mounted, which replays the journal, and read. Every row, analysis and status that was
-reported as written before must be there, whole. Names are written every second, contents not before half a minute: what
-a program does not sync is lost as often as can be. Needs to mount (root) and a loop device.
+The lake lies on an ext4 image behind a loop device. At moments by chance the writer is stopped, the
+bytes of the image are copied (two copies in a row must be alike: the copy is of one moment), and
+the writer goes on. Of a power cut the copy is what is left: it is mounted, which replays the
+journal, and read. Every row, analysis and status that was reported as written before must be there,
+whole. Names are written every second, contents not before half a minute: what a program does not
+sync is lost as often as can be. Needs to mount (root) and a loop device.
 
     python tests/chaos/power_cuts.py --cuts 20
 """
@@ -57,7 +59,8 @@ START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = datetime(2026, 3, 5, tzinfo=UTC)
 AS_OF = "2026-03-05T00:00:00"
 _HEADER = (
-    "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"
+    "timestamp,hostname,gpu_id,"
+    "nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"
 )
 _SACCT = "JobID|JobIDRaw|Cluster|Partition|User|Submit|Start|End|Elapsed|State|NNodes|NodeList|AllocTRES|JobName\n"
 FIRST_JOB = 1000
@@ -89,13 +92,17 @@ def write_inputs(folder: Path) -> None:
             for place in range(ROWS)
         ]
         (folder / f"{number}.csv").write_text(_HEADER + "".join(rows))
-        first, last = (f"{START + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S}" for second in (0, 10 * ROWS))
+        first, last = (
+            f"{START + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S}" for second in (0, 10 * ROWS)
+        )
         job = (
             f"{FIRST_JOB + number}|{FIRST_JOB + number}|c|gpu|ann|{first}|{first}|{last}"
             f"|01:00:00|COMPLETED|1|n{number}|cpu=4,gres/gpu=1|train\n"
         )
         (folder / f"{number}.txt").write_text(_SACCT + job)
-        (folder / f"{number}.map").write_text(f"job_id,node,gpu\n{FIRST_JOB + number},n{number},0\n")
+        (folder / f"{number}.map").write_text(
+            f"job_id,node,gpu\n{FIRST_JOB + number},n{number},0\n"
+        )
 
 
 def write(lake: Path, inputs: Path, reports: Path, rounds: range) -> int:
@@ -125,7 +132,9 @@ def _round(lake: Path, inputs: Path, number: int, report: Callable[[str], object
         report(f"poll {number * POLLS + poll}\n")
     folder = lake / "_collect"
     folder.mkdir(exist_ok=True)
-    write_status(folder, CollectStatus("1", str(lake), "host", number, started=START, updated=START))
+    write_status(
+        folder, CollectStatus("1", str(lake), "host", number, started=START, updated=START)
+    )
     report(f"status {number}\n")
 
 
@@ -144,7 +153,9 @@ def _poll(number: int) -> Chunk:
 
 
 def judge(lake: Path, reported: list[str], found: Path) -> int:
-    """Write to `found` what is wrong with a lake of which so much was reported as written, and what was repaired."""
+    """Write to `found` what is wrong with a lake of which so much was reported as written, and
+    what was repaired.
+    """
     result: dict[str, Any] = {"repaired": [], "wrong": []}
     try:
         result["wrong"] = list(_differences(lake, reported))
@@ -169,9 +180,13 @@ def _differences(lake: Path, reported: list[str]) -> Iterator[list[str]]:
             counted = sum(file.rows for file in opened.files(table))
             if opened.scan(table).collect().height != counted:
                 yield [LOST, f"{table.name}: rows of a file"]
-    samples = dict(opened.latest(GPU_SAMPLES).group_by("node").len().iter_rows()) if reported else {}
+    samples = (
+        dict(opened.latest(GPU_SAMPLES).group_by("node").len().iter_rows()) if reported else {}
+    )
     jobs = set(opened.latest(JOBS)["job_id"]) if reported else set()
-    polls = max((int(line.split()[1]) + 1 for line in reported if line.startswith("poll ")), default=0)
+    polls = max(
+        (int(line.split()[1]) + 1 for line in reported if line.startswith("poll ")), default=0
+    )
     if polls * 6 > samples.get("stream", 0):
         yield [LOST, f"{polls} polls: {samples.get('stream', 0)} samples"]
     for what, _, number in (line.partition(" ") for line in reported):
@@ -179,7 +194,9 @@ def _differences(lake: Path, reported: list[str]) -> Iterator[list[str]]:
             yield [LOST, f"{what} {number}"]
         if what == "job" and str(FIRST_JOB + int(number)) not in jobs:
             yield [LOST, f"{what} {number}"]
-    analyzed = {str(FIRST_JOB + int(line.split()[1])) for line in reported if line.startswith("analyzed ")}
+    analyzed = {
+        str(FIRST_JOB + int(line.split()[1])) for line in reported if line.startswith("analyzed ")
+    }
     if analyzed:
         yield from _results(opened, analyzed)
     status = [int(line.split()[1]) for line in reported if line.startswith("status ")]
@@ -218,7 +235,16 @@ def new_image(path: Path) -> None:
     """Make an empty ext4 image."""
     with path.open("wb") as stream:
         stream.truncate(IMAGE_MIB << 20)
-    command = ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-J", "size=4", str(path)]
+    command = [
+        "mkfs.ext4",
+        "-q",
+        "-F",
+        "-E",
+        "lazy_itable_init=0,lazy_journal_init=0",
+        "-J",
+        "size=4",
+        str(path),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
@@ -228,7 +254,9 @@ def new_image(path: Path) -> None:
 
 
 def copy_of_one_moment(image: Path, to: Path) -> None:
-    """Copy an image whose writer is stopped: as it was at one moment, with what the kernel had written of it."""
+    """Copy an image whose writer is stopped: as it was at one moment, with what the kernel had
+    written of it.
+    """
     before = b""
     for _ in range(100):
         now = image.read_bytes()
@@ -306,19 +334,32 @@ class PowerCuts:
 
     def look(self, copy: Path, reported: list[str]) -> None:
         """Mount a copy and judge it."""
-        doing = next((line.removeprefix("begin ") for line in reversed(reported) if line.startswith("begin ")), "")
+        doing = next(
+            (
+                line.removeprefix("begin ")
+                for line in reversed(reported)
+                if line.startswith("begin ")
+            ),
+            "",
+        )
         found = self.folder / "found.json"
         found.unlink(missing_ok=True)
         written = [line for line in reported if not line.startswith("begin ")]
         with image_mounted(copy, self.folder / "left") as left:
             code = Child(partial(judge, left / "lake", written, found), self.printed).wait()
-        result = json.loads(found.read_text()) if found.exists() else {"wrong": [[UNREADABLE, f"exit code {code}"]]}
+        result = (
+            json.loads(found.read_text())
+            if found.exists()
+            else {"wrong": [[UNREADABLE, f"exit code {code}"]]}
+        )
         self.outcome.cuts += 1
         self.outcome.during[doing] += 1
         self.outcome.reported += len(written)
         self.outcome.repaired += bool(result.get("repaired"))
         if result["wrong"]:
-            self.outcome.wrong.append({"during": doing, "reported": len(written), "found": result["wrong"][:5]})
+            self.outcome.wrong.append(
+                {"during": doing, "reported": len(written), "found": result["wrong"][:5]}
+            )
 
 
 def wait_stopped(process: int) -> None:
@@ -337,7 +378,9 @@ def cut(cuts: int, *, seed: int, longest_s: float) -> dict[str, Any]:
             of_run = min(CUTS_A_RUN, (cuts + 1) // 2)
             while trials.outcome.cuts < cuts:
                 trials.run(min(of_run, cuts - trials.outcome.cuts))
-                sys.stderr.write(f"{trials.outcome.cuts} of {cuts} cuts, {len(trials.outcome.wrong)} wrong\n")
+                sys.stderr.write(
+                    f"{trials.outcome.cuts} of {cuts} cuts, {len(trials.outcome.wrong)} wrong\n"
+                )
         except NoDiskError as problem:
             return {"skipped": str(problem)}
     outcome = trials.outcome
@@ -358,7 +401,9 @@ def cut(cuts: int, *, seed: int, longest_s: float) -> dict[str, Any]:
 
 def main() -> int:
     """Cut, print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cuts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--seconds", type=float, default=RUN_S[1], help="a run is not longer")

@@ -1,9 +1,12 @@
-"""One writer and ten readers over one lake: `make readers` (MINUTES=10). Prints a JSON object; 1 when a reader failed.
+"""One writer and ten readers over one lake: `make readers` (MINUTES=10). Prints a JSON object; 1
+when a reader failed.
 
-The writer ingests chunks of known rows, analyzes, and compacts with a vacuum, in a loop. Replaced files are dated back,
-so that a vacuum of one hour deletes those replaced a minute ago: readers never take so long. What readers hold it to:
+The writer ingests chunks of known rows, analyzes, and compacts with a vacuum, in a loop. Replaced
+files are dated back, so that a vacuum of one hour deletes those replaced a minute ago: readers
+never take so long. What readers hold it to:
 
-- a chunk has its rows in a table, or none; what was seen once is seen again, however days are rewritten
+- a chunk has its rows in a table, or none; what was seen once is seen again, however days are
+  rewritten
 - every summary has the rows of `job_gpus` that belong to it
 - no read fails, and `tachograph jobs --json` prints as many jobs as there are, or more
 
@@ -44,7 +47,13 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.partitions import partitions, read_partition
-from tachograph.lake.query import read_consistently, read_findings, read_gpus, read_summaries, rows_that_count
+from tachograph.lake.query import (
+    read_consistently,
+    read_findings,
+    read_gpus,
+    read_summaries,
+    rows_that_count,
+)
 from tachograph.pipeline.run import analyze
 
 READERS = 10
@@ -52,8 +61,16 @@ GPUS = 2
 ROWS = 360  # of a chunk and GPU: an hour, every ten seconds; the node reports the chunk
 GRACE_S = 60.0
 VACUUM_HOURS = 1
-EVERY = 3  # chunks between analyses; every second one does all jobs anew and is followed by a compaction
-FAILURES = (TachographError, DeltaError, pl.exceptions.PolarsError, LookupError, OSError, ValueError)
+# Chunks between analyses; every second one does all jobs anew and is followed by a compaction.
+EVERY = 3
+FAILURES = (
+    TachographError,
+    DeltaError,
+    pl.exceptions.PolarsError,
+    LookupError,
+    OSError,
+    ValueError,
+)
 DEADLINE_S = 30.0  # after the end for what is under way
 
 
@@ -68,7 +85,9 @@ class AgeingLake(Lake):
         transactions: list[Transaction],
     ) -> bool:
         back = int((VACUUM_HOURS * 3600 - GRACE_S) * 1000)
-        return super()._commit(delta, table, [_older(action, back) for action in actions], transactions)
+        return super()._commit(
+            delta, table, [_older(action, back) for action in actions], transactions
+        )
 
 
 def _older(action: AddAction | RemoveAction, back_ms: int) -> AddAction | RemoveAction:
@@ -84,15 +103,22 @@ def _older(action: AddAction | RemoveAction, back_ms: int) -> AddAction | Remove
 
 
 def chunk(number: int) -> Chunk:
-    """Return a chunk of one job on a node of its own: its accounting, and an hour of samples of its two GPUs."""
+    """Return a chunk of one job on a node of its own: its accounting, and an hour of samples of
+    its two GPUs.
+    """
     node = f"n{number:05}"
     begin = START + timedelta(minutes=10 * (number % 200))
     times = [begin + timedelta(seconds=10 * place) for place in range(ROWS)]
     frames = [
-        pl.DataFrame({"t": times, "node": node, "gpu": gpu, "gpu_util": 0.5, "power_w": 200.0}) for gpu in range(GPUS)
+        pl.DataFrame({"t": times, "node": node, "gpu": gpu, "gpu_util": 0.5, "power_w": 200.0})
+        for gpu in range(GPUS)
     ]
     jobs, held = job_rows(number, node, begin, begin + timedelta(hours=1), gpus=GPUS)
-    parts = (ChunkPart("gpu_samples", pl.concat(frames)), ChunkPart("jobs", jobs), ChunkPart("allocations", held))
+    parts = (
+        ChunkPart("gpu_samples", pl.concat(frames)),
+        ChunkPart("jobs", jobs),
+        ChunkPart("allocations", held),
+    )
     return Chunk(f"chunk-{number}", "readers", node, parts, ROWS * GPUS)
 
 
@@ -104,14 +130,26 @@ def write(location: str, until: float) -> dict[str, Any]:
         ingest(lake, [chunk(done["chunks"])], now=NOW)
         done["chunks"] += 1
         if done["chunks"] % EVERY == 0:
-            analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=1, full=done["analyses"] % 2 == 1)
+            analyze(
+                lake,
+                Configuration(),
+                judge=JobJudge,
+                now=NOW,
+                threads=1,
+                full=done["analyses"] % 2 == 1,
+            )
             done["analyses"] += 1
             if done["analyses"] % 2 == 0:
                 replaced = compact(
-                    lake, ALL_TABLES, counting=rows_that_count(lake, datetime.now(UTC)), vacuum_hours=VACUUM_HOURS
+                    lake,
+                    ALL_TABLES,
+                    counting=rows_that_count(lake, datetime.now(UTC)),
+                    vacuum_hours=VACUUM_HOURS,
                 )
                 done["compactions"] += 1
-                done["files replaced"] += sum(max(0, one.files_before - one.files_after) for one in replaced)
+                done["files replaced"] += sum(
+                    max(0, one.files_before - one.files_after) for one in replaced
+                )
     return dict(done)
 
 
@@ -137,10 +175,18 @@ def read_results(lake: Lake, known: dict[str, Any]) -> None:
         return summaries, read_gpus(lake, summaries)
 
     summaries, gpus = read_consistently(lake, read_all)
-    short = summaries.join(gpus.group_by("job_key").len(), on="job_key", how="left").filter(pl.col("len") != GPUS)
+    short = summaries.join(gpus.group_by("job_key").len(), on="job_key", how="left").filter(
+        pl.col("len") != GPUS
+    )
     missing = summaries.join(gpus, on="job_key", how="anti")
-    _must(not short.height and not missing.height, f"{short.height + missing.height} summaries without their GPUs")
-    _must(summaries.height >= known.get("jobs", 0), f"{summaries.height} summaries, there were {known.get('jobs')}")
+    _must(
+        not short.height and not missing.height,
+        f"{short.height + missing.height} summaries without their GPUs",
+    )
+    _must(
+        summaries.height >= known.get("jobs", 0),
+        f"{summaries.height} summaries, there were {known.get('jobs')}",
+    )
     known["jobs"] = summaries.height
 
 
@@ -153,7 +199,11 @@ def read_command(lake: Lake, known: dict[str, Any]) -> None:
     known["printed"] = len(jobs)
 
 
-READS: tuple[Callable[[Lake, dict[str, Any]], None], ...] = (read_chunks, read_results, read_command)
+READS: tuple[Callable[[Lake, dict[str, Any]], None], ...] = (
+    read_chunks,
+    read_results,
+    read_command,
+)
 
 
 def _must(holds: bool, printed: str) -> None:
@@ -202,7 +252,9 @@ def play(location: Path, seconds: float, *, readers: int = READERS) -> dict[str,
     codes = [child.code for child in children]
     if any(codes):
         raise RuntimeError(f"exit codes {codes}: {(folder / 'said.txt').read_text()[-2000:]}")
-    written, *found = [json.loads((folder / f"{place}.json").read_text()) for place in range(len(children))]
+    written, *found = [
+        json.loads((folder / f"{place}.json").read_text()) for place in range(len(children))
+    ]
     reads: Counter[str] = Counter()
     for one in found:
         reads.update(one["reads"])
@@ -235,7 +287,9 @@ def _child(work: Callable[[], dict[str, Any]], reported: Path) -> Child:
 
 def main() -> int:
     """Play, print; 1 when a reader saw what it must not see."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--readers", type=int, default=READERS)
     options = parser.parse_args()

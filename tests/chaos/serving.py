@@ -1,9 +1,11 @@
-"""Kills `tachograph serve` and its writer of images, pages through lists of a lake that changes: `make chaos-serve`.
+"""Kills `tachograph serve` and its writer of images, pages through lists of a lake that changes:
+`make chaos-serve`.
 
-A trial starts the server of a lake that has a new version, kills the process that writes the image of its jobs, the
-server while that one writes, and the server at a moment by chance, then lets it run: its list of jobs must be that of
-the lake, and the cache may hold one image. Then clients page through all jobs by cursors while the lake gets a version
-every second: no answer is 5xx, no job is there twice or missing. Prints a JSON object; 1 when something was otherwise.
+A trial starts the server of a lake that has a new version, kills the process that writes the image
+of its jobs, the server while that one writes, and the server at a moment by chance, then lets it
+run: its list of jobs must be that of the lake, and the cache may hold one image. Then clients page
+through all jobs by cursors while the lake gets a version every second: no answer is 5xx, no job is
+there twice or missing. Prints a JSON object; 1 when something was otherwise.
 
     python tests/chaos/serving.py --kills 100 --seconds 120
 """
@@ -62,12 +64,19 @@ class ServedJobs:
         """Commit a version in which these jobs have other hours."""
         self.version += 1
         rows = [
-            summary(job_key=key, job_id=key.split(":")[1], display_id=key.split(":")[1], gpu_hours=float(self.version))
+            summary(
+                job_key=key,
+                job_id=key.split(":")[1],
+                display_id=key.split(":")[1],
+                gpu_hours=float(self.version),
+            )
             for key in keys
         ]
         self.hours |= dict.fromkeys(keys, float(self.version))
         written = frame(JOB_SUMMARIES, rows).drop("seq")
-        self.lake.append(JOB_SUMMARIES, written, app_id="chaos", mark=self.version, seq=self.version)
+        self.lake.append(
+            JOB_SUMMARIES, written, app_id="chaos", mark=self.version, seq=self.version
+        )
 
     def left_over(self) -> list[str]:
         """What lies in the cache of the lake."""
@@ -111,7 +120,9 @@ def children(pid: int) -> list[int]:
 @contextmanager
 def answers(link: str) -> Iterator[httpx2.Client]:
     """A client that the link of a server logs in."""
-    with httpx2.Client(base_url=link.partition("/login")[0], follow_redirects=True, timeout=LONGEST_S) as client:
+    with httpx2.Client(
+        base_url=link.partition("/login")[0], follow_redirects=True, timeout=LONGEST_S
+    ) as client:
         client.get(link)
         yield client
 
@@ -119,8 +130,14 @@ def answers(link: str) -> Iterator[httpx2.Client]:
 def listed(
     client: httpx2.Client, *, limit: int = 1000, wait_s: float = LONGEST_S
 ) -> tuple[list[tuple[str, float]], Counter[int]]:
-    """All jobs with their hours, a part at a time, and how often each status came; 503 at first means: come again."""
-    url, rows, codes = f"/api/v1/jobs?limit={limit}&sort=job_key&fields=job_key,gpu_hours", [], Counter[int]()
+    """All jobs with their hours, a part at a time, and how often each status came; 503 at first
+    means: come again.
+    """
+    url, rows, codes = (
+        f"/api/v1/jobs?limit={limit}&sort=job_key&fields=job_key,gpu_hours",
+        [],
+        Counter[int](),
+    )
     end = time.monotonic() + wait_s
     while url:
         answer = client.get(url)
@@ -135,7 +152,9 @@ def listed(
 
 
 def kill_again_and_again(jobs: ServedJobs, kills: int, chance: random.Random) -> dict[str, Any]:
-    """Kill servers and writers of images; return what was wrong after, and what is left in the cache."""
+    """Kill servers and writers of images; return what was wrong after, and what is left in the
+    cache.
+    """
     wrong: list[str] = []
     done, trials = Counter[str](), 0
     while done.total() < kills:
@@ -149,7 +168,10 @@ def kill_again_and_again(jobs: ServedJobs, kills: int, chance: random.Random) ->
             with answers(process.stdout.readline().decode().strip()) as client:
                 rows, _ = listed(client)
                 if dict(rows) != jobs.hours or len(rows) != len(jobs.hours):
-                    wrong.append(f"trial {trials}: {len(rows)} jobs, {len(set(rows) ^ set(jobs.hours.items()))} differ")
+                    wrong.append(
+                        f"trial {trials}: {len(rows)} jobs, "
+                        f"{len(set(rows) ^ set(jobs.hours.items()))} differ"
+                    )
                 end = time.monotonic() + LONGEST_S
                 while len(jobs.left_over()) > 1 and time.monotonic() < end:
                     time.sleep(0.1)
@@ -184,8 +206,12 @@ def _ask(link: str) -> None:
         client.get("/api/v1/me")
 
 
-def page_while_it_changes(jobs: ServedJobs, seconds: float, clients: int, chance: random.Random) -> dict[str, Any]:
-    """Page through all jobs while new versions come, files are compacted and vacuumed; return what was wrong."""
+def page_while_it_changes(
+    jobs: ServedJobs, seconds: float, clients: int, chance: random.Random
+) -> dict[str, Any]:
+    """Page through all jobs while new versions come, files are compacted and vacuumed; return
+    what was wrong.
+    """
     wrong: list[str] = []
     walks: list[int] = []
     codes = Counter[int]()
@@ -197,7 +223,11 @@ def page_while_it_changes(jobs: ServedJobs, seconds: float, clients: int, chance
                 try:
                     rows, seen = listed(client, limit=limit, wait_s=0.0)
                 except httpx2.HTTPError as problem:
-                    text = problem.response.text if isinstance(problem, httpx2.HTTPStatusError) else repr(problem)
+                    text = (
+                        problem.response.text
+                        if isinstance(problem, httpx2.HTTPStatusError)
+                        else repr(problem)
+                    )
                     wrong.append(text[:200])
                     return
                 codes.update(seen)
@@ -215,7 +245,10 @@ def page_while_it_changes(jobs: ServedJobs, seconds: float, clients: int, chance
         with answers(link) as client:
             listed(client)
         end = time.monotonic() + seconds
-        threads = [threading.Thread(target=walk, args=(link, chance.randint(20, 90))) for _ in range(clients)]
+        threads = [
+            threading.Thread(target=walk, args=(link, chance.randint(20, 90)))
+            for _ in range(clients)
+        ]
         for thread in threads:
             thread.start()
         number, versions = JOBS, 0
@@ -234,7 +267,9 @@ def page_while_it_changes(jobs: ServedJobs, seconds: float, clients: int, chance
 
 def main() -> int:
     """Run both, print what came of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--clients", type=int, default=20)
@@ -248,7 +283,9 @@ def main() -> int:
         (Path(name) / "killed").mkdir()
         (Path(name) / "paged").mkdir()
         killed = kill_again_and_again(ServedJobs(Path(name) / "killed"), options.kills, chance)
-        paged = page_while_it_changes(ServedJobs(Path(name) / "paged"), options.seconds, options.clients, chance)
+        paged = page_while_it_changes(
+            ServedJobs(Path(name) / "paged"), options.seconds, options.clients, chance
+        )
     sys.stdout.write(f"{json.dumps({'killed': killed, 'paged': paged}, indent=1)}\n")
     return 1 if killed["wrong"] or paged["wrong"] else 0
 

@@ -1,4 +1,6 @@
-"""A small site and what is done with its lake, step by step; and what readers see of a lake, to compare."""
+"""A small site and what is done with its lake, step by step; and what readers see of a lake, to
+compare.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.lake.partitions import partitions, read_partition
-from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
+from tachograph.lake.query import (
+    read_findings,
+    read_gpus,
+    read_minutes,
+    read_summaries,
+    rows_that_count,
+)
 from tachograph.service.collect.collector import Collection, CollectPlan
 from tachograph.service.collect.readers import PolledSource
 from tachograph.service.systemd import NO_NOTIFIER
@@ -36,10 +44,12 @@ LATER = timedelta(days=2)  # what killed analyses left is dropped by then
 STREAM = "story:stream"
 EXPIRE = "expire"
 FORGET = "forget"
-KILLED_ALONE = ("ingest samples", "analyze what is new", "compact again", EXPIRE, FORGET)  # where time is short
+# Where time is short.
+KILLED_ALONE = ("ingest samples", "analyze what is new", "compact again", EXPIRE, FORGET)
 LAST = START + timedelta(seconds=600)  # of streams
 _HEADER = (
-    "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"
+    "timestamp,hostname,gpu_id,"
+    "nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"
 )
 _SACCT = "JobID|JobIDRaw|Cluster|Partition|User|Submit|Start|End|Elapsed|State|NNodes|NodeList|AllocTRES|JobName\n"
 
@@ -58,17 +68,27 @@ def run_story(folder: Path) -> tuple[Step, ...]:
     """Write the inputs into `folder` and return the steps, in order."""
     _write_inputs(folder)
     return (
-        Step("ingest samples", lambda lake: _main("ingest", "ldms", folder / "first", "--lake", lake)),
+        Step(
+            "ingest samples", lambda lake: _main("ingest", "ldms", folder / "first", "--lake", lake)
+        ),
         Step(
             "ingest accounting",
-            lambda lake: _main("ingest", "sacct", folder / "first.txt", "--trusted", "--lake", lake),
+            lambda lake: _main(
+                "ingest", "sacct", folder / "first.txt", "--trusted", "--lake", lake
+            ),
         ),
-        Step("ingest map", lambda lake: _main("ingest", "allocation-map", folder / "map.csv", "--lake", lake)),
+        Step(
+            "ingest map",
+            lambda lake: _main("ingest", "allocation-map", folder / "map.csv", "--lake", lake),
+        ),
         Step("analyze", analyze),
         Step("compact", lambda lake: _main("lake", "compact", "--lake", lake)),
         Step("stream", stream),
         Step("collect", collect),
-        Step("ingest late samples", lambda lake: _main("ingest", "ldms", folder / "late", "--lake", lake)),
+        Step(
+            "ingest late samples",
+            lambda lake: _main("ingest", "ldms", folder / "late", "--lake", lake),
+        ),
         Step(
             "ingest late accounting",
             lambda lake: _main("ingest", "sacct", folder / "late.txt", "--trusted", "--lake", lake),
@@ -81,8 +101,13 @@ def run_story(folder: Path) -> tuple[Step, ...]:
 
 
 def expire(lake: Path) -> int:
-    """Remove samples and minutes that are months old, but for the last day of the accounting; and replaced files."""
-    os.environ |= {"TACHOGRAPH_RETENTION_GPU_SAMPLES": "1d", "TACHOGRAPH_RETENTION_JOB_MINUTES": "1d"}
+    """Remove samples and minutes that are months old, but for the last day of the accounting;
+    and replaced files.
+    """
+    os.environ |= {
+        "TACHOGRAPH_RETENTION_GPU_SAMPLES": "1d",
+        "TACHOGRAPH_RETENTION_JOB_MINUTES": "1d",
+    }
     return _main("lake", "compact", "--expire", "--vacuum-hours", "0", "--lake", lake)
 
 
@@ -100,10 +125,17 @@ def analyze(lake: Path, *options: str) -> int:
 
 
 def settle(lake: Path) -> int:
-    """Bring a lake to the state in which every history of the same inputs ends: all jobs done anew, days compacted."""
+    """Bring a lake to the state in which every history of the same inputs ends: all jobs done
+    anew, days compacted.
+    """
     code = analyze(lake, "--full")
     opened = Lake.open(str(lake))
-    compact(opened, ALL_TABLES, counting=rows_that_count(opened, datetime.now(UTC) + LATER), vacuum_hours=0)
+    compact(
+        opened,
+        ALL_TABLES,
+        counting=rows_that_count(opened, datetime.now(UTC) + LATER),
+        vacuum_hours=0,
+    )
     return code
 
 
@@ -137,16 +169,26 @@ def collect(lake: Path) -> int:
         if not left:
             stopping.set()
 
-    sources = [PolledSource(f"tape:{node}", 0.05, Tape(node, partial(done, node))) for node in sorted(left)]
+    sources = [
+        PolledSource(f"tape:{node}", 0.05, Tape(node, partial(done, node))) for node in sorted(left)
+    ]
     quiet = CollectOptions(listen="", analyze_s=3600, compact_s=3600)
-    plan = CollectPlan(Lake.create(str(lake)), sources, quiet, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
+    plan = CollectPlan(
+        Lake.create(str(lake)),
+        sources,
+        quiet,
+        ["--lake", str(lake), "--quiet"],
+        retry_s=(0.05, 0.2),
+    )
     plan.folder.mkdir(parents=True, exist_ok=True)
     Collection(plan, remark=lambda _: None, stopping=stopping, notifier=NO_NOTIFIER).run()
     return 0
 
 
 def stream(lake: Path) -> int:
-    """Read a stream on from its watermark, some samples at a time: what a feed does after a restart."""
+    """Read a stream on from its watermark, some samples at a time: what a feed does after a
+    restart.
+    """
     opened = Lake.create(str(lake))
     begun = watermark(opened, STREAM) or START
     ingest(opened, _stream_chunks(STREAM, "n4", begun), now=NOW)
@@ -154,15 +196,28 @@ def stream(lake: Path) -> int:
 
 
 def _stream_chunks(stream: str, node: str, begun: datetime) -> Iterator[Chunk]:
-    """Chunks of ten minutes of a node, cut where the reading begins; one value a minute is impossible."""
+    """Chunks of ten minutes of a node, cut where the reading begins; one value a minute is
+    impossible.
+    """
     length = timedelta(seconds=70 + begun.second)
     while begun < LAST:
         end = min(begun + length, LAST)
-        times = [begun + timedelta(seconds=10 * place) for place in range((end - begun) // timedelta(seconds=10))]
+        times = [
+            begun + timedelta(seconds=10 * place)
+            for place in range((end - begun) // timedelta(seconds=10))
+        ]
         power = [-1.0 if time.second == 30 else 100.0 + time.minute for time in times]
-        frame = pl.DataFrame({"t": times, "node": node, "gpu": 0, "power_w": power, "gpu_util": 0.5})
+        frame = pl.DataFrame(
+            {"t": times, "node": node, "gpu": 0, "power_w": power, "gpu_util": 0.5}
+        )
         yield Chunk(
-            stream, "story", "stream", (ChunkPart("gpu_samples", frame),), len(times), watermark=end, since=begun
+            stream,
+            "story",
+            "stream",
+            (ChunkPart("gpu_samples", frame),),
+            len(times),
+            watermark=end,
+            since=begun,
         )
         begun = end
 
@@ -176,18 +231,23 @@ def _write_inputs(folder: Path) -> None:
         "first/c.csv": _samples("n1", power_w=300, end_s=600)
         + _samples("n3", end_s=300),  # n1 again, with other values
         "late/d.csv": _samples("n3"),
-        "late/e.csv": _samples("n2", first_s=700) + _samples("n1", power_w=350, first_s=300, end_s=900),
+        "late/e.csv": _samples("n2", first_s=700)
+        + _samples("n1", power_w=350, first_s=300, end_s=900),
         "late/f.csv": _samples("n5", gpus=1) + "yesterday,n5,0,1,1,1\n",
     }
     for name, rows in files.items():
         (folder / name).write_text(_HEADER + rows)
-    (folder / "first.txt").write_text(_SACCT + _job(1) + _job(2) + _job(3, state="RUNNING", end="Unknown"))
+    (folder / "first.txt").write_text(
+        _SACCT + _job(1) + _job(2) + _job(3, state="RUNNING", end="Unknown")
+    )
     (folder / "late.txt").write_text(_SACCT + _job(3) + _job(5, gpus=1))
     held = "".join(f"{number},n{number},0-1\n" for number in (1, 2, 3)) + "5,n5,0\n"
     (folder / "map.csv").write_text("job_id,node,gpu\n" + held)
 
 
-def _samples(node: str, *, power_w: int = 200, first_s: int = 0, end_s: int = LENGTH_S, gpus: int = 2) -> str:
+def _samples(
+    node: str, *, power_w: int = 200, first_s: int = 0, end_s: int = LENGTH_S, gpus: int = 2
+) -> str:
     return "".join(
         f"{START + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S},{node},{gpu},"
         f"{(second // 10 + gpu) % 10 * 10},{power_w},100\n"
@@ -205,8 +265,12 @@ def _job(number: int, *, state: str = "COMPLETED", end: str = "", gpus: int = 2)
     )
 
 
-def job_rows(number: int, node: str, start: datetime, end: datetime, *, gpus: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return a job's row of `jobs`, and its rows of `allocations`: it held these GPUs of one node."""
+def job_rows(
+    number: int, node: str, start: datetime, end: datetime, *, gpus: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return a job's row of `jobs`, and its rows of `allocations`: it held these GPUs of one
+    node.
+    """
     job = {
         "cluster": "c", "job_id": str(number), "user": "ann", "state": "COMPLETED", "submit": start, "start": start,
         "end": end, "elapsed_s": (end - start).total_seconds(), "nodes": 1, "node_list": node, "gpus": gpus,
@@ -228,7 +292,9 @@ def seen(location: Path) -> dict[str, str]:
     for table in ALL_TABLES:
         if lake.delta(table) is not None:
             lies = lake.scan(table).collect().height
-            assert lies == sum(file.rows for file in lake.files(table)), f"{table.name}: rows are missing"
+            assert lies == sum(file.rows for file in lake.files(table)), (
+                f"{table.name}: rows are missing"
+            )
     for table in TABLES.values():
         if table is not REJECTS:
             found[table.name] = _rows(lake, table)
@@ -241,7 +307,11 @@ def seen(location: Path) -> dict[str, str]:
 
 def _digest(rows: object) -> str:
     text = repr(rows)
-    return text if len(text) < 40 else f"{hashlib.sha256(text.encode()).hexdigest()[:16]} of {len(text)}"
+    return (
+        text
+        if len(text) < 40
+        else f"{hashlib.sha256(text.encode()).hexdigest()[:16]} of {len(text)}"
+    )
 
 
 def _rows(lake: Lake, table: LakeTable) -> list[tuple[Any, ...]]:
@@ -257,14 +327,23 @@ def _lies(lake: Lake) -> int:
 
 
 def _merged(lake: Lake) -> int:
-    rejects = lake.latest(REJECTS).filter((pl.col("reason") == "duplicate") & (pl.col("target") == GPU_SAMPLES.name))
+    rejects = lake.latest(REJECTS).filter(
+        (pl.col("reason") == "duplicate") & (pl.col("target") == GPU_SAMPLES.name)
+    )
     return int(rejects.get_column("removed").sum())
 
 
 def _removed(lake: Lake) -> list[tuple[Any, ...]]:
-    """What was removed, summed up: a stream's chunks end elsewhere, and a compaction is named after files."""
+    """What was removed, summed up: a stream's chunks end elsewhere, and a compaction is named
+    after files.
+    """
     removed = lake.latest(REJECTS).filter(pl.col("source") != "compact")
-    return removed.group_by("source", "target", "reason", "column").agg(pl.col("removed").sum()).sort(pl.all()).rows()
+    return (
+        removed.group_by("source", "target", "reason", "column")
+        .agg(pl.col("removed").sum())
+        .sort(pl.all())
+        .rows()
+    )
 
 
 def _computed(lake: Lake) -> dict[str, Any]:
@@ -276,7 +355,10 @@ def _computed(lake: Lake) -> dict[str, Any]:
         "job_gpus": read_gpus(lake, summaries),
         "job_minutes": minutes,
         "findings": read_findings(lake, summaries),
-        "analyses": lake.latest(ANALYSES).tail(1).select("method", "as_of", "seq").with_columns(seq=0),
+        "analyses": lake.latest(ANALYSES)
+        .tail(1)
+        .select("method", "as_of", "seq")
+        .with_columns(seq=0),
     }
     return {name: frame.drop("seq").rows() for name, frame in frames.items()}
 

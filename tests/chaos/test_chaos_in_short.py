@@ -1,4 +1,6 @@
-"""The long runs in short: kills of every command, full disks, readers beside a writer, mutations of every input."""
+"""The long runs in short: kills of every command, full disks, readers beside a writer, mutations
+of every input.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ TESTS = Path(__file__).resolve().parent.parent
 def played(script: str, *options: str) -> dict[str, Any]:
     """Run one of the long runs in a process of its own; return what it prints."""
     path = TESTS / script
-    done = subprocess.run([sys.executable, path.name, *options], cwd=path.parent, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, path.name, *options], cwd=path.parent, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return dict(json.loads(done.stdout))
 
@@ -68,7 +72,9 @@ def test_a_killed_server_starts_again_and_lists_are_whole_while_the_lake_changes
 
 @pytest.mark.slow
 def test_mutations_break_no_reader(recorded: Path) -> None:
-    found = played("fuzz/fuzz.py", "--mutations", "400", "--minutes", "0.2", "--recorded", str(recorded))
+    found = played(
+        "fuzz/fuzz.py", "--mutations", "400", "--minutes", "0.2", "--recorded", str(recorded)
+    )
     assert found["mutations"] >= 100
     assert found["failures"] == []
     assert 0 < found["refused"] < found["mutations"]

@@ -1,4 +1,6 @@
-"""Every check just below, at and just above the number that decides it, judged as an analysis judges jobs."""
+"""Every check just below, at and just above the number that decides it, judged as an analysis
+judges jobs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class PlantedJob:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where a finding begins or ends to hold: jobs with the limit, and a step below and above it."""
+    """Where a finding begins or ends to hold: jobs with the limit, and a step below and above
+    it.
+    """
 
     code: str
     limit: float
@@ -49,7 +53,9 @@ class Boundary:
         return self.limit - self.step, self.limit, self.limit + self.step
 
 
-def of_summary(name: str, gpu_rows: Sequence[dict[str, Any]] = (), **others: Any) -> Callable[[float], PlantedJob]:
+def of_summary(
+    name: str, gpu_rows: Sequence[dict[str, Any]] = (), **others: Any
+) -> Callable[[float], PlantedJob]:
     """Return jobs with a value in a column of their summary."""
     return lambda value: PlantedJob(others | {name: value}, gpu_rows)
 
@@ -64,7 +70,12 @@ def used(*means: float, **summary_columns: Any) -> PlantedJob:
     """Return a job whose GPUs were busy for these shares of the time."""
     mean = sum(means) / len(means)
     rows = [{"gpu_util_mean": each, "gpu_util_max": 1.0 if each else 0.0} for each in means]
-    columns = {"gpu_util_mean": mean, "gpu_util_max": 1.0, "gpus": len(means), "gpus_seen": len(means)}
+    columns = {
+        "gpu_util_mean": mean,
+        "gpu_util_max": 1.0,
+        "gpus": len(means),
+        "gpus_seen": len(means),
+    }
     return PlantedJob(columns | summary_columns, rows)
 
 
@@ -82,7 +93,9 @@ def spinning(length: float) -> PlantedJob:
 def bursts(periods: float, idle: int = 2, busy: int = 5, imbalance: float = 0.6) -> PlantedJob:
     """Return a job that works for some minutes between periods of waiting."""
     once = [(busy, 0.9), (idle, 0.0)]
-    return PlantedJob({"temporal_imbalance": imbalance}, minutes=levels(*once * round(periods), (busy, 0.9)))
+    return PlantedJob(
+        {"temporal_imbalance": imbalance}, minutes=levels(*once * round(periods), (busy, 0.9))
+    )
 
 
 def node_means(least: float) -> PlantedJob:
@@ -96,7 +109,9 @@ def node_means(least: float) -> PlantedJob:
 def unsteady(away: float) -> PlantedJob:
     """Return a job of 100 minutes of which some are far from the mean."""
     low = {name: 0.8 * value for name, value in WORKING.items()}
-    return PlantedJob(minutes=gpu_minutes(phases((100 - round(away), WORKING), (round(away), low), wobble=0)))
+    return PlantedJob(
+        minutes=gpu_minutes(phases((100 - round(away), WORKING), (round(away), low), wobble=0))
+    )
 
 
 BOUNDARIES = (
@@ -114,7 +129,8 @@ BOUNDARIES = (
     Boundary("bursty", 15, 1, lambda busy: bursts(5, busy=round(busy)), UP_TO),
     Boundary("idle_nodes", 0.5, 0.01, node_means, UP_TO),
     Boundary("imbalanced_gpus", 0.5, 0.01, lambda imbalance: used(0.9, 0.2, spatial_imbalance=imbalance), FROM),
-    # half of the GPU time beyond the mean of the busiest: 0.2 of it is too little, by the published rule
+    # half of the GPU time beyond the mean of the busiest: 0.2 of it is too little, by the published
+    # rule
     Boundary("load_imbalance_waste", 0.5, 0.01, lambda mean: used(0.9, mean), BELOW),
     Boundary("low_utilisation", 0.01, 0.001, of_summary("gpu_util_mean"), FROM),
     Boundary("low_utilisation", 0.3, 0.001, of_summary("gpu_util_mean"), BELOW),
@@ -164,8 +180,21 @@ def judged(jobs: Sequence[PlantedJob]) -> list[dict[str, Finding]]:
     for index, job in enumerate(jobs):
         key = {"job_key": f"c:{index:04}:1", "job_id": str(index)}
         as_key = {name: pl.lit(value) for name, value in key.items()}
-        known = {} if job.minutes is None else {"elapsed_s": 60.0 * (int(str(job.minutes["minute"].max())) + 1)}
-        summaries.append(summary(**({"gpu_model": MODEL, "samples": 100, "coverage": 1.0} | known | job.summary | key)))
+        known = (
+            {}
+            if job.minutes is None
+            else {"elapsed_s": 60.0 * (int(str(job.minutes["minute"].max())) + 1)}
+        )
+        summaries.append(
+            summary(
+                **(
+                    {"gpu_model": MODEL, "samples": 100, "coverage": 1.0}
+                    | known
+                    | job.summary
+                    | key
+                )
+            )
+        )
         gpu_rows.append(gpus(*job.gpus).with_columns(**as_key))
         minute_rows.append(minutes() if job.minutes is None else job.minutes.with_columns(**as_key))
     configuration = Configuration()
@@ -179,7 +208,9 @@ def judged(jobs: Sequence[PlantedJob]) -> list[dict[str, Finding]]:
     )
     found: list[dict[str, Finding]] = [{} for _ in jobs]
     for row in tables.findings.partition_by("job_key"):
-        found[int(str(row["job_id"][0]))] = {finding.code: finding for finding in read_findings(row)}
+        found[int(str(row["job_id"][0]))] = {
+            finding.code: finding for finding in read_findings(row)
+        }
     return found
 
 
@@ -194,12 +225,16 @@ def boundaries() -> list[tuple[Finding, ...]]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
-def test_a_check_holds_from_its_threshold_on(check: Any, boundaries: list[tuple[Finding, ...]]) -> None:
+def test_a_check_holds_from_its_threshold_on(
+    check: Any, boundaries: list[tuple[Finding, ...]]
+) -> None:
     of_check = [index for index, boundary in enumerate(BOUNDARIES) if boundary.code == check.code]
     assert of_check, "a new check needs a row in BOUNDARIES"
     for index in of_check:
         expected = BOUNDARIES[index]
-        assert tuple(finding.verdict == "yes" for finding in boundaries[index]) == expected.holds, expected
+        assert tuple(finding.verdict == "yes" for finding in boundaries[index]) == expected.holds, (
+            expected
+        )
         for finding in boundaries[index]:
             if finding.verdict == "yes":
                 assert set(finding.evidence) <= set(EVIDENCE)
@@ -213,7 +248,10 @@ def test_rules_that_say_the_same_as_a_check_hold_from_their_thresholds_on(
     rules = [index for index, boundary in enumerate(BOUNDARIES) if boundary.code not in codes]
     assert len(rules) == 2
     for index in rules:
-        assert tuple(finding.verdict == "yes" for finding in boundaries[index]) == BOUNDARIES[index].holds
+        assert (
+            tuple(finding.verdict == "yes" for finding in boundaries[index])
+            == BOUNDARIES[index].holds
+        )
 
 
 def test_a_stop_is_found_with_high_confidence_from_an_hour_on() -> None:

@@ -24,18 +24,32 @@ _FEW = st.tuples(_VALUES, st.just(value=0), st.integers(1, 14))
 
 
 def _job(runs: list[tuple[float | None, int, int]]) -> Job:
-    return [(value, 0 if value is None else works) for value, works, length in runs for _ in range(length)]
+    return [
+        (value, 0 if value is None else works)
+        for value, works, length in runs
+        for _ in range(length)
+    ]
 
 
 compiling = settings(deadline=None)  # the first example waits for the loops to be compiled
-JOBS = st.lists(st.lists(st.one_of(_FEW, _FEW, _RUNS), max_size=8).map(_job), min_size=1, max_size=4)
+JOBS = st.lists(
+    st.lists(st.one_of(_FEW, _FEW, _RUNS), max_size=8).map(_job), min_size=1, max_size=4
+)
 
 
 def as_series(jobs: list[Job]) -> Series:
-    values = np.array([math.nan if value is None else value for job in jobs for value, _ in job], np.float32)
+    values = np.array(
+        [math.nan if value is None else value for job in jobs for value, _ in job], np.float32
+    )
     works = np.array([works for job in jobs for _, works in job], np.uint8)
     offset = np.concatenate(([0], np.cumsum([len(job) for job in jobs]))).astype(np.int64)
-    return Series(tuple(map(str, range(len(jobs)))), offset, {"x": values}, works, np.full_like(values, np.nan))
+    return Series(
+        tuple(map(str, range(len(jobs)))),
+        offset,
+        {"x": values},
+        works,
+        np.full_like(values, np.nan),
+    )
 
 
 def window(job: Job, at: int) -> tuple[float, float, int]:
@@ -67,7 +81,9 @@ def longest_hang(job: Job, where: int, level: float | None, *, optimistic: bool)
         if not hung[first] or end - begin < HANG:
             continue
         starts, ends = begin <= SLACK, end >= len(job) - SLACK
-        if {kernel.END: not ends, kernel.BEGIN: not starts or ends, kernel.MIDDLE: starts or ends}[where]:
+        if {kernel.END: not ends, kernel.BEGIN: not starts or ends, kernel.MIDDLE: starts or ends}[
+            where
+        ]:
             continue
         sides = [(job[:begin], normal[:first])] if where != kernel.BEGIN else []
         sides += [(job[end:], normal[last:])] if where != kernel.END else []
@@ -76,10 +92,17 @@ def longest_hang(job: Job, where: int, level: float | None, *, optimistic: bool)
     return max(found, key=lambda one: one[1] - one[0], default=(0, 0))
 
 
-def is_normal(minutes: Job, windows: list[bool], level: float | None, *, optimistic: bool, where: int) -> bool:
-    """Whether what lies before, or after, an interval is work: its minutes, and which windows are not flat."""
+def is_normal(
+    minutes: Job, windows: list[bool], level: float | None, *, optimistic: bool, where: int
+) -> bool:
+    """Whether what lies before, or after, an interval is work: its minutes, and which windows
+    are not flat.
+    """
     if level is not None:
-        busy = [works > 0 or (optimistic if value is None else value >= level) for value, works in minutes]
+        busy = [
+            works > 0 or (optimistic if value is None else value >= level)
+            for value, works in minutes
+        ]
         return sum(busy) >= WIDTH // 2
     text = "".join("x" if window else " " for window in windows)
     most = max(map(len, text.split()), default=0)
@@ -93,12 +116,18 @@ def test_spreads_are_those_of_plain_python(jobs: list[Job]) -> None:
     expected = [window(job, at) for job in jobs for at in range(len(job) - WIDTH + 1)]
     assert found.windows[-1] == len(expected)
     assert found.of["x"].measured.tolist() == [seen for _, _, seen in expected]
-    np.testing.assert_array_equal(found.of["x"].spread, np.array([s for s, _, _ in expected], np.float32))
-    np.testing.assert_array_equal(found.of["x"].high, np.array([h for _, h, _ in expected], np.float32))
+    np.testing.assert_array_equal(
+        found.of["x"].spread, np.array([s for s, _, _ in expected], np.float32)
+    )
+    np.testing.assert_array_equal(
+        found.of["x"].high, np.array([h for _, h, _ in expected], np.float32)
+    )
 
 
 @compiling
-@given(JOBS, st.sampled_from([kernel.END, kernel.BEGIN, kernel.MIDDLE]), st.sampled_from([LEVEL, None]))
+@given(
+    JOBS, st.sampled_from([kernel.END, kernel.BEGIN, kernel.MIDDLE]), st.sampled_from([LEVEL, None])
+)
 def test_votes_are_those_of_plain_python(jobs: list[Job], where: int, level: float | None) -> None:
     windows = spreads(as_series(jobs), ("x",), width=WIDTH)
     found = hang_votes(windows, "x", where=where, theta=THETA, level=level, hang_minutes=HANG)
@@ -113,12 +142,20 @@ def test_votes_are_those_of_plain_python(jobs: list[Job], where: int, level: flo
             expected = kernel.YES
             assert (found.begin[place], found.end[place]) == (begin, end)
         else:
-            expected = kernel.UNDECIDED if longest_hang(job, where, level, optimistic=True)[1] else kernel.NO
+            expected = (
+                kernel.UNDECIDED
+                if longest_hang(job, where, level, optimistic=True)[1]
+                else kernel.NO
+            )
         assert found.vote[place] == expected
 
 
 @compiling
-@given(st.lists(st.lists(st.sampled_from([-2, -1, 0, 1, 2]), min_size=3, max_size=3), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.lists(st.sampled_from([-2, -1, 0, 1, 2]), min_size=3, max_size=3), min_size=1, max_size=5
+    )
+)
 def test_a_majority_is_counted(votes: list[list[int]]) -> None:
     answers = majority([np.array(each, np.int8) for each in votes])
     for place in range(3):
@@ -148,7 +185,9 @@ def test_steadiness_is_that_of_plain_python(jobs: list[Job]) -> None:
         mean = fmean(seen)
         away = [abs(value - mean) / mean if mean else 0.0 for value in seen]
         assert math.isclose(found.away[place], fmean(away), rel_tol=1e-5, abs_tol=1e-7)
-        assert math.isclose(found.within[place], sum(r <= 0.1 for r in away) / len(away), rel_tol=1e-5)
+        assert math.isclose(
+            found.within[place], sum(r <= 0.1 for r in away) / len(away), rel_tol=1e-5
+        )
 
 
 @compiling
@@ -156,7 +195,9 @@ def test_steadiness_is_that_of_plain_python(jobs: list[Job]) -> None:
 def test_jobs_do_not_depend_on_their_neighbours(jobs: list[Job]) -> None:
     def votes(some: list[Job]) -> list[int]:
         windows = spreads(as_series(some), ("x",), width=WIDTH)
-        found = hang_votes(windows, "x", where=kernel.END, theta=THETA, level=LEVEL, hang_minutes=HANG)
+        found = hang_votes(
+            windows, "x", where=kernel.END, theta=THETA, level=LEVEL, hang_minutes=HANG
+        )
         return [int(vote) for vote in found.vote]
 
     assert votes(jobs) == [votes([job])[0] for job in jobs]

@@ -1,4 +1,6 @@
-"""Findings of classes: one of each, the same from stored minutes as while analysing, of recorded jobs too."""
+"""Findings of classes: one of each, the same from stored minutes as while analysing, of recorded
+jobs too.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,25 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> dict[str
 
 
 def test_idle_gpus_decide_load_imbalance_which_more_specific_findings_cover() -> None:
-    busy = {"gpu_util_mean": 0.9, "sm_active_mean": 0.5, "power_w_mean": 200.0, "gpu_model": "A100 SXM 40GB"}
-    idle = {"gpu_util_mean": 0.0, "sm_active_mean": 0.0, "power_w_mean": 50.0, "gpu_model": "A100 SXM 40GB"}
+    busy = {
+        "gpu_util_mean": 0.9,
+        "sm_active_mean": 0.5,
+        "power_w_mean": 200.0,
+        "gpu_model": "A100 SXM 40GB",
+    }
+    idle = {
+        "gpu_util_mean": 0.0,
+        "sm_active_mean": 0.0,
+        "power_w_mean": 50.0,
+        "gpu_model": "A100 SXM 40GB",
+    }
     rows = gpu_minutes(phases((30, WORKING)))
     found = both(rows, gpus(busy, idle), gpu_util_mean=0.45, elapsed_s=1800.0)
     assert found["one_gpu_of_many"].reported
     assert found["load_imbalance_waste"].covered_by == "one_gpu_of_many"
-    found = both(rows, gpus(busy, idle | {"gpu_util_mean": 0.1}), gpu_util_mean=0.5, elapsed_s=1800.0)
+    found = both(
+        rows, gpus(busy, idle | {"gpu_util_mean": 0.1}), gpu_util_mean=0.5, elapsed_s=1800.0
+    )
     assert not set(found) & {"one_gpu_of_many", "gpus_never_used", "imbalanced_gpus"}
     assert found["load_imbalance_waste"].reported
     assert "idle_gpus" not in found
@@ -63,7 +77,13 @@ def test_idle_gpus_decide_load_imbalance_which_more_specific_findings_cover() ->
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_a_class_of_hosts_is_covered_by_the_one_of_gpus(code: str) -> None:
     rows = [
-        {**dict.fromkeys(FINDING_SCHEMA), "job_key": job_key, "code": each, "verdict": "yes", "severity": "hint"}
+        {
+            **dict.fromkeys(FINDING_SCHEMA),
+            "job_key": job_key,
+            "code": each,
+            "verdict": "yes",
+            "severity": "hint",
+        }
         for job_key, codes in (("a", (f"{code}_host", code)), ("b", (f"{code}_host",)))
         for each in codes
     ]
@@ -73,7 +93,9 @@ def test_a_class_of_hosts_is_covered_by_the_one_of_gpus(code: str) -> None:
 
 
 def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None:
-    """The lake's own way: samples every 30 s over a midnight, of a job that hangs and one that works."""
+    """The lake's own way: samples every 30 s over a midnight, of a job that hangs and one that
+    works.
+    """
     begin = START.replace(hour=22)
     samples = []
     for node, idle in (("n1", 80), ("n2", 0)):
@@ -91,9 +113,17 @@ def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None
     )
     summarized(lake)
     jobs = read_summaries(lake)
-    stored = read_verdicts(lake, jobs).filter(pl.col("code").is_in(CLASS_CODES)).drop("seq").sort("job_id", "code")
-    again = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).sort("job_id", "code")
-    assert stored.equals(again.filter(pl.col("code") != "idle_gpus"))  # it decides load_imbalance_waste
+    stored = (
+        read_verdicts(lake, jobs)
+        .filter(pl.col("code").is_in(CLASS_CODES))
+        .drop("seq")
+        .sort("job_id", "code")
+    )
+    again = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).sort(
+        "job_id", "code"
+    )
+    # It decides load_imbalance_waste.
+    assert stored.equals(again.filter(pl.col("code") != "idle_gpus"))
     holds = again.filter(pl.col("verdict") == "yes").select("job_id", "code").rows()
     assert holds == [("1", "job_hang")]
     assert again.height == 2 * 5  # one node: idle_nodes does not apply
@@ -104,7 +134,9 @@ def test_every_class_has_its_row_and_its_evidence_a_name() -> None:
     of_gpus = gpus({"node": "n1"}, {"node": "n2"})
     found = verdicts(gpu_minutes(phases(*EXAMPLES["job_hang"])), nodes=rows, of_gpus=of_gpus)
     assert set(found) | {"idle_nodes_host"} == set(CLASS_CODES)  # hosts of one node were measured
-    assert all(finding.kind == "check" and finding.sentence.endswith(".") for finding in found.values())
+    assert all(
+        finding.kind == "check" and finding.sentence.endswith(".") for finding in found.values()
+    )
     assert {name for finding in found.values() for name in finding.evidence} <= set(EVIDENCE)
 
 
@@ -117,8 +149,12 @@ def test_the_registry_names_characteristics_that_exist() -> None:
 
 @pytest.mark.recorded
 def test_a_recorded_job_that_began_late(recorded: Path) -> None:
-    """870 s of nothing, then about 20 %: 24 minutes in all, so it is no cold start, and the verdict says why."""
-    samples = json.loads((recorded / "nersc_perlmutter" / "metrics-data.json").read_text())["46599456"]
+    """870 s of nothing, then about 20 %: 24 minutes in all, so it is no cold start, and the
+    verdict says why.
+    """
+    samples = json.loads((recorded / "nersc_perlmutter" / "metrics-data.json").read_text())[
+        "46599456"
+    ]
     names = {
         "gpu_util": ("gpu_utilization", 0.01), "power_w": ("power_usage", 1.0), "sm_active": ("sm_active", 1.0),
         "tensor_active": ("tensor_active", 1.0), "dram_active": ("dram_active", 1.0),
@@ -139,7 +175,8 @@ def test_a_recorded_job_that_began_late(recorded: Path) -> None:
     found = verdicts(frame(JOB_MINUTES, rows))
     assert found["cold_start"].verdict == "no"
     assert found["cold_start"].sentence == (
-        "No: GPU activity stayed under 1 % for the first 16 min; a cold start is 1 h or more, and the job ran 24 min."
+        "No: GPU activity stayed under 1 % for the first 16 min; a cold start is 1 h or more, "
+        "and the job ran 24 min."
     )
     assert {found[code].verdict for code in ("job_hang", "stall", "stable")} == {"no"}
     assert "the job ran 24 min" in found["job_hang"].sentence

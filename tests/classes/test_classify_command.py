@@ -37,13 +37,17 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def classify(lake: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def classify(
+    lake: Path, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
     code = main(["lab", "classify", "--lake", str(lake), "--quiet", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
 
-def test_a_row_per_job_and_class_and_the_counts(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_per_job_and_class_and_the_counts(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, _ = classify(lake, capsys, "--all", "--class", "job_hang", "--class", "idle_gpus")
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
@@ -74,16 +78,26 @@ def test_chosen_jobs_as_json(lake: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert code == 0
     printed = json.loads(out)
     assert {row["display_id"] for row in printed["verdicts"]} == {"1"}
-    assert {row["code"] for row in printed["verdicts"]} == {"job_hang", "cold_start", "stall", "idle_gpus", "stable"}
+    assert {row["code"] for row in printed["verdicts"]} == {
+        "job_hang",
+        "cold_start",
+        "stall",
+        "idle_gpus",
+        "stable",
+    }
     hang = next(row for row in printed["verdicts"] if row["code"] == "job_hang")
     assert {check["name"] for check in hang["checks"]} >= {"power", "sm_active"}
     assert {"code": "job_hang", "yes": 0, "no": 1, "unknown": 0} in printed["counts"]
 
 
-def test_the_present_configuration_counts(lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_present_configuration_counts(
+    lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "site.toml"
     config.write_text('[classes]\ncharacteristics = { job_hang = ["power"] }\n', encoding="utf-8")
-    _, out, _ = classify(lake, capsys, "1", "--class", "job_hang", "--json", "--config", str(config))
+    _, out, _ = classify(
+        lake, capsys, "1", "--class", "job_hang", "--json", "--config", str(config)
+    )
     (hang,) = json.loads(out)["verdicts"]
     assert "power" in {check["name"] for check in hang["checks"]}
     assert "sm_active" not in {check["name"] for check in hang["checks"]}

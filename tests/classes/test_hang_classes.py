@@ -42,10 +42,15 @@ def verdict_of(parts: Parts, **given: object) -> dict[str, str]:
 @pytest.mark.parametrize("code", HUNG)
 def test_a_job_that_has_it(code: str) -> None:
     found = verdicts(gpu_minutes(phases(*EXAMPLES[code])))
-    assert {each: found[each].verdict for each in HUNG} == {each: "yes" if each == code else "no" for each in HUNG}
+    assert {each: found[each].verdict for each in HUNG} == {
+        each: "yes" if each == code else "no" for each in HUNG
+    }
     finding = found[code]
     begin = {"job_hang": 70, "cold_start": 0, "stall": 50}[code]
-    assert (finding.begin, finding.end) == (START + timedelta(minutes=begin), START + timedelta(minutes=begin + 80))
+    assert (finding.begin, finding.end) == (
+        START + timedelta(minutes=begin),
+        START + timedelta(minutes=begin + 80),
+    )
     assert finding.evidence["interval_begin_s"] == begin * 60
     assert finding.evidence["interval_s"] == 80 * 60
     assert finding.evidence["gpu_hours_idle"] == pytest.approx(4 * 80 / 60)
@@ -65,7 +70,9 @@ def test_a_job_that_has_it(code: str) -> None:
 def test_the_sentence_and_the_clock_say_the_same_length(ended_s: int, minutes: int) -> None:
     ended = START + timedelta(minutes=147, seconds=ended_s)
     ran = (ended - START).total_seconds()
-    found = verdicts(gpu_minutes(phases((70, WORKING), (78, RESTING))), as_of=ended, elapsed_s=ran)["job_hang"]
+    found = verdicts(gpu_minutes(phases((70, WORKING), (78, RESTING))), as_of=ended, elapsed_s=ran)[
+        "job_hang"
+    ]
     assert f", for {text(minutes * 60, 's')} until the end" in found.sentence
     shown = interval_text(found, START, ended, zone_name="UTC")
     assert shown is not None
@@ -80,18 +87,29 @@ def test_the_sentence_says_how_short() -> None:
         == "No: GPU activity stayed under 1 % for the first 59 min; a cold start is 1 h or more."
     )
     found = verdicts(gpu_minutes(phases((50, WORKING), (20, RESTING), (50, WORKING))))
-    assert found["stall"].sentence == "No: its GPUs were idle for 20 min at most; a stall is 1 h or more."
-    assert found["job_hang"].sentence == "No: its GPUs were in use to its end; a hang is 1 h or more without work."
+    assert (
+        found["stall"].sentence
+        == "No: its GPUs were idle for 20 min at most; a stall is 1 h or more."
+    )
+    assert (
+        found["job_hang"].sentence
+        == "No: its GPUs were in use to its end; a hang is 1 h or more without work."
+    )
 
 
 def test_a_job_shorter_than_a_hang_has_none_whatever_was_measured() -> None:
-    for found in (verdicts(gpu_minutes(phases((30, RESTING), (25, WORKING)))), verdicts(elapsed_s=55 * 60.0)):
+    for found in (
+        verdicts(gpu_minutes(phases((30, RESTING), (25, WORKING)))),
+        verdicts(elapsed_s=55 * 60.0),
+    ):
         assert {found[code].verdict for code in HUNG} == {"no"}
         assert "the job ran 55 min" in found["stall"].sentence
 
 
 def test_steady_work_is_no_hang() -> None:
-    found = verdicts(gpu_minutes(phases((60, WORKING), wobble=0.2) + phases((200, WORKING), wobble=0.0)))
+    found = verdicts(
+        gpu_minutes(phases((60, WORKING), wobble=0.2) + phases((200, WORKING), wobble=0.0))
+    )
     assert {found[code].verdict for code in HUNG} == {"no"}
 
 
@@ -106,19 +124,30 @@ def test_a_hung_collective_looks_busy() -> None:
 
 
 def test_a_light_load_is_work() -> None:
-    """A recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, memory and tensor cores idle."""
+    """A recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, memory and
+    tensor cores idle.
+    """
     light = RESTING | {"gpu_util": 0.2, "sm_active": 0.1, "power_w": 97.0}
     assert verdict_of(((70, WORKING), (80, light)))["job_hang"] == "no"
 
 
 def test_what_wakes_a_gpu_for_seconds_does_not_end_a_rest() -> None:
     blip = RESTING | {"gpu_util": 0.1, "sm_active": 0.004}
-    assert verdict_of(((60, RESTING), (2, blip), (58, RESTING), (60, WORKING)))["cold_start"] == "yes"
-    assert verdict_of(((50, RESTING), (3, blip), (50, RESTING), (60, WORKING)))["cold_start"] == "no"
+    assert (
+        verdict_of(((60, RESTING), (2, blip), (58, RESTING), (60, WORKING)))["cold_start"] == "yes"
+    )
+    assert (
+        verdict_of(((50, RESTING), (3, blip), (50, RESTING), (60, WORKING)))["cold_start"] == "no"
+    )
 
 
 def test_little_work_that_goes_on_is_no_hang() -> None:
-    little = RESTING | {"gpu_util": 0.04, "sm_active": 0.025, "dram_active": 0.008, "tensor_active": 0.003}
+    little = RESTING | {
+        "gpu_util": 0.04,
+        "sm_active": 0.025,
+        "dram_active": 0.008,
+        "tensor_active": 0.003,
+    }
     assert verdict_of(((70, WORKING), (90, little)))["job_hang"] == "no"
 
 
@@ -141,7 +170,10 @@ def test_a_counter_never_used_has_no_vote() -> None:
     finding = verdicts(gpu_minutes(parts))["job_hang"]
     assert finding.verdict == "yes"
     assert finding.evidence["voted"] == 4
-    assert {check.name for check in finding.checks if check.holds is None} == {"tensor_active", "nvlink"}
+    assert {check.name for check in finding.checks if check.holds is None} == {
+        "tensor_active",
+        "nvlink",
+    }
 
 
 NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
@@ -149,7 +181,8 @@ PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 
 
 def test_missing_counters_have_no_vote() -> None:
-    rows = gpu_minutes(phases(*HANGING), without=(*NVLINK, *PCIE, "power_w"))  # exactly half are left
+    # Exactly half are left.
+    rows = gpu_minutes(phases(*HANGING), without=(*NVLINK, *PCIE, "power_w"))
     finding = verdicts(rows)["job_hang"]
     assert finding.verdict == "yes"
     assert "3 of 3 characteristics" in finding.sentence
@@ -161,13 +194,16 @@ def test_less_than_half_of_the_characteristics_do_not_tell() -> None:
     finding = verdicts(gpu_minutes(phases(*HANGING), without=without))["job_hang"]
     assert finding.verdict == "unknown"
     assert finding.sentence == (
-        "Unknown: 2 of 6 characteristics were measured (power, memory traffic); at least 3 are needed."
+        "Unknown: 2 of 6 characteristics were measured (power, memory traffic); at least 3 are "
+        "needed."
     )
     assert (finding.begin, finding.advice) == (None, None)
 
 
 def test_utilisation_alone_can_show_that_there_is_none() -> None:
-    rows = gpu_minutes(phases((16, RESTING), (90, WORKING)), without=(*NVLINK, *PCIE, "sm_active", "tensor_active"))
+    rows = gpu_minutes(
+        phases((16, RESTING), (90, WORKING)), without=(*NVLINK, *PCIE, "sm_active", "tensor_active")
+    )
     found = verdicts(rows)
     assert found["cold_start"].verdict == "no"
     assert "for the first 16 min" in found["cold_start"].sentence
@@ -188,24 +224,31 @@ def test_a_running_job_is_judged_as_of_its_last_minute() -> None:
 
 def test_a_gap_is_neither_flat_nor_work() -> None:
     assert verdict_of(((70, WORKING), (4, None), (80, RESTING)))["job_hang"] == "yes"  # before it
-    assert verdict_of(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "unknown"  # may have hung
-    assert verdict_of(((70, WORKING), (30, None), (30, WORKING)))["stall"] == "no"  # too short to hold one
+    # May have hung.
+    assert verdict_of(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "unknown"
+    # Too short to hold one.
+    assert verdict_of(((70, WORKING), (30, None), (30, WORKING)))["stall"] == "no"
     assert verdict_of(((70, WORKING), (61, None), (70, WORKING)))["stall"] == "unknown"
     assert verdict_of(((80, None), (70, WORKING)))["cold_start"] == "unknown"
 
 
 def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
-    found = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (30, None), (40, RESTING))))["job_hang"]
+    found = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (30, None), (40, RESTING))))[
+        "job_hang"
+    ]
     assert found.verdict == "unknown"
     assert "30 min of the 3 h were not measured" in found.sentence
-    few = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (3, None), (40, RESTING))))["job_hang"]
+    few = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (3, None), (40, RESTING))))[
+        "job_hang"
+    ]
     assert few.verdict == "yes"
     assert few.evidence["interval_s"] == 83 * 60
 
 
 def test_the_end_may_be_unmeasured_for_some_minutes() -> None:
     assert verdict_of(HANGING, elapsed_s=153 * 60.0)["job_hang"] == "yes"
-    assert verdict_of(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "unknown"  # what it did in the end is not known
+    # What it did in the end is not known.
+    assert verdict_of(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "unknown"
 
 
 def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
@@ -267,9 +310,13 @@ def test_a_job_whose_hosts_have_it(code: str) -> None:
 
 
 def test_a_host_that_worked_for_less_than_an_hour_did_not_hang() -> None:
-    """Before the hang an interval longer than T must not be flat: its windows reach 15 minutes into the hang."""
+    """Before the hang an interval longer than T must not be flat: its windows reach 15 minutes
+    into the hang.
+    """
     worked = {
-        minutes: verdicts(nodes=node_minutes(phases((minutes, BUSY_HOST), (80, QUIET_HOST))))["job_hang_host"].verdict
+        minutes: verdicts(nodes=node_minutes(phases((minutes, BUSY_HOST), (80, QUIET_HOST))))[
+            "job_hang_host"
+        ].verdict
         for minutes in (30, 90)
     }
     assert worked == {30: "no", 90: "yes"}

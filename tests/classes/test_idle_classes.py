@@ -25,7 +25,9 @@ def idle(*rows: dict[str, Any], **given: Any) -> Finding:
 def test_gpus_beside_a_busy_one() -> None:
     finding = idle(means(0.9), means(0.9), means(0.0, 0.0), means(0.4, 0.4))
     assert (finding.verdict, finding.severity) == ("yes", "hint")
-    assert finding.sentence.startswith("2 of 4 GPUs did at most half of what the busiest did (GPU 2, GPU 3):")
+    assert finding.sentence.startswith(
+        "2 of 4 GPUs did at most half of what the busiest did (GPU 2, GPU 3):"
+    )
     assert "utilisation 0 % against 90 %" in finding.sentence
     assert finding.evidence == {
         "units": 4, "units_affected": 2, "gpus": 4, "nodes": 1,
@@ -39,7 +41,10 @@ def test_gpus_beside_a_busy_one() -> None:
 
 
 def test_half_of_the_characteristics_suffice() -> None:
-    assert idle(means(0.9), means(0.9) | {"sm_active_mean": 0.1, "dram_active_mean": 0.01}).verdict == "yes"
+    assert (
+        idle(means(0.9), means(0.9) | {"sm_active_mean": 0.1, "dram_active_mean": 0.01}).verdict
+        == "yes"
+    )
     finding = idle(means(0.9), means(0.9) | {"sm_active_mean": 0.1})
     assert finding.verdict == "no"
     assert "by 1 of 4 characteristics" in finding.sentence
@@ -48,7 +53,10 @@ def test_half_of_the_characteristics_suffice() -> None:
 def test_where_none_is_busy_none_is_idle_beside_it() -> None:
     finding = idle(means(0.3, 0.2), means(0.0, 0.0))
     assert finding.verdict == "no"
-    assert finding.sentence == "No: even the busiest GPU was not busy on average (utilisation 30 %, not above 50 %)."
+    assert (
+        finding.sentence
+        == "No: even the busiest GPU was not busy on average (utilisation 30 %, not above 50 %)."
+    )
 
 
 def test_missing_counters_have_no_vote() -> None:
@@ -85,11 +93,19 @@ def test_nodes_are_compared_by_the_mean_of_their_gpus() -> None:
 
 
 def test_nodes_by_their_hosts_and_the_utilisation_of_their_gpus() -> None:
-    nodes = [node_minutes(phases((30, BUSY_HOST)), node="n1"), node_minutes(phases((30, QUIET_HOST)), node="n2")]
+    nodes = [
+        node_minutes(phases((30, BUSY_HOST)), node="n1"),
+        node_minutes(phases((30, QUIET_HOST)), node="n2"),
+    ]
     rows = gpus({"node": "n1", "gpu_util_mean": 0.9}, {"node": "n2", "gpu_util_mean": 0.0})
     finding = verdicts(of_gpus=rows, nodes=pl.concat(nodes))["idle_nodes_host"]
     assert finding.verdict == "yes"
-    assert {check.threshold for check in finding.checks if check.name.endswith("busiest")} == {0.05, 1e6, 1e5, 0.5}
+    assert {check.threshold for check in finding.checks if check.name.endswith("busiest")} == {
+        0.05,
+        1e6,
+        1e5,
+        0.5,
+    }
     even = [nodes[0], node_minutes(phases((30, BUSY_HOST)), node="n2")]
     half = verdicts(of_gpus=rows, nodes=pl.concat(even))["idle_nodes_host"]
     assert half.verdict == "no"  # by one of four

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from made_jobs import BUSY_HOST, RESTING, WORKING, Levels, gpu_minutes, node_minutes, phases, verdicts
+from made_jobs import (
+    BUSY_HOST,
+    RESTING,
+    WORKING,
+    Levels,
+    gpu_minutes,
+    node_minutes,
+    phases,
+    verdicts,
+)
 
 from tachograph.judge.finding import Finding
 
@@ -39,7 +48,11 @@ def test_a_job_that_does_nothing_is_stable() -> None:
 
 def test_half_of_the_secondary_characteristics_suffice() -> None:
     parts = phases((100, WORKING), wobble=0.0)
-    rows = [each | {"tensor_active": 0.2 + 0.2 * (minute % 2)} for minute, each in enumerate(parts) if each is not None]
+    rows = [
+        each | {"tensor_active": 0.2 + 0.2 * (minute % 2)}
+        for minute, each in enumerate(parts)
+        if each is not None
+    ]
     assert verdicts(gpu_minutes(rows))["stable"].verdict == "yes"
     two = [each | {"pcie_rx_bytes_per_s": 1e9 * (minute % 2 + 1), "pcie_tx_bytes_per_s": 0.0}
            for minute, each in enumerate(rows)]  # fmt: skip
@@ -61,9 +74,13 @@ def test_missing_counters() -> None:
     assert finding.verdict == "yes"
     assert finding.needs == ("sm_active", "dram_active")
     assert "2 of 4 voted; not measured: SM activity, memory traffic" in finding.sentence
-    rows = gpu_minutes(phases((60, WORKING), wobble=0.0), without=("sm_active", "dram_active", "power_w"))
+    rows = gpu_minutes(
+        phases((60, WORKING), wobble=0.0), without=("sm_active", "dram_active", "power_w")
+    )
     assert verdicts(rows)["stable"].verdict == "unknown"
-    rows = gpu_minutes(phases((60, WORKING), (60, RESTING)), without=("sm_active", "dram_active", "power_w"))
+    rows = gpu_minutes(
+        phases((60, WORKING), (60, RESTING)), without=("sm_active", "dram_active", "power_w")
+    )
     assert verdicts(rows)["stable"].verdict == "no"  # one that is not steady is enough
 
 

@@ -14,14 +14,17 @@ PROFILING = ("sm_active", "tensor_active", "dram_active", "pcie_tx_bytes_per_s",
 BUSY = WORKING | {"gpu_util": 0.97}
 
 
-def judged(*of_gpus: list[Levels | None], lacking: dict[int, tuple[str, ...]], held: int | None = None) -> Finding:
+def judged(
+    *of_gpus: list[Levels | None], lacking: dict[int, tuple[str, ...]], held: int | None = None
+) -> Finding:
     """The verdict on job_hang of GPUs that lack counters."""
     made = [
         gpu_minutes(levels, without=lacking.get(gpu, ())).with_columns(gpu=pl.lit(gpu, pl.Int16))
         for gpu, levels in enumerate(of_gpus)
     ]
     measured = [
-        {"samples": 6} | {f"{name}_mean": 0.5 for name in WORKING if name not in lacking.get(gpu, ())}
+        {"samples": 6}
+        | {f"{name}_mean": 0.5 for name in WORKING if name not in lacking.get(gpu, ())}
         for gpu in range(len(of_gpus))
     ]
     unmeasured = [{"samples": 0}] * ((held or len(measured)) - len(measured))
@@ -51,7 +54,12 @@ def test_work_is_seen_whoever_is_silent() -> None:
 
 
 def test_the_work_of_one_slice_of_many_is_no_rest() -> None:
-    little = RESTING | {"gr_engine_active": 0.95, "sm_active": 0.3, "dram_active": 0.05, "power_w": 80.0}
+    little = RESTING | {
+        "gr_engine_active": 0.95,
+        "sm_active": 0.3,
+        "dram_active": 0.05,
+        "power_w": 80.0,
+    }
     slices = [HANGS] * 6 + [phases((60, WORKING), (90, little))]
     rows = [
         gpu_minutes(levels, without=("gpu_util",)).with_columns(
@@ -74,7 +82,9 @@ def test_slices_that_wait_busily_have_no_utilisation_to_tell() -> None:
 
 
 def test_a_gpu_that_tells_another_counter_is_seen_at_work() -> None:
-    """One reports utilisation and is idle; the other reports the activity of its engine only, and works."""
+    """One reports utilisation and is idle; the other reports the activity of its engine only,
+    and works.
+    """
     idle = gpu_minutes(phases((90, RESTING), (60, WORKING)))
     works = idle.with_columns(
         *(pl.lit(None, pl.Float32).alias(name) for name in WORKING),

@@ -17,12 +17,19 @@ def test_every_counter_is_listed_once(capsys: pytest.CaptureFixture[str]) -> Non
     assert rows == [counter.name for counter in COUNTERS]
 
 
-def test_counters_as_json_have_names_and_units_of_the_producers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_as_json_have_names_and_units_of_the_producers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["lake", "counters", "--json"]) == 0
     listed = {counter["name"]: counter for counter in json.loads(capsys.readouterr().out)}
     assert list(listed) == [counter.name for counter in COUNTERS]
     energy = listed["energy_j"]
-    assert (energy["dcgm_id"], energy["dcgm_unit"], energy["unit"], energy["kind"]) == (156, "mJ", "J", "cumulative")
+    assert (energy["dcgm_id"], energy["dcgm_unit"], energy["unit"], energy["kind"]) == (
+        156,
+        "mJ",
+        "J",
+        "cumulative",
+    )
     assert energy["high"] is None
     assert listed["gpu_util"]["ldms_name"] == "gpu_utilization"
     assert listed["xid"]["ldms_name"] is None
@@ -34,7 +41,20 @@ def test_devices_are_listed_with_units(capsys: pytest.CaptureFixture[str]) -> No
     assert len(lines) == 1 + len(DEVICE_CATALOGUE)
     (row,) = [line for line in lines if line.startswith("A100 SXM 80GB")]
     # 80 GiB, 2.039 TB/s; 9.7, 19.5, 78, 312, 19.5 TFLOP/s; 9.7 / 2.039 = 4.757 FLOP/B
-    assert row.split()[5:] == ["80.0", "GiB", "2.04", "TB/s", "9.7", "19.5", "78", "312", "19.5", "4.76", "400", "W"]
+    assert row.split()[5:] == [
+        "80.0",
+        "GiB",
+        "2.04",
+        "TB/s",
+        "9.7",
+        "19.5",
+        "78",
+        "312",
+        "19.5",
+        "4.76",
+        "400",
+        "W",
+    ]
 
 
 def test_devices_as_json_have_ridge_points_and_sources(capsys: pytest.CaptureFixture[str]) -> None:

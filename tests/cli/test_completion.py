@@ -1,4 +1,6 @@
-"""Completion in the shells themselves, and the manual page by groff; both hold every command and option."""
+"""Completion in the shells themselves, and the manual page by groff; both hold every command and
+option.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shell in SHELLS:
         done = run_here(["completion", shell], folder, {})
         assert (done.returncode, done.stderr) == (0, "")
-        (folder / ("_tachograph" if shell == "zsh" else f"tachograph.{shell}")).write_text(done.stdout, "utf-8")
+        (folder / ("_tachograph" if shell == "zsh" else f"tachograph.{shell}")).write_text(
+            done.stdout, "utf-8"
+        )
     return folder
 
 
@@ -88,7 +92,9 @@ def test_zsh(folder: Path) -> None:
         environment = {"PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "> ", "HOME": str(folder)}
         os.execve(zsh, ["zsh", "-f", "-i"], environment)
     try:
-        os.write(terminal, b"fpath=($PWD $fpath); autoload -Uz compinit; compinit -D; print rea''dy\n")
+        os.write(
+            terminal, b"fpath=($PWD $fpath); autoload -Uz compinit; compinit -D; print rea''dy\n"
+        )
         seen = read_until(terminal, "ready")
         os.write(terminal, b"tachograph jobs --fin\t")
         assert "--finding" in read_until(terminal, "--finding")
@@ -111,9 +117,13 @@ def read_until(terminal: int, wanted: str, *, within_s: float = 120.0) -> str:
 
 def test_every_option_is_completed(folder: Path) -> None:
     text = (folder / "tachograph.bash").read_text("utf-8")
-    options = {name for parser in parsers(program_parser()) for name in parser._option_string_actions}
+    options = {
+        name for parser in parsers(program_parser()) for name in parser._option_string_actions
+    }
     assert {"--limit", "--show-rejected", "--table"} <= options
-    assert [name for name in options if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)] == []
+    assert [
+        name for name in options if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)
+    ] == []
 
 
 def test_an_unknown_shell_is_a_mistake(tmp_path: Path) -> None:
@@ -122,11 +132,16 @@ def test_an_unknown_shell_is_a_mistake(tmp_path: Path) -> None:
     assert done.stderr.endswith("did you mean bash?\n")
 
 
-def test_without_the_library_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     done = run_here(["completion", "bash"], tmp_path, {})
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "tachograph: completion needs shtab, which is not installed; pip install shtab\n"
+    assert (
+        done.stderr
+        == "tachograph: completion needs shtab, which is not installed; pip install shtab\n"
+    )
 
 
 def manual(page: str) -> str:
@@ -151,7 +166,12 @@ def test_the_manual_page_has_every_command_and_option(tmp_path: Path) -> None:
         assert f"{command.prog} {command.sentence}" in shown
         for option in (*command.arguments, *command.options):
             assert f"{option.written} {' '.join(option.meaning.split())}".strip() in shown
-    for heading in ("OPTIONS OF EVERY COMMAND --lake DIR", "EXIT STATUS 0 done", "ENVIRONMENT", "FILES"):
+    for heading in (
+        "OPTIONS OF EVERY COMMAND --lake DIR",
+        "EXIT STATUS 0 done",
+        "ENVIRONMENT",
+        "FILES",
+    ):
         assert heading in shown
 
 
@@ -165,5 +185,7 @@ def test_the_manual_page_of_one_command(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_man_names_the_file() -> None:
-    done = subprocess.run(["make", "-n", "man"], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "-n", "man"], cwd=Path(__file__).parents[2], capture_output=True, text=True
+    )
     assert "tachograph help --man > tachograph.1" in done.stdout

@@ -6,7 +6,11 @@ from tachograph.cli.demo import _without_overrides
 
 
 def test_the_demo_forgets_the_lake_of_the_environment_while_it_runs() -> None:
-    environment = {"TACHOGRAPH_LAKE": "s3://ours/lake", "TACHOGRAPH_CONFIG": "ours.toml", "HOME": "home"}
+    environment = {
+        "TACHOGRAPH_LAKE": "s3://ours/lake",
+        "TACHOGRAPH_CONFIG": "ours.toml",
+        "HOME": "home",
+    }
     before = dict(environment)
     seen = []
     with _without_overrides(environment):

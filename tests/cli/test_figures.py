@@ -26,7 +26,12 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = make_lake(
         folder,
         gpu_samples=[
-            {"t": start + timedelta(seconds=30 * place), "node": "n1", "gpu": gpu, "gpu_util": 0.5 + 0.25 * gpu}
+            {
+                "t": start + timedelta(seconds=30 * place),
+                "node": "n1",
+                "gpu": gpu,
+                "gpu_util": 0.5 + 0.25 * gpu,
+            }
             for gpu in (0, 1)
             for place in range(20)
         ],
@@ -38,7 +43,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
+    }
     return run_here(["study", *arguments], folder, {**environment, "COLUMNS": "100"})
 
 
@@ -53,16 +60,25 @@ def test_one_command_writes_the_study_and_prints_its_answers(lake: Path, tmp_pat
         assert f"{entry.name} " in done.stdout
     assert "not drawn; not measured" in done.stdout
     for name, question in QUESTIONS.items():
-        assert (f"{name}  {question[:40]}" in done.stdout) is any(entry.question == name for entry in FIGURES)
+        assert (f"{name}  {question[:40]}" in done.stdout) is any(
+            entry.question == name for entry in FIGURES
+        )
     assert "1 job studied" in done.stdout
 
 
 def test_json_is_what_study_json_holds(lake: Path, tmp_path: Path) -> None:
-    done = run(tmp_path, "--lake", str(lake), "-o", "s", "--format", "svg", "--json", "--figure", "6")
-    printed, written = (json.loads(text) for text in (done.stdout, (tmp_path / "s" / "study.json").read_text("utf-8")))
+    done = run(
+        tmp_path, "--lake", str(lake), "-o", "s", "--format", "svg", "--json", "--figure", "6"
+    )
+    printed, written = (
+        json.loads(text)
+        for text in (done.stdout, (tmp_path / "s" / "study.json").read_text("utf-8"))
+    )
     assert {**printed, "made": ""} == {**written, "made": ""}
     assert list(printed["figures"]) == ["spatial_imbalance"]
-    assert printed["figures"]["spatial_imbalance"]["facts"]["median"] == pytest.approx(1 - 1.25 / 1.5)
+    assert printed["figures"]["spatial_imbalance"]["facts"]["median"] == pytest.approx(
+        1 - 1.25 / 1.5
+    )
 
 
 def test_a_lake_that_was_not_analyzed(tmp_path: Path) -> None:
@@ -83,9 +99,16 @@ def test_a_lake_without_jobs(tmp_path: Path) -> None:
 
 def test_a_changed_configuration_is_reported(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("[filters]\nmin_elapsed_s = 1\n", encoding="utf-8")
-    done = run(tmp_path, "--lake", str(lake), "--config", "other.toml", "--format", "svg", "--figure", "6")
+    done = run(
+        tmp_path, "--lake", str(lake), "--config", "other.toml", "--format", "svg", "--figure", "6"
+    )
     assert "the configuration changed after the last analysis" in done.stderr
-    assert json.loads((tmp_path / "tachograph-study" / "study.json").read_text("utf-8"))["dataset"]["stale"] is True
+    assert (
+        json.loads((tmp_path / "tachograph-study" / "study.json").read_text("utf-8"))["dataset"][
+            "stale"
+        ]
+        is True
+    )
     assert Lake.open(str(lake)).location == str(lake)
 
 

@@ -33,7 +33,12 @@ def test_help_shows_what_people_meet_first_and_all_of_it_on_request() -> None:
     sections = {part.split(":\n")[0]: part for part in tachograph("help", "--all")[1].split("\n\n")}
     for group, heading in GROUPS.items():
         lines = [(command.name, command.sentence) for command in COMMANDS if command.group == group]
-        assert re.findall(r"^  ([a-z]+(?: [a-z]+)?) {2,}(.+)$", sections.get(heading, ""), re.MULTILINE) == lines
+        assert (
+            re.findall(
+                r"^  ([a-z]+(?: [a-z]+)?) {2,}(.+)$", sections.get(heading, ""), re.MULTILINE
+            )
+            == lines
+        )
 
 
 def listed(printed: str) -> list[str]:
@@ -50,7 +55,8 @@ def test_help_of_a_command(command: CommandEntry) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("lab", "rules", "run"), ("ingest", "ldms"), ("export", "csv"), ("act", "policy", "check")]
+    "words",
+    [("lab", "rules", "run"), ("ingest", "ldms"), ("export", "csv"), ("act", "policy", "check")],
 )
 def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
     code, printed, problem = tachograph("help", *words)
@@ -71,11 +77,14 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
         ("jobs --limt 3", "unrecognized arguments: --limt 3; did you mean --limit?"),
         ("jobs --LIMIT=3", "unrecognized arguments: --LIMIT=3; did you mean --limit?"),
         ("jobs --no-colour", "unrecognized arguments: --no-colour; did you mean --no-color?"),
-        ("job --jsn", "the following arguments are required: ID; there is no option --jsn; did you mean --json?"),
+        ("job --jsn", ("the following arguments are required: ID; there is no option --jsn; did you "
+"mean --json?")),
         ("lab rules run --quite", "unrecognized arguments: --quite; did you mean --quiet?"),
-        ("lab rules rn", "(choose from list, check, run, backtest, import-clustercockpit); did you mean run?"),
+        ("lab rules rn", ("(choose from list, check, run, backtest, import-clustercockpit); did you mean "
+"run?")),
         ("ingest lmds", "unknown source 'lmds'; did you mean ldms?"),
-        ("ingest ldms --show-rejects x", "unrecognized arguments: --show-rejects; did you mean --show-rejected?"),
+        ("ingest ldms --show-rejects x", ("unrecognized arguments: --show-rejects; did you mean "
+"--show-rejected?")),
         ("export postgres", "unknown target 'postgres'; did you mean postgresql?"),
         ("watch --source nvlm", "did you mean nvml?"),
         ("jobs --xyzzy", "unrecognized arguments: --xyzzy; see `tachograph jobs --help`"),
@@ -100,7 +109,8 @@ def kinds(of: type[TachographError] = TachographError) -> Iterator[type[Tachogra
 
 
 def test_each_kind_of_mistake_has_its_exit_code() -> None:
-    own = (kind for kind in kinds() if "exit_code" in vars(kind))  # others are special cases of these
+    # Others are special cases of these.
+    own = (kind for kind in kinds() if "exit_code" in vars(kind))
     codes = {kind: kind.exit_code for kind in own}
     assert sorted(codes.values()) == list(range(2, 2 + len(codes)))
     assert set(EXIT_CODES) == {0, 1, *codes.values(), 130, 141}
@@ -150,8 +160,12 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("code", "words"), [(code, words) for code, several in MISTAKES.items() for words in several])
-def test_a_mistake_ends_with_the_code_of_its_kind(code: int, words: str, demo: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "words"), [(code, words) for code, several in MISTAKES.items() for words in several]
+)
+def test_a_mistake_ends_with_the_code_of_its_kind(
+    code: int, words: str, demo: Path, tmp_path: Path
+) -> None:
     reads = words.startswith(("job", "waste", "study", "share colocate")) and "--lake" not in words
     given = [*words.split(), *(("--lake", str(demo / "lake")) if reads else ())]
     ended, printed, problem = tachograph(*given, folder=tmp_path)

@@ -1,4 +1,6 @@
-"""What `ingest` counts adds up: rows read are rows committed, merged, passed over, rejected, or known before."""
+"""What `ingest` counts adds up: rows read are rows committed, merged, passed over, rejected, or
+known before.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,41 @@ SACCT = [
     f"x|{_ENDED}|COMPLETED|1|n1|gres/gpu=1",
 ]
 SCONTROL = [
-    "JobId=1 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)",
-    "JobId=2 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n3 CPU_IDs=0 Mem=0 GRES=shard:2(IDX:0)",
-    "JobId=3 JobState=PENDING StartTime=2026-01-01T10:00:00 Nodes=n3 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:1)",
+    (
+        "JobId=1 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n[1-2] CPU_IDs=0 Mem=0 "
+        "GRES=gpu:2(IDX:0-1)"
+    ),
+    (
+        "JobId=2 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n3 CPU_IDs=0 Mem=0 "
+        "GRES=shard:2(IDX:0)"
+    ),
+    (
+        "JobId=3 JobState=PENDING StartTime=2026-01-01T10:00:00 Nodes=n3 CPU_IDs=0 Mem=0 "
+        "GRES=gpu:1(IDX:1)"
+    ),
     "JobId=4 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=",
-    "JobId=5 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=gpu:1(CNT:1)",
-    "JobId=6 JobState=ASLEEP StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)",
-    "JobId=7 JobState=RUNNING StartTime=1999-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:1)",
+    (
+        "JobId=5 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 "
+        "GRES=gpu:1(CNT:1)"
+    ),
+    (
+        "JobId=6 JobState=ASLEEP StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 "
+        "GRES=gpu:1(IDX:0)"
+    ),
+    (
+        "JobId=7 JobState=RUNNING StartTime=1999-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 "
+        "GRES=gpu:1(IDX:1)"
+    ),
 ]
 SQUEUE = {
     "jobs": [
         {"job_id": 1, "job_state": ["RUNNING"], "nodes": "n1", "gres_detail": ["gpu:2(IDX:0-1)"]},
-        {"job_id": 2, "job_state": ["RUNNING", "COMPLETING"], "nodes": "n[1-2]", "gres_detail": ["gpu:1(IDX:2)"]},
+        {
+            "job_id": 2,
+            "job_state": ["RUNNING", "COMPLETING"],
+            "nodes": "n[1-2]",
+            "gres_detail": ["gpu:1(IDX:2)"],
+        },
         {"job_id": 3, "job_state": ["PENDING"], "nodes": "", "gres_detail": []},
         "no job",
     ]
@@ -64,7 +89,8 @@ LDMS = (
     "x,n1,7,0,50,1\n1767261660,,7,0,50,1\n1767261660,n1,z,1,50,1\n1767261660,n1,7,q,50,1\n"
 )
 SMI = (
-    "timestamp, index, uuid, utilization.gpu [%], foo [x]\n2026/01/01 10:00:00.000, 0, GPU-1, 50 %, 3\n"
+    "timestamp, index, uuid, utilization.gpu [%], foo [x]\n2026/01/01 10:00:00.000, 0, GPU-1, "
+    "50 %, 3\n"
     "2026/01/01 10:00:00.000, 0, GPU-1, 50 %, 3\nnever, 0, GPU-1, 50 %, 3\nshort\n"
     "2026/01/01 10:00:00.000, q, GPU-1, 50 %, 3\n2026/01/01 10:00:01.000, 0, GPU-1, [N/A], 3\n"
 )
@@ -75,8 +101,13 @@ PAGE = (
     'DCGM_FI_DEV_FB_TOTAL{gpu="1",Hostname="n1"} 81920\n'
     'DCGM_FI_DEV_GPU_TEMP{gpu="1",Hostname="n1"} 1e9\n{broken 5\ngo_threads 5\ngo_gc{q="0"} 5\ngo_gc{q="1"} 5\n'
 )
-# source -> the table of which each row is made of one row that was read, or of several that are counted
-PRIMARY = {"sacct": ("jobs", "steps"), "allocation-map": ("allocations",), "table": ("gpu_samples",)}
+# source -> the table of which each row is made of one row that was read, or of several that are
+# counted
+PRIMARY = {
+    "sacct": ("jobs", "steps"),
+    "allocation-map": ("allocations",),
+    "table": ("gpu_samples",),
+}
 PRIMARY |= dict.fromkeys(("ldms", "nvidia-smi", "dcgm-exporter"), ("gpu_samples",))
 FILES: Mapping[str, tuple[str, str]] = {
     "sacct.txt": ("sacct", "\n".join(SACCT) + "\n"),
@@ -97,7 +128,10 @@ def ingested(folder: Path, name: str, *words: str) -> Any:
     source, content = FILES[name]
     (folder / name).write_text(content)
     (folder / "mapping.toml").write_text(MAPPING)
-    options: dict[str, tuple[str, ...]] = {"table": ("--mapping", "mapping.toml"), "nvidia-smi": ("--node", "n1")}
+    options: dict[str, tuple[str, ...]] = {
+        "table": ("--mapping", "mapping.toml"),
+        "nvidia-smi": ("--node", "n1"),
+    }
     options["dcgm-exporter"] = ("--time", "2026-01-01")
     options["allocation-map"] = ("--trusted",)
     more = options.get(source, ())
@@ -111,13 +145,25 @@ def accounted(report: Any, source: str) -> int:
     tables = PRIMARY[source]
     total = report["rows_known"] + sum(report["passed"].values())
     for table in tables:
-        rows = [reject for reject in report["rejects"] if reject["table"] == table and reject["column"] is None]
-        removed = {row["reason"]: row["removed"] for row in rows if row["reason"] not in NOT_REMOVED}
+        rows = [
+            reject
+            for reject in report["rejects"]
+            if reject["table"] == table and reject["column"] is None
+        ]
+        removed = {
+            row["reason"]: row["removed"] for row in rows if row["reason"] not in NOT_REMOVED
+        }
         reshaped = report["reshaped"].get(table)
         if reshaped:  # what conform rejects was made of rows that are counted as used
             used = reshaped["rows"]
-            late = {"start_too_early", "start_in_future", "end_before_start"} if source == "allocation-map" else set()
-            total += used + sum(count for reason, count in removed.items() if reason not in {"duplicate", *late})
+            late = (
+                {"start_too_early", "start_in_future", "end_before_start"}
+                if source == "allocation-map"
+                else set()
+            )
+            total += used + sum(
+                count for reason, count in removed.items() if reason not in {"duplicate", *late}
+            )
         else:
             total += report["rows"].get(table, 0) + sum(removed.values())
     return int(total)
@@ -128,7 +174,12 @@ def test_rows_read_are_all_accounted_for(tmp_path: Path, name: str) -> None:
     report = ingested(tmp_path, name, "--json")
     assert accounted(report, FILES[name][0]) == report["rows_read"]
     again = ingested(tmp_path, name, "--json")
-    assert accounted(again, FILES[name][0]) == again["rows_read"] == report["rows_read"] == again["rows_known"]
+    assert (
+        accounted(again, FILES[name][0])
+        == again["rows_read"]
+        == report["rows_read"]
+        == again["rows_known"]
+    )
     nameless = {"duplicate", "unknown_column", "unmapped_column"}  # a column is its own example
     examples = [reject for reject in report["rejects"] if reject["reason"] not in nameless]
     assert all(reject["example"] for reject in examples)
@@ -137,7 +188,9 @@ def test_rows_read_are_all_accounted_for(tmp_path: Path, name: str) -> None:
 def test_only_steps_and_nothing_are_reported_differently(tmp_path: Path) -> None:
     steps = ingested(tmp_path, "steps.txt").splitlines()
     assert steps == ["2 rows read; 2 steps committed to L"]
-    assert ingested(tmp_path, "empty.txt") == "0 rows read, there were none; nothing committed to L\n"
+    assert (
+        ingested(tmp_path, "empty.txt") == "0 rows read, there were none; nothing committed to L\n"
+    )
 
 
 def test_jobs_without_gpus_are_counted(tmp_path: Path) -> None:
@@ -157,7 +210,10 @@ def test_jobs_without_gpus_are_counted(tmp_path: Path) -> None:
     [
         "JOBID|NODELIST|TRES_PER_NODE\n1|n1|gres/gpu:2\n",
         "             JOBID     NODELIST TRES_PER_N\n                 1           n1 gres/gpu:2\n",
-        "JOBID               NODELIST            TRES_ALLOC\n1                   n[1-2]           cpu=1,gres/gpu=2\n",
+        (
+            "JOBID               NODELIST            TRES_ALLOC\n1                   n[1-2]        "
+            "   cpu=1,gres/gpu=2\n"
+        ),
     ],
 )
 def test_counts_of_squeue_without_indices_are_refused(tmp_path: Path, text: str) -> None:

@@ -1,4 +1,6 @@
-"""`tachograph init`: a short file that reads back as the defaults and is never overwritten; keys that are gone."""
+"""`tachograph init`: a short file that reads back as the defaults and is never overwritten; keys
+that are gone.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MOST_KEYS = 80
 MOST_LINES = 25
 
 
-def test_the_file_is_short_and_reads_back_as_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_is_short_and_reads_back_as_the_defaults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "site.toml"
     assert main(["init", "--config", str(file)]) == 0
     assert capsys.readouterr() == ("", f"wrote {file}, to be edited\n")
@@ -25,7 +29,9 @@ def test_the_file_is_short_and_reads_back_as_the_defaults(tmp_path: Path, capsys
     assert len(text.splitlines()) <= MOST_LINES
     assert "docs/configuration.md" in text
     assert load(str(file), {}) == Configuration()
-    shown = tomllib.loads("[[sources]]" + re.sub(r"^# ?", "", text.partition("# [[sources]]")[2], flags=re.MULTILINE))
+    shown = tomllib.loads(
+        "[[sources]]" + re.sub(r"^# ?", "", text.partition("# [[sources]]")[2], flags=re.MULTILINE)
+    )
     settings = configured_feeds(Configuration(sources=tuple(shown["sources"])), where="site.toml")
     assert [one.source for one in settings] == ["prometheus", "sacct"]
     for one in settings:
@@ -36,17 +42,21 @@ def test_the_lake_that_is_named_is_written(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     assert main(["init", "--lake", 's3://bucket/größe "x"\\', "--quiet"]) == 0
     assert (
-        tomllib.loads((tmp_path / "tachograph.toml").read_text(encoding="utf-8"))["lake"] == 's3://bucket/größe "x"\\'
+        tomllib.loads((tmp_path / "tachograph.toml").read_text(encoding="utf-8"))["lake"]
+        == 's3://bucket/größe "x"\\'
     )
 
 
-def test_a_file_that_exists_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_exists_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "site.toml"
     file.write_text("# mine\n", encoding="utf-8")
     assert main(["init", "--config", str(file)]) == 3
     assert file.read_text(encoding="utf-8") == "# mine\n"
     assert capsys.readouterr().err == (
-        f"tachograph: {file}: exists already and is left as it is; edit it, or name another with --config\n"
+        f"tachograph: {file}: exists already and is left as it is; edit it, or name another "
+        "with --config\n"
     )
     absent = tmp_path / "absent" / "site.toml"
     assert main(["init", "--config", str(absent)]) == 3
@@ -87,7 +97,11 @@ def test_a_key_decides_the_values_that_follow_from_it(tmp_path: Path) -> None:
     )
     found = load(str(file), {})
     analysis, serve = found.analysis, found.serve
-    assert (analysis.count_zero_windows, analysis.zero_temporal_imbalance, analysis.pipe_percentile) == (
+    assert (
+        analysis.count_zero_windows,
+        analysis.zero_temporal_imbalance,
+        analysis.pipe_percentile,
+    ) == (
         True,
         True,
         False,
@@ -97,15 +111,27 @@ def test_a_key_decides_the_values_that_follow_from_it(tmp_path: Path) -> None:
     assert (found.waste.price_per_gpu_hour, found.waste.prices) == (2.5, {"L4": 1.0})
     assert found.workers.memory == "28GB"
     of_samples = dict.fromkeys(("gpu_samples", "node_samples", "gpu_scores"), 90)
-    assert found.retention.days == of_samples | dict.fromkeys(("job_minutes", "job_node_minutes"), 730)
+    assert found.retention.days == of_samples | dict.fromkeys(
+        ("job_minutes", "job_node_minutes"), 730
+    )
 
 
-def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(tmp_path: Path) -> None:
+def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "tachograph.toml"
     names = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
     file.write_text("[serve]\n" + "".join(f'{key} = "below/{key}"\n' for key in names))
     found = load(str(file), {}).serve
-    assert {key: getattr(found, key) for key in names} == {key: f"{tmp_path}/below/{key}" for key in names}
-    file.write_text('[serve]\nmanagers = "sacctmgr"\naccess_log = "stderr"\nsocket = "/run/serve.sock"\n')
+    assert {key: getattr(found, key) for key in names} == {
+        key: f"{tmp_path}/below/{key}" for key in names
+    }
+    file.write_text(
+        '[serve]\nmanagers = "sacctmgr"\naccess_log = "stderr"\nsocket = "/run/serve.sock"\n'
+    )
     found = load(str(file), {}).serve
-    assert (found.managers, found.access_log, found.socket) == ("sacctmgr", "stderr", "/run/serve.sock")
+    assert (found.managers, found.access_log, found.socket) == (
+        "sacctmgr",
+        "stderr",
+        "/run/serve.sock",
+    )

@@ -14,10 +14,23 @@ import pytest
 from own_time import starting_seconds
 from tachograph import __version__
 
-HEAVY = {"polars", "numpy", "numba", "deltalake", "pyarrow", "matplotlib", "rich", "jinja2", "msgspec", "ClusterShell"}
+HEAVY = {
+    "polars",
+    "numpy",
+    "numba",
+    "deltalake",
+    "pyarrow",
+    "matplotlib",
+    "rich",
+    "jinja2",
+    "msgspec",
+    "ClusterShell",
+}
 
 
-def tachograph(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def tachograph(
+    *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tachograph", *arguments],
         cwd=cwd,
@@ -34,7 +47,9 @@ def imported_by(*arguments: str, cwd: Path | None = None) -> set[str]:
         f"assert main({list(arguments)!r}) == 0\n"
         "sys.stderr.write('\\n'.join(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=cwd, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=cwd, check=True, capture_output=True, text=True
+    )
     return set(done.stderr.split())
 
 
@@ -42,16 +57,31 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
     imported = imported_by("--help")
     assert imported & HEAVY == set()
     assert {name for name in imported if name.startswith("tachograph.")} == {
-        *("tachograph.cli", "tachograph.cli.help", "tachograph.cli.narrate", "tachograph.cli.options"),
-        *("tachograph.cli.output", "tachograph.cli.registry", "tachograph.catalog", "tachograph.catalog.errors"),
-        *("tachograph.catalog.secrets", "tachograph.catalog.suggestions", "tachograph.catalog.units"),
+        *(
+            "tachograph.cli",
+            "tachograph.cli.help",
+            "tachograph.cli.narrate",
+            "tachograph.cli.options",
+        ),
+        *(
+            "tachograph.cli.output",
+            "tachograph.cli.registry",
+            "tachograph.catalog",
+            "tachograph.catalog.errors",
+        ),
+        *(
+            "tachograph.catalog.secrets",
+            "tachograph.catalog.suggestions",
+            "tachograph.catalog.units",
+        ),
         "tachograph.catalog.doors",
         "tachograph.catalog.version",
     }
 
 
 @pytest.mark.parametrize(
-    "arguments", [("lake", "counters", "--help"), ("lake", "devices", "--help"), ("lake", "counters", "--json")]
+    "arguments",
+    [("lake", "counters", "--help"), ("lake", "devices", "--help"), ("lake", "counters", "--json")],
 )
 def test_a_light_command_reads_no_table_library(arguments: tuple[str, ...]) -> None:
     assert imported_by(*arguments) & (HEAVY - {"msgspec"}) == set()
@@ -60,19 +90,29 @@ def test_a_light_command_reads_no_table_library(arguments: tuple[str, ...]) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("jobs", "--json"), ("job", "1000316", "--json"), ("lake", "--json"), ("waste", "--json")),
+        *(
+            ("jobs", "--json"),
+            ("job", "1000316", "--json"),
+            ("lake", "--json"),
+            ("waste", "--json"),
+        ),
         *(("jobs", "--csv"), ("job", "1000316")),
     ],
     ids=" ".join,
 )
-def test_a_command_that_looks_imports_no_compiler_no_grammar_no_drawing(demo: Path, arguments: tuple[str, ...]) -> None:
+def test_a_command_that_looks_imports_no_compiler_no_grammar_no_drawing(
+    demo: Path, arguments: tuple[str, ...]
+) -> None:
     imported = imported_by(*arguments, cwd=demo)
     assert "polars" in imported
-    assert imported & {"numba", "lark", "matplotlib", "jinja2", "dask", "textual", "httpx2"} == set()
+    assert (
+        imported & {"numba", "lark", "matplotlib", "jinja2", "dask", "textual", "httpx2"} == set()
+    )
 
 
 def test_help_is_there_at_once() -> None:
-    # 0.02 s of a Python that does nothing where this was written, 0.06 s of the help, 0.3 s where it imports Polars
+    # 0.02 s of a Python that does nothing where this was written, 0.06 s of the help, 0.3 s where
+    # it imports Polars
     limit = max(0.2, 10 * starting_seconds([sys.executable, "-c", "pass"]))
     assert starting_seconds([sys.executable, "-m", "tachograph", "--help"], enough=limit) < limit
 
@@ -95,14 +135,22 @@ def test_version(arguments: tuple[str, ...]) -> None:
             ("lake", "counters", "--frob"),
             "tachograph: unrecognized arguments: --frob; see `tachograph lake counters --help`\n",
         ),
-        (("lake", "counters", "--js"), "tachograph: unrecognized arguments: --js; did you mean --json?\n"),
+        (
+            ("lake", "counters", "--js"),
+            "tachograph: unrecognized arguments: --js; did you mean --json?\n",
+        ),
         (
             ("lake", "counters", "--lake"),
-            "tachograph: argument --lake: expected one argument; see `tachograph lake counters --help`\n",
+            (
+                "tachograph: argument --lake: expected one argument; see `tachograph lake counters "
+                "--help`\n"
+            ),
         ),
     ],
 )
-def test_a_wrong_command_line_is_one_line_with_a_remedy(arguments: tuple[str, ...], line: str) -> None:
+def test_a_wrong_command_line_is_one_line_with_a_remedy(
+    arguments: tuple[str, ...], line: str
+) -> None:
     done = tachograph(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
@@ -121,7 +169,10 @@ def test_a_closed_pipe_ends_it_with_the_code_of_the_signal() -> None:
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tachograph", "lake", "counters"], stdout=writer, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tachograph", "lake", "counters"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     finally:
         os.close(writer)
@@ -154,7 +205,9 @@ sys.exit(main(["planted"]))
 
 def planted(define: str) -> subprocess.CompletedProcess[str]:
     """What becomes of a command that is defined so."""
-    return subprocess.run([sys.executable, "-c", BOUNDARY.format(define=define)], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", BOUNDARY.format(define=define)], capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,11 +229,15 @@ def planted(define: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code(raised: str, code: int, line: str) -> None:
-    done = planted(f"from tachograph.catalog import errors\ndef run(arguments):\n    raise {raised}")
+    done = planted(
+        f"from tachograph.catalog import errors\ndef run(arguments):\n    raise {raised}"
+    )
     assert (done.returncode, done.stderr) == (code, line)
 
 
-@pytest.mark.parametrize("raised", ["KeyError('x')", "OSError(5, 'Input/output error')", "FileNotFoundError(2, 'x')"])
+@pytest.mark.parametrize(
+    "raised", ["KeyError('x')", "OSError(5, 'Input/output error')", "FileNotFoundError(2, 'x')"]
+)
 def test_a_defect_keeps_its_traceback(raised: str) -> None:
     done = planted(f"def run(arguments):\n    raise {raised}")
     assert done.returncode == 1
@@ -190,14 +247,21 @@ def test_a_defect_keeps_its_traceback(raised: str) -> None:
 
 def test_an_interrupt_from_the_keyboard_ends_it_with_one_line() -> None:
     script = BOUNDARY.format(
-        define="import time\ndef run(arguments):\n    print('ready', flush=True)\n    time.sleep(30)"
+        define=(
+            "import time\ndef run(arguments):\n    print('ready', flush=True)\n    time.sleep(30)"
+        )
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         _, printed = process.communicate(timeout=60)
-    assert (process.returncode, printed.strip()) == (130, b"tachograph: interrupted; the lake is consistent")
+    assert (process.returncode, printed.strip()) == (
+        130,
+        b"tachograph: interrupted; the lake is consistent",
+    )
 
 
 def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:
@@ -220,7 +284,9 @@ def test_the_versions_of_the_parts() -> None:
 
 
 def test_a_thread_left_in_native_code_does_not_crash_the_end(tmp_path: Path) -> None:
-    """Finalizing a million lists takes long enough for the thread to return while the interpreter is finalized."""
+    """Finalizing a million lists takes long enough for the thread to return while the
+    interpreter is finalized.
+    """
     script = (
         "import sys, threading\nimport polars as pl\nfrom deltalake import DeltaTable\n"
         "from tachograph.cli import end_process\n"
@@ -230,5 +296,7 @@ def test_a_thread_left_in_native_code_does_not_crash_the_end(tmp_path: Path) -> 
         "threading.Thread(target=work, daemon=True).start()\n"
         "began.wait()\nsys.stdout.write('all of it')\nend_process(3)"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, "all of it", "")

@@ -42,7 +42,16 @@ def test_a_table_without_rows_is_its_headings(capsys: pytest.CaptureFixture[str]
 
 
 def test_json_keeps_null_and_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_json([{"a": None, "b": float("nan"), "c": float("inf"), "t": datetime(2026, 4, 23, 7, tzinfo=UTC)}])
+    output.print_json(
+        [
+            {
+                "a": None,
+                "b": float("nan"),
+                "c": float("inf"),
+                "t": datetime(2026, 4, 23, 7, tzinfo=UTC),
+            }
+        ]
+    )
     printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert printed == [{"a": None, "b": None, "c": None, "t": "2026-04-23T07:00:00Z"}]
 
@@ -52,7 +61,9 @@ def on_terminal(script: str, **environment: str) -> str:
     ours, theirs = pty.openpty()
     given = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "40", **environment}
     given.pop("NO_COLOR" if "NO_COLOR" not in environment else "", None)
-    with subprocess.Popen([sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, env=given):
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, env=given
+    ):
         os.close(theirs)
         parts = []
         while True:
@@ -87,7 +98,10 @@ def test_colours_can_be_turned_off(no_color: bool, environment: dict[str, str]) 
     assert "\x1b[31m" not in on_terminal(STYLED.format(no_color=no_color), **environment)
 
 
-STYLED = "from tachograph.cli.output import print_lines\nprint_lines([(('w' * 100, 'red'),)], no_color={no_color})"
+STYLED = (
+    "from tachograph.cli.output import print_lines\nprint_lines([(('w' * 100, 'red'),)], "
+    "no_color={no_color})"
+)
 
 
 def test_styled_lines_are_coloured_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,15 +117,20 @@ def test_a_line_is_as_long_as_the_terminal_allows(monkeypatch: pytest.MonkeyPatc
     assert output.width() == 72
 
 
-@pytest.mark.parametrize(("encoding", "poor"), [("ascii", True), ("latin-1", True), ("utf-8", False)])
-def test_a_terminal_that_cannot_draw_is_known(encoding: str, poor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "poor"), [("ascii", True), ("latin-1", True), ("utf-8", False)]
+)
+def test_a_terminal_that_cannot_draw_is_known(
+    encoding: str, poor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     assert output.ascii_only() is poor
 
 
 PROGRESS = (
     "from tachograph.cli.narrate import Narrator\n"
-    "with Narrator(quiet={quiet}).progress('reading', total=2) as advance:\n    advance(1)\n    advance(1)\n"
+    "with Narrator(quiet={quiet}).progress('reading', total=2) as advance:\n    advance(1)\n   "
+    " advance(1)\n"
 )
 
 

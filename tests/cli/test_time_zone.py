@@ -1,4 +1,6 @@
-"""`--time-zone` on every command: the zone of times written without one, in place of `site.time_zone`."""
+"""`--time-zone` on every command: the zone of times written without one, in place of
+`site.time_zone`.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,15 @@ def first_time(folder: Path, table: str, column: str) -> str:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_sources_read_times_in_it(tmp_path: Path, words: tuple[str, ...], table: str, column: str) -> None:
-    for name, text in (("sacct.txt", SACCT), ("map.csv", MAP), ("table.csv", TABLE), ("page.prom", PAGE)):
+def test_sources_read_times_in_it(
+    tmp_path: Path, words: tuple[str, ...], table: str, column: str
+) -> None:
+    for name, text in (
+        ("sacct.txt", SACCT),
+        ("map.csv", MAP),
+        ("table.csv", TABLE),
+        ("page.prom", PAGE),
+    ):
         (tmp_path / name).write_text(text)
     (tmp_path / "mapping.toml").write_text(MAPPING)
     (tmp_path / "tachograph.toml").write_text('[site]\ntime_zone = "Asia/Tokyo"\n')
@@ -64,8 +73,18 @@ def test_the_default_is_that_of_the_site(tmp_path: Path) -> None:
 
 def test_filters_and_the_time_of_an_analysis_are_read_in_it(tmp_path: Path) -> None:
     (tmp_path / "sacct.txt").write_text(SACCT)
-    run(tmp_path, "ingest", "sacct", "sacct.txt", "--lake", "L", "--time-zone", "Europe/Berlin")  # 10 to 11 UTC
-    run(tmp_path, "analyze", "--lake", "L", "--as-of", "2026-07-01T14:00", "--time-zone", "Europe/Berlin")
+    # 10 to 11 UTC.
+    run(tmp_path, "ingest", "sacct", "sacct.txt", "--lake", "L", "--time-zone", "Europe/Berlin")
+    run(
+        tmp_path,
+        "analyze",
+        "--lake",
+        "L",
+        "--as-of",
+        "2026-07-01T14:00",
+        "--time-zone",
+        "Europe/Berlin",
+    )
     since = ("jobs", "--lake", "L", "--since", "2026-07-01T12:30", "--json")
     assert len(json.loads(run(tmp_path, *since, "--time-zone", "Europe/Berlin"))) == 1
     assert json.loads(run(tmp_path, *since)) == []
@@ -74,6 +93,8 @@ def test_filters_and_the_time_of_an_analysis_are_read_in_it(tmp_path: Path) -> N
 
 def test_an_unknown_zone_is_named(tmp_path: Path) -> None:
     (tmp_path / "sacct.txt").write_text(SACCT)
-    done = run_here(("ingest", "sacct", "sacct.txt", "--lake", "L", "--time-zone", "Mars/Base"), tmp_path, {})
+    done = run_here(
+        ("ingest", "sacct", "sacct.txt", "--lake", "L", "--time-zone", "Mars/Base"), tmp_path, {}
+    )
     assert "unknown time zone 'Mars/Base'" in done.stderr
     assert done.returncode == 2

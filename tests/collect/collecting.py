@@ -25,10 +25,14 @@ from tachograph.service.systemd import NO_NOTIFIER
 QUIET = CollectOptions(listen="", analyze_s=3600, compact_s=3600)
 
 
-def plan_of(lake: Path | str, sources: Sequence[PolledSource], config: CollectOptions = QUIET) -> CollectPlan:
+def plan_of(
+    lake: Path | str, sources: Sequence[PolledSource], config: CollectOptions = QUIET
+) -> CollectPlan:
     """A plan whose children know the lake."""
     made = Lake.create(str(lake))
-    made_plan = CollectPlan(made, sources, config, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
+    made_plan = CollectPlan(
+        made, sources, config, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2)
+    )
     made_plan.folder.mkdir(parents=True, exist_ok=True)
     return made_plan
 

@@ -1,4 +1,6 @@
-"""Feeds for tests: a tape of samples that goes on with the clock, and one whose answers are given."""
+"""Feeds for tests: a tape of samples that goes on with the clock, and one whose answers are
+given.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ def samples(node: str, begin: int, end: int) -> pl.DataFrame:
             "gpu": [0] * len(numbers),
             "gpu_util": [number % 101 / 100 for number in numbers],
         },
-        schema={"t": pl.Datetime("us", "UTC"), "node": pl.String, "gpu": pl.Int16, "gpu_util": pl.Float64},
+        schema={
+            "t": pl.Datetime("us", "UTC"),
+            "node": pl.String,
+            "gpu": pl.Int16,
+            "gpu_util": pl.Float64,
+        },
     )
 
 
@@ -38,12 +45,21 @@ def number_of(moment: datetime | None) -> int:
 def chunk_of(stream: str, begin: int, end: int, *, frame: pl.DataFrame | None = None) -> Chunk:
     """What a stream reports about samples `begin` to `end`."""
     rows = samples(stream, begin, end) if frame is None else frame
-    return Chunk(stream, "fake", "tape", (ChunkPart("gpu_samples", rows),), end - begin, watermark=START + end * STEP)
+    return Chunk(
+        stream,
+        "fake",
+        "tape",
+        (ChunkPart("gpu_samples", rows),),
+        end - begin,
+        watermark=START + end * STEP,
+    )
 
 
 @dataclass
 class Tape:
-    """A source that has one more sample every `sample_s`, `count` in all, and gives them in chunks of `size`."""
+    """A source that has one more sample every `sample_s`, `count` in all, and gives them in
+    chunks of `size`.
+    """
 
     stream: str
     count: int
@@ -55,7 +71,11 @@ class Tape:
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         begin = number_of(watermark(self.stream))
-        present = min(self.count, int((time.monotonic() - self.began) / self.sample_s)) if self.sample_s else self.count
+        present = (
+            min(self.count, int((time.monotonic() - self.began) / self.sample_s))
+            if self.sample_s
+            else self.count
+        )
         for first in range(begin, present, self.size):
             yield chunk_of(self.stream, first, min(present, first + self.size))
 

@@ -31,9 +31,13 @@ class Rig:
         self.reported: list[str] = []
         self.clock = Clock()
         self.changes = 0
-        self.journal = CollectJournal(lake="lake", sources={}, now=datetime.now(UTC), remark=self.reported.append)
+        self.journal = CollectJournal(
+            lake="lake", sources={}, now=datetime.now(UTC), remark=self.reported.append
+        )
         steps = [
-            ChildStep("analyze", [sys.executable, "-c", analyze], 100.0, 10.0, lambda: self.changes),
+            ChildStep(
+                "analyze", [sys.executable, "-c", analyze], 100.0, 10.0, lambda: self.changes
+            ),
             ChildStep("compact", [sys.executable, "-c", compact], 1000.0, 10.0),
         ]
         self.children = Children(steps, self.journal, self.clock)
@@ -78,7 +82,10 @@ def test_an_analysis_runs_when_rows_were_committed_since_the_last_success() -> N
 
 
 def test_a_failing_step_is_reported_once_retried_and_reported_when_it_works() -> None:
-    rig = Rig("import os, sys; sys.exit('tachograph: the disk is full' if not os.environ.get('WORKS') else 0)")
+    rig = Rig(
+        "import os, sys; sys.exit('tachograph: the disk is full' if not "
+        "os.environ.get('WORKS') else 0)"
+    )
     for now in (10.0, 110.0):
         rig.at(now)
         rig.at(now + 1)
@@ -94,7 +101,10 @@ def test_a_failing_step_is_reported_once_retried_and_reported_when_it_works() ->
 
 @pytest.mark.slow
 def test_one_that_hangs_is_killed_with_its_own_children() -> None:
-    rig = Rig("import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)")
+    rig = Rig(
+        "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); "
+        "time.sleep(60)"
+    )
     rig.at(10.0, ends=False)
     time.sleep(0.3)
     rig.at(10.0 + 3600.0, ends=False)
@@ -112,14 +122,20 @@ def test_a_stop_ends_what_runs_and_is_no_failure() -> None:
     began = time.monotonic()
     rig.children.stop()
     assert time.monotonic() - began < 40
-    assert (rig.children.is_busy, rig.status().running, rig.status().failures, rig.reported) == (False, False, 0, [])
+    assert (rig.children.is_busy, rig.status().running, rig.status().failures, rig.reported) == (
+        False,
+        False,
+        0,
+        [],
+    )
     rig.children.stop()
 
 
 @pytest.mark.slow
 def test_one_that_does_not_want_to_end_is_killed() -> None:
     rig = Rig(
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', "
+        "flush=True); time.sleep(60)"
     )
     rig.at(10.0, ends=False)
     time.sleep(0.5)

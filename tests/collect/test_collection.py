@@ -1,4 +1,6 @@
-"""A collection in this process: what is committed, what is reported, what goes on when something does not work."""
+"""A collection in this process: what is committed, what is reported, what goes on when something
+does not work.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_several_sources_are_committed_and_their_feeds_closed(tmp_path: Path) ->
     plan = plan_of(tmp_path / "lake", [PolledSource(tape.stream, 0.05, tape) for tape in tapes])
     with collecting(plan) as reported:
         until(lambda: len(lying(plan.lake)) == 147)
-    assert lying(plan.lake) == sorted(all_of("fake:one", 90) + all_of("fake:two", 50) + all_of("fake:three", 7))
+    assert lying(plan.lake) == sorted(
+        all_of("fake:one", 90) + all_of("fake:two", 50) + all_of("fake:three", 7)
+    )
     assert reported == []
     assert all(tape.closed for tape in tapes)
     status = status_of(plan)
@@ -101,7 +105,9 @@ def test_a_poll_that_looked_before_a_commit_does_not_take_the_watermark_back(
     assert status_of(plan).watermarks[NAME] == START + 90 * STEP
 
 
-def test_a_failing_source_is_reported_once_retried_and_reported_when_it_works(tmp_path: Path) -> None:
+def test_a_failing_source_is_reported_once_retried_and_reported_when_it_works(
+    tmp_path: Path,
+) -> None:
     feed = Scripted([fails("refused"), fails("refused"), fails("silent"), gives(0, 5), nothing])
     plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, feed)])
     with collecting(plan) as reported:
@@ -139,7 +145,9 @@ def test_a_watermark_is_never_ahead_of_our_own_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_stopping(tmp_path: Path) -> None:
+def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_stopping(
+    tmp_path: Path,
+) -> None:
     released = threading.Event()
 
     def hangs(known: Watermark) -> Iterator[Chunk]:
@@ -155,7 +163,9 @@ def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_st
     released.set()
 
 
-def test_never_are_two_polls_of_a_source_under_way_and_missed_ones_are_skipped(tmp_path: Path) -> None:
+def test_never_are_two_polls_of_a_source_under_way_and_missed_ones_are_skipped(
+    tmp_path: Path,
+) -> None:
     under_way, most = [], []
 
     def slow(known: Watermark) -> Iterator[Chunk]:
@@ -192,7 +202,9 @@ class Full(Lake):
 def test_a_full_disk_loses_nothing_bounds_the_queue_and_is_reported_once(tmp_path: Path) -> None:
     lake = Full(str(tmp_path / "lake"))
     tape = Tape(NAME, 300, 0.0, size=10)
-    made = plan_of(lake.location, [PolledSource(NAME, 0.02, tape)], CollectOptions(listen="", waiting_chunks=3))
+    made = plan_of(
+        lake.location, [PolledSource(NAME, 0.02, tape)], CollectOptions(listen="", waiting_chunks=3)
+    )
     plan = CollectPlan(lake, made.sources, made.collect, retry_s=(0.02, 0.1))
     with collecting(plan) as reported:
         until(lambda: lake.refused >= 4)
@@ -200,18 +212,28 @@ def test_a_full_disk_loses_nothing_bounds_the_queue_and_is_reported_once(tmp_pat
         lake.is_full = False
         until(lambda: len(lying(lake)) == 300)
         until(lambda: len(reported) == 2)
-    assert reported == [f"{NAME}: {lake.uri(GPU_SAMPLES)}: the disk is full", f"{NAME}: works again"]
+    assert reported == [
+        f"{NAME}: {lake.uri(GPU_SAMPLES)}: the disk is full",
+        f"{NAME}: works again",
+    ]
     assert lying(lake) == all_of(NAME, 300)
     assert status_of(plan).errors["lake"] >= 4
 
 
 def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_path: Path) -> None:
-    strange = pl.DataFrame({"t": [datetime(2026, 3, 1, tzinfo=UTC)] * 5, "node": ["n"] * 5, "colour": ["red"] * 5})
+    strange = pl.DataFrame(
+        {"t": [datetime(2026, 3, 1, tzinfo=UTC)] * 5, "node": ["n"] * 5, "colour": ["red"] * 5}
+    )
     feed = Scripted([gives(0, 5), gives(5, 10, frame=strange), gives(10, 15), nothing])
     plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.1, feed)])
     states = []
     with collecting(plan) as reported:
-        until(lambda: watermark(plan.lake, NAME) is not None and number_of(watermark(plan.lake, NAME)) == 15)
+        until(
+            lambda: (
+                watermark(plan.lake, NAME) is not None
+                and number_of(watermark(plan.lake, NAME)) == 15
+            )
+        )
         until(lambda: len(reported) == 2)
         states.append(number_of(watermark(plan.lake, NAME)))
     assert [number for _, number in lying(plan.lake)] == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
@@ -221,10 +243,15 @@ def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_pat
     assert "colour" in reported[0]
     assert reported[1] == f"{NAME}: works again"
     status = status_of(plan)
-    assert (status.errors, status.rejects) == ({"schema": 1}, {"gpu_samples": {UNREADABLE_CHUNK: 5}})
+    assert (status.errors, status.rejects) == (
+        {"schema": 1},
+        {"gpu_samples": {UNREADABLE_CHUNK: 5}},
+    )
 
 
-def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave(tmp_path: Path) -> None:
+def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave(
+    tmp_path: Path,
+) -> None:
     made: list[Scripted] = []
     gone = threading.Event()
 
@@ -251,7 +278,9 @@ def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave
     assert reported[0] == f"{NAME}: a file with a secret is gone"
 
 
-def test_a_defect_of_a_source_is_its_failure_and_ends_neither_others_nor_the_process(tmp_path: Path) -> None:
+def test_a_defect_of_a_source_is_its_failure_and_ends_neither_others_nor_the_process(
+    tmp_path: Path,
+) -> None:
     made: list[Scripted] = []
 
     def wrong(known: Watermark) -> Iterator[Chunk]:
@@ -281,14 +310,19 @@ def test_no_thread_for_a_source_is_its_failure(tmp_path: Path) -> None:
         yield from ()
         raise RuntimeError("can't start new thread")
 
-    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, Scripted([wants_thread, gives(0, 5), nothing]))])
+    plan = plan_of(
+        tmp_path / "lake",
+        [PolledSource(NAME, 0.05, Scripted([wants_thread, gives(0, 5), nothing]))],
+    )
     with collecting(plan) as reported:
         until(lambda: len(reported) == 2)
     assert reported == [f"{NAME}: {NO_THREAD}", f"{NAME}: works again"]
     assert lying(plan.lake) == all_of(NAME, 5)
 
 
-def test_a_defect_of_the_writer_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_path: Path) -> None:
+def test_a_defect_of_the_writer_ends_the_process_with_its_traceback_after_a_clean_stop(
+    tmp_path: Path,
+) -> None:
     class Broken(Lake):
         def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
             raise ZeroDivisionError("a defect")
@@ -296,7 +330,9 @@ def test_a_defect_of_the_writer_ends_the_process_with_its_traceback_after_a_clea
     feed = Scripted([gives(0, 5)])
     made = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, feed)])
     plan = CollectPlan(Broken(made.lake.location), made.sources, made.collect)
-    collection = Collection(plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER)
+    collection = Collection(
+        plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER
+    )
     with pytest.raises(ZeroDivisionError, match="a defect"):
         collection.run()
     assert feed.closed
@@ -308,8 +344,13 @@ def test_a_defect_of_the_writer_ends_the_process_with_its_traceback_after_a_clea
 @pytest.mark.slow
 def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
     tape, broken = Tape("fake:one", 40, 0.0), Scripted([fails("refused")])
-    plan = plan_of(tmp_path / "lake", [PolledSource("fake:one", 60, tape), PolledSource("fake:two", 60, broken)])
-    status = Collection(plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
+    plan = plan_of(
+        tmp_path / "lake",
+        [PolledSource("fake:one", 60, tape), PolledSource("fake:two", 60, broken)],
+    )
+    status = Collection(
+        plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER
+    ).once()
     assert lying(plan.lake) == all_of("fake:one", 40)
     assert (status.sources["fake:one"].failures, status.sources["fake:two"].failures) == (0, 1)
     analysis = status.steps["analyze"]
@@ -319,7 +360,9 @@ def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
 
 
 def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
-    first = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))])
+    first = plan_of(
+        tmp_path / "lake", [PolledSource(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))]
+    )
     with collecting(first):
         until(lambda: read_status(first.folder) is not None)
         until(lambda: len(lying(first.lake)) == 5)

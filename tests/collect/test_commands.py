@@ -48,7 +48,9 @@ class Done:
 class Site:
     """A folder with a configuration, and commands in it."""
 
-    def __init__(self, folder: Path, urls: list[str], listen: str = "", every_s: float = 0.2) -> None:
+    def __init__(
+        self, folder: Path, urls: list[str], listen: str = "", every_s: float = 0.2
+    ) -> None:
         self.folder = folder
         self.lake = folder / "lake"
         self.listen = listen
@@ -75,7 +77,9 @@ class Site:
     @contextmanager
     def collecting(self, **environment: str) -> Iterator[subprocess.Popen[str]]:
         command = [sys.executable, "-m", "tachograph", "collect", "--config", str(self.file)]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
         try:
             yield process
         finally:
@@ -84,23 +88,35 @@ class Site:
 
 
 @pytest.mark.slow
-def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(tmp_path: Path, nodes: Exporter) -> None:
+def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(
+    tmp_path: Path, nodes: Exporter
+) -> None:
     site = Site(tmp_path, nodes.urls, f"127.0.0.1:{free_port()}")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     with manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
-        with site.collecting(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="2000000") as process:
+        with site.collecting(
+            NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="2000000"
+        ) as process:
             printed = [manager.recv(1000).split(b"\n") for _ in range(2)]
             assert [first for first, *_ in printed] == [b"READY=1", b"WATCHDOG=1"]
-            until(lambda: metric(site, 'rows_committed_total{source="dcgm-exporter",table="gpu_samples"}') > 8)
+            until(
+                lambda: (
+                    metric(site, 'rows_committed_total{source="dcgm-exporter",table="gpu_samples"}')
+                    > 8
+                )
+            )
             until(lambda: metric(site, 'step_last_success_timestamp_seconds{step="analyze"}') > 0)
             found = site.status()
             assert (found["running"], found["pid"]) == (True, process.pid)
             (source,) = found["sources"]
-            assert source["condition"] == ("ok" if found["healthy"] else "skipping")  # where this host is loaded
+            # Where this host is loaded.
+            assert source["condition"] == ("ok" if found["healthy"] else "skipping")
             assert 0 <= source["lag_s"] < 30
-            assert list(source["skewed"]) == [label for label in source["skew_s"] if source["skew_s"][label] > 20]
+            assert list(source["skewed"]) == [
+                label for label in source["skew_s"] if source["skew_s"][label] > 20
+            ]
             assert len(source["skewed"]) == 1
             nodes.fail("n1", "closed")
             until(lambda: metric(site, 'unreachable_endpoints{source="dcgm-exporter"}') == 1)
@@ -128,7 +144,11 @@ def metric(site: Site, series: str) -> float:
     """Value of a series of the collector; -1 where it is not exposed."""
     with urllib.request.urlopen(f"http://{site.listen}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    found = [line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == f"tachograph_collect_{series}"]
+    found = [
+        line.rpartition(" ")[2]
+        for line in lines
+        if line.rpartition(" ")[0] == f"tachograph_collect_{series}"
+    ]
     return float(found[0]) if found else -1.0
 
 
@@ -178,13 +198,24 @@ def test_a_configuration_without_or_with_wrong_sources_is_named(
     file = tmp_path / "site.toml"
     for written, printed in (
         ("", "no [[sources]] to collect from"),
-        ('[[sources]]\nsource = "dcm-exporter"', "no source 'dcm-exporter' that can be collected; use one of: "),
-        ('[[sources]]\nsource = "dcgm-exporter"\nurl = "http://n1:9400/metrics"\n' * 2, "two [[sources]] are called"),
-        ('[[sources]]\nsource = "dcgm-exporter"\nurl = "http://n1"\nevery_s = 0', "every_s must be above 0"),
+        (
+            '[[sources]]\nsource = "dcm-exporter"',
+            "no source 'dcm-exporter' that can be collected; use one of: ",
+        ),
+        (
+            '[[sources]]\nsource = "dcgm-exporter"\nurl = "http://n1:9400/metrics"\n' * 2,
+            "two [[sources]] are called",
+        ),
+        (
+            '[[sources]]\nsource = "dcgm-exporter"\nurl = "http://n1"\nevery_s = 0',
+            "every_s must be above 0",
+        ),
         ('[[sources]]\nsource = "dcgm-exporter"\ncolour = 1', "colour"),
     ):
         file.write_text(written, encoding="utf-8")
-        code, line = fails("collect", "--config", str(file), "--lake", str(tmp_path / "lake"), capsys=capsys)
+        code, line = fails(
+            "collect", "--config", str(file), "--lake", str(tmp_path / "lake"), capsys=capsys
+        )
         assert code == 3
         assert line.startswith(f"tachograph: {file}: ")
         assert printed in line
@@ -214,7 +245,9 @@ def test_a_number_that_cannot_be_is_named(
     assert not site.lake.exists()
 
 
-def test_status_before_anything_was_collected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_before_anything_was_collected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lake = tmp_path / "lake"
     code, line = fails("status", "--lake", str(lake), capsys=capsys)
     assert (code, "there is no lake" in line) == (5, True)

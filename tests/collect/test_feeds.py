@@ -1,4 +1,6 @@
-"""`[[sources]]` of the configuration: read alike whatever source it is, refused with the entry and the key."""
+"""`[[sources]]` of the configuration: read alike whatever source it is, refused with the entry
+and the key.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,17 @@ def test_from_is_written_alike_in_every_source(source: str, written: str, begin:
     assert start_time(settings.from_, now=NOW, zone_name="Europe/Berlin") == begin
 
 
-@pytest.mark.parametrize("raw", [{"source": "prometheus", "url": "http://p:9090"}, {"source": "sacct"}])
+@pytest.mark.parametrize(
+    "raw", [{"source": "prometheus", "url": "http://p:9090"}, {"source": "sacct"}]
+)
 @pytest.mark.parametrize("written", ["soon", "99999999d"])
-def test_an_invalid_start_time_is_reported_before_any_poll(raw: dict[str, str], written: str) -> None:
+def test_an_invalid_start_time_is_reported_before_any_poll(
+    raw: dict[str, str], written: str
+) -> None:
     settings = settings_of({**raw, "from": written}, where="test")
-    with pytest.raises(ConfigError, match=rf"sources.*{raw['source']}.*from: invalid time: '{written}'"):
+    with pytest.raises(
+        ConfigError, match=rf"sources.*{raw['source']}.*from: invalid time: '{written}'"
+    ):
         load_feed(settings.source).connect(settings, configuration=Configuration())
 
 
@@ -62,6 +70,8 @@ def test_the_configuration_for_servers_can_be_collected_from(tmp_path: Path) -> 
         ({"source": "prometheus", "labels": {"nod": ["x"]}}, "did you mean node?"),
     ],
 )
-def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(raw: dict[str, object], question: str) -> None:
+def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(
+    raw: dict[str, object], question: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(question)):
         settings_of(raw, where="test")

@@ -1,4 +1,6 @@
-"""Clients of /metrics that are silent, slow, many, or send no request: others are answered, no thread is made."""
+"""Clients of /metrics that are silent, slow, many, or send no request: others are answered, no
+thread is made.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tachograph.service.collect.metrics_server import LARGEST_HEAD, MOST_CONNECT
 
 
 @contextmanager
-def serving(*, request_s: float = 60.0, answer_s: float = 60.0, text: str = "x") -> Iterator[tuple[str, int]]:
+def serving(
+    *, request_s: float = 60.0, answer_s: float = 60.0, text: str = "x"
+) -> Iterator[tuple[str, int]]:
     registry = CollectorRegistry()
     Gauge("g", text, registry=registry).set(7)
     port = free_port()
@@ -44,7 +48,10 @@ def open_files() -> int:
 def test_a_hundred_idle_connections_take_no_thread_and_keep_no_one_out() -> None:
     with serving() as address, ExitStack() as stack:
         threads = threading.active_count()
-        idle = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(3 * MOST_CONNECTIONS)]
+        idle = [
+            stack.enter_context(socket.create_connection(address, timeout=60))
+            for _ in range(3 * MOST_CONNECTIONS)
+        ]
         before = open_files()
         assert "g 7.0" in page(address)
         assert threading.active_count() <= threads  # those of earlier tests may end
@@ -89,7 +96,10 @@ def test_a_client_that_does_not_read_is_left() -> None:
             assert client.recv(4) == b"HTTP"
             until(lambda: open_files() == files + 1)  # ours
             with suppress(ConnectionError):
-                assert sum(len(piece) for piece in iter(lambda: client.recv(1 << 20), b"")) < 20_000_000
+                assert (
+                    sum(len(piece) for piece in iter(lambda: client.recv(1 << 20), b""))
+                    < 20_000_000
+                )
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,15 @@ def test_killed_at_any_moment_the_lake_is_that_of_a_process_never_killed(tmp_pat
         tapes = [PolledSource(stream, 0.05, Tape(stream, COUNT, 0.0)) for stream in STREAMS]
         with collecting(plan_of(lake, tapes)):
             until(partial(has_all, lake))
-    assert rows(killed) == rows(never) == sorted((stream, number) for stream in STREAMS for number in range(COUNT))
+    assert (
+        rows(killed)
+        == rows(never)
+        == sorted((stream, number) for stream in STREAMS for number in range(COUNT))
+    )
     one, other = Lake(str(killed)), Lake(str(never))
-    assert [watermark(one, stream) for stream in STREAMS] == [watermark(other, stream) for stream in STREAMS]
+    assert [watermark(one, stream) for stream in STREAMS] == [
+        watermark(other, stream) for stream in STREAMS
+    ]
     for table in (REJECTS, DEVICES):
         assert one.latest(table).drop("seq").rows() == other.latest(table).drop("seq").rows()
 
@@ -101,7 +107,8 @@ def test_a_second_process_names_the_first_or_takes_over(tmp_path: Path) -> None:
             first.wait()
             until(
                 lambda: (
-                    (holder := CollectLock(state_folder(str(lake))).holder()) is not None and holder.pid == second.pid
+                    (holder := CollectLock(state_folder(str(lake))).holder()) is not None
+                    and holder.pid == second.pid
                 )
             )
             second.terminate()
@@ -148,7 +155,10 @@ def children_of(pid: int) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(")")[-1].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(")")[-1].split()[0]
+            not in "ZX"
+        )
     except OSError:
         return False
 
@@ -160,9 +170,16 @@ def test_a_process_that_stood_still_shows_the_polls_that_it_skipped(tmp_path: Pa
         process.send_signal(signal.SIGSTOP)
         time.sleep(1.5)
         process.send_signal(signal.SIGCONT)
-        until(lambda: (found := read_status(folder)) is not None and found.sources["tape:a"].skipped >= 6)
+        until(
+            lambda: (
+                (found := read_status(folder)) is not None and found.sources["tape:a"].skipped >= 6
+            )
+        )
         found = overview(str(tmp_path / "lake"), folder, [], now=datetime.now(UTC))
     for source in found.sources:
         assert source.last_hour(found.now).longest_gap_s >= 1.5
         assert source.is_skipping(found.now)
-    assert sum("polls of the last hour were skipped" in line for line in status_remarks(found, "UTC")) == 2
+    assert (
+        sum("polls of the last hour were skipped" in line for line in status_remarks(found, "UTC"))
+        == 2
+    )

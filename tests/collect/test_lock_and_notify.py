@@ -28,7 +28,9 @@ def test_the_error_names_the_holder_of_the_lock(tmp_path: Path) -> None:
         assert holder is not None
         assert (holder.pid, holder.host, holder.since) == (os.getpid(), socket.gethostname(), NOW)
         with (
-            pytest.raises(LakeError, match=rf"process {os.getpid()} on .* already collects into this lake"),
+            pytest.raises(
+                LakeError, match=rf"process {os.getpid()} on .* already collects into this lake"
+            ),
             CollectLock(tmp_path / "state").held(now=NOW, pause=lambda seconds: None),
         ):
             pass
@@ -54,7 +56,10 @@ def test_reading_the_lock_does_not_block_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LakeError, match="file"), CollectLock(tmp_path / "file").held(now=NOW, pause=time.sleep):
+    with (
+        pytest.raises(LakeError, match="file"),
+        CollectLock(tmp_path / "file").held(now=NOW, pause=time.sleep),
+    ):
         pass
 
 

@@ -1,4 +1,6 @@
-"""/metrics: what Prometheus reads, every name on the page, alerts and unit files that their own tools accept."""
+"""/metrics: what Prometheus reads, every name on the page, alerts and unit files that their own
+tools accept.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,20 @@ def status() -> CollectStatus:
         poll_s=12.5,
         commit_s=2.5,
     )
-    steps = {"analyze": StepStatus(3, 1, last_success=NOW, last_duration_s=4.5), "compact": StepStatus()}
+    steps = {
+        "analyze": StepStatus(3, 1, last_success=NOW, last_duration_s=4.5),
+        "compact": StepStatus(),
+    }
     fresh = SourceStatus('odd "name"\\', 5.0)
     return CollectStatus(
-        "1.2.3", "lake", "host", 1, NOW, NOW, sources={full.name: full, fresh.name: fresh}, steps=steps
+        "1.2.3",
+        "lake",
+        "host",
+        1,
+        NOW,
+        NOW,
+        sources={full.name: full, fresh.name: fresh},
+        steps=steps,
     )
 
 
@@ -71,7 +83,9 @@ def exposed() -> Iterator[str]:
 
 def requested(url: str, accept: str = "") -> tuple[str, str]:
     """(content type, text)."""
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers={"Accept": accept}), timeout=10
+    ) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
 
@@ -129,7 +143,10 @@ def test_what_is_not_known_has_no_sample_and_hosts_are_few() -> None:
         found = samples(requested(url)[1])
     fresh = 'odd "name"\\'
     names = {name for name, labels in found if fresh in labels}
-    assert not names & {f"tachograph_collect_{name}" for name in ("lag_seconds", "source_up", "clock_skew_max_seconds")}
+    assert not names & {
+        f"tachograph_collect_{name}"
+        for name in ("lag_seconds", "source_up", "clock_skew_max_seconds")
+    }
     assert ("tachograph_collect_polls_total", (fresh,)) in found
     assert sum(name == "tachograph_collect_clock_skew_seconds" for name, _ in found) == MOST_HOSTS
 
@@ -140,7 +157,11 @@ def test_openmetrics_is_served_when_requested() -> None:
         plain = samples(requested(url)[1])
     assert kind.startswith("application/openmetrics-text; version=1.0.0")
     assert text.endswith("# EOF\n")
-    ours = {key: value for key, value in samples(text, open_metrics).items() if key[0].startswith("tachograph_")}
+    ours = {
+        key: value
+        for key, value in samples(text, open_metrics).items()
+        if key[0].startswith("tachograph_")
+    }
     assert ours == {key: value for key, value in plain.items() if key[0].startswith("tachograph_")}
 
 
@@ -149,7 +170,9 @@ def test_prometheus_finds_nothing_to_object_to() -> None:
     promtool = program("promtool", package="prometheus")
     with exposed() as url:
         text = requested(url)[1]
-    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -183,7 +206,9 @@ def test_the_alerts_are_rules_and_name_metrics_that_exist() -> None:
 def test_an_alert_comes_when_a_source_is_late_or_fails_and_not_before(tmp_path: Path) -> None:
     promtool = program("promtool", package="prometheus")
     cases = tmp_path / "tests.yml"
-    cases.write_text(ALERTS.replace("RULES", str(DEPLOY / "tachograph.rules.yml")), encoding="utf-8")
+    cases.write_text(
+        ALERTS.replace("RULES", str(DEPLOY / "tachograph.rules.yml")), encoding="utf-8"
+    )
     done = subprocess.run([promtool, "test", "rules", str(cases)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -267,13 +292,19 @@ tests:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", sorted(DEPLOY.glob("*.service")), ids=lambda unit: unit.stem)
-def test_units_are_such_as_systemd_takes_and_confine_the_program(unit: Path, tmp_path: Path) -> None:
+def test_units_are_such_as_systemd_takes_and_confine_the_program(
+    unit: Path, tmp_path: Path
+) -> None:
     analyze = program("systemd-analyze", package="systemd")
     copied = tmp_path / unit.name
     written = unit.read_text(encoding="utf-8")
     (command,) = re.findall(r"^ExecStart=(\S+) ", written, re.MULTILINE)
-    copied.write_text(written.replace(command, "/bin/true"), encoding="utf-8")  # verify looks for the program
-    for judge in (["verify", "--man=no"], ["security", "--offline=true", f"--threshold={MOST_EXPOSED}"]):
+    # Verify looks for the program.
+    copied.write_text(written.replace(command, "/bin/true"), encoding="utf-8")
+    for judge in (
+        ["verify", "--man=no"],
+        ["security", "--offline=true", f"--threshold={MOST_EXPOSED}"],
+    ):
         done = subprocess.run([analyze, *judge, str(copied)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         assert unit.name not in done.stderr
@@ -281,7 +312,11 @@ def test_units_are_such_as_systemd_takes_and_confine_the_program(unit: Path, tmp
 
 def test_the_image_copies_existing_files_and_runs_unprivileged() -> None:
     steps = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    copied = [name for line in re.findall(r"^COPY (?!--)(.+) \S+$", steps, re.MULTILINE) for name in line.split()]
+    copied = [
+        name
+        for line in re.findall(r"^COPY (?!--)(.+) \S+$", steps, re.MULTILINE)
+        for name in line.split()
+    ]
     assert copied
     assert [name for name in copied if not (REPOSITORY / name).exists()] == []
     assert re.search(r"^USER 10001$", steps, re.MULTILINE)

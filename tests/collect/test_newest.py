@@ -18,7 +18,13 @@ from tachograph.live.allocations import SlurmAllocations
 from tachograph.live.snapshot import GpuAllocation, GpuId
 from tachograph.service.collect.collected_source import CollectedSource, slurm_of
 from tachograph.service.collect.lock import CollectLock
-from tachograph.service.collect.newest import NEWEST_FOLDER, NewestFile, NewestFiles, NewestPublisher, clear_newest
+from tachograph.service.collect.newest import (
+    NEWEST_FOLDER,
+    NewestFile,
+    NewestFiles,
+    NewestPublisher,
+    clear_newest,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 T0 = NOW.timestamp()
@@ -42,7 +48,9 @@ def samples(at: datetime = NOW, **power_mw: float | None) -> ChunkPart:
         "gpu": pl.Int16,
         "power_w": pl.Float64,
     }
-    return ChunkPart("gpu_samples", pl.DataFrame(rows, schema=schema, orient="row"), {"power_w": "mW"})
+    return ChunkPart(
+        "gpu_samples", pl.DataFrame(rows, schema=schema, orient="row"), {"power_w": "mW"}
+    )
 
 
 def labels(*rows: tuple[str, datetime | None], gpu: int | None = 0) -> ChunkPart:
@@ -54,14 +62,18 @@ def labels(*rows: tuple[str, datetime | None], gpu: int | None = 0) -> ChunkPart
         "gpu": pl.Int16,
     }
     frame = pl.DataFrame([(*row, "a", gpu) for row in rows], schema=schema, orient="row")
-    return ChunkPart("allocations", frame.with_columns(start=NOW, provenance=pl.lit("explicit")), overlaps=True)
+    return ChunkPart(
+        "allocations", frame.with_columns(start=NOW, provenance=pl.lit("explicit")), overlaps=True
+    )
 
 
 def chunk(*parts: ChunkPart, source: str = "dcgm-exporter") -> Chunk:
     return Chunk(source, source, "test", parts, 1)
 
 
-def published(folder: Path, *parts: ChunkPart, name: str = "dcgm-exporter", polled: datetime = NOW) -> NewestPublisher:
+def published(
+    folder: Path, *parts: ChunkPart, name: str = "dcgm-exporter", polled: datetime = NOW
+) -> NewestPublisher:
     publisher = NewestPublisher(folder, name, 60.0)
     publisher.add(chunk(*parts), polled)
     publisher.publish(polled)
@@ -98,9 +110,12 @@ def test_the_last_value_counts_until_it_is_late(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_s", "current"), [(0.0, True), (LATE, True), (LATE + 1, False), (-4.0, True), (-6.0, False), (-86400.0, False)]
+    ("age_s", "current"),
+    [(0.0, True), (LATE, True), (LATE + 1, False), (-4.0, True), (-6.0, False), (-86400.0, False)],
 )
-def test_a_poll_that_is_old_or_of_a_clock_ahead_is_not_believed(folder: Path, age_s: float, current: bool) -> None:
+def test_a_poll_that_is_old_or_of_a_clock_ahead_is_not_believed(
+    folder: Path, age_s: float, current: bool
+) -> None:
     published(folder, samples(a=1000.0))
     read = source(folder, T0 + age_s)
     assert read.is_current() is current
@@ -137,10 +152,15 @@ def test_a_source_without_values_is_named_beside_others(folder: Path) -> None:
     shown = source(folder).read()
     assert shown.gpus == (B,)
     (problem,) = shown.problems
-    assert problem.sentence == "dcgm-exporter: the collector has no values since 11:55:59 UTC; see its status"
+    assert (
+        problem.sentence
+        == "dcgm-exporter: the collector has no values since 11:55:59 UTC; see its status"
+    )
 
 
-def test_of_a_gpu_that_two_sources_have_the_later_value_of_each_counter_counts(folder: Path) -> None:
+def test_of_a_gpu_that_two_sources_have_the_later_value_of_each_counter_counts(
+    folder: Path,
+) -> None:
     published(folder, samples(NOW - timedelta(seconds=10), a=1000.0))
     other = replace(samples(a=None), frame=samples(a=None).frame.with_columns(gpu_util=0.5))
     published(folder, other, name="prometheus:main")
@@ -150,7 +170,9 @@ def test_of_a_gpu_that_two_sources_have_the_later_value_of_each_counter_counts(f
 
 
 def test_labels_name_jobs_from_their_begin_to_their_end(folder: Path) -> None:
-    publisher = published(folder, samples(a=1.0), labels(("7", None), ("8", None)), labels(("9", None), gpu=None))
+    publisher = published(
+        folder, samples(a=1.0), labels(("7", None), ("8", None)), labels(("9", None), gpu=None)
+    )
     assert source(folder).read().allocations == {A: GpuAllocation("7,8")}
     publisher.add(chunk(samples(a=1.0), labels(("7", NOW))), NOW)
     publisher.publish(NOW)
@@ -172,9 +194,17 @@ def test_files_that_cannot_be_read_are_left_out(folder: Path) -> None:
     files = NewestFiles(folder)
     assert len(files.polls()) == 1
     older = msgspec.msgpack.encode(
-        msgspec.structs.replace(msgspec.msgpack.decode(good, type=NewestFile), tables={"gpu_samples": b""})
+        msgspec.structs.replace(
+            msgspec.msgpack.decode(good, type=NewestFile), tables={"gpu_samples": b""}
+        )
     )
-    for content in (b"", b"\xff", good[: len(good) // 2], older, msgspec.msgpack.encode({"name": 7})):
+    for content in (
+        b"",
+        b"\xff",
+        good[: len(good) // 2],
+        older,
+        msgspec.msgpack.encode({"name": 7}),
+    ):
         path.write_bytes(content)
         assert files.polls() == []
     path.unlink()
@@ -194,14 +224,21 @@ def test_files_are_as_private_as_their_folder_and_go_with_the_next_process(folde
 def answer(*jobs: tuple[str, str | None, int], places: tuple[tuple[str, str, int], ...]) -> Chunk:
     """Running jobs: id, user, number of GPUs; `places`: job, node, GPU."""
     rows = [
-        {"job_id": job, "display_id": f"{job}_0", "user": user, "gpus": gpus, "start": NOW} for job, user, gpus in jobs
+        {"job_id": job, "display_id": f"{job}_0", "user": user, "gpus": gpus, "start": NOW}
+        for job, user, gpus in jobs
     ]
-    held = [{"job_id": job, "node": node, "gpu": gpu, "provenance": "live_index"} for job, node, gpu in places]
+    held = [
+        {"job_id": job, "node": node, "gpu": gpu, "provenance": "live_index"}
+        for job, node, gpu in places
+    ]
     frames = (
         pl.DataFrame(found, schema=dict(table.empty().drop("seq").schema))
         for found, table in ((rows, JOBS), (held, ALLOCATIONS))
     )
-    return chunk(*(ChunkPart(*part) for part in zip(("jobs", "allocations"), frames, strict=True)), source="slurm-live")
+    return chunk(
+        *(ChunkPart(*part) for part in zip(("jobs", "allocations"), frames, strict=True)),
+        source="slurm-live",
+    )
 
 
 def refused() -> SlurmAllocations:
@@ -215,7 +252,12 @@ def test_slurm_is_polled_by_the_collector_alone(folder: Path) -> None:
     publisher = NewestPublisher(folder, "slurm-live", 60.0)
     assert source(folder).slurm(lambda: OWN, minor_numbers=True) is OWN
     publisher.add(
-        answer(("7", "ana", 1), ("8", "bo", 2), places=(("7", "a.example.org", 0), ("8", "b", 0), ("8", "b", 1))), NOW
+        answer(
+            ("7", "ana", 1),
+            ("8", "bo", 2),
+            places=(("7", "a.example.org", 0), ("8", "b", 0), ("8", "b", 1)),
+        ),
+        NOW,
     )
     publisher.publish(NOW)
     reported = source(folder).slurm(refused, minor_numbers=False)
@@ -236,7 +278,9 @@ def test_slurm_is_polled_by_the_collector_alone(folder: Path) -> None:
         (answer(("7", "ana", 1), ("8", "bo", 0), places=(("7", "a", 0),)), True),
     ],
 )
-def test_gpus_are_free_only_where_all_others_are_known(folder: Path, chunk_of: Chunk, complete: bool) -> None:
+def test_gpus_are_free_only_where_all_others_are_known(
+    folder: Path, chunk_of: Chunk, complete: bool
+) -> None:
     publisher = NewestPublisher(folder, "slurm-live", 60.0)
     publisher.add(chunk_of, NOW)
     publisher.publish(NOW)

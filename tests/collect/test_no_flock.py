@@ -1,4 +1,6 @@
-"""The lock of a collection on file systems without `flock`: passed in, and under real processes by LD_PRELOAD."""
+"""The lock of a collection on file systems without `flock`: passed in, and under real processes
+by LD_PRELOAD.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from collecting import until
 
 from servers.process import program
 from tachograph.catalog.errors import LakeError
-from tachograph.service.collect.lock import HOLDER_FILE, LOCK_FILE, STALE_LOCK_S, CollectLock, LockHolder
+from tachograph.service.collect.lock import (
+    HOLDER_FILE,
+    LOCK_FILE,
+    STALE_LOCK_S,
+    CollectLock,
+    LockHolder,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HERE = Path(__file__).parent
@@ -41,7 +49,11 @@ def no_pause(seconds: float) -> None:
 def stranger(folder: Path, *, silent_s: float, world: str = "") -> Path:
     """The file of a process on another host, or of `world`."""
     file = folder / HOLDER_FILE
-    file.write_bytes(msgspec.json.encode(LockHolder(1 << 30, "elsewhere" if not world else HOST, NOW, world, "theirs")))
+    file.write_bytes(
+        msgspec.json.encode(
+            LockHolder(1 << 30, "elsewhere" if not world else HOST, NOW, world, "theirs")
+        )
+    )
     touched = time.time() - silent_s
     os.utime(file, (touched, touched))
     (folder / LOCK_FILE).touch()
@@ -61,9 +73,12 @@ def test_a_file_is_the_lock_where_the_kernel_has_none(tmp_path: Path, number: in
         holder = unlocked(tmp_path, number).holder()
         assert holder is not None
         assert (holder.pid, holder.host, holder.since) == (os.getpid(), HOST, NOW)
-        for other in (unlocked(tmp_path, number), CollectLock(tmp_path)):  # also of a host whose mount has locks
+        # Also of a host whose mount has locks.
+        for other in (unlocked(tmp_path, number), CollectLock(tmp_path)):
             with (
-                pytest.raises(LakeError, match=rf"process {os.getpid()} on .* already collects into this lake"),
+                pytest.raises(
+                    LakeError, match=rf"process {os.getpid()} on .* already collects into this lake"
+                ),
                 other.held(now=NOW, pause=no_pause),
             ):
                 pass
@@ -73,7 +88,9 @@ def test_a_file_is_the_lock_where_the_kernel_has_none(tmp_path: Path, number: in
         assert held
 
 
-@pytest.mark.parametrize(("silent_s", "is_held"), [(STALE_LOCK_S - 60, True), (STALE_LOCK_S + 60, False)])
+@pytest.mark.parametrize(
+    ("silent_s", "is_held"), [(STALE_LOCK_S - 60, True), (STALE_LOCK_S + 60, False)]
+)
 def test_a_silent_holder_loses_the_lock_after_the_documented_time(
     tmp_path: Path, silent_s: float, is_held: bool
 ) -> None:
@@ -82,7 +99,10 @@ def test_a_silent_holder_loses_the_lock_after_the_documented_time(
     found = lock.holder()
     assert (found is not None) == is_held
     if is_held:
-        with pytest.raises(LakeError, match="on elsewhere already"), lock.held(now=NOW, pause=no_pause):
+        with (
+            pytest.raises(LakeError, match="on elsewhere already"),
+            lock.held(now=NOW, pause=no_pause),
+        ):
             pass
     else:
         with lock.held(now=NOW, pause=no_pause) as held:
@@ -111,7 +131,9 @@ def test_a_holder_that_lost_the_lock_learns_it_and_leaves_the_other_file(tmp_pat
 def without_flock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = program("gcc", package="gcc libc6-dev")
     library = tmp_path_factory.mktemp("no_flock") / "no_flock.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(HERE / "no_flock.c")], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", str(library), str(HERE / "no_flock.c")], check=True
+    )
     return library
 
 
@@ -120,12 +142,15 @@ def test_processes_without_flock_collect_one_at_a_time(tmp_path: Path, without_f
     lake = tmp_path / "lake"
     environment = os.environ | {"LD_PRELOAD": str(without_flock), "NO_FLOCK": str(errno.ENOSYS)}
     command = [sys.executable, str(HERE / "collecting.py"), str(lake), json.dumps({"count": 5})]
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by children too
+    # Under nohup it is ignored, by children too.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as first:
         signal.signal(signal.SIGHUP, before)
         until((lake / "_collect" / HOLDER_FILE).exists)
         until((lake / "_collect" / "status.json").exists)
-        second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        second = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300
+        )
         assert second.returncode != 0
         assert f"process {first.pid} on {HOST} already collects into this lake" in second.stderr
         status = [sys.executable, "-m", "tachograph", "status", "--lake", str(lake), "--json"]

@@ -1,4 +1,6 @@
-"""Collector running: a bucket: rows and watermarks there, lock and status in a folder of this host."""
+"""Collector running: a bucket: rows and watermarks there, lock and status in a folder of this
+host.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ def test_a_problem_that_repeats_is_a_line_an_hour_with_its_count() -> None:
     ]
 
 
-def test_a_source_that_invents_problems_or_comes_and_goes_has_few_lines_and_keeps_none_from_others() -> None:
+def test_a_source_that_invents_problems_or_comes_and_goes_has_few_lines_and_keeps_none_from_others() -> (
+    None
+):
     lines = Lines()
     remarks = lines.remarks()
     for number in range(10_000):

@@ -13,7 +13,9 @@ seconds = st.floats(0.01, 1e5)
 
 
 @given(start=st.floats(0, 1e6), every_s=seconds, late=st.floats(0, 1e7))
-def test_the_next_instant_is_the_first_of_the_grid_to_come(start: float, every_s: float, late: float) -> None:
+def test_the_next_instant_is_the_first_of_the_grid_to_come(
+    start: float, every_s: float, late: float
+) -> None:
     now = start + late
     instant = PollGrid(start, every_s).after(now)
     assert now < instant <= now + every_s * (1 + 1e-6) + 1e-6

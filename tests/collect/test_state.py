@@ -1,4 +1,6 @@
-"""What the numbers of a source mean, and what `status` reports of a process that is there, hangs, or is gone."""
+"""What the numbers of a source mean, and what `status` reports of a process that is there,
+hangs, or is gone.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ from tachograph.service.collect.status import (
     state_folder,
     write_status,
 )
-from tachograph.service.collect.status_text import SOURCE_HEADINGS, source_row, status_headline, status_remarks
+from tachograph.service.collect.status_text import (
+    SOURCE_HEADINGS,
+    source_row,
+    status_headline,
+    status_remarks,
+)
 from tachograph.sources.registry import FeedSettings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -50,7 +57,9 @@ def minute(seconds: float, **given: float) -> PollMinute:
 
 
 def source(**given: object) -> SourceStatus:
-    found = SourceStatus("fake:one", 60.0, last_poll=ago(30), last_success=ago(30), watermarks={"fake:one": ago(40)})
+    found = SourceStatus(
+        "fake:one", 60.0, last_poll=ago(30), last_success=ago(30), watermarks={"fake:one": ago(40)}
+    )
     for name, value in given.items():
         setattr(found, name, value)
     return found
@@ -76,7 +85,10 @@ def source(**given: object) -> SourceStatus:
         ({"watermarks": {"a": ago(40), "b": ago(-60)}}, "ahead"),
         ({"watermarks": {"fake:one": ago(-60)}, "failures": 1}, "failing"),
         ({"watermarks": {"fake:one": ago(5000)}, "every_s": 600.0, "last_success": ago(700)}, "ok"),
-        ({"watermarks": {"fake:one": ago(6001)}, "every_s": 600.0, "last_success": ago(700)}, "behind"),
+        (
+            {"watermarks": {"fake:one": ago(6001)}, "every_s": 600.0, "last_success": ago(700)},
+            "behind",
+        ),
         ({"minutes": [minute(90, skipped=3, longest_gap_s=240.0)]}, "ok"),
         ({"minutes": [minute(90, skipped=4, longest_gap_s=240.0)]}, "skipping"),
         ({"minutes": [minute(90, polls=80, skipped=4, longest_gap_s=120.0)]}, "ok"),
@@ -104,10 +116,16 @@ class Clocks:
 
 
 def overloaded_hour() -> tuple[CollectJournal, Clocks]:
-    """A source due every 5 s, of which an overloaded host made 173 of 640 polls, once none for 194 s."""
+    """A source due every 5 s, of which an overloaded host made 173 of 640 polls, once none for
+    194 s.
+    """
     clocks = Clocks()
     journal = CollectJournal(
-        lake="lake", sources={"fake:one": 5.0}, now=NOW, remark=lambda line: None, steady=clocks.steady
+        lake="lake",
+        sources={"fake:one": 5.0},
+        now=NOW,
+        remark=lambda line: None,
+        steady=clocks.steady,
     )
     gaps = [194.0, *[20.0] * 143, *[5.0] * 28]
     for gap_s in (0.0, *gaps):
@@ -131,7 +149,11 @@ def test_an_overloaded_host_is_seen_in_the_status() -> None:
 def test_polls_that_are_overdue_are_skipped_before_the_next_one_begins() -> None:
     clocks = Clocks()
     journal = CollectJournal(
-        lake="lake", sources={"fake:one": 5.0}, now=NOW, remark=lambda line: None, steady=clocks.steady
+        lake="lake",
+        sources={"fake:one": 5.0},
+        now=NOW,
+        remark=lambda line: None,
+        steady=clocks.steady,
     )
     journal.begin_poll("fake:one", clocks.now())
     skipped = []
@@ -145,7 +167,11 @@ def test_polls_that_are_overdue_are_skipped_before_the_next_one_begins() -> None
 def test_a_pause_after_a_failure_skips_nothing() -> None:
     clocks = Clocks()
     journal = CollectJournal(
-        lake="lake", sources={"fake:one": 5.0}, now=NOW, remark=lambda line: None, steady=clocks.steady
+        lake="lake",
+        sources={"fake:one": 5.0},
+        now=NOW,
+        remark=lambda line: None,
+        steady=clocks.steady,
     )
     journal.begin_poll("fake:one", clocks.now())
     clocks.at = 1.0
@@ -175,18 +201,26 @@ def test_what_was_skipped_is_on_every_surface() -> None:
     assert row[SOURCE_HEADINGS.index(">skipped")] == str(skipped)
     (sentence,) = status_remarks(whole, "UTC")
     assert sentence == (
-        f"fake:one: {skipped} of 640 polls of the last hour were skipped, longest gap 3 min 14 s: this host is "
-        "overloaded or stood still, or a poll took longer than every_s = 5; give the collector more CPU time, or raise "
+        f"fake:one: {skipped} of 640 polls of the last hour were skipped, longest gap 3 min 14 "
+        "s: this host is "
+        "overloaded or stood still, or a poll took longer than every_s = 5; give the collector "
+        "more CPU time, or raise "
         "every_s"
     )
 
 
 def status(lake: Path, *, updated: datetime, stopped: datetime | None = None) -> CollectStatus:
     """What a process wrote that collected one source which is well at NOW."""
-    one = source(last_error="http://n1: refused", last_error_at=ago(900), skew_s={"n1": 3.25, "n2": -2.0})
+    one = source(
+        last_error="http://n1: refused", last_error_at=ago(900), skew_s={"n1": 3.25, "n2": -2.0}
+    )
     one.unreachable = {f"n{number}": "refused" for number in range(7)}
-    steps = {"analyze": StepStatus(last_success=ago(90), last_duration_s=4.0, result="3 jobs summarized")}
-    return CollectStatus("1", str(lake), "head1", 7, ago(9000), updated, stopped, {one.name: one}, steps)
+    steps = {
+        "analyze": StepStatus(last_success=ago(90), last_duration_s=4.0, result="3 jobs summarized")
+    }
+    return CollectStatus(
+        "1", str(lake), "head1", 7, ago(9000), updated, stopped, {one.name: one}, steps
+    )
 
 
 def written(folder: Path, *, updated: datetime, stopped: datetime | None = None) -> Path:
@@ -223,7 +257,10 @@ def test_a_process_with_a_stale_status_hangs(tmp_path: Path) -> None:
 def test_a_configured_source_that_was_never_polled_is_not_healthy(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=NOW)
     found = overview(
-        str(lake), state_folder(str(lake)), [FeedSettings(source="fake", name="two", every_s=5.0)], now=NOW
+        str(lake),
+        state_folder(str(lake)),
+        [FeedSettings(source="fake", name="two", every_s=5.0)],
+        now=NOW,
     )
     assert [one.condition(NOW) for one in found.sources] == ["never polled", "ok"]
     assert not found.is_healthy
@@ -232,8 +269,13 @@ def test_a_configured_source_that_was_never_polled_is_not_healthy(tmp_path: Path
 def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = written(tmp_path, updated=NOW, stopped=NOW)
     assert main(["status", "--lake", str(lake)]) == 1  # all of that is long ago
-    head, empty, title, headings, row, *rest = capsys.readouterr().out.replace(str(lake), "LAKE").splitlines()
-    assert (head, empty) == ("No collector running: the last one stopped at 2026-03-01 12:00:00 UTC. Lake: LAKE", "")
+    head, empty, title, headings, row, *rest = (
+        capsys.readouterr().out.replace(str(lake), "LAKE").splitlines()
+    )
+    assert (head, empty) == (
+        "No collector running: the last one stopped at 2026-03-01 12:00:00 UTC. Lake: LAKE",
+        "",
+    )
     assert title == "Sources (times: UTC)"
     assert headings.split("  ")[0] == "source"
     cells = [cell.strip() for cell in row.split("  ") if cell]
@@ -241,7 +283,10 @@ def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert rest == [
         "",
         "fake:one: last error at 2026-03-01 11:45:00 UTC: http://n1: refused",
-        "fake:one: 7 unreachable: n0: refused; n1: refused; n2: refused; n3: refused; n4: refused, ...",
+        (
+            "fake:one: 7 unreachable: n0: refused; n1: refused; n2: refused; n3: refused; n4: "
+            "refused, ..."
+        ),
         "fake:one: clock differs from this host by more than 1 s: n1 3.2 s ahead, n2 2.0 s behind",
         "Last analysis at 2026-03-01 11:58:30 UTC, took 4 s: 3 jobs summarized",
     ]
@@ -251,13 +296,17 @@ def test_a_watermark_ahead_of_the_clock_is_an_error_with_its_negative_lag(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake, now = written(tmp_path, updated=NOW, stopped=NOW), datetime.now(UTC)
-    ahead = source(last_poll=now, last_success=now, watermarks={"fake:one": now + timedelta(seconds=3600)})
+    ahead = source(
+        last_poll=now, last_success=now, watermarks={"fake:one": now + timedelta(seconds=3600)}
+    )
     found = status(lake, updated=now, stopped=now)
     found.sources = {ahead.name: ahead}
     write_status(state_folder(str(lake)), found)
     assert main(["status", "--lake", str(lake)]) == 1
     printed = capsys.readouterr().out
-    assert re.search(r"^fake:one  ahead .* -(1 h|60 min|59.\d min) ", printed, re.MULTILINE), printed
+    assert re.search(r"^fake:one  ahead .* -(1 h|60 min|59.\d min) ", printed, re.MULTILINE), (
+        printed
+    )
     assert " ahead of this host's clock; fix the clock that is wrong" in printed
     assert main(["status", "--json", "--lake", str(lake)]) == 1
     (one,) = json.loads(capsys.readouterr().out)["sources"]
@@ -279,7 +328,9 @@ with stopping_on_signals(stopping, kill=lambda: os.write(1, b"killed")):
 
 
 def test_the_second_signal_ends_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "stopping killed", "")
 
 
@@ -312,7 +363,9 @@ def test_on_a_full_disk_the_status_is_still_written_and_names_the_disk(small_dis
         found = overview(str(lake), folder, (), now=NOW)
         assert (found.full_disk, found.hangs, found.is_healthy) == (str(small_disk), False, False)
         headline = status_headline(found, "UTC")
-        assert headline.startswith(f"Disk full: {small_disk}: nothing more is committed; free some space")
+        assert headline.startswith(
+            f"Disk full: {small_disk}: nothing more is committed; free some space"
+        )
         assert "restart" not in headline
         assert found.as_json()["full_disk"] == str(small_disk)
         assert found.without_places().full_disk == "(for admins)"

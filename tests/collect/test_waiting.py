@@ -1,4 +1,6 @@
-"""Chunks that wait to be committed: in order for each source, bounded for all, never blocked by another source."""
+"""Chunks that wait to be committed: in order for each source, bounded for all, never blocked by
+another source.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ def taken(waiting: ChunkQueue) -> QueuedChunk:
 
 def test_first_in_first_out_and_the_older_poll_first() -> None:
     waiting = ChunkQueue(["a", "b"], limit=9)
-    given = [handed("a", 1), handed("b", 0), handed("a", 2), handed("b", 3), handed("b", 3, end=True)]
+    given = [
+        handed("a", 1),
+        handed("b", 0),
+        handed("a", 2),
+        handed("b", 3),
+        handed("b", 3, end=True),
+    ]
     assert all(waiting.put(one) for one in given)
     assert [taken(waiting) for _ in given] == [given[1], given[0], given[2], given[3], given[4]]
     assert waiting.take(within_s=0) is None

@@ -12,7 +12,15 @@ import polars as pl
 
 from jobframes import START, frame, summary
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.demand import (
+    Calibration,
+    CorunOutcome,
+    Demand,
+    Estimate,
+    GpuCapacity,
+    Matrix,
+    Sharing,
+)
 from tachograph.sharing.proposals import Estimator
 
 RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")
@@ -21,7 +29,11 @@ RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")
 def requested(demand: Demand, name: str, achievable: float) -> float | None:
     """What a demand asks of a resource, as a share of what there is."""
     if name == "dram":
-        return None if demand.dram is None else demand.dram / (achievable if demand.dram_of == "peak" else 1.0)
+        return (
+            None
+            if demand.dram is None
+            else demand.dram / (achievable if demand.dram_of == "peak" else 1.0)
+        )
     return demand.cycles.get(name)
 
 
@@ -29,7 +41,11 @@ def sums(demands: Sequence[Demand], achievable: float) -> dict[str, float]:
     """What is asked of each resource that anybody measured."""
     found = {}
     for name in RESOURCES:
-        known = [share for demand in demands if (share := requested(demand, name, achievable)) is not None]
+        known = [
+            share
+            for demand in demands
+            if (share := requested(demand, name, achievable)) is not None
+        ]
         if known:
             found[name] = math.fsum(known)
     return found
@@ -42,7 +58,8 @@ def by_hand(demands: Sequence[Demand], calibration: Calibration) -> Estimate:
     slowdown = max(1.0, found[short]) if short else 1.0
     unmeasured = any("issue" not in demand.cycles for demand in demands)
     outcome = [
-        CorunOutcome(demand.name, slowdown, float(len(demands)), short if slowdown > 1 else None) for demand in demands
+        CorunOutcome(demand.name, slowdown, float(len(demands)), short if slowdown > 1 else None)
+        for demand in demands
     ]
     return Estimate(tuple(outcome), found, None, None, slowdown == 1 and not unmeasured, ())
 
@@ -52,12 +69,27 @@ def estimator_of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
 
     def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
         shape = (len(rows), len(columns))
-        first = [[by_hand([row, column], calibration).members[0] for column in columns] for row in rows]
-        slowdown = np.array([[one.slowdown for one in line] for line in first], float).reshape(shape)
-        places = [[255 if one.binding is None else RESOURCES.index(one.binding) for one in line] for line in first]
+        first = [
+            [by_hand([row, column], calibration).members[0] for column in columns] for row in rows
+        ]
+        slowdown = np.array([[one.slowdown for one in line] for line in first], float).reshape(
+            shape
+        )
+        places = [
+            [255 if one.binding is None else RESOURCES.index(one.binding) for one in line]
+            for line in first
+        ]
         binding = np.array(places, np.uint8).reshape(shape)
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        return Matrix(*names, RESOURCES, slowdown, slowdown, np.full(shape, np.nan), binding, np.zeros(shape, np.uint8))
+        return Matrix(
+            *names,
+            RESOURCES,
+            slowdown,
+            slowdown,
+            np.full(shape, np.nan),
+            binding,
+            np.zeros(shape, np.uint8),
+        )
 
     def estimate(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
         found = by_hand(demands, calibration)

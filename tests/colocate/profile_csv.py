@@ -1,4 +1,5 @@
-"""Reports of Nsight Compute of made-up kernels on an A100: raw pages as `ncu --csv --page raw` writes them.
+"""Reports of Nsight Compute of made-up kernels on an A100: raw pages as `ncu --csv --page raw`
+writes them.
 
 `python tests/colocate/profile_csv.py FILE` writes the sample of docs/colocate.md.
 """
@@ -12,9 +13,19 @@ from pathlib import Path
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SMS = 108
-STALLS = dict.fromkeys(("barrier", "drain", "lg_throttle", "membar", "mio_throttle", "short_scoreboard"), 0.1)
-STALLS |= {"sleeping": 0.0, "tex_throttle": 0.0, "long_scoreboard": 2.0, "math_pipe_throttle": 2.0, "wait": 4.0}
-MADE_UP = "A sample, not recorded: all numbers are made up, for jobs of the demo that there never were."
+STALLS = dict.fromkeys(
+    ("barrier", "drain", "lg_throttle", "membar", "mio_throttle", "short_scoreboard"), 0.1
+)
+STALLS |= {
+    "sleeping": 0.0,
+    "tex_throttle": 0.0,
+    "long_scoreboard": 2.0,
+    "math_pipe_throttle": 2.0,
+    "wait": 4.0,
+}
+MADE_UP = (
+    "A sample, not recorded: all numbers are made up, for jobs of the demo that there never were."
+)
 
 
 @dataclass(frozen=True)
@@ -60,23 +71,44 @@ def metrics(ran: Ran, sms: int) -> dict[str, float]:
         "device__attribute_multiprocessor_count": sms,
     }
     for pipe in ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "uniform", "xu"):
-        found[f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"] = 100 * ran.pipes.get(pipe, 0.0)
+        found[f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"] = (
+            100 * ran.pipes.get(pipe, 0.0)
+        )
     for stall, waited in STALLS.items():
         found[f"smsp__average_warps_issue_stalled_{stall}_per_issue_active.ratio"] = waited
     found["smsp__average_warp_latency_per_inst_issued.ratio"] = 8.0
     return found
 
 
-def raw(kernels: Sequence[Ran] = QMC, *, gpu: str = A100, sms: int = SMS, without: Sequence[str] = ()) -> str:
+def raw(
+    kernels: Sequence[Ran] = QMC, *, gpu: str = A100, sms: int = SMS, without: Sequence[str] = ()
+) -> str:
     """A raw page; `without`: metrics that were not collected."""
     names = [name for name in metrics(kernels[0], sms) if name not in without]
-    header = ["ID", "Kernel Name", "Block Size", "Grid Size", "Device", "CC", "device__attribute_display_name", *names]
+    header = [
+        "ID",
+        "Kernel Name",
+        "Block Size",
+        "Grid Size",
+        "Device",
+        "CC",
+        "device__attribute_display_name",
+        *names,
+    ]
     units = ["%" if ".pct" in name else "ns" if "duration" in name else "" for name in names]
     rows = [header, [*[""] * (len(header) - len(names)), *units]]
     for ran in kernels:
         found = metrics(ran, sms)
         for _ in range(ran.launches):
-            fixed = [str(len(rows) - 2), ran.kernel, "(256, 1, 1)", f"({ran.blocks}, 1, 1)", "0", "8.0", gpu]
+            fixed = [
+                str(len(rows) - 2),
+                ran.kernel,
+                "(256, 1, 1)",
+                f"({ran.blocks}, 1, 1)",
+                "0",
+                "8.0",
+                gpu,
+            ]
             rows.append([*fixed, *(f"{found[name]:.10g}" for name in names)])
     return "\n".join(",".join(f'"{cell}"' for cell in row) for row in rows) + "\n"
 

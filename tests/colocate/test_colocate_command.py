@@ -18,7 +18,9 @@ from in_process import run_here
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """What becomes of `tachograph share colocate` in a folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    return run_here(["share", "colocate", *words], folder, {**kept, "NO_COLOR": "1", "COLUMNS": "110"})
+    return run_here(
+        ["share", "colocate", *words], folder, {**kept, "NO_COLOR": "1", "COLUMNS": "110"}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,10 @@ def test_proposals_keep_what_they_promise(demo: Path, pairs: dict[str, Any]) -> 
         assert max(pair["slowdowns"]) <= 1.1 + 1e-9
         assert min(pair["slowdowns"]) >= 1.0
         assert max(pair["conservative"]) <= 1.1 + 1e-9
-        assert all(most >= least for least, most in zip(pair["slowdowns"], pair["conservative"], strict=True))
+        assert all(
+            most >= least
+            for least, most in zip(pair["slowdowns"], pair["conservative"], strict=True)
+        )
         hours = min(one["gpu_hours"], other["gpu_hours"]) / (2 if one == other else 1)
         assert pair["saved_h"] == pytest.approx(hours * (2 - max(pair["conservative"])))
         for kind in (one,) if one == other else (one, other):
@@ -67,7 +72,9 @@ def test_a_pair_is_explained(demo: Path, pairs: dict[str, Any]) -> None:
     assert done.stdout.startswith(f"{best['one']['label']} with {best['other']['label']}")
     assert "at least" in done.stdout
     assert "tachograph share kernels" in done.stdout
-    data = json.loads(run(demo, "--pair", best["one"]["jobs"][0], best["other"]["jobs"][0], "--json").stdout)
+    data = json.loads(
+        run(demo, "--pair", best["one"]["jobs"][0], best["other"]["jobs"][0], "--json").stdout
+    )
     (pair,) = data["chosen"]
     assert pair["slowdowns"] == pytest.approx(best["slowdowns"])
     assert pair["over_runs"]["worst"] >= 1.0
@@ -87,7 +94,9 @@ def test_filters_and_errors(demo: Path, tmp_path: Path) -> None:
 def test_profiles_at_the_command_and_in_the_configuration(demo: Path, tmp_path: Path) -> None:
     sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
     pair = ("--pair", "user001/qmc", "user009/qmc", "--json")
-    named = [word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")]
+    named = [
+        word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")
+    ]
     (at_command,) = json.loads(run(demo, *named, *pair).stdout)["chosen"]
     for side in ("", "other_"):
         over_kernels = at_command["over_kernels"]
@@ -108,7 +117,9 @@ def test_reports_attached_to_a_job_stand_for_its_group(demo: Path, tmp_path: Pat
     shutil.copytree(demo, tmp_path / "demo")
     folder = tmp_path / "demo"
     pair = ("--pair", "user001/qmc", "user009/qmc", "--json")
-    named = [word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")]
+    named = [
+        word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")
+    ]
     (at_command,) = json.loads(run(folder, *named, *pair).stdout)["chosen"]
     (before,) = json.loads(run(folder, *pair).stdout)["chosen"]
     for side in ("one", "other"):

@@ -1,4 +1,6 @@
-"""Many profiled kinds: ruling pairs out at once says what judging each says, and so do the numbers of all at once."""
+"""Many profiled kinds: ruling pairs out at once says what judging each says, and so do the
+numbers of all at once.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ from tachograph.sharing.proposals import PairJudge, SharingProposal
 SETTINGS = InterferenceOptions()
 
 
-def some(folder: Path, seed: int, heavy: float, count: int = 12) -> tuple[list[dict[str, Any]], list[GivenProfile]]:
-    """Kinds of which most were profiled, one of them also by a report that does not tell issue slots."""
+def some(
+    folder: Path, seed: int, heavy: float, count: int = 12
+) -> tuple[list[dict[str, Any]], list[GivenProfile]]:
+    """Kinds of which most were profiled, one of them also by a report that does not tell issue
+    slots.
+    """
     chance = random.Random(seed)
     jobs, given = [], []
     for kind in range(count):
@@ -42,9 +48,15 @@ def some(folder: Path, seed: int, heavy: float, count: int = 12) -> tuple[list[d
         ]
         busy = chance.choice([0.08, 0.4, 0.7, 1.0])
         requested = {"name": f"x{kind}", "elapsed_s": 3600.0 + kind, "gr_engine_active_mean": busy}
-        requested |= {"sm_active_mean": busy * chance.choice([0.08, 0.5]), "fp64_active_mean": 0.1 * busy}
+        requested |= {
+            "sm_active_mean": busy * chance.choice([0.08, 0.5]),
+            "fp64_active_mean": 0.1 * busy,
+        }
         jobs.append(job(kind, **(OF_THE_LAKE | LIKE | requested)))
-        for part, kernels, without in (("a", ran[:4], ()), ("b", ran[4:], ("sm__inst_issued.avg.per_cycle_active",))):
+        for part, kernels, without in (
+            ("a", ran[:4], ()),
+            ("b", ran[4:], ("sm__inst_issued.avg.per_cycle_active",)),
+        ):
             if kind % 4 != 3 and (part == "a" or kind == 0):
                 file = folder / f"{kind}{part}.csv"
                 file.write_text(raw(kernels, without=without), encoding="utf-8")

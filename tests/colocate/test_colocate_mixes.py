@@ -22,12 +22,16 @@ from tachograph.sharing.mixes import (
 
 
 def demand(name: str = "k", **given: float | None) -> Demand:
-    cycles = {pipe: share for pipe in ("issue", "fma") if (share := given.pop(pipe, None)) is not None}
+    cycles = {
+        pipe: share for pipe in ("issue", "fma") if (share := given.pop(pipe, None)) is not None
+    }
     return Demand(name=name, cycles=cycles, **given)  # type: ignore[arg-type]
 
 
 def test_a_mix_is_weighted_by_time_and_keeps_the_worst_phase() -> None:
-    found = mix([demand("a", fma=0.9, dram=0.1, seconds=1.0), demand("b", fma=0.1, dram=0.5, seconds=3.0)])
+    found = mix(
+        [demand("a", fma=0.9, dram=0.1, seconds=1.0), demand("b", fma=0.1, dram=0.5, seconds=3.0)]
+    )
     assert [share for share, _ in found.members] == [0.25, 0.75]
     assert found.mean.cycles["fma"] == pytest.approx(0.25 * 0.9 + 0.75 * 0.1)
     assert found.mean.dram == pytest.approx(0.25 * 0.1 + 0.75 * 0.5)
@@ -68,7 +72,13 @@ def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
 
 
 def test_means_become_what_is_requested_while_busy() -> None:
-    row = job(1, gr_engine_active_mean=0.5, sm_active_mean=0.25, dram_active_mean=0.1, fp64_active_mean=0.05)
+    row = job(
+        1,
+        gr_engine_active_mean=0.5,
+        sm_active_mean=0.25,
+        dram_active_mean=0.1,
+        fp64_active_mean=0.05,
+    )
     found = of_means(row, device=DEVICES_BY_NAME["A100 SXM 80GB"])
     assert found.dram == pytest.approx(0.1 / 0.5)
     assert found.sm_share == pytest.approx(0.25 / 0.5)
@@ -96,7 +106,13 @@ def test_nothing_measured_is_nothing_known() -> None:
 
 def test_rounding_never_needs_for_more_than_there_is() -> None:
     found = of_means(
-        job(1, gr_engine_active_mean=0.4, sm_active_mean=0.41, tensor_active_mean=0.42, dram_active_mean=0.5)
+        job(
+            1,
+            gr_engine_active_mean=0.4,
+            sm_active_mean=0.41,
+            tensor_active_mean=0.42,
+            dram_active_mean=0.5,
+        )
     )
     assert (found.dram, found.sm_share, found.cycles["tensor"]) == (1.0, 1.0, 1.0)
 

@@ -27,10 +27,21 @@ from tachograph.sharing.job_groups import MOST_KERNELS, GivenProfile
 
 OF_THE_LAKE = {"gpu_model": "A100 SXM 40GB", "hbm_mib": 40960.0, "dram_active_max": 0.8}
 # while busy: SMs half of the time, little of all else
-LIKE = {"gr_engine_active_mean": 0.8, "sm_active_mean": 0.4, "dram_active_mean": 0.1, "fp64_active_mean": 0.1}
+LIKE = {
+    "gr_engine_active_mean": 0.8,
+    "sm_active_mean": 0.4,
+    "dram_active_mean": 0.1,
+    "fp64_active_mean": 0.1,
+}
 LIKE |= {"fp32_active_mean": 0.06, "tensor_active_mean": 0.0}
-ONE = (Ran("void a(int)", 30.0, 0.7, pipes={"fp64": 0.3}), Ran("void b(int)", 10.0, 0.2, 0.3, pipes={"fma": 0.2}))
-OTHER = (Ran("void c(int)", 5.0, 0.6, pipes={"fp64": 0.2}), Ran("void d(int)", 15.0, 0.1, 0.4, pipes={"fp64": 0.1}))
+ONE = (
+    Ran("void a(int)", 30.0, 0.7, pipes={"fp64": 0.3}),
+    Ran("void b(int)", 10.0, 0.2, 0.3, pipes={"fma": 0.2}),
+)
+OTHER = (
+    Ran("void c(int)", 5.0, 0.6, pipes={"fp64": 0.2}),
+    Ran("void d(int)", 15.0, 0.1, 0.4, pipes={"fp64": 0.1}),
+)
 SETTINGS = InterferenceOptions(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0)
 
 
@@ -69,7 +80,9 @@ def printed(found: ColocateReport, width: int = 160) -> str:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """Reports: of one and of other, one of another GPU, without durations, without issue slots, and none at all."""
+    """Reports: of one and of other, one of another GPU, without durations, without issue slots,
+    and none at all.
+    """
     texts = {
         "one": raw(ONE),
         "other": raw(OTHER),
@@ -86,7 +99,9 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def cell(one: Ran, other: Ran) -> float:
-    """By hand: the highest sum of what both ask, of a resource; the estimator of these tests slows both alike."""
+    """By hand: the highest sum of what both ask, of a resource; the estimator of these tests
+    slows both alike.
+    """
     names = {"issue", "dram", *one.pipes, *other.pipes}
     requested = [{"issue": ran.issue, "dram": ran.dram / 0.8, **ran.pipes} for ran in (one, other)]
     return max(1.0, *(requested[0].get(name, 0.0) + requested[1].get(name, 0.0) for name in names))
@@ -96,15 +111,23 @@ def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None
     jobs = rows("x", "y")
     jobs[1]["gr_engine_active_mean"] = 0.6
     found = report(
-        jobs, GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]), pair=("ann/x", "ann/y")
+        jobs,
+        GivenProfile("ann/x", files["one"]),
+        GivenProfile("ann/y", files["other"]),
+        pair=("ann/x", "ann/y"),
     )
     (pair,) = found.chosen
     table = {(one.kernel, other.kernel): cell(one, other) for one in ONE for other in OTHER}
-    shares = {one.kernel: one.ms / 40 for one in ONE} | {other.kernel: other.ms / 20 for other in OTHER}
+    shares = {one.kernel: one.ms / 40 for one in ONE} | {
+        other.kernel: other.ms / 20 for other in OTHER
+    }
     both_busy = sum(shares[one] * shares[other] * slow for (one, other), slow in table.items())
     assert max(table.values()) == pytest.approx(1.3)
-    assert both_busy == pytest.approx(1 + 0.75 * 0.25 * 0.3)  # only a beside c asks for too much: 1.3 issue slots
-    assert pair.advice.slowdowns == pytest.approx((1 + 0.6 * (both_busy - 1), 1 + 0.8 * (both_busy - 1)))
+    # Only a beside c asks for too much: 1.3 issue slots.
+    assert both_busy == pytest.approx(1 + 0.75 * 0.25 * 0.3)
+    assert pair.advice.slowdowns == pytest.approx(
+        (1 + 0.6 * (both_busy - 1), 1 + 0.8 * (both_busy - 1))
+    )
     assert pair.advice.conservative == pair.advice.slowdowns
     assert pair.advice.worst == pytest.approx((1.3, 1.3))
     assert pair.kernels is not None
@@ -114,7 +137,10 @@ def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None
     text = printed(found)
     assert "at worst a 1.30x beside c; c 1.30x beside a" in text
     assert "by what was measured" not in text
-    assert f"ann/x: by {files['one']}: 2 kernels, launched 4 times; of their time 75 % a, 25 % b" in text
+    assert (
+        f"ann/x: by {files['one']}: 2 kernels, launched 4 times; of their time 75 % a, 25 % b"
+        in text
+    )
     assert "runs one kernel at a time, at locked clocks" in text
 
 
@@ -127,7 +153,8 @@ def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
     assert 0.32 / 0.8 - dram > 0.15
     (apart,) = kind.profile.apart
     assert apart.startswith(
-        f"ann/x: its kernels take {100 * dram:.0f} % of the peak memory bandwidth, its jobs 40 %: the"
+        f"ann/x: its kernels take {100 * dram:.0f} % of the peak memory bandwidth, its jobs 40 "
+        "%: the"
     )
     assert "the profile may not be of this job" in printed(found)
     (fitting,) = report(rows("x", "y"), GivenProfile("ann/x", files["one"])).profiled
@@ -138,8 +165,18 @@ def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "error", "message"),
     [
-        ("ann/x", "h100", UsageError, "ran on NVIDIA H100 PCIe, 114 SMs, not on A100 SXM 40GB, 108 SMs"),
-        ("ann/x", "slice", UsageError, "ran on NVIDIA A100-SXM4-40GB, 42 SMs, not on A100 SXM 40GB"),
+        (
+            "ann/x",
+            "h100",
+            UsageError,
+            "ran on NVIDIA H100 PCIe, 114 SMs, not on A100 SXM 40GB, 108 SMs",
+        ),
+        (
+            "ann/x",
+            "slice",
+            UsageError,
+            "ran on NVIDIA A100-SXM4-40GB, 42 SMs, not on A100 SXM 40GB",
+        ),
         ("ann/x", "timeless", InputError, "no kernel has a duration"),
         ("ann/x", "unissued", InputError, "no kernel has its issue slots"),
         ("ann/x", "broken", InputError, "broken.csv"),
@@ -160,18 +197,25 @@ def test_what_cannot_be_used_is_refused(
     assert len(found.refused_profiles) == 1
     assert message in found.refused_profiles[0]
     kept = report(jobs, GivenProfile(kind, files[name], source="configuration"))
-    assert (kept.profiled, len(kept.refused_profiles)) == ((), 0 if error is NotFoundError or kind == "ann/z" else 1)
+    assert (kept.profiled, len(kept.refused_profiles)) == (
+        (),
+        0 if error is NotFoundError or kind == "ann/z" else 1,
+    )
 
 
 @pytest.mark.parametrize("written", ["ann/x", "1", "ann/*", "*x"])
 def test_a_kind_is_written_as_the_table_writes_it(files: dict[str, str], written: str) -> None:
     found = report(rows("x", "y"), GivenProfile(written, files["one"]))
-    assert {kind.label for kind in found.profiled} == ({"ann/x", "ann/y"} if written == "ann/*" else {"ann/x"})
+    assert {kind.label for kind in found.profiled} == (
+        {"ann/x", "ann/y"} if written == "ann/*" else {"ann/x"}
+    )
 
 
 def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str, str]) -> None:
     kept = GivenProfile("ann/x", files["other"], source="configuration")
-    (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), GivenProfile("1", files["other"])).profiled
+    (kind,) = report(
+        rows("x"), GivenProfile("ann/x", files["one"]), GivenProfile("1", files["other"])
+    ).profiled
     assert kind.profile is not None
     assert (kind.profile.kernels, kind.profile.launches) == (4, 8)
     assert kind.profile.seconds == pytest.approx(0.06)
@@ -197,7 +241,10 @@ def test_of_many_kernels_the_short_ones_count_as_one(tmp_path: Path) -> None:
     (tmp_path / "many.csv").write_text(raw(many), encoding="utf-8")
     (kind,) = report(rows("x"), GivenProfile("ann/x", str(tmp_path / "many.csv"))).profiled
     assert kind.profile is not None
-    assert (len(kind.profile.mix.members), kind.profile.kernels) == (MOST_KERNELS + 1, MOST_KERNELS + 5)
+    assert (len(kind.profile.mix.members), kind.profile.kernels) == (
+        MOST_KERNELS + 1,
+        MOST_KERNELS + 5,
+    )
     assert kind.profile.mix.members[-1][1].name == "5 other kernels"
     issue = sum(ran.ms * ran.issue for ran in many) / sum(ran.ms for ran in many)
     assert kind.profile.mix.mean.cycles["issue"] == pytest.approx(issue)
@@ -220,7 +267,9 @@ def test_the_matrix_and_the_pairs_show_the_same(files: dict[str, str]) -> None:
             i, j = (data["kinds"].index(f"ann/{name}") for name in (one, other))
             assert data["slowdown"][i][j] == pytest.approx(pair.advice.slowdowns[0])
             assert data["conservative"][i][j] == pytest.approx(pair.advice.conservative[0])
-            (row,) = [row for row in cells if (row["one"], row["other"]) == (f"ann/{one}", f"ann/{other}")]
+            (row,) = [
+                row for row in cells if (row["one"], row["other"]) == (f"ann/{one}", f"ann/{other}")
+            ]
             assert float(row["conservative"]) == pytest.approx(data["conservative"][i][j])
     text = to_text(colocate_lines(found, width=100))
     assert "1 x A100 SXM 40GB: 3 job groups" in text

@@ -46,7 +46,11 @@ def reasons(found: ColocateReport) -> dict[str, int]:
 def test_runs_of_one_kind_are_packed_two_by_two() -> None:
     found = report(job(1), job(2), job(3, elapsed_s=7200.0))
     (proposal,) = found.proposals
-    assert (proposal.one.label, proposal.one is proposal.other, proposal.one.runs) == ("ann/train", True, 3)
+    assert (proposal.one.label, proposal.one is proposal.other, proposal.one.runs) == (
+        "ann/train",
+        True,
+        3,
+    )
     assert (proposal.advice.mode, proposal.advice.safe) == ("mps", False)
     # nothing is short: while both are busy nobody is slowed, 4 GPU-hours become 2
     assert proposal.advice.slowdowns == (1.0, 1.0)
@@ -61,11 +65,24 @@ def test_runs_of_one_kind_are_packed_two_by_two() -> None:
 def test_slowdown_and_hours_by_hand() -> None:
     """Tensor cores: 0.24 / 0.4 while an SM is active, and 0.2 / 0.4: together 1.1; limits off."""
     rows = [job(1, name="a", tensor_active_mean=0.24, elapsed_s=10800.0)]
-    rows += [job(2, name="b", user="bob", tensor_active_mean=0.2, gr_engine_active_mean=0.5, elapsed_s=7200.0)]
-    (proposal,) = report(*rows, settings=InterferenceOptions(safe_cycles=2.0), least_runs=1).proposals
+    rows += [
+        job(
+            2,
+            name="b",
+            user="bob",
+            tensor_active_mean=0.2,
+            gr_engine_active_mean=0.5,
+            elapsed_s=7200.0,
+        )
+    ]
+    (proposal,) = report(
+        *rows, settings=InterferenceOptions(safe_cycles=2.0), least_runs=1
+    ).proposals
     assert (proposal.one.label, proposal.other.label) == ("ann/a", "bob/b")
     slowed = 0.24 / 0.4 + 0.2 / 0.4
-    assert proposal.advice.slowdowns == pytest.approx((1 + 0.5 * (slowed - 1), 1 + 0.8 * (slowed - 1)))
+    assert proposal.advice.slowdowns == pytest.approx(
+        (1 + 0.5 * (slowed - 1), 1 + 0.8 * (slowed - 1))
+    )
     assert proposal.overlap_h == 2.0
     assert proposal.saved_h == pytest.approx(2.0 * (2 - (1 + 0.8 * (slowed - 1))))
     assert not proposal.same_user
@@ -74,8 +91,14 @@ def test_slowdown_and_hours_by_hand() -> None:
 
 
 def test_no_kind_is_in_two_pairs_and_own_jobs_come_first() -> None:
-    rows = [job(n, user=user, name="a", hbm_used_mib_max=30000.0) for n, user in enumerate(["ann", "ann"], 1)]
-    rows += [job(n, user="bob", name=name, elapsed_s=36000.0) for n, name in ((3, "b"), (4, "b"), (5, "c"), (6, "c"))]
+    rows = [
+        job(n, user=user, name="a", hbm_used_mib_max=30000.0)
+        for n, user in enumerate(["ann", "ann"], 1)
+    ]
+    rows += [
+        job(n, user="bob", name=name, elapsed_s=36000.0)
+        for n, name in ((3, "b"), (4, "b"), (5, "c"), (6, "c"))
+    ]
     found = report(*rows)
     labels = [{pair.one.label, pair.other.label} for pair in found.proposals]
     assert labels == [{"bob/b", "bob/c"}, {"ann/a"}]
@@ -97,7 +120,10 @@ def test_no_kind_is_in_two_pairs_and_own_jobs_come_first() -> None:
         ({"sm_active_mean": None}, "no_counters"),
         ({"dram_active_mean": None}, "no_counters"),
         ({"hbm_used_mib_max": None}, "no_counters"),
-        ({f"{pipe}_active_mean": None for pipe in ("fp64", "fp32", "fp16", "tensor")}, "no_counters"),
+        (
+            {f"{pipe}_active_mean": None for pipe in ("fp64", "fp32", "fp16", "tensor")},
+            "no_counters",
+        ),
         ({"gr_engine_active_mean": None}, "no_counters"),
         ({"gr_engine_active_mean": 0.001}, "idle"),
         ({"gpus_never_used": 1}, "uneven"),
@@ -131,7 +157,9 @@ def test_only_steady_jobs_share(stable: str, reason: str) -> None:
 
 def test_one_name_for_different_work_is_taken_apart_by_array() -> None:
     light, heavy = {"tensor_active_mean": 0.02}, {"tensor_active_mean": 0.3}
-    rows = [job(n, array_job_id="7", **light) for n in (1, 2)] + [job(n, array_job_id="8", **heavy) for n in (3, 4)]
+    rows = [job(n, array_job_id="7", **light) for n in (1, 2)] + [
+        job(n, array_job_id="8", **heavy) for n in (3, 4)
+    ]
     found = report(*rows, job(5))
     assert reasons(found) == {"few_runs": 1}
     (proposal,) = found.proposals  # 0.05 and 0.75 of the tensor cores
@@ -145,12 +173,16 @@ def test_only_as_many_gpus_of_one_model_share() -> None:
     rows += [job(n, name="c", gpu_model="A100 SXM 40GB", hbm_mib=40960.0) for n in (5, 6)]
     found = report(*rows)
     assert all(pair.one is pair.other for pair in found.proposals)
-    with pytest.raises(UsageError, match="cannot share: they ran on 1 x A100 SXM 80GB and 4 x A100 SXM 80GB"):
+    with pytest.raises(
+        UsageError, match="cannot share: they ran on 1 x A100 SXM 80GB and 4 x A100 SXM 80GB"
+    ):
         report(*rows, pair=("ann/a", "ann/b"))
 
 
 def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
-    rows = [job(n, name="a", hbm_used_mib_max=40960.0) for n in (1, 2)] + [job(3, name="b", hbm_used_mib_max=40960.0)]
+    rows = [job(n, name="a", hbm_used_mib_max=40960.0) for n in (1, 2)] + [
+        job(3, name="b", hbm_used_mib_max=40960.0)
+    ]
     (refused,) = report(*rows, pair=("ann/a", "3")).chosen
     assert (refused.advice.mode, refused.saved_h, refused.other.label) == ("no", 0.0, "ann/b")
     text = " ".join(printed(report(*rows, pair=("ann/a", "3"))).split())
@@ -166,7 +198,9 @@ def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
 
 
 def test_without_profiling_counters_it_shows_which_to_record() -> None:
-    gone = {f"{name}_active_mean": None for name in ("sm", "dram", "fp64", "fp32", "fp16", "tensor")}
+    gone = {
+        f"{name}_active_mean": None for name in ("sm", "dram", "fp64", "fp32", "fp16", "tensor")
+    }
     found = report(*(job(n, **gone) for n in (1, 2)))
     assert reasons(found) == {"no_counters": 2}
     text = " ".join(printed(found).split())
@@ -177,10 +211,14 @@ def test_without_profiling_counters_it_shows_which_to_record() -> None:
 
 
 def test_all_forms_show_the_same_numbers() -> None:
-    found = report(*(job(n, user=user) for n, user in enumerate(["ann", "ann", "bob", "bob"])), every=True)
+    found = report(
+        *(job(n, user=user) for n, user in enumerate(["ann", "ann", "bob", "bob"])), every=True
+    )
     data = json.loads(json_bytes(colocate_json(found)))
     rows = list(csv.DictReader(io.StringIO(colocate_csv(found))))
-    assert [row["saved_h"] for row in rows] == [str(pair["saved_h"]) for pair in data["proposals"] + data["refused"]]
+    assert [row["saved_h"] for row in rows] == [
+        str(pair["saved_h"]) for pair in data["proposals"] + data["refused"]
+    ]
     assert data["saved_h"] == found.saved_h == 2.0
     assert len(colocate_json(found, top=1)["proposals"]) == 1
     text = printed(found)

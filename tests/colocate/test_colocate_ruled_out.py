@@ -24,7 +24,9 @@ SETTINGS = InterferenceOptions()
 
 
 def some_jobs(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """Runs of kinds of which some hardly work, some nearly all the time, on GPUs with MIG and without."""
+    """Runs of kinds of which some hardly work, some nearly all the time, on GPUs with MIG and
+    without.
+    """
     chance = random.Random(seed)
     for kind in range(count):
         busy = chance.choice([0.06, 0.09, 0.12, 0.4, 1.0])
@@ -38,9 +40,19 @@ def some_jobs(seed: int, count: int) -> Iterator[dict[str, Any]]:
             "hbm_used_mib_max": chance.choice([4e3, 1.5e4, 3e4, 4.2e4]),
         }
         model, memory = chance.choice([("A100 SXM 80GB", 81920.0), ("A40", 49152.0)])
-        where = {"user": chance.choice(["ann", "bob"]), "name": f"k{kind}", "gpu_model": model, "hbm_mib": memory}
+        where = {
+            "user": chance.choice(["ann", "bob"]),
+            "name": f"k{kind}",
+            "gpu_model": model,
+            "hbm_mib": memory,
+        }
         for run in range(chance.choice([1, 2])):
-            yield job(10 * kind + run, elapsed_s=chance.choice([3600.0, 7200.0, 1e4]), **where, **requested)
+            yield job(
+                10 * kind + run,
+                elapsed_s=chance.choice([3600.0, 7200.0, 1e4]),
+                **where,
+                **requested,
+            )
 
 
 def report(rows: Sequence[dict[str, Any]], estimator: EstimatorOf, **given: Any) -> ColocateReport:
@@ -63,7 +75,9 @@ def nothing_ruled_out(slowdown: Any, *_: Any, **__: Any) -> Flags:
 
 @pytest.mark.parametrize("estimator", [estimator_of, estimators(SETTINGS)])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_same_as_judging_every_pair(seed: int, estimator: EstimatorOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_as_judging_every_pair(
+    seed: int, estimator: EstimatorOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = list(some_jobs(seed, 28))
     quick, quick_all = report(rows, estimator), report(rows, estimator, every=True)
     monkeypatch.setattr(judging, "ruled_out", nothing_ruled_out)
@@ -77,7 +91,11 @@ def test_the_same_as_judging_every_pair(seed: int, estimator: EstimatorOf, monke
 
 def test_what_is_not_known_or_reported_by_footprints_is_never_ruled_out() -> None:
     wide = Demand(name="a", cycles={"fma": 1.0}, sm_share=1.0)
-    result = Demand(name="b", cycles={"fma": 1.0}, sm_share=1.0, footprint=Footprint(132, 128, 32, 0.0))
+    result = Demand(
+        name="b", cycles={"fma": 1.0}, sm_share=1.0, footprint=Footprint(132, 128, 32, 0.0)
+    )
     slowed = np.array([[2.0, np.nan, 2.0], [np.nan, 2.0, 2.0], [2.0, 2.0, 2.0]])
-    found = ruled_out(slowed, [wide, wide, result], busy=[1.0] * 3, gpu=GpuCapacity(name="A40"), settings=SETTINGS)
+    found = ruled_out(
+        slowed, [wide, wide, result], busy=[1.0] * 3, gpu=GpuCapacity(name="A40"), settings=SETTINGS
+    )
     assert found.tolist() == [[True, False, False], [False, True, False], [False, False, False]]

@@ -1,4 +1,6 @@
-"""Every answer that `tachograph share colocate` can give, with what it says: a pair of made-up kinds for each."""
+"""Every answer that `tachograph share colocate` can give, with what it says: a pair of made-up
+kinds for each.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,33 @@ from tachograph.sharing.advice import SHARING_MODES
 from tachograph.sharing.colocation import ColocateReport, build_colocate_report
 from tachograph.sharing.demand import Calibration
 
-# busy while an SM works, all the time, on few SMs: so narrow that a part of the GPU costs little even if they are wide
-NARROW = {"gr_engine_active_mean": 0.95, "sm_active_mean": 0.06, "sm_occupancy_mean": 0.01, "tensor_active_mean": 0.0}
+# busy while an SM works, all the time, on few SMs: so narrow that a part of the GPU costs little
+# even if they are wide
+NARROW = {
+    "gr_engine_active_mean": 0.95,
+    "sm_active_mean": 0.06,
+    "sm_occupancy_mean": 0.01,
+    "tensor_active_mean": 0.0,
+}
 PAIRS: dict[str, dict[str, Any]] = {
     # little of everything, and busy for a small part of the time
-    "mps": {"gr_engine_active_mean": 0.2, "sm_active_mean": 0.1, "fp32_active_mean": 0.02, "dram_active_mean": 0.02},
+    "mps": {
+        "gr_engine_active_mean": 0.2,
+        "sm_active_mean": 0.1,
+        "fp32_active_mean": 0.02,
+        "dram_active_mean": 0.02,
+    },
     # the FP64 pipe of the SMs they are on: 0.036 / 0.06 each
-    "mps_share": NARROW | {"fp64_active_mean": 0.036, "dram_active_mean": 0.05, "fp32_active_mean": 0.0},
+    "mps_share": NARROW
+    | {"fp64_active_mean": 0.036, "dram_active_mean": 0.05, "fp32_active_mean": 0.0},
     # 0.38 / 0.95 of the peak each, of which 80 % can be achieved
     "mig": NARROW | {"dram_active_mean": 0.38, "fp32_active_mean": 0.006},
     # the tensor cores while busy, which is rare
-    "time_slicing": {"gr_engine_active_mean": 0.09, "sm_active_mean": 0.081, "sm_occupancy_mean": 0.02}
+    "time_slicing": {
+        "gr_engine_active_mean": 0.09,
+        "sm_active_mean": 0.081,
+        "sm_occupancy_mean": 0.02,
+    }
     | {"tensor_active_mean": 0.06, "dram_active_mean": 0.005, "fp32_active_mean": 0.0},
     # the same, all the time
     "no": {"gr_engine_active_mean": 0.9, "sm_active_mean": 0.81, "sm_occupancy_mean": 0.2}
@@ -33,10 +51,14 @@ PAIRS: dict[str, dict[str, Any]] = {
 }
 SAID = {
     "mps": "MPS: total demand:",
-    "mps_share": "MPS with parts of the SMs, 50 % each, in proportion to what they need, so that no SM is shared: "
-    "expected 1.00x each if their kernels leave the other SMs idle, 1.06x each if they are as wide as the GPU.",
-    "mig": "MIG keeps memory bandwidth apart: 3g.40gb and 3g.40gb are the smallest slices that hold them; expected "
-    "1.00x each if their kernels leave the other SMs idle, 1.08x each if they are as wide as the GPU.",
+    "mps_share": "MPS with parts of the SMs, 50 % each, in proportion to what they need, so that no "
+    "SM is shared: "
+    "expected 1.00x each if their kernels leave the other SMs idle, 1.06x each if they are as "
+    "wide as the GPU.",
+    "mig": "MIG keeps memory bandwidth apart: 3g.40gb and 3g.40gb are the smallest slices that "
+    "hold them; expected "
+    "1.00x each if their kernels leave the other SMs idle, 1.08x each if they are as wide as "
+    "the GPU.",
     "time_slicing": "Time-slicing: of the time in which they work another works as well, 9 % each; "
     "expected 1.09x each.",
     "no": "No sharing mode is expected to keep all of them below 1.10x.",
@@ -102,7 +124,7 @@ def test_the_table_proposes_all_but_do_not(mode: str) -> None:
         "time_slicing": "time-slicing",
     }
     assert (
-        f"itself 1 x A100 SXM 80GB {shown[mode]} {pair.advice.slowdowns[0]:.2f}x {pair.advice.conservative[0]:.2f}x"
-        in text
-    )
+        f"itself 1 x A100 SXM 80GB {shown[mode]} {pair.advice.slowdowns[0]:.2f}x "
+        f"{pair.advice.conservative[0]:.2f}x"
+    ) in text
     assert "None is safe before its kernels were profiled" in text

@@ -1,4 +1,6 @@
-"""What decides where a kind was profiled: the estimator as wrong as it may be, unless all kernels of both are safe."""
+"""What decides where a kind was profiled: the estimator as wrong as it may be, unless all
+kernels of both are safe.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from tachograph.sharing.job_groups import GivenProfile
 from tachograph.sharing.proposals import Estimator
 
 BUSY = {"x": 0.8, "y": 0.6}
-CROWDED = {"x": Ran("void a(int)", 30.0, 0.7), "y": Ran("void b(int)", 20.0, 0.35)}  # 1.05 of the issue slots
+# 1.05 of the issue slots.
+CROWDED = {"x": Ran("void a(int)", 30.0, 0.7), "y": Ran("void b(int)", 20.0, 0.35)}
 LIGHT = {"x": Ran("void a(int)", 30.0, 0.3), "y": Ran("void b(int)", 20.0, 0.2)}
 MARGIN = 1.14
 
@@ -35,7 +38,9 @@ def estimator_of(margin: float) -> Any:
         known = by_sums(gpu, calibration)
 
         def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
-            issue = [[row.cycles["issue"] + column.cycles["issue"] for column in columns] for row in rows]
+            issue = [
+                [row.cycles["issue"] + column.cycles["issue"] for column in columns] for row in rows
+            ]
             safe = (np.array(issue) < 0.9).astype(np.uint8)
             found = known.pairs(rows, columns, sharing)
             return replace(found, safe=safe, worst=found.slowdown * margin)
@@ -46,11 +51,24 @@ def estimator_of(margin: float) -> Any:
 
 
 def report(
-    folder: Path, ran: dict[str, Ran], *, max_slowdown: float = 2.0, without: Sequence[str] = (), **options: Any
+    folder: Path,
+    ran: dict[str, Ran],
+    *,
+    max_slowdown: float = 2.0,
+    without: Sequence[str] = (),
+    **options: Any,
 ) -> ColocateReport:
-    """Kinds x and y, those in `ran` profiled; `without`: metrics that nobody collected of the second kernel of x."""
+    """Kinds x and y, those in `ran` profiled; `without`: metrics that nobody collected of the
+    second kernel of x.
+    """
     jobs = [
-        job(n, name=name, gpu_model="A100 SXM 40GB", gr_engine_active_mean=busy, fp32_active_mean=0.0)
+        job(
+            n,
+            name=name,
+            gpu_model="A100 SXM 40GB",
+            gr_engine_active_mean=busy,
+            fp32_active_mean=0.0,
+        )
         for n, (name, busy) in enumerate(BUSY.items(), 1)
     ]
     given = []
@@ -58,7 +76,9 @@ def report(
         (folder / f"{name}.csv").write_text(raw([one]), encoding="utf-8")
         given.append(GivenProfile(f"ann/{name}", str(folder / f"{name}.csv")))
     if without:
-        (folder / "blind.csv").write_text(raw([replace(ran["x"], kernel="void z(int)")], without=without))
+        (folder / "blind.csv").write_text(
+            raw([replace(ran["x"], kernel="void z(int)")], without=without)
+        )
         given.append(GivenProfile("ann/x", str(folder / "blind.csv")))
     summaries, verdicts = lake_of(*jobs)
     return build_colocate_report(
@@ -91,8 +111,13 @@ def test_of_two_profiled_the_worst_decides(tmp_path: Path) -> None:
     assert advice.slowdowns == pytest.approx(over_all(1.05))
     assert advice.conservative == pytest.approx(over_all(1.05 * 1.14))
     assert advice.mode == "mps"
-    assert all(worst >= conservative for worst, conservative in zip(advice.worst, advice.conservative, strict=True))
-    assert "expected 1.03x and 1.04x, up to 1.12x and 1.16x, by the worst case, which decides" in text
+    assert all(
+        worst >= conservative
+        for worst, conservative in zip(advice.worst, advice.conservative, strict=True)
+    )
+    assert (
+        "expected 1.03x and 1.04x, up to 1.12x and 1.16x, by the worst case, which decides" in text
+    )
     (passed, *_), between = over_all(1.05), 1.10  # more than expected, less than it may be
     assert passed < between < over_all(1.05 * 1.14)[0]
     refused, text = both(tmp_path, CROWDED, max_slowdown=between)
@@ -118,14 +143,16 @@ def test_of_one_profiled_the_worst_decides_as_well(
     expected = max(1.0, ran[profiled].issue + 0.5)
     assert advice.conservative == pytest.approx(over_all(expected * MARGIN))
     assert f"if ann/{other} also needs 50 % of the issue slots, by the worst case" in text
-    between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2  # enough for the assumption alone
+    # Enough for the assumption alone.
+    between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2
     refused, _ = both(tmp_path, {profiled: ran[profiled]}, max_slowdown=between)
     assert refused.mode != "mps"
     (of_all,) = report(tmp_path, {profiled: ran[profiled]}, matrix=True).matrices or ()
     at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
-    assert (of_all.conservative[at["x"], at["y"]], of_all.conservative[at["y"], at["x"]]) == pytest.approx(
-        advice.conservative
-    )
+    assert (
+        of_all.conservative[at["x"], at["y"]],
+        of_all.conservative[at["y"], at["x"]],
+    ) == pytest.approx(advice.conservative)
 
 
 def test_what_is_assumed_of_both_needs_none(tmp_path: Path) -> None:
@@ -153,7 +180,10 @@ def test_the_matrix_shows_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> N
 
 def test_on_parts_of_the_sms_the_worst_counts_while_both_are_busy(tmp_path: Path) -> None:
     """Its part is its own all the time; how wrong the estimator is shows while the other works."""
-    wide = {name: replace(ran, issue=2 * ran.issue if name == "y" else ran.issue) for name, ran in CROWDED.items()}
+    wide = {
+        name: replace(ran, issue=2 * ran.issue if name == "y" else ran.issue)
+        for name, ran in CROWDED.items()
+    }
     advice, _ = both(tmp_path, wide, max_slowdown=1.9)  # 1.4 of the issue slots: MPS 1.6x and 1.5x
     assert advice.mode == "mps"
     result, _ = both(tmp_path, wide, max_slowdown=1.3)

@@ -1,4 +1,6 @@
-"""The likely culprit of a hang: each pattern, what looks like one, what was not measured, and a case by hand."""
+"""The likely culprit of a hang: each pattern, what looks like one, what was not measured, and a
+case by hand.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,56 @@ from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_text
 
 Levels = dict[str, float]
-WORK: Levels = {"gpu_util": 0.95, "sm_active": 0.6, "tensor_active": 0.3, "dram_active": 0.2, "power_w": 300.0}
-POLL: Levels = {"gpu_util": 1.0, "sm_active": 0.1, "tensor_active": 0.0, "dram_active": 0.0, "power_w": 130.0}
-IDLE: Levels = {"gpu_util": 0.0, "sm_active": 0.0, "tensor_active": 0.0, "dram_active": 0.0, "power_w": 70.0}
+WORK: Levels = {
+    "gpu_util": 0.95,
+    "sm_active": 0.6,
+    "tensor_active": 0.3,
+    "dram_active": 0.2,
+    "power_w": 300.0,
+}
+POLL: Levels = {
+    "gpu_util": 1.0,
+    "sm_active": 0.1,
+    "tensor_active": 0.0,
+    "dram_active": 0.0,
+    "power_w": 130.0,
+}
+IDLE: Levels = {
+    "gpu_util": 0.0,
+    "sm_active": 0.0,
+    "tensor_active": 0.0,
+    "dram_active": 0.0,
+    "power_w": 70.0,
+}
 KERNEL: Levels = {**POLL, "sm_active": 0.9, "power_w": 210.0}
 Course = Sequence[tuple[int, Levels | None]]
 
 
-def job(courses: Mapping[tuple[str, int], Course], **columns: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """job_gpus and job_minutes of GPUs that do one thing after the other for so many minutes; None: not measured."""
+def job(
+    courses: Mapping[tuple[str, int], Course], **columns: Any
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """job_gpus and job_minutes of GPUs that do one thing after the other for so many minutes;
+    None: not measured.
+    """
     rows: list[dict[str, Any]] = []
     for (node, gpu), course in courses.items():
         minute = 0
         for length, levels in course:
             for at in range(minute, minute + length):
                 wobble = 1 + 0.02 * ((at * 7 + gpu * 3) % 5 - 2)
-                key = {"job_key": "c:100:1", "job_id": "100", "seq": 1, "node": node, "gpu": gpu, "minute": at}
+                key = {
+                    "job_key": "c:100:1",
+                    "job_id": "100",
+                    "seq": 1,
+                    "node": node,
+                    "gpu": gpu,
+                    "minute": at,
+                }
                 if levels is not None:
-                    values = {name: min(1.0, v * wobble) if v <= 1 else v * wobble for name, v in levels.items()}
+                    values = {
+                        name: min(1.0, v * wobble) if v <= 1 else v * wobble
+                        for name, v in levels.items()
+                    }
                     rows.append(key | {"t": START + timedelta(minutes=at), "samples": 2} | values)
             minute += length
     held = [{"node": node, "gpu": gpu} | {name: of.get((node, gpu)) for name, of in columns.items()}
@@ -76,7 +110,12 @@ def test_one_gpu_that_is_unlike_those_that_wait_is_named(pattern: str, nodes: in
 
 def test_the_one_that_stopped_minutes_before_the_others_is_named() -> None:
     found = named(alike(STOPPED) | {("n1", 1): ((52, WORK), (48, IDLE))})
-    assert (found.node, found.gpu, found.pattern, found.confidence) == ("n1", 1, "stopped_first", "medium")
+    assert (found.node, found.gpu, found.pattern, found.confidence) == (
+        "n1",
+        1,
+        "stopped_first",
+        "medium",
+    )
     assert found.evidence["culprit_before_others_s"] == 8 * 60
     assert found.evidence["culprit_stopped_after_s"] == 52 * 60
 
@@ -111,7 +150,9 @@ def test_the_others_may_leave_after_the_limit_of_their_operations() -> None:
         ({("n1", 0): HUNG}, "it had one GPU"),
     ],
 )  # fmt: skip
-def test_where_none_or_several_are_set_apart_none_is_named(courses: dict[tuple[str, int], Course], reason: str) -> None:
+def test_where_none_or_several_are_set_apart_none_is_named(
+    courses: dict[tuple[str, int], Course], reason: str
+) -> None:
     found = named(courses)
     assert not found.named
     assert found.sentence.startswith("No culprit can be named: ")
@@ -135,13 +176,21 @@ def test_nothing_is_concluded_from_minutes_that_were_not_measured() -> None:
     assert not first.named  # it may have worked until the others stopped
     without = {key: [(length, {"gpu_util": levels["gpu_util"], "power_w": 100.0} if levels else None)
                for length, levels in course] for key, course in alike(HUNG).items()}  # fmt: skip
-    assert "not recorded" in named({**without, ("n1", 0): [(60, {"gpu_util": 1.0}), (40, {"gpu_util": 0.0})]}).sentence
+    assert (
+        "not recorded"
+        in named(
+            {**without, ("n1", 0): [(60, {"gpu_util": 1.0}), (40, {"gpu_util": 0.0})]}
+        ).sentence
+    )
 
 
 def test_without_stored_minutes_none_is_named() -> None:
     held, every = job(alike(HUNG))
     assert "no minutes of its GPUs are stored" in find_culprit(held, every.clear(), held=4).sentence
-    assert "not recorded" in find_culprit(held, every.with_columns(gpu=pl.col("gpu") + 9), held=4).sentence
+    assert (
+        "not recorded"
+        in find_culprit(held, every.with_columns(gpu=pl.col("gpu") + 9), held=4).sentence
+    )
 
 
 def test_less_was_measured_so_the_finding_is_less_sure() -> None:
@@ -167,7 +216,9 @@ def test_errors_of_the_driver_are_evidence_but_no_consequences_of_others() -> No
 
 
 def test_samples_of_nodes_ten_minutes_apart_still_name_it() -> None:
-    held, every = job(alike(((200, WORK), (200, POLL)), nodes=2) | {("n2", 1): ((200, WORK), (200, IDLE))})
+    held, every = job(
+        alike(((200, WORK), (200, POLL)), nodes=2) | {("n2", 1): ((200, WORK), (200, IDLE))}
+    )
     phase = pl.when(pl.col("node") == "n1").then(0).otherwise(7)
     found = find_culprit(held, every.filter(pl.col("minute") % 10 == phase), held=8)
     assert (found.node, found.gpu) == ("n2", 1)
@@ -175,23 +226,28 @@ def test_samples_of_nodes_ten_minutes_apart_still_name_it() -> None:
 
 def test_row_order_and_other_gpus_change_nothing() -> None:
     held, every = job(alike(HUNG) | {("n1", 2): STOPPED})
-    assert find_culprit(held.reverse(), every.sample(fraction=1.0, shuffle=True, seed=3), held=4) == find_culprit(
-        held, every, held=4
-    )
+    assert find_culprit(
+        held.reverse(), every.sample(fraction=1.0, shuffle=True, seed=3), held=4
+    ) == find_culprit(held, every, held=4)
 
 
 def test_by_hand_the_numbers_of_the_sentence_are_those_of_the_minutes() -> None:
-    """Recomputed from the rows, by their definition: GPU 1 does nothing while the other three wait."""
+    """Recomputed from the rows, by their definition: GPU 1 does nothing while the other three
+    wait.
+    """
     held, every = job(alike(HUNG) | {("n1", 1): ((57, WORK), (43, IDLE))})
     found = find_culprit(held, every, held=4)
     rows = every.to_dicts()
     at_work = [(row["gpu"], row["minute"]) for row in rows if row["tensor_active"] > 0.03]
     works = {gpu: max(minute for each, minute in at_work if each == gpu) for gpu in range(4)}
     assert works == {0: 59, 1: 56, 2: 59, 3: 59}
-    window = range(max(works.values()) + 2, max(works.values()) + 2 + 10)  # the minute of the stop is of both
+    # The minute of the stop is of both.
+    window = range(max(works.values()) + 2, max(works.values()) + 2 + 10)
 
     def means(name: str, gpu: int) -> float:
-        return mean(float(row[name]) for row in rows if row["gpu"] == gpu and row["minute"] in window)
+        return mean(
+            float(row[name]) for row in rows if row["gpu"] == gpu and row["minute"] in window
+        )
 
     others = [0, 2, 3]
     assert found.evidence == pytest.approx(
@@ -206,15 +262,20 @@ def test_by_hand_the_numbers_of_the_sentence_are_those_of_the_minutes() -> None:
         rel=1e-5,
     )  # fmt: skip
     assert found.line == (
-        "Likely culprit: GPU 1, which was idle from 57 min after the start on while the 3 other GPUs waited by polling "
+        "Likely culprit: GPU 1, which was idle from 57 min after the start on while the 3 "
+        "other GPUs waited by polling "
         "(utilisation 0 % and 70 W, 99 % and 130 W of the others); high confidence."
     )
 
 
-def report_of(courses: Mapping[tuple[str, int], Course], code: str, *, verdict: Verdict = "yes") -> Any:
+def report_of(
+    courses: Mapping[tuple[str, int], Course], code: str, *, verdict: Verdict = "yes"
+) -> Any:
     """The report of a job with a finding."""
     held, every = job(courses)
-    finding = Finding(code, "problem", "A title", "It hung.", evidence={"idle_s": 2400.0}, verdict=verdict)
+    finding = Finding(
+        code, "problem", "A title", "It hung.", evidence={"idle_s": 2400.0}, verdict=verdict
+    )
     row = summary(elapsed_s=6000.0, gpus=len(courses), samples=800)
     return build_job_report(row, held, every, [finding], START)
 
@@ -226,7 +287,11 @@ def test_text_json_page_and_evidence_have_the_same_sentence() -> None:
     assert line in " ".join(job_text(report, width=120).split())
     page = job_html(report).replace("\N{NO-BREAK SPACE}", " ")
     assert line in page
-    assert (found["culprit"]["node"], found["culprit"]["gpu"], found["culprit"]["confidence"]) == ("n1", 2, "high")
+    assert (found["culprit"]["node"], found["culprit"]["gpu"], found["culprit"]["confidence"]) == (
+        "n1",
+        2,
+        "high",
+    )
     assert found["findings"][0]["sentence"] == f"It hung. {line}"
     assert found["evidence"]["busy_waiting"]["culprit_gpu"] == 2.0
     assert found["evidence"]["busy_waiting"]["idle_s"] == 2400.0

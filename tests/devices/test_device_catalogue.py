@@ -1,4 +1,6 @@
-"""The catalogue of devices: values with their sources, and names as drivers and sites write them."""
+"""The catalogue of devices: values with their sources, and names as drivers and sites write
+them.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_every_value_has_a_source_and_a_credible_size(device: devices.Device) ->
         ("GRID T4-32C", None, None),  # more than the board has
     ],
 )
-def test_models_of_drivers_with_the_capacity_they_report(written: str, hbm_mib: float | None, name: str | None) -> None:
+def test_models_of_drivers_with_the_capacity_they_report(
+    written: str, hbm_mib: float | None, name: str | None
+) -> None:
     found = match_device(written, hbm_mib)
     assert (None if found is None else found.name) == name
 
@@ -74,7 +78,13 @@ def test_a_virtual_gpu_has_the_peaks_of_its_board_and_its_own_memory() -> None:
 
 def test_a100_peaks_and_ridges_are_those_of_the_paper() -> None:
     forty, eighty = DEVICES_BY_NAME["A100 SXM 40GB"], DEVICES_BY_NAME["A100 SXM 80GB"]
-    assert [forty.peak_flop_per_s(pipe) for pipe in devices.DEVICE_PIPES] == [9.7e12, 19.5e12, 78e12, 312e12, 19.5e12]
+    assert [forty.peak_flop_per_s(pipe) for pipe in devices.DEVICE_PIPES] == [
+        9.7e12,
+        19.5e12,
+        78e12,
+        312e12,
+        19.5e12,
+    ]
     assert (forty.hbm_bytes_per_s, eighty.hbm_bytes_per_s) == (1.555e12, 2.039e12)
     assert ridge(forty, "fp64") == pytest.approx(6.238, abs=5e-4)
     assert ridge(forty, "fp32") == pytest.approx(12.54, abs=5e-3)
@@ -89,7 +99,9 @@ def test_ridge_of_an_unpublished_peak_is_unknown_and_an_unknown_pipe_an_error() 
 
 
 def test_blackwell_is_dense_and_per_gpu_as_the_sheets_of_its_boards() -> None:
-    """The sheets give sparse tensor peaks, and of the rack and the board also sums over their GPUs."""
+    """The sheets give sparse tensor peaks, and of the rack and the board also sums over their
+    GPUs.
+    """
     board, rack = DEVICES_BY_NAME["B200"], DEVICES_BY_NAME["GB200"]
     assert (2 * (board.tensor_flop_per_s or 0), 2 * (rack.tensor_flop_per_s or 0)) == (4.5e15, 5e15)
     assert 8 * board.hbm_bytes_per_s == pytest.approx(62e12, rel=0.01)
@@ -204,7 +216,9 @@ def test_measured_capacity_decides_or_contradicts_but_never_names(
 
 
 def test_h100_of_a_recording_is_found(recorded: Path) -> None:
-    answer = json.loads((recorded / "prometheus_h100" / "query_DCGM_FI_DEV_FB_USED.json").read_text())
+    answer = json.loads(
+        (recorded / "prometheus_h100" / "query_DCGM_FI_DEV_FB_USED.json").read_text()
+    )
     names = {series["metric"]["modelName"] for series in answer["data"]["result"]}
     found = {match_device(name) for name in names}
     assert found == {DEVICES_BY_NAME["H100 SXM 80GB"]}
@@ -217,7 +231,9 @@ def test_any_text_is_answered(written: str, hbm_mib: float | None) -> None:
 
 
 @given(st.sampled_from(DEVICE_CATALOGUE), st.floats(0.965, 1.0))
-def test_full_driver_name_and_a_reported_capacity_agree(device: devices.Device, share: float) -> None:
+def test_full_driver_name_and_a_reported_capacity_agree(
+    device: devices.Device, share: float
+) -> None:
     form = {"sxm": "SXM", "pcie": "PCIe", "nvl": "NVL"}.get(device.form, "")
     chip = next(chip for chip, names in devices._NAMES.items() if device.name in names)
     assert match_device(f"{chip} {form}", device.hbm_mib * share) == device

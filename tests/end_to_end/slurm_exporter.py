@@ -1,7 +1,9 @@
-"""One exporter page per emulated node: busy GPUs are those that Slurm has given to a job, and every page is logged.
+"""One exporter page per emulated node: busy GPUs are those that Slurm has given to a job, and every
+page is logged.
 
-Slurm's prolog writes the job that got a GPU into `held/NODE/GPU`, its epilog removes it. The exporter looks there each
-time it is polled. What it answered, and nothing else, is the truth that a job's numbers are compared with.
+Slurm's prolog writes the job that got a GPU into `held/NODE/GPU`, its epilog removes it. The
+exporter looks there each time it is polled. What it answered, and nothing else, is the truth that a
+job's numbers are compared with.
 """
 
 from __future__ import annotations
@@ -68,8 +70,12 @@ class Exporter:
         lines = [f"# TYPE {PAGE_NUMBER} gauge", f'{PAGE_NUMBER}{{Hostname="{self.node}"}} {number}']
         for name, kind, values in _metrics(readings):
             lines += [f"# HELP {name} As DCGM tells it.", f"# TYPE {name} {kind}"]
-            labels = (self._labels(gpu, r.job if with_job else None) for gpu, r in enumerate(readings))
-            lines += [f"{name}{{{label}}} {value}" for label, value in zip(labels, values, strict=True)]
+            labels = (
+                self._labels(gpu, r.job if with_job else None) for gpu, r in enumerate(readings)
+            )
+            lines += [
+                f"{name}{{{label}}} {value}" for label, value in zip(labels, values, strict=True)
+            ]
         return "\n".join(lines) + "\n"
 
     def _read(self, gpu: int, now: float) -> Reading:
@@ -95,11 +101,17 @@ def holder(path: Path) -> int | None:
 
 
 def load(job: int | None, gpu: int, now: float) -> tuple[int, float, int]:
-    """(utilization in percent, watts, MiB in use) of a GPU: different for every job, GPU and second."""
+    """(utilization in percent, watts, MiB in use) of a GPU: different for every job, GPU and
+    second.
+    """
     if job is None:
         return 0, round(55 + gpu + 0.5 * math.sin(now / 5), 3), 4
     share = 0.5 + 0.4 * math.sin(now / 9 + gpu + 0.37 * job)
-    return round(100 * share), round(90 + 260 * share + job % 13, 3), round(20_000 + 500 * (job % 31) + 10_000 * share)
+    return (
+        round(100 * share),
+        round(90 + 260 * share + job % 13, 3),
+        round(20_000 + 500 * (job % 31) + 10_000 * share),
+    )
 
 
 def _metrics(readings: Sequence[Reading]) -> Iterator[tuple[str, str, list[object]]]:
@@ -112,8 +124,12 @@ def _metrics(readings: Sequence[Reading]) -> Iterator[tuple[str, str, list[objec
 
 @contextmanager
 def exporters(nodes: Sequence[str], *, gpus: int, held: Path) -> Iterator[dict[str, Exporter]]:
-    """Exporters that answer for the time of the block: `/metrics` without, `/with-job` with the label `hpc_job`."""
-    made = {node: Exporter(node, gpus, held, meters=[Meter() for _ in range(gpus)]) for node in nodes}
+    """Exporters that answer for the time of the block: `/metrics` without, `/with-job` with the
+    label `hpc_job`.
+    """
+    made = {
+        node: Exporter(node, gpus, held, meters=[Meter() for _ in range(gpus)]) for node in nodes
+    }
     with ExitStack() as stack:
         for exporter in made.values():
             stack.enter_context(_serving(exporter))

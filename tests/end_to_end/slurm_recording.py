@@ -28,10 +28,12 @@ LIVE = 'source = "slurm-live"\nevery_s = 2'
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What the scenario left: Slurm's records, the exporters' pages, and two servers that kept the samples.
+    """What the scenario left: Slurm's records, the exporters' pages, and two servers that kept the
+    samples.
 
-    `plain`: Prometheus, which saw no job ids; `labelled`: VictoriaMetrics, whose series carry `hpc_job`. `collected`:
-    lakes into which `tachograph collect` put what the servers that it polled reported while all of it happened.
+    `plain`: Prometheus, which saw no job ids; `labelled`: VictoriaMetrics, whose series carry
+    `hpc_job`. `collected`: lakes into which `tachograph collect` put what the servers that it
+    polled reported while all of it happened.
     """
 
     scenario: Scenario
@@ -64,7 +66,8 @@ class Recording:
     def requested(self, url: str) -> list[str]:
         """The options that query a server for everything it has of the scenario."""
         first, last = (
-            datetime.fromtimestamp(t, UTC).isoformat() for t in (self.scenario.began - 10, self.scenario.ended)
+            datetime.fromtimestamp(t, UTC).isoformat()
+            for t in (self.scenario.began - 10, self.scenario.ended)
         )
         return ["prometheus", "--url", url, "--from", first, "--to", last]
 
@@ -78,7 +81,9 @@ def recorded_scenario(slurm: SlurmCluster, folder: Path) -> Iterator[Recording]:
     """The scenario, played on the cluster while two servers watch its GPUs."""
     plan = slurm.plan
     with ExitStack() as stack:
-        pages = stack.enter_context(exporters(plan.gpu_nodes, gpus=plan.gpus, held=plan.hooks / "held"))
+        pages = stack.enter_context(
+            exporters(plan.gpu_nodes, gpus=plan.gpus, held=plan.hooks / "held")
+        )
         targets = [f"127.0.0.1:{exporter.port}" for exporter in pages.values()]
         plain = stack.enter_context(prometheus(folder / "prometheus", targets=targets))
         scrape = folder / "scrape.yml"
@@ -87,7 +92,9 @@ def recorded_scenario(slurm: SlurmCluster, folder: Path) -> Iterator[Recording]:
             "scrape_configs:\n- job_name: dcgm\n  metrics_path: /with-job\n"
             f"  static_configs: [{{targets: {targets}}}]\n"
         )
-        labelled = stack.enter_context(victoria(folder / "victoria", arguments=[f"-promscrape.config={scrape}"]))
+        labelled = stack.enter_context(
+            victoria(folder / "victoria", arguments=[f"-promscrape.config={scrape}"])
+        )
         samples = f'source = "prometheus"\nurl = "{plain}"\nevery_s = 5\nsettle_s = 2\nfrom = "1m"'
         token = folder / "token"
         token.write_text(slurm.token())
@@ -140,7 +147,9 @@ class Filled:
 
     def run(self, *words: str) -> str:
         """What a command of the project prints about the lake."""
-        outside = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+        outside = {
+            name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
+        }
         done = subprocess.run(
             [sys.executable, "-m", "tachograph", *words, "--lake", str(self.lake)],
             env={**outside, **self.environment},

@@ -1,9 +1,11 @@
-"""What the numbers of every job must be: recomputed in plain Python from the exporters' pages and Slurm's records.
+"""What the numbers of every job must be: recomputed in plain Python from the exporters' pages and
+Slurm's records.
 
-The time of a sample is when the server requested the page (what it stores), its values are what the page reported.
-Accounted times are whole seconds. A sample is a job's from its accounted start on and before its accounted end:
-[start, end). Where a map reports the GPUs, also from the prolog on and before the epilog. In the second in which a GPU
-goes from one job to the next it is of neither, unless a map with fractions or the label tells.
+The time of a sample is when the server requested the page (what it stores), its values are what the
+page reported. Accounted times are whole seconds. A sample is a job's from its accounted start on
+and before its accounted end: [start, end). Where a map reports the GPUs, also from the prolog on
+and before the epilog. In the second in which a GPU goes from one job to the next it is of neither,
+unless a map with fractions or the label tells.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Stay:
 
 
 def read_accounting(path: Path) -> list[Run]:
-    """Runs that have ended, of a `sacct --parsable2` in UTC, without steps. Jobs of other tests may still run."""
+    """Runs that have ended, of a `sacct --parsable2` in UTC, without steps. Jobs of other tests
+    may still run.
+    """
     header, *lines = path.read_text().splitlines()
     rows = [dict(zip(header.split(BETWEEN), line.split(BETWEEN), strict=False)) for line in lines]
     return [_run(row) for row in rows if "." not in row["JobID"] and row["End"] != "Unknown"]
@@ -121,9 +125,13 @@ def read_map(folder: Path) -> list[Held]:
 
 
 def of_run(run: Run, held: Iterable[Held]) -> list[Held]:
-    """What was given to a run: what was given to its job and not taken back before the run began."""
+    """What was given to a run: what was given to its job and not taken back before the run
+    began.
+    """
     start, end = run.ran
-    return [one for one in held if one.job_id == run.job_id and one.start <= end and one.end >= start]
+    return [
+        one for one in held if one.job_id == run.job_id and one.start <= end and one.end >= start
+    ]
 
 
 def stays_from_the_scheduler(run: Run, held: Iterable[Held]) -> list[Stay]:
@@ -142,14 +150,19 @@ def without_handovers(stays: Mapping[Run, Sequence[Stay]]) -> dict[Run, list[Sta
             for other, before in every
         )
 
-    return {run: [replace(stay, unsure_s=float(follows(run, stay))) for stay in stays[run]] for run in stays}
+    return {
+        run: [replace(stay, unsure_s=float(follows(run, stay))) for stay in stays[run]]
+        for run in stays
+    }
 
 
 def stays_on_the_map(run: Run, held: Iterable[Held]) -> list[Stay]:
     """The same, where prolog and epilog reported it: no earlier and no later than they did."""
     start, end = run.ran
     return [
-        Stay((one.node, gpu), max(start, one.start), min(end, one.end)) for one in of_run(run, held) for gpu in one.gpus
+        Stay((one.node, gpu), max(start, one.start), min(end, one.end))
+        for one in of_run(run, held)
+        for gpu in one.gpus
     ]
 
 
@@ -158,14 +171,22 @@ def stays_by_label(run: Run, samples: Mapping[Gpu, Sequence[Sample]]) -> list[St
     start, end = run.ran
     stays = []
     for gpu, rows in samples.items():
-        named = [n for n, row in enumerate(rows) if row.reading.job == int(run.job_id) and start <= row.t < end]
+        named = [
+            n
+            for n, row in enumerate(rows)
+            if row.reading.job == int(run.job_id) and start <= row.t < end
+        ]
         if named:
             after = rows[named[-1] + 1 :]
-            stays.append(Stay(gpu, max(start, rows[named[0]].t), min(end, after[0].t if after else end)))
+            stays.append(
+                Stay(gpu, max(start, rows[named[0]].t), min(end, after[0].t if after else end))
+            )
     return stays
 
 
-def samples_of(url: str, exporters: Mapping[str, Exporter], *, since: float, until: float) -> dict[Gpu, list[Sample]]:
+def samples_of(
+    url: str, exporters: Mapping[str, Exporter], *, since: float, until: float
+) -> dict[Gpu, list[Sample]]:
     """Every sample a server has: when, by its own account; and what, by the exporter's pages."""
     query = {"query": f"{PAGE_NUMBER}[15m]", "time": f"{until:.3f}"}
     answer = httpx2.get(f"{url}/api/v1/query", params=query, timeout=30).raise_for_status().json()
@@ -181,25 +202,37 @@ def samples_of(url: str, exporters: Mapping[str, Exporter], *, since: float, unt
 
 def during(samples: Mapping[Gpu, Sequence[Sample]], stay: Stay) -> list[Sample]:
     """The samples of one stay."""
-    return [sample for sample in samples[stay.gpu] if stay.start + stay.unsure_s <= sample.t < stay.end]
+    return [
+        sample for sample in samples[stay.gpu] if stay.start + stay.unsure_s <= sample.t < stay.end
+    ]
 
 
-def numbers(run: Run, held: Sequence[Stay], samples: Mapping[Gpu, Sequence[Sample]]) -> dict[str, float | None]:
+def numbers(
+    run: Run, held: Sequence[Stay], samples: Mapping[Gpu, Sequence[Sample]]
+) -> dict[str, float | None]:
     """What `tachograph jobs --json` must report of a run, for the columns that are compared."""
     of = {stay: during(samples, stay) for stay in held}
     with_samples = [rows for rows in of.values() if rows]
     utils = [[sample.reading.gpu_util / 100 for sample in rows] for rows in with_samples]
     energies = {stay: _energy(rows) for stay, rows in of.items() if len(rows) > 1}
-    scaled = [grown * (stay.end - stay.start) / seconds for stay, (grown, seconds) in energies.items()]
+    scaled = [
+        grown * (stay.end - stay.start) / seconds for stay, (grown, seconds) in energies.items()
+    ]
     span = math.fsum(stay.end - stay.start for stay in energies)
     return {
         "gpus": len(held),
         "samples": sum(map(len, of.values())),
         "gpu_util_mean": _mean([_mean(values) for values in utils]),
         "gpu_util_max": max((value for values in utils for value in values), default=None),
-        "hbm_used_mib_max": max((s.reading.hbm_used_mib for rows in with_samples for s in rows), default=None),
-        "power_w_sampled_mean": _mean([_mean([s.reading.power_w for s in rows]) for rows in with_samples]),
-        "power_w_max": max((s.reading.power_w for rows in with_samples for s in rows), default=None),
+        "hbm_used_mib_max": max(
+            (s.reading.hbm_used_mib for rows in with_samples for s in rows), default=None
+        ),
+        "power_w_sampled_mean": _mean(
+            [_mean([s.reading.power_w for s in rows]) for rows in with_samples]
+        ),
+        "power_w_max": max(
+            (s.reading.power_w for rows in with_samples for s in rows), default=None
+        ),
         "energy_j": math.fsum(grown for grown, _ in energies.values()) if energies else None,
         "energy_j_estimated": math.fsum(scaled) if energies else None,
         "power_w_mean": math.fsum(scaled) / span if energies else None,
@@ -219,7 +252,9 @@ def _energy(rows: Sequence[Sample]) -> tuple[float, float]:
 
 
 def _spatial_imbalance(run: Run, of: Mapping[Stay, Sequence[Sample]]) -> float | None:
-    """Mean of 1 - sum / (GPUs x largest sum) over windows that are not idle, from the start on; null for one GPU."""
+    """Mean of 1 - sum / (GPUs x largest sum) over windows that are not idle, from the start on;
+    null for one GPU.
+    """
     if len(of) < 2:
         return None
     windows: dict[int, dict[Stay, float]] = defaultdict(lambda: defaultdict(float))
@@ -227,4 +262,6 @@ def _spatial_imbalance(run: Run, of: Mapping[Stay, Sequence[Sample]]) -> float |
         for sample in rows:
             windows[int((sample.t - run.ran[0]) // WINDOW_S)][stay] += sample.reading.gpu_util / 100
     sums = [list(window.values()) for window in windows.values()]
-    return _mean([1 - math.fsum(window) / (len(of) * max(window)) for window in sums if max(window) > 0])
+    return _mean(
+        [1 - math.fsum(window) / (len(of) * max(window)) for window in sums if max(window) > 0]
+    )

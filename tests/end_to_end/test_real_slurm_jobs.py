@@ -1,6 +1,8 @@
-"""Jobs on a real Slurm, GPUs watched by real servers, read by real commands: every job's numbers are what was served.
+"""Jobs on a real Slurm, GPUs watched by real servers, read by real commands: every job's numbers
+are what was served.
 
-What must come out is recomputed by `slurm_truth` from the exporters' pages; the rule at the borders is reported there.
+What must come out is recomputed by `slurm_truth` from the exporters' pages; the rule at the borders
+is reported there.
 """
 
 from __future__ import annotations
@@ -62,9 +64,10 @@ def recording(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def lakes(recording: Recording) -> Mapping[str, Filled]:
     """One lake for each way to know which GPUs a job held.
 
-    `commands`, `rest`: by `tachograph collect` while it ran, which queried Slurm's commands or slurmrestd. `imported`:
-    from what `scontrol` printed while it ran. `mapped`: prolog and epilog wrote it. `unrecorded`: none. All these
-    have the samples of a Prometheus that knows no jobs. `labelled`: a VictoriaMetrics whose series name the job.
+    `commands`, `rest`: by `tachograph collect` while it ran, which queried Slurm's commands or
+    slurmrestd. `imported`: from what `scontrol` printed while it ran. `mapped`: prolog and epilog
+    wrote it. `unrecorded`: none. All these have the samples of a Prometheus that knows no jobs.
+    `labelled`: a VictoriaMetrics whose series name the job.
     """
     folder, cluster = recording.folder, recording.scenario.cluster
     accounting = ["sacct", str(recording.scenario.accounting)]
@@ -77,7 +80,11 @@ def lakes(recording: Recording) -> Mapping[str, Filled]:
         lake.run("analyze")
     samples = f'source = "prometheus"\nurl = "{recording.plain}"\nsettle_s = 0'
     made["mapped"] = filled(
-        folder / "mapped", cluster, samples, SACCT, f'source = "allocation-map"\nfiles = ["{recording.map}"]'
+        folder / "mapped",
+        cluster,
+        samples,
+        SACCT,
+        f'source = "allocation-map"\nfiles = ["{recording.map}"]',
     )
     made["mapped"].run("collect", "--once")
     return {**recording.collected, **made}
@@ -96,7 +103,9 @@ def truths(recording: Recording) -> Mapping[str, Truth]:
     """The truth about every lake."""
     runs, held = with_gpus(recording), recording.held
     plain, labelled = recording.samples(recording.plain), recording.samples(recording.labelled)
-    live = Truth(plain, without_handovers({run: stays_from_the_scheduler(run, held) for run in runs}))
+    live = Truth(
+        plain, without_handovers({run: stays_from_the_scheduler(run, held) for run in runs})
+    )
     return {
         **dict.fromkeys(("commands", "rest", "imported", "unrecorded"), live),
         "mapped": Truth(plain, {run: stays_on_the_map(run, held) for run in runs}),
@@ -105,21 +114,30 @@ def truths(recording: Recording) -> Mapping[str, Truth]:
 
 
 def test_every_job_ended_as_it_was_meant_to(recording: Recording) -> None:
-    states = {name: sorted(run.state for run in recording.runs if run.name == name) for name in WANTED}
+    states = {
+        name: sorted(run.state for run in recording.runs if run.name == name) for name in WANTED
+    }
     assert states == STATES
 
 
 def test_prolog_and_epilog_recorded_the_gpus_of_every_run(recording: Recording) -> None:
     files = recording.scenario.cluster.jobs.glob("told.*")
-    reported = sorted(tuple(line.split()) for file in files for line in file.read_text().splitlines())
+    reported = sorted(
+        tuple(line.split()) for file in files for line in file.read_text().splitlines()
+    )
     written = [one for run in with_gpus(recording) for one in of_run(run, recording.held)]
-    assert sorted((one.job_id, one.node, ",".join(map(str, one.gpus))) for one in written) == reported
+    assert (
+        sorted((one.job_id, one.node, ",".join(map(str, one.gpus))) for one in written) == reported
+    )
     assert {job for job, _, _ in reported} == {run.job_id for run in with_gpus(recording)}
 
 
 def test_two_jobs_were_on_one_node_at_one_time_on_different_gpus(recording: Recording) -> None:
     (left,), (right,) = (runs_of(recording, name) for name in ("left", "right"))
-    of_left, of_right = ({stay.gpu for stay in stays_from_the_scheduler(run, recording.held)} for run in (left, right))
+    of_left, of_right = (
+        {stay.gpu for stay in stays_from_the_scheduler(run, recording.held)}
+        for run in (left, right)
+    )
     assert {node for node, _ in of_left | of_right} == {"gpu02"}
     assert (len(of_left), len(of_right), len(of_left | of_right)) == (2, 1, 3)
     assert min(left.ran[1], right.ran[1]) - max(left.ran[0], right.ran[0]) > 10
@@ -155,7 +173,9 @@ def test_samples_that_no_job_was_there_for_are_in_no_job(
 
 
 @pytest.mark.parametrize("name", ["rest", "mapped"])
-def test_no_run_has_a_sample_in_which_a_gpu_was_of_another(name: str, truths: Mapping[str, Truth]) -> None:
+def test_no_run_has_a_sample_in_which_a_gpu_was_of_another(
+    name: str, truths: Mapping[str, Truth]
+) -> None:
     truth = truths[name]
     of = {
         (run.job_id, sample.reading.job)
@@ -169,7 +189,11 @@ def test_no_run_has_a_sample_in_which_a_gpu_was_of_another(name: str, truths: Ma
 @pytest.mark.parametrize("name", ["rest", "mapped"])
 @pytest.mark.parametrize("job", ["left", "pair", "again"])
 def test_the_report_of_a_job_names_the_gpus_that_slurm_gave(
-    name: str, job: str, recording: Recording, lakes: Mapping[str, Filled], truths: Mapping[str, Truth]
+    name: str,
+    job: str,
+    recording: Recording,
+    lakes: Mapping[str, Filled],
+    truths: Mapping[str, Truth],
 ) -> None:
     truth = truths[name]
     for number, run in enumerate(runs_of(recording, job), start=1):
@@ -189,7 +213,11 @@ def test_without_gpu_records_jobs_on_shared_nodes_are_ambiguous(
             assert job["attribution"] == "whole_node"
             assert not differences(job, numbers(run, stays, truth.samples))
         else:
-            assert (job["attribution"], job["gpu_util_mean"], job["energy_j"]) == ("ambiguous", None, None), run
+            assert (job["attribution"], job["gpu_util_mean"], job["energy_j"]) == (
+                "ambiguous",
+                None,
+                None,
+            ), run
 
 
 def with_gpus(recording: Recording) -> list[Run]:
@@ -203,7 +231,9 @@ def jobs_of(lake: Filled) -> list[dict[str, Any]]:
 
 
 def runs_of(recording: Recording, name: str) -> list[Run]:
-    return sorted((run for run in with_gpus(recording) if run.name == name), key=lambda run: run.submit)
+    return sorted(
+        (run for run in with_gpus(recording) if run.name == name), key=lambda run: run.submit
+    )
 
 
 def key_of_run(run: Run) -> tuple[str, str, str]:
@@ -219,7 +249,9 @@ def the_job(jobs: list[dict[str, Any]], run: Run) -> dict[str, Any]:
     return job
 
 
-def differences(job: Mapping[str, Any], expected: Mapping[str, float | None]) -> dict[str, tuple[Any, Any]]:
+def differences(
+    job: Mapping[str, Any], expected: Mapping[str, float | None]
+) -> dict[str, tuple[Any, Any]]:
     """Columns in which a job is not what it must be, beyond the rounding of single precision."""
     return {
         name: (job[name], value)
@@ -229,7 +261,9 @@ def differences(job: Mapping[str, Any], expected: Mapping[str, float | None]) ->
 
 
 def _same(reported: float | None, expected: float | None, nothing: float) -> bool:
-    """Whether two values agree; an imbalance is one less a ratio near one, which loses digits of the ratio."""
+    """Whether two values agree; an imbalance is one less a ratio near one, which loses digits of
+    the ratio.
+    """
     if reported is None or expected is None:
         return reported is expected
     return math.isclose(reported, expected, rel_tol=1e-6, abs_tol=nothing)

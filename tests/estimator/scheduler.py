@@ -1,4 +1,6 @@
-"""A scheduler simulated slot by slot: warps that wait elsewhere, stand in line, and get one slot each."""
+"""A scheduler simulated slot by slot: warps that wait elsewhere, stand in line, and get one slot
+each.
+"""
 
 from __future__ import annotations
 

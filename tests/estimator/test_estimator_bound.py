@@ -9,7 +9,15 @@ import pytest
 from tachograph.nsight.launches import Chip, Launch
 from tachograph.sharing.capacity import l2_most
 from tachograph.sharing.corun import STARVED
-from tachograph.sharing.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, GpuCapacity, Sharing
+from tachograph.sharing.demand import (
+    CYCLES,
+    H100_NVL,
+    Calibration,
+    Demand,
+    Footprint,
+    GpuCapacity,
+    Sharing,
+)
 from tachograph.sharing.estimate import estimate
 
 RTX_5090 = GpuCapacity(
@@ -25,20 +33,27 @@ SECTORS, BYTES = "lts__t_sectors.sum", "lts__t_bytes.sum"
         ([{SECTORS: 1000.0}], 32_000.0),
         ([{BYTES: 32_000.0}], 32_000.0),
         ([{SECTORS: 1000.0, BYTES: 31_000.0}], 31_000.0),  # of two bounds the lower one
-        ([{SECTORS: 1000.0}, {SECTORS: 3000.0}], 96_000.0),  # not added up: the launch that may touch most
+        # Not added up: the launch that may touch most.
+        ([{SECTORS: 1000.0}, {SECTORS: 3000.0}], 96_000.0),
         ([{SECTORS: 1000.0}, {}], None),  # any of them may touch more
         ([{SECTORS: float("nan")}], None),
         ([{SECTORS: 0.0}], None),
         ([], None),
     ],
 )
-def test_a_launch_touches_at_most_what_it_moved(launches: list[dict[str, float]], most: float | None) -> None:
-    each = [Launch("add", metrics, Chip(), "a.csv", n, None, None) for n, metrics in enumerate(launches)]
+def test_a_launch_touches_at_most_what_it_moved(
+    launches: list[dict[str, float]], most: float | None
+) -> None:
+    each = [
+        Launch("add", metrics, Chip(), "a.csv", n, None, None) for n, metrics in enumerate(launches)
+    ]
     assert l2_most(each) == most
 
 
 def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
-    """Only certainty comes of it: 33.75 of the 50 MB surely stay, so 20 + 13.7 MB do, and 20 + 13.8 may not."""
+    """Only certainty comes of it: 33.75 of the 50 MB surely stay, so 20 + 13.7 MB do, and 20 +
+    13.8 may not.
+    """
     one = Demand(
         name="one", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.02, l2_hit=0.8, l1_hit=0.0, warps=4.0, irregular=0.5,
         seconds=1.0, footprint=Footprint(132, 128, 32, 1024.0), l2_most=20e6,
@@ -46,10 +61,13 @@ def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
     for most, held in ((13.7e6, True), (13.8e6, False), (None, False)):
         pair = [one, replace(one, name="other", l2_most=most)]
         found, unmeasured = (
-            estimate(requested, gpu=H100_NVL) for requested in (pair, [replace(each, l2_most=None) for each in pair])
+            estimate(requested, gpu=H100_NVL)
+            for requested in (pair, [replace(each, l2_most=None) for each in pair])
         )
         assert found.safe is held
-        assert [member.slowdown for member in found.members] == [member.slowdown for member in unmeasured.members]
+        assert [member.slowdown for member in found.members] == [
+            member.slowdown for member in unmeasured.members
+        ]
         assert all("L2" in sentence for sentence in found.unknown)
         assert any("L2" in sentence for sentence in unmeasured.unknown)
 
@@ -66,7 +84,9 @@ def test_two_that_l2_keeps_busy_are_not_safe_where_what_it_delivers_was_not_meas
     assert not found.safe
     assert found.members[0].worst == 2.0  # in turn
     assert any("what its L2 can deliver was not measured" in sentence for sentence in found.unknown)
-    known = estimate([kernel, kernel], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=5.5e12))
+    known = estimate(
+        [kernel, kernel], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=5.5e12)
+    )
     assert known.safe
     half = replace(kernel, l2_bytes_per_s=2.75e12)  # of what was measured, whatever the peak is
     slow = estimate([half, half], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=4e12))
@@ -74,8 +94,12 @@ def test_two_that_l2_keeps_busy_are_not_safe_where_what_it_delivers_was_not_meas
 
 
 @pytest.mark.parametrize("bandwidth", [0.2, None])
-def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(bandwidth: float | None) -> None:
-    """Measured of two that copy 40 MB each on an RTX 5090: 5.62 times as long. Alone all of it is found in L2."""
+def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(
+    bandwidth: float | None,
+) -> None:
+    """Measured of two that copy 40 MB each on an RTX 5090: 5.62 times as long. Alone all of it
+    is found in L2.
+    """
     sweep = Demand(
         name="sweep", cycles=dict.fromkeys(CYCLES, 0.02), dram=0.00005, l2_hit=0.99, l2_bandwidth=bandwidth, l1_hit=0.0,
         l1_bytes=0.0, warps=8.0, irregular=1.0, seconds=1.0, footprint=Footprint(85, 128, 32, 1024.0),
@@ -88,7 +112,9 @@ def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(ba
 
 
 def test_what_was_not_measured_is_contended() -> None:
-    """Beside a kernel of which all is known and little: whatever is missing makes the worst that of waiting in turn."""
+    """Beside a kernel of which all is known and little: whatever is missing makes the worst that
+    of waiting in turn.
+    """
     known = Demand(
         name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.02, warps=4.0, irregular=0.5, seconds=1.0,
         footprint=Footprint(132, 128, 32, 1024.0), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.02, l1_bytes=1e3,
@@ -106,19 +132,27 @@ def test_what_was_not_measured_is_contended() -> None:
         outcome = estimate([known, one], gpu=H100_NVL)
         assert [member.worst for member in outcome.members] == [2.0, 2.0], name
         assert not outcome.safe, name
-    pipes = replace(known, cycles={"issue": 0.1, "l1_bandwidth": 0.1})  # two of unknown pipelines may use the same
+    # Two of unknown pipelines may use the same.
+    pipes = replace(known, cycles={"issue": 0.1, "l1_bandwidth": 0.1})
     assert not estimate([pipes, pipes], gpu=H100_NVL).safe
     launched_again = estimate([known, less["issue"]], gpu=H100_NVL, sharing=Sharing(lasting=True))
     assert launched_again.members[0].worst == STARVED
 
 
 def test_two_that_live_on_l2_are_never_safe() -> None:
-    """Measured on an RTX 5090: 1.82 times as long; half of L2's bandwidth each is no reason to call it safe."""
+    """Measured on an RTX 5090: 1.82 times as long; half of L2's bandwidth each is no reason to
+    call it safe.
+    """
     copy = Demand(
         name="copy", cycles=dict.fromkeys(CYCLES, 0.05), dram=0.0, l2_hit=1.0, warps=8.0, irregular=1.0, seconds=1.0,
         l1_hit=0.0, footprint=Footprint(66, 1024, 32, 1024.0),
     )  # fmt: skip
-    for one in (copy, replace(copy, l2_bandwidth=0.9), replace(copy, l2_bandwidth=0.3), replace(copy, l2_bytes=8e6)):
+    for one in (
+        copy,
+        replace(copy, l2_bandwidth=0.9),
+        replace(copy, l2_bandwidth=0.3),
+        replace(copy, l2_bytes=8e6),
+    ):
         assert not estimate([one, one], gpu=H100_NVL).safe
     fits = replace(copy, l2_bandwidth=0.3, l2_bytes=8e6, l2_bytes_per_s=1e12)
     assert estimate([fits, fits], gpu=H100_NVL).safe

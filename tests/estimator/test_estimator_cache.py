@@ -1,4 +1,6 @@
-"""What was compiled is compiled again when a function it calls has changed, in whatever file of its folder."""
+"""What was compiled is compiled again when a function it calls has changed, in whatever file of
+its folder.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ def found(own: float, other: float, warps: int, how: float, others_warps: int) -
     return cycles_rate(own, other if first else 0.0, peers, stands, waits(own, warps), warps, how)
 
 
-@pytest.mark.parametrize(("warps", "wait", "gap"), list(itertools.product((1, 8), (6, 60), (0.05, 0.5))))
+@pytest.mark.parametrize(
+    ("warps", "wait", "gap"), list(itertools.product((1, 8), (6, 60), (0.05, 0.5)))
+)
 def test_a_kernel_behind_one_that_is_served_first(warps: int, wait: int, gap: float) -> None:
     own, other = Warps(warps, irregular(wait)), Warps(1, irregular(gap), first=True)
     alone, requested = served([own])[0], served([other])[0]
@@ -70,4 +72,6 @@ def test_a_closed_queue_is_close_to_the_exact_one(warps: int, own: float) -> Non
         middle = (low + high) / 2
         low, high = (middle, high) if exact(middle, 1.0) > own else (low, middle)
     for left in (0.05, 0.14, 0.3, 0.5, 0.8, 1.0):
-        assert through(own, waits(own, warps), warps, left) == pytest.approx(exact(low, 1 / left) / own, rel=0.07)
+        assert through(own, waits(own, warps), warps, left) == pytest.approx(
+            exact(low, 1 / left) / own, rel=0.07
+        )

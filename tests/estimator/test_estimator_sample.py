@@ -1,4 +1,6 @@
-"""The published numbers once more, of a report that tells all that profilers tell, DRAM and caches included."""
+"""The published numbers once more, of a report that tells all that profilers tell, DRAM and
+caches included.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_the_sample_shows_what_was_published(
     assert result.gain == pytest.approx(measured, rel=0.10)
 
 
-def test_two_copies_of_the_sample_take_as_long_as_published(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:
+def test_two_copies_of_the_sample_take_as_long_as_published(
+    sample: tuple[dict[str, Demand], GpuCapacity],
+) -> None:
     demands, gpu = sample
     member = estimate([demands["copy"], demands["copy"]], gpu=gpu).members[0]
     assert member.slowdown == pytest.approx(1.36, rel=0.05)

@@ -1,4 +1,6 @@
-"""Errors against published numbers, and those of a rule of capacity that is computed here by other means."""
+"""Errors against published numbers, and those of a rule of capacity that is computed here by
+other means.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,17 @@ def test_the_numbers_are_those_that_were_published(pairs: list[PairMeasurement])
     for one in pairs:
         of_table.setdefault(one.table, []).append(one.measured)
     assert {table: tuple(of_table[table]) for table in MEASURED} == MEASURED
-    alone, together = (8.867, 16.29, 24.15, 47.51, 100.0, 274.2), (14.42, 28.15, 43.91, 61.06, 117.4, 346.5)
-    assert of_table["L2, V100"] == pytest.approx([b / a for a, b in zip(alone, together, strict=True)], rel=1e-4)
+    alone, together = (
+        (8.867, 16.29, 24.15, 47.51, 100.0, 274.2),
+        (14.42, 28.15, 43.91, 61.06, 117.4, 346.5),
+    )
+    assert of_table["L2, V100"] == pytest.approx(
+        [b / a for a, b in zip(alone, together, strict=True)], rel=1e-4
+    )
     in_turn, both = (84.0, 167.1, 250.2, 593.8), (42.4, 155.4, 815.7, 1818.0)
-    assert of_table["L1, V100"] == pytest.approx([2 * b / a for a, b in zip(in_turn, both, strict=True)], rel=1e-4)
+    assert of_table["L1, V100"] == pytest.approx(
+        [2 * b / a for a, b in zip(in_turn, both, strict=True)], rel=1e-4
+    )
     ratios = (1.82, 1.81, 1.39, 1.55, 4.67, 5.62, 4.79, 4.04, 3.21, 2.04, 2.04, 2.03, 2.0, 2.04)
     assert tuple(of_table["L2, RTX 5090"]) == ratios
     assert len(pairs) == 55
@@ -64,27 +73,39 @@ def test_no_pair_that_was_slowed_is_called_safe(pairs: list[PairMeasurement]) ->
     assert sum(one.slowdown >= 1.2 for one in pairs) == 42
 
 
-def test_the_estimator_is_closer_than_rules_that_need_no_model(pairs: list[PairMeasurement]) -> None:
+def test_the_estimator_is_closer_than_rules_that_need_no_model(
+    pairs: list[PairMeasurement],
+) -> None:
     for part in (pairs, twenty(pairs)):
         assert mean(errors(part)) < min(mean(errors(part, law)) for law in compare_laws.LAWS[1:])
 
 
 def test_rules_by_hand(pairs: list[PairMeasurement]) -> None:
-    """Two FP64 kernels of 73 % of the pipe: without a slowdown a gain of 2, by the sum 2 / 1.46, in turn 1."""
+    """Two FP64 kernels of 73 % of the pipe: without a slowdown a gain of 2, by the sum 2 / 1.46,
+    in turn 1.
+    """
     rows = {one.name: one for one in pairs}
     fp64 = rows["FP64 + FP64, pipe 72.99 % each"]
-    assert [fp64.predicted[law] for law in compare_laws.LAWS[1:]] == pytest.approx([2.0, 2.0 / (2 * 0.7299), 1.0])
+    assert [fp64.predicted[law] for law in compare_laws.LAWS[1:]] == pytest.approx(
+        [2.0, 2.0 / (2 * 0.7299), 1.0]
+    )
     assert fp64.slowdown == pytest.approx(2 / 1.356)
     copies = rows["copy + copy, 132 blocks"]  # 42 % of the peak each, of 90 %
-    assert [copies.predicted[law] for law in compare_laws.LAWS[1:]] == pytest.approx([1.0, 1.0, 2.0])
+    assert [copies.predicted[law] for law in compare_laws.LAWS[1:]] == pytest.approx(
+        [1.0, 1.0, 2.0]
+    )
 
 
-def test_the_comparison_is_printed(capsys: pytest.CaptureFixture[str], pairs: list[PairMeasurement]) -> None:
+def test_the_comparison_is_printed(
+    capsys: pytest.CaptureFixture[str], pairs: list[PairMeasurement]
+) -> None:
     assert compare_laws.main([]) == 0
     printed = capsys.readouterr().out.splitlines()
     (total,) = (line for line in printed if line.startswith("all "))
     assert f"{mean(errors(pairs)):.1%}" in total
-    assert all(any(one.name in line and f"{one.measured:.3f}" in line for line in printed) for one in pairs)
+    assert all(
+        any(one.name in line and f"{one.measured:.3f}" in line for line in printed) for one in pairs
+    )
 
 
 @pytest.mark.recorded

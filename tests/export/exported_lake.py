@@ -21,9 +21,14 @@ UGLY = 'bo"b\\,\x00\n{x}'  # a user's name with characters that need escaping
 START, END = utc(1, 12), utc(1, 12, 30)
 
 
-def busy(node: str, gpu: int, level: float, *, start: datetime = START, end: datetime = END, **given: Any) -> Rows:
+def busy(
+    node: str, gpu: int, level: float, *, start: datetime = START, end: datetime = END, **given: Any
+) -> Rows:
     """Samples every 30 s of a GPU at one level."""
-    times = [start + timedelta(seconds=30 * place) for place in range(int((end - start).total_seconds() // 30))]
+    times = [
+        start + timedelta(seconds=30 * place)
+        for place in range(int((end - start).total_seconds() // 30))
+    ]
     values = {
         "gpu_util": level,
         "power_w": 100 + 200 * level,
@@ -34,7 +39,9 @@ def busy(node: str, gpu: int, level: float, *, start: datetime = START, end: dat
 
 
 def exported_lake(folder: Path) -> Lake:
-    """Jobs 1 (one of two GPUs idle), 2 (ugly, still runs), 3 (of an array, on a MIG slice), 4 (nothing measured)."""
+    """Jobs 1 (one of two GPUs idle), 2 (ugly, still runs), 3 (of an array, on a MIG slice), 4
+    (nothing measured).
+    """
     lake = make_lake(
         folder,
         gpu_samples=[
@@ -97,7 +104,9 @@ def export(lake: Lake, *arguments: object) -> Any:
 
 def run(lake: Lake, *arguments: object) -> CompletedProcess[str]:
     """Run `tachograph export` in this process, which is fast."""
-    return run_here(["export", *map(str, arguments), "--lake", lake.location], Path.cwd(), os.environ)
+    return run_here(
+        ["export", *map(str, arguments), "--lake", lake.location], Path.cwd(), os.environ
+    )
 
 
 def one_line(done: CompletedProcess[str], code: int, *parts: str) -> None:

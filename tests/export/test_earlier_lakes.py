@@ -1,4 +1,6 @@
-"""A lake that an earlier version analyzed: everything reads it, and the next analysis brings it along."""
+"""A lake that an earlier version analyzed: everything reads it, and the next analysis brings it
+along.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def today(exported: Lake, tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def lake(exported: Lake, tmp_path: Path) -> Lake:
-    """Tables as an earlier version left them; of findings it knew advice that holds, and no more."""
+    """Tables as an earlier version left them; of findings it knew advice that holds, and no
+    more.
+    """
     folder = Path(shutil.copytree(exported.location, tmp_path / "lake"))
     for table in (*EARLIER, ANALYSES, JOB_NODE_MINUTES):
         shutil.rmtree(folder / table.name, ignore_errors=True)
@@ -87,7 +91,9 @@ def lake(exported: Lake, tmp_path: Path) -> Lake:
 
 def printed(lake: Lake, *command: object) -> tuple[str, str]:
     """What a command writes to stdout and stderr; it must end well."""
-    done = run_here([*map(str, command), "--lake", lake.location], Path(lake.location).parent, os.environ)
+    done = run_here(
+        [*map(str, command), "--lake", lake.location], Path(lake.location).parent, os.environ
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -116,7 +122,9 @@ def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
     ):
         assert "".join(printed(lake, *words))
     exported = pl.read_parquet(tmp_path / "findings.parquet")
-    assert exported.select(pl.col("kind", "verdict", "checks").unique()).rows() == [("check", "yes", "[]")]
+    assert exported.select(pl.col("kind", "verdict", "checks").unique()).rows() == [
+        ("check", "yes", "[]")
+    ]
     assert 'verdict="yes"' in (tmp_path / "x.prom").read_text()
 
 
@@ -124,9 +132,15 @@ def test_kinds_and_verdicts_of_an_earlier_version_are_those_of_today(today: Lake
     written = today.scan(FINDINGS).collect()
     kinds, before = ("advice", "class", "rule", "score"), ("yes", "insufficient", "no", "unknown")
     codes = [f"code_{kind}" for kind in kinds]
-    earlier = written.head(4).with_columns(code=pl.Series(codes), kind=pl.Series(kinds), verdict=pl.Series(before))
-    today.append(FINDINGS, earlier.drop("seq"), app_id="analysis:9", mark=9, seq=written.get_column("seq")[0])
-    read = read_verdicts(today, read_summaries(today)).filter(pl.col("code").is_in(codes)).sort("code")
+    earlier = written.head(4).with_columns(
+        code=pl.Series(codes), kind=pl.Series(kinds), verdict=pl.Series(before)
+    )
+    today.append(
+        FINDINGS, earlier.drop("seq"), app_id="analysis:9", mark=9, seq=written.get_column("seq")[0]
+    )
+    read = (
+        read_verdicts(today, read_summaries(today)).filter(pl.col("code").is_in(codes)).sort("code")
+    )
     assert read.select("kind", "verdict").rows() == [
         ("check", "yes"), ("check", "unknown"), ("check", "no"), ("score", "unknown"),
     ]  # fmt: skip
@@ -162,20 +176,27 @@ def test_the_next_analysis_brings_it_along(lake: Lake) -> None:
 
 
 def test_new_samples_alone_bring_all_of_it_along(lake: Lake) -> None:
-    """Not only the jobs that are new: rows of two versions side by side would be compared with each other."""
+    """Not only the jobs that are new: rows of two versions side by side would be compared with
+    each other.
+    """
     assert add_job(lake, "9").jobs == 5
 
 
 def test_python_chooses_by_verdict(today: Lake) -> None:
     opened = tachograph.open(today.location)
     every = opened.findings(verdict=None)
-    counted = {answer: every.filter(pl.col("verdict") == answer).height for answer in ("yes", "no", "unknown")}
+    counted = {
+        answer: every.filter(pl.col("verdict") == answer).height
+        for answer in ("yes", "no", "unknown")
+    }
     holds = every.filter(pl.col("verdict") == "yes")
     facts = holds.filter((pl.col("severity") == "fact") | pl.col("covered_by").is_not_null()).height
     assert min(facts, *counted.values()) > 0
     assert opened.findings().height == every.filter(REPORTED).height == counted["yes"] - facts
     assert opened.findings(verdict="no").height == counted["no"]
-    assert opened.findings("4", verdict="unknown").select(pl.col("job_id").unique()).rows() == [("4",)]
+    assert opened.findings("4", verdict="unknown").select(pl.col("job_id").unique()).rows() == [
+        ("4",)
+    ]
     undecided = opened.jobs(finding="score_gpu", verdict="unknown")
     of_score = every.filter((pl.col("code") == "score_gpu") & (pl.col("verdict") == "unknown"))
     assert sorted(undecided["job_key"]) == sorted(of_score["job_key"]) != []

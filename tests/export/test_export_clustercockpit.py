@@ -1,4 +1,6 @@
-"""A job archive: the two documents of each job, what they must hold by ClusterCockpit's schema, values from minutes."""
+"""A job archive: the two documents of each job, what they must hold by ClusterCockpit's schema,
+values from minutes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from tachograph.export.clustercockpit import is_archivable, job_data
 from tachograph.lake.delta import Lake
 
 REQUIRED = {
-    *("jobId", "user", "project", "cluster", "subCluster", "numNodes", "exclusive", "startTime", "jobState"),
+    *(
+        "jobId",
+        "user",
+        "project",
+        "cluster",
+        "subCluster",
+        "numNodes",
+        "exclusive",
+        "startTime",
+        "jobState",
+    ),
     *("duration", "resources", "statistics"),
 }
 STATES = {"completed", "failed", "cancelled", "stopped", "out_of_memory", "node_fail", "timeout"}
@@ -35,12 +47,16 @@ def archive(exported: Lake, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of_job(archive: Path, job_id: int) -> tuple[dict[str, Any], dict[str, Any]]:
     folder = archive / "c" / "0" / f"{job_id:03d}" / str(int(START.timestamp()))
     assert sorted(path.name for path in folder.iterdir()) == ["data.json", "meta.json"]
-    return json.loads((folder / "meta.json").read_text()), json.loads((folder / "data.json").read_text())
+    return json.loads((folder / "meta.json").read_text()), json.loads(
+        (folder / "data.json").read_text()
+    )
 
 
 def test_progress_ends_when_the_last_job_is_written(exported: Lake, tmp_path: Path) -> None:
     progress: list[tuple[str, int, int]] = []
-    clustercockpit.export(content_of(exported), Namespace(to=str(tmp_path)), lambda *step: progress.append(step))
+    clustercockpit.export(
+        content_of(exported), Namespace(to=str(tmp_path)), lambda *step: progress.append(step)
+    )
     assert progress == [("export jobs", 4, 4)]
 
 
@@ -56,7 +72,10 @@ def test_meta_holds_what_the_schema_requires(archive: Path, job_id: int) -> None
     assert all(isinstance(meta[name], int) for name in INTEGERS)
     assert meta["jobState"] in STATES
     assert meta["numNodes"] > 0
-    assert (meta["startTime"], meta["duration"]) == (int(START.timestamp()), (END - START).total_seconds())
+    assert (meta["startTime"], meta["duration"]) == (
+        int(START.timestamp()),
+        (END - START).total_seconds(),
+    )
     assert None not in meta.values()
     for metric in data.values():
         assert metric.keys() == {"accelerator"}
@@ -79,7 +98,12 @@ def test_values_are_minutes_in_the_units_of_clustercockpit(archive: Path) -> Non
     memory = data["acc_mem_used"]["accelerator"]
     assert memory["unit"] == {"base": "B", "prefix": "M"}
     assert memory["series"][0]["data"][0] == pytest.approx(1000 * 2**20 / 10**6)
-    assert meta["statistics"]["acc_used"] == {"unit": {"base": ""}, "avg": 40.0, "min": 0.0, "max": 80.0}
+    assert meta["statistics"]["acc_used"] == {
+        "unit": {"base": ""},
+        "avg": 40.0,
+        "min": 0.0,
+        "max": 80.0,
+    }
     assert "acc_tensor_active" not in data  # not measured
     assert (meta["user"], meta["project"], meta["metaData"]) == ("ada", "a", {"jobName": "train"})
 

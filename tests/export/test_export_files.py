@@ -30,11 +30,15 @@ def test_parquet_holds_the_rows_of_the_lake(exported: Lake, tmp_path: Path) -> N
     written = export(exported, "parquet", "--to", tmp_path)
     for name, rows in in_lake(exported).items():
         read = pl.read_parquet(tmp_path / f"{name}.parquet")
-        assert read.schema == {column: t for column, t in COMPUTED[name].schema.items() if column != "seq"}
+        assert read.schema == {
+            column: t for column, t in COMPUTED[name].schema.items() if column != "seq"
+        }
         key = list(COMPUTED[name].key)
         expected = pl.DataFrame(rows, schema=COMPUTED[name].schema).drop("seq").sort(key)
         assert read.sort(key).equals(expected)
-    assert {one["what"]: one["written"] for one in written} == {n: len(rows) for n, rows in in_lake(exported).items()}
+    assert {one["what"]: one["written"] for one in written} == {
+        n: len(rows) for n, rows in in_lake(exported).items()
+    }
 
 
 def test_csv_has_a_header_utc_and_empty_cells(exported: Lake, tmp_path: Path) -> None:
@@ -71,14 +75,20 @@ def test_json_lines_hold_objects(exported: Lake, tmp_path: Path) -> None:
     export(exported, "jsonl", "--to", tmp_path, "--table", "findings", "--table", "job_summaries")
     findings = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
     expected = [
-        row | {name: json.loads(row[name]) for name in ("evidence", "checks")} for row in in_lake(exported)["findings"]
+        row | {name: json.loads(row[name]) for name in ("evidence", "checks")}
+        for row in in_lake(exported)["findings"]
     ]
     for row in expected:
         del row["seq"]
         row |= {name: row[name] and f"{row[name]:%Y-%m-%dT%H:%M:%SZ}" for name in ("begin", "end")}
     assert findings == expected
-    jobs = [json.loads(line) for line in (tmp_path / "job_summaries.jsonl").read_text().splitlines()]
-    assert {row["job_id"]: (row["start"], row["end"]) for row in jobs}["2"] == ("2026-04-01T12:00:00Z", None)
+    jobs = [
+        json.loads(line) for line in (tmp_path / "job_summaries.jsonl").read_text().splitlines()
+    ]
+    assert {row["job_id"]: (row["start"], row["end"]) for row in jobs}["2"] == (
+        "2026-04-01T12:00:00Z",
+        None,
+    )
     assert not (tmp_path / "job_gpus.jsonl").exists()
 
 
@@ -87,11 +97,14 @@ def test_minutes_are_written_where_they_are_asked_for(exported: Lake, tmp_path: 
     minutes = pl.read_parquet(tmp_path / "m.parquet")
     assert one["written"] == minutes.height
     counted = minutes.group_by("job_id").len().sort("job_id").rows()
-    assert counted == [("1", 60), ("2", 30), ("3", 30)]  # 30 minutes of two GPUs, of one, of a slice
+    # 30 minutes of two GPUs, of one, of a slice.
+    assert counted == [("1", 60), ("2", 30), ("3", 30)]
 
 
 def test_minutes_of_nodes_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
-    """A node of one job receives 1000 bytes a second, 5000 in the last minute between two samples."""
+    """A node of one job receives 1000 bytes a second, 5000 in the last minute between two
+    samples.
+    """
     end, bytes_ = START + timedelta(minutes=5), (0, 60_000, 120_000, 180_000, 480_000)
     made = {
         "gpu_samples": busy("n1", 0, 0.5, end=end),
@@ -104,10 +117,14 @@ def test_minutes_of_nodes_are_written_where_they_are_asked_for(tmp_path: Path) -
     }
     lake = make_lake(tmp_path / "lake", **made)
     summarized(lake)
-    [one] = export(lake, "parquet", "--to", tmp_path / "n.parquet", "--table", JOB_NODE_MINUTES.name)
+    [one] = export(
+        lake, "parquet", "--to", tmp_path / "n.parquet", "--table", JOB_NODE_MINUTES.name
+    )
     rows = pl.read_parquet(tmp_path / "n.parquet")
     assert rows.columns == [name for name in JOB_NODE_MINUTES.schema if name != "seq"]
-    values = rows.select("job_id", "node", "minute", "t", "network_rx_bytes_per_s", "cpu_user").rows()
+    values = rows.select(
+        "job_id", "node", "minute", "t", "network_rx_bytes_per_s", "cpu_user"
+    ).rows()
     assert values == [
         ("1", "n1", minute, START + timedelta(minutes=minute), (later - sooner) / 60, None)
         for minute, (sooner, later) in enumerate(pairwise(bytes_))
@@ -129,13 +146,23 @@ def test_filters_choose_jobs_and_what_belongs_to_them(exported: Lake, tmp_path: 
     assert outside(empty.node_minutes(), JOB_NODE_MINUTES).height == 0
 
 
-def test_people_are_told_what_was_written_and_what_cannot_be(exported: Lake, tmp_path: Path) -> None:
+def test_people_are_told_what_was_written_and_what_cannot_be(
+    exported: Lake, tmp_path: Path
+) -> None:
     done = run(exported, "csv", "--to", tmp_path / "x.csv", "--table", "job_summaries")
     assert (done.stdout, done.stderr) == (f"{tmp_path}/x.csv: 4 job_summaries written\n", "")
     (tmp_path / "file").write_text("")
     for words, code, parts in (
-        (("csv", "--to", tmp_path / "y.csv"), 2, ("y.csv: 3 tables do not go into one file", "--table")),
-        (("parquet", "--to", tmp_path / "file" / "x"), 7, ("cannot be written: Not a directory", "--to")),
+        (
+            ("csv", "--to", tmp_path / "y.csv"),
+            2,
+            ("y.csv: 3 tables do not go into one file", "--table"),
+        ),
+        (
+            ("parquet", "--to", tmp_path / "file" / "x"),
+            7,
+            ("cannot be written: Not a directory", "--to"),
+        ),
         (("excel",), 2, ("unknown target 'excel'", *(target.name for target in TARGETS))),
     ):
         one_line(run(exported, *words), code, *parts)
@@ -159,7 +186,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(exported: Lake, tmp_path: Path) 
 
 
 def test_what_is_no_number_is_null(exported: Lake) -> None:
-    odd = content_of(exported).summaries.with_columns(energy_j=pl.Series([float("nan"), float("inf"), 1.0, None]))
+    odd = content_of(exported).summaries.with_columns(
+        energy_j=pl.Series([float("nan"), float("inf"), 1.0, None])
+    )
     frame = outside(odd, JOB_SUMMARIES)
     assert frame["energy_j"].to_list() == [None, None, 1.0, None]
     assert [json.loads(line)["energy_j"] for line in jsonl._lines(frame)] == [None, None, 1.0, None]

@@ -1,4 +1,6 @@
-"""Gauges for Prometheus: sums that a plain loop finds too, few series, text that parsers and a real gateway take."""
+"""Gauges for Prometheus: sums that a plain loop finds too, few series, text that parsers and a
+real gateway take.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_sums_are_those_of_a_plain_loop(exported: Lake) -> None:
         expected["tachograph_jobs_running"][key] += row["end"] is None
         expected["tachograph_gpu_seconds"][key] += row["gpu_hours"] * 3600
         if row["gpu_util_mean"] is not None:
-            expected["tachograph_gpu_wasted_seconds"][key] += row["gpu_hours"] * 3600 * (1 - row["gpu_util_mean"])
+            expected["tachograph_gpu_wasted_seconds"][key] += (
+                row["gpu_hours"] * 3600 * (1 - row["gpu_util_mean"])
+            )
         if row["energy_j"] is not None:
             expected["tachograph_energy_joules"][key] += row["energy_j"]
             expected["tachograph_energy_estimated_joules"][key] += row["energy_j_estimated"]
@@ -89,7 +93,12 @@ def test_single_jobs_are_running_ones_first_and_never_more_than_asked(exported: 
         (("cluster", "c"), ("job_id", "2"), ("partition", "gpu"), ("user", UGLY)): 1.0
     }
     every = values(page_of(content, jobs=99))
-    assert {dict(labels)["job_id"] for labels in every["tachograph_job_gpus"]} == {"1", "2", "2_1", "4"}
+    assert {dict(labels)["job_id"] for labels in every["tachograph_job_gpus"]} == {
+        "1",
+        "2",
+        "2_1",
+        "4",
+    }
     assert len(every["tachograph_job_gpu_utilization_ratio"]) == 3
 
 
@@ -101,7 +110,12 @@ def synthetic_content(rows: list[dict[str, Any]]) -> ExportContent:
 
 def test_of_a_requeued_job_the_last_run_is_told() -> None:
     runs = [
-        {"job_key": f"c:1:{place}", "job_id": "1", "start": START + timedelta(hours=place), "gpus": place}
+        {
+            "job_key": f"c:1:{place}",
+            "job_id": "1",
+            "start": START + timedelta(hours=place),
+            "gpus": place,
+        }
         for place in (3, 1, 2)
     ]
     read = values(page_of(synthetic_content(runs), jobs=9))
@@ -110,7 +124,10 @@ def test_of_a_requeued_job_the_last_run_is_told() -> None:
 
 
 def test_series_grow_with_users_and_not_with_jobs() -> None:
-    rows = [{"job_key": f"{n}", "job_id": f"{n}", "user": f"u{n % 3}", "gpu_hours": 1.0} for n in range(500)]
+    rows = [
+        {"job_key": f"{n}", "job_id": f"{n}", "user": f"u{n % 3}", "gpu_hours": 1.0}
+        for n in range(500)
+    ]
     content = synthetic_content(rows)
     assert len(values(page_of(content, jobs=5))["tachograph_jobs"]) == 3
     assert values(page_of(content, by=()))["tachograph_jobs"] == {(): 500}
@@ -127,7 +144,9 @@ def test_promtool_finds_nothing(exported: Lake, tmp_path: Path) -> None:
     page = target.read_text()
     assert one["written"] == sum(map(len, values(page).values()))
     promtool = program("promtool", package="prometheus")
-    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [path.name for path in tmp_path.iterdir()] == ["tachograph.prom"]
 
@@ -145,7 +164,9 @@ def test_a_real_gateway_takes_it_and_forgets_what_is_gone(exported: Lake, tmp_pa
 
 def values_of_gateway(page: str) -> set[str]:
     """Users of the series of tachograph_jobs, which are all of job `tachograph`."""
-    samples = [s for family in prometheus_text(page) for s in family.samples if s.name == "tachograph_jobs"]
+    samples = [
+        s for family in prometheus_text(page) for s in family.samples if s.name == "tachograph_jobs"
+    ]
     assert {sample.labels["job"] for sample in samples} == {"tachograph"}
     return {sample.labels["user"] for sample in samples}
 
@@ -157,10 +178,15 @@ def test_a_gateway_that_is_down_or_refuses_is_told(exported: Lake, tmp_path: Pat
     one_line(done, 7, "the gateway does not answer", "--to")
     assert "secret" not in done.stderr
     with pushgateway(tmp_path) as address:
-        one_line(run(exported, "openmetrics", "--to", f"{address}/metrics/nonsense"), 7, "rejected it: 4")
+        one_line(
+            run(exported, "openmetrics", "--to", f"{address}/metrics/nonsense"), 7, "rejected it: 4"
+        )
 
 
 def test_an_unknown_label_is_named(exported: Lake) -> None:
     one_line(
-        run(exported, "openmetrics", "--to", "x.prom", "--by", "user,job_id"), 2, "no label 'job_id'", "user, account"
+        run(exported, "openmetrics", "--to", "x.prom", "--by", "user,job_id"),
+        2,
+        "no label 'job_id'",
+        "user, account",
     )

@@ -1,4 +1,6 @@
-"""A real PostgreSQL: the rows of the lake, only what changed, all or nothing, and what goes wrong."""
+"""A real PostgreSQL: the rows of the lake, only what changed, all or nothing, and what goes
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,15 @@ def query(database: str, question: str) -> list[tuple[Any, ...]]:
         return connection.execute(question.encode()).fetchall()
 
 
-def in_database(database: str, schema: str = "tachograph", prefix: str = "") -> dict[str, list[dict[str, Any]]]:
+def in_database(
+    database: str, schema: str = "tachograph", prefix: str = ""
+) -> dict[str, list[dict[str, Any]]]:
     """Rows of the tables, as dictionaries, in order of their keys."""
     with psycopg.connect(database, autocommit=True, row_factory=dict_row) as connection:
         return {
-            name: connection.execute(SQL("SELECT * FROM {}").format(Identifier(schema, prefix + name))).fetchall()
+            name: connection.execute(
+                SQL("SELECT * FROM {}").format(Identifier(schema, prefix + name))
+            ).fetchall()
             for name in ALL
         }
 
@@ -99,12 +105,15 @@ def types_of(database: str, table: str) -> dict[str, str]:
         query(
             database,
             "SELECT column_name, data_type FROM information_schema.columns "
-            f"WHERE table_schema = 'tachograph' AND table_name = '{table}' ORDER BY ordinal_position",
+            f"WHERE table_schema = 'tachograph' AND table_name = '{table}' ORDER BY "
+            "ordinal_position",
         )
     )
 
 
-def test_the_database_holds_the_rows_of_the_lake_with_types_keys_and_comments(database: str, exported: Lake) -> None:
+def test_the_database_holds_the_rows_of_the_lake_with_types_keys_and_comments(
+    database: str, exported: Lake
+) -> None:
     written = export(exported, "postgresql", "--to", database)
     assert [one["what"] for one in written] == list(ALL)
     assert counts(written)[0] == (4, 0, 0)
@@ -114,7 +123,11 @@ def test_the_database_holds_the_rows_of_the_lake_with_types_keys_and_comments(da
     types = types_of(database, "job_summaries")
     assert list(types) == list(JOB_SUMMARIES.schema)
     assert types["start"] == "timestamp with time zone"
-    assert (types["energy_j"], types["gpus"], types["pipes"]) == ("double precision", "bigint", "ARRAY")
+    assert (types["energy_j"], types["gpus"], types["pipes"]) == (
+        "double precision",
+        "bigint",
+        "ARRAY",
+    )
     keys = query(
         database,
         "SELECT conrelid::regclass::text, contype FROM pg_constraint "
@@ -131,13 +144,21 @@ def test_the_database_holds_the_rows_of_the_lake_with_types_keys_and_comments(da
             f"WHERE a.attrelid = 'tachograph.{table.name}'::regclass AND a.attnum > 0",
         )
         sentences = {column.name: column.sentence for column in COMPUTED[table.name].columns}
-        assert {name for name, text in comments if text.startswith(sentences[name])} == set(table.schema)
+        assert {name for name, text in comments if text.startswith(sentences[name])} == set(
+            table.schema
+        )
 
     # a slice and a whole GPU are two rows, and each is one
-    assert query(database, "SELECT node, mig FROM tachograph.job_gpus WHERE mig IS NOT NULL") == [("n3", 7)]
+    assert query(database, "SELECT node, mig FROM tachograph.job_gpus WHERE mig IS NOT NULL") == [
+        ("n3", 7)
+    ]
     with pytest.raises(psycopg.errors.UniqueViolation):
         query(
-            database, "INSERT INTO tachograph.job_gpus SELECT * FROM tachograph.job_gpus WHERE node = 'n1' RETURNING 1"
+            database,
+            (
+                "INSERT INTO tachograph.job_gpus SELECT * FROM tachograph.job_gpus WHERE node = "
+                "'n1' RETURNING 1"
+            ),
         )
 
 
@@ -154,7 +175,9 @@ def test_only_what_changed_is_sent(database: str, lake: Lake) -> None:
 
 def test_rows_that_no_longer_count_are_deleted(database: str, lake: Lake) -> None:
     export(lake, "postgresql", "--to", database)
-    gone = pl.DataFrame(in_lake(lake)["job_summaries"], schema=JOB_SUMMARIES.schema).filter(pl.col("job_id") == "1")
+    gone = pl.DataFrame(in_lake(lake)["job_summaries"], schema=JOB_SUMMARIES.schema).filter(
+        pl.col("job_id") == "1"
+    )
     drop_summaries(lake, gone, number=2**60)
     assert counts(export(lake, "postgresql", "--to", database))[0] == (0, 1, 3)
     assert_same(database, lake)
@@ -172,12 +195,21 @@ def test_names_are_chosen(database: str, lake: Lake, tmp_path: Path) -> None:
     refused = run(other, "postgresql", "--to", database, *place)
     one_line(refused, 2, "Ops data.gpu_* holds the jobs of another lake", "--table-prefix")
     assert_same(database, lake, schema="Ops data", prefix="gpu_")
-    export(other, "postgresql", "--to", database, "--schema", "Ops data", "--table-prefix", "other_")
+    export(
+        other, "postgresql", "--to", database, "--schema", "Ops data", "--table-prefix", "other_"
+    )
 
 
-def test_the_environment_names_the_database(database: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_database(
+    database: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(database)
-    for variable, name in (("PGHOST", "host"), ("PGPORT", "port"), ("PGUSER", "user"), ("PGDATABASE", "dbname")):
+    for variable, name in (
+        ("PGHOST", "host"),
+        ("PGPORT", "port"),
+        ("PGUSER", "user"),
+        ("PGDATABASE", "dbname"),
+    ):
         monkeypatch.setenv(variable, str(parts[name]))
     assert counts(export(lake, "postgresql"))[0] == (4, 0, 0)
 
@@ -186,9 +218,20 @@ def test_killed_in_the_middle_nothing_has_happened(database: str, lake: Lake) ->
     export(lake, "postgresql", "--to", database)
     before = in_database(database)
     add_job(lake, "9")
-    command = [sys.executable, "-m", "tachograph", "export", "postgresql", "--to", database, "--lake", lake.location]
+    command = [
+        sys.executable,
+        "-m",
+        "tachograph",
+        "export",
+        "postgresql",
+        "--to",
+        database,
+        "--lake",
+        lake.location,
+    ]
     with psycopg.connect(database) as holder:
-        holder.execute("LOCK TABLE tachograph.findings IN ACCESS EXCLUSIVE MODE")  # job_summaries come before
+        # Job_summaries come before.
+        holder.execute("LOCK TABLE tachograph.findings IN ACCESS EXCLUSIVE MODE")
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _wait_for_writer(database)
         process.send_signal(signal.SIGKILL)
@@ -211,8 +254,21 @@ def _wait_for_writer(database: str) -> None:
 
 
 def test_two_exports_at_once_are_as_one(database: str, lake: Lake) -> None:
-    command = [sys.executable, "-m", "tachograph", "export", "postgresql", "--to", database, "--lake", lake.location]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    command = [
+        sys.executable,
+        "-m",
+        "tachograph",
+        "export",
+        "postgresql",
+        "--to",
+        database,
+        "--lake",
+        lake.location,
+    ]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     outputs = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert_same(database, lake)
@@ -227,11 +283,16 @@ def test_what_goes_wrong_is_a_line(database: str, lake: Lake) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE ROLE reader LOGIN")
     reader = database.replace("//postgres@", "//reader@")
-    one_line(run(lake, "postgresql", "--to", reader), 7, "permission denied", "get CREATE and INSERT")
+    one_line(
+        run(lake, "postgresql", "--to", reader), 7, "permission denied", "get CREATE and INSERT"
+    )
 
 
 def test_without_psycopg_a_line_says_what_to_install(lake: Lake) -> None:
-    program = "import sys; sys.modules['psycopg'] = None; from tachograph.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = (
+        "import sys; sys.modules['psycopg'] = None; from tachograph.cli import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", program, "export", "postgresql", "--lake", lake.location]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     one_line(done, 2, "PostgreSQL needs psycopg", "tachograph[postgresql]")
@@ -249,9 +310,13 @@ def test_lists_and_text_come_back_from_a_real_server(database: str) -> None:
     )
     with psycopg.connect(database) as connection:
         connection.execute(
-            "CREATE TABLE made (place bigint, words text[], numbers bigint[], text text, real double precision)"
+            "CREATE TABLE made (place bigint, words text[], numbers bigint[], text text, real "
+            "double precision)"
         )
-        with connection.cursor() as cursor, cursor.copy("COPY made FROM STDIN (FORMAT csv)") as copy:
+        with (
+            connection.cursor() as cursor,
+            cursor.copy("COPY made FROM STDIN (FORMAT csv)") as copy,
+        ):
             copy.write(as_csv(frame))
         read = connection.execute("SELECT * FROM made ORDER BY place").fetchall()
     assert read == frame.with_columns(pl.col("real").fill_nan(None)).rows()
@@ -263,10 +328,13 @@ def test_a_database_of_an_earlier_version_is_brought_along(database: str, lake: 
     later = ("kind", "verdict", "begin", "end", "checks", "needs")
     with psycopg.connect(database) as connection:
         for column in later:
-            connection.execute(SQL("ALTER TABLE tachograph.findings DROP COLUMN {}").format(Identifier(column)))
+            connection.execute(
+                SQL("ALTER TABLE tachograph.findings DROP COLUMN {}").format(Identifier(column))
+            )
         connection.execute("CREATE VIEW problems AS SELECT job_id, code FROM tachograph.findings")
         connection.execute("ALTER TABLE tachograph.job_summaries DROP COLUMN gpu_util_mean")
-        connection.execute("ALTER TABLE tachograph.job_summaries ADD COLUMN ticket text")  # the site's own
+        # The site's own.
+        connection.execute("ALTER TABLE tachograph.job_summaries ADD COLUMN ticket text")
         connection.execute("UPDATE tachograph.job_summaries SET ticket = 'T-1'")
     for sent in ((4, 0, 0), (0, 0, 4)):
         assert counts(export(lake, "postgresql", "--to", database))[0] == sent
@@ -281,5 +349,9 @@ def test_a_database_of_an_earlier_version_is_brought_along(database: str, lake: 
     rows = len(in_lake(lake)["findings"])
     assert query(database, "SELECT count(*) FROM problems") == [(rows,)]
     assert query(
-        database, "SELECT DISTINCT verdict FROM tachograph.findings WHERE jsonb_typeof(checks) = 'array' ORDER BY 1"
+        database,
+        (
+            "SELECT DISTINCT verdict FROM tachograph.findings WHERE jsonb_typeof(checks) = 'array' "
+            "ORDER BY 1"
+        ),
     ) == [("no",), ("unknown",), ("yes",)]

@@ -1,4 +1,6 @@
-"""Exports for studies: no name of a user, the same pseudonym for the same user, the same numbers."""
+"""Exports for studies: no name of a user, the same pseudonym for the same user, the same
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,26 @@ TABLES = ("job_summaries", "job_gpus", "findings", "job_minutes")
 
 @pytest.fixture(scope="module")
 def lake(exported: Lake, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    lake = Lake.open(str(shutil.copytree(exported.location, tmp_path_factory.mktemp("exported") / "lake")))
-    rows = [job("7", START, END, cluster="c", user="eve", account="ada", name="ada's copy of eve_run", gpus=1)]
-    fill(lake, {"jobs": rows, "allocations": held("7", "n7", (0,), START, END, cluster="c")}, chunk="7")
+    lake = Lake.open(
+        str(shutil.copytree(exported.location, tmp_path_factory.mktemp("exported") / "lake"))
+    )
+    rows = [
+        job(
+            "7",
+            START,
+            END,
+            cluster="c",
+            user="eve",
+            account="ada",
+            name="ada's copy of eve_run",
+            gpus=1,
+        )
+    ]
+    fill(
+        lake,
+        {"jobs": rows, "allocations": held("7", "n7", (0,), START, END, cluster="c")},
+        chunk="7",
+    )
     summarized(lake)
     return lake
 
@@ -39,12 +58,21 @@ def exported(lake: Lake, folder: Path, key: PseudonymKey, *options: str) -> dict
     return {name: pl.read_parquet(folder / f"{name}.parquet") for name in TABLES}
 
 
-def test_a_user_has_one_pseudonym_and_is_nowhere_by_name(lake: Lake, tmp_path: Path, key: PseudonymKey) -> None:
+def test_a_user_has_one_pseudonym_and_is_nowhere_by_name(
+    lake: Lake, tmp_path: Path, key: PseudonymKey
+) -> None:
     frames = exported(lake, tmp_path / "out", key)
     users = frames["job_summaries"].select("job_id", "user").sort("job_id")["user"].to_list()
     assert users == [key.pseudonym("user", name) for name in ("ada", UGLY, "ada", "eve", "eve")]
     for name, frame in frames.items():
-        texts = str([row for column in frame.get_columns() if column.dtype == pl.String for row in column.unique()])
+        texts = str(
+            [
+                row
+                for column in frame.get_columns()
+                if column.dtype == pl.String
+                for row in column.unique()
+            ]
+        )
         assert not re.search(r"\b(ada|eve|bo)\b", texts), name
     row = frames["job_summaries"].filter(job_id="7").row(0, named=True)
     ada, eve = key.pseudonym("user", "ada"), key.pseudonym("user", "eve")
@@ -53,15 +81,31 @@ def test_a_user_has_one_pseudonym_and_is_nowhere_by_name(lake: Lake, tmp_path: P
 
 def test_numbers_are_those_of_the_lake(lake: Lake, tmp_path: Path, key: PseudonymKey) -> None:
     with_names = exported(lake, tmp_path / "some", key, "--pseudonyms-of", ",".join(KINDS))
-    export(lake, "parquet", "--to", tmp_path / "all", *[w for name in TABLES for w in ("--table", name)])
+    export(
+        lake,
+        "parquet",
+        "--to",
+        tmp_path / "all",
+        *[w for name in TABLES for w in ("--table", name)],
+    )
     for name, frame in with_names.items():
         plain = pl.read_parquet(tmp_path / "all" / f"{name}.parquet")
-        numbers = [column for column, dtype in plain.schema.items() if dtype.is_numeric() or dtype.is_temporal()]
+        numbers = [
+            column
+            for column, dtype in plain.schema.items()
+            if dtype.is_numeric() or dtype.is_temporal()
+        ]
         assert frame.height == plain.height
-        assert frame.select(numbers).sort(pl.all()).equals(plain.select(numbers).sort(pl.all()), null_equal=True)
+        assert (
+            frame.select(numbers)
+            .sort(pl.all())
+            .equals(plain.select(numbers).sort(pl.all()), null_equal=True)
+        )
 
 
-def test_jobs_accounts_and_nodes_where_wanted(lake: Lake, tmp_path: Path, key: PseudonymKey) -> None:
+def test_jobs_accounts_and_nodes_where_wanted(
+    lake: Lake, tmp_path: Path, key: PseudonymKey
+) -> None:
     frames = exported(lake, tmp_path / "out", key, "--pseudonyms-of", "job,account,node")
     jobs, gpus = frames["job_summaries"], frames["job_gpus"]
     assert set(jobs["account"]) == {key.pseudonym("account", name) for name in ("a", "b", "ada")}
@@ -85,7 +129,9 @@ def test_every_part_of_the_content_is_shown_so(lake: Lake, key: PseudonymKey) ->
 
 
 @pytest.mark.parametrize("target", ["csv", "jsonl", "openmetrics", "clustercockpit"])
-def test_every_target_of_files_takes_them(lake: Lake, tmp_path: Path, key: PseudonymKey, target: str) -> None:
+def test_every_target_of_files_takes_them(
+    lake: Lake, tmp_path: Path, key: PseudonymKey, target: str
+) -> None:
     place = tmp_path / ("out.prom" if target == "openmetrics" else "out")
     by = ("--by", "user", "--jobs", "9") if target == "openmetrics" else ()
     export(lake, target, "--to", place, "--pseudonyms", key.file, *by)

@@ -1,4 +1,6 @@
-"""Exporters beside DCGM's are read by their mappings: from pages, polled, and from saved answers of Prometheus."""
+"""Exporters beside DCGM's are read by their mappings: from pages, polled, and from saved answers
+of Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from tachograph.lake.delta import Lake
 from tachograph.sources.exporter_mapping import MAPPED_FACTS, MetricKey
 from tachograph.sources.exporters import exporter_mappings
 from tachograph.sources.exposition import labels_of, parse_page
-from tachograph.sources.metrics import NO_SITE_METRICS, SiteMetrics, metric_target, refuse_unknown_metrics, why_unread
+from tachograph.sources.metrics import (
+    NO_SITE_METRICS,
+    SiteMetrics,
+    metric_target,
+    refuse_unknown_metrics,
+    why_unread,
+)
 from tachograph.sources.series import SeriesMemory, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 
@@ -84,7 +92,9 @@ class Page:
         self.removed: Counter[str] = Counter()
         for reject in (reject for part in parts for reject in part.rejects):
             self.removed[reject.reason] += reject.count
-        self.examples = {reject.reason: reject.example or "" for part in parts for reject in part.rejects}
+        self.examples = {
+            reject.reason: reject.example or "" for part in parts for reject in part.rejects
+        }
 
     def samples(self, column: str) -> Mapping[int, object]:
         return {row["gpu"]: row[column] for row in self.rows["gpu_samples"]}
@@ -110,13 +120,19 @@ def test_every_mapping_names_columns_and_units_that_exist() -> None:
         assert all(why_unread(metric) for metric in exporter_mapping.unread)
 
 
-@pytest.mark.parametrize("indices", [INFO, f'nvidia_smi_index{{uuid="{ONE}"}} 1\nnvidia_smi_index{{uuid="{TWO}"}} 0\n'])
+@pytest.mark.parametrize(
+    "indices", [INFO, f'nvidia_smi_index{{uuid="{ONE}"}} 1\nnvidia_smi_index{{uuid="{TWO}"}} 0\n']
+)
 @pytest.mark.parametrize("first", [True, False])
 def test_nvidia_gpu_exporter_has_the_index_of_its_info_series(indices: str, first: bool) -> None:
     page = Page(indices + NVIDIA_SMI if first else NVIDIA_SMI + indices)
     assert page.samples("gpu_util") == {0: 0.97, 1: 0.42}
-    assert page.samples("power_w") == {0: 90.0, 1: 128.07}  # the average where there is nothing better
-    assert {(row["gpu"], row["uuid"]) for row in page.rows["devices"]} == {(1, f"GPU-{ONE}"), (0, f"GPU-{TWO}")}
+    # The average where there is nothing better.
+    assert page.samples("power_w") == {0: 90.0, 1: 128.07}
+    assert {(row["gpu"], row["uuid"]) for row in page.rows["devices"]} == {
+        (1, f"GPU-{ONE}"),
+        (0, f"GPU-{TWO}"),
+    }
     assert page.removed == {}
 
 
@@ -158,8 +174,17 @@ def test_omnistat_reports_dies_memory_by_capacity_and_the_job_of_the_node() -> N
 def test_amd_metrics_that_measure_something_else_are_counted_and_named() -> None:
     page = Page(DEVICE_METRICS)
     (row,) = page.rows["gpu_samples"]
-    found = {name: row[name] for name in ("gpu_util", "power_w", "energy_j", "tensor_active", "sm_clock_mhz")}
-    assert found == {"gpu_util": 37, "power_w": 130, "energy_j": 5e6, "tensor_active": 30, "sm_clock_mhz": 2100}
+    found = {
+        name: row[name]
+        for name in ("gpu_util", "power_w", "energy_j", "tensor_active", "sm_clock_mhz")
+    }
+    assert found == {
+        "gpu_util": 37,
+        "power_w": 130,
+        "energy_j": 5e6,
+        "tensor_active": 30,
+        "sm_clock_mhz": 2100,
+    }
     assert "sm_active" not in row
     assert page.removed == {"other_quantity": 1}
     assert page.examples["other_quantity"].startswith("gpu_prof_sm_active: ")
@@ -212,7 +237,9 @@ def answer(page: str) -> str:
 def test_a_page_a_poll_and_a_saved_answer_are_the_same_rows(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.prom").write_text(page, encoding="utf-8")
     (tmp_path / "answer.json").write_text(answer(page), encoding="utf-8")
-    with faulty(lambda request: Reply(page.encode(), headers={"Content-Type": "text/plain"})) as server:
+    with faulty(
+        lambda request: Reply(page.encode(), headers={"Content-Type": "text/plain"})
+    ) as server:
         ways = {
             "page": ["dcgm-exporter", "page.prom", "--node", "n1"],
             "poll": ["dcgm-exporter", "--url", server.url],
@@ -241,10 +268,16 @@ def test_a_saved_answer_has_the_names_of_the_only_entry(tmp_path: Path) -> None:
         'metrics = { card_busy = ["gpu_util", "percent"] }\nlabels = { gpu = ["slot"], job = ["batch"] }\n',
         encoding="utf-8",
     )
-    (tmp_path / "answer.json").write_text(answer('card_busy{slot="3",batch="77"} 50\n'), encoding="utf-8")
-    done = run_here(["ingest", "prometheus", "answer.json", "--lake", "lake"], tmp_path, {"HOME": str(tmp_path)})
+    (tmp_path / "answer.json").write_text(
+        answer('card_busy{slot="3",batch="77"} 50\n'), encoding="utf-8"
+    )
+    done = run_here(
+        ["ingest", "prometheus", "answer.json", "--lake", "lake"], tmp_path, {"HOME": str(tmp_path)}
+    )
     assert done.returncode == 0, done.stderr
-    assert rows_of(tmp_path / "lake", GPU_SAMPLES).select("node", "gpu", "gpu_util").rows() == [("n1", 3, 0.5)]
+    assert rows_of(tmp_path / "lake", GPU_SAMPLES).select("node", "gpu", "gpu_util").rows() == [
+        ("n1", 3, 0.5)
+    ]
     assert rows_of(tmp_path / "lake", ALLOCATIONS).get_column("job_id").to_list() == ["77"]
 
 
@@ -253,8 +286,12 @@ def test_devices_are_counted_as_devices_not_as_rows(tmp_path: Path) -> None:
         text = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="n1",modelName="{model}"}} {number}\n'
         (tmp_path / f"{number}.prom").write_text(text, encoding="utf-8")
     environment = {"HOME": str(tmp_path)}
-    done = run_here(["ingest", "dcgm-exporter", "0.prom", "1.prom", "--lake", "lake"], tmp_path, environment)
+    done = run_here(
+        ["ingest", "dcgm-exporter", "0.prom", "1.prom", "--lake", "lake"], tmp_path, environment
+    )
     assert "2 gpu_samples, 1 device committed" in done.stdout
     tables = run_here(["lake", "--json", "--lake", "lake"], tmp_path, environment)
-    (devices,) = [table for table in json.loads(tables.stdout)["tables"] if table["table"] == "devices"]
+    (devices,) = [
+        table for table in json.loads(tables.stdout)["tables"] if table["table"] == "devices"
+    ]
     assert devices["rows"] == 1

@@ -1,4 +1,6 @@
-"""Pages are read as prometheus-client reads them; what it cannot read is counted, and costs nothing else."""
+"""Pages are read as prometheus-client reads them; what it cannot read is counted, and costs
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ Read = tuple[str, dict[str, str], float, float | None]
 
 
 def ours(page: str) -> list[Read]:
-    return [(name, dict(labels_of(block)), value, stamp) for name, block, value, stamp in parse_page(page.encode())]
+    return [
+        (name, dict(labels_of(block)), value, stamp)
+        for name, block, value, stamp in parse_page(page.encode())
+    ]
 
 
 def reference(page: str) -> list[Read]:
@@ -46,7 +51,9 @@ def same(left: list[Read], right: list[Read]) -> bool:
     )
 
 
-names = st.sampled_from(["a", "DCGM_FI_DEV_GPU_UTIL", "_x", ":b:c9", "node_load1", "NaN", "a_total"])
+names = st.sampled_from(
+    ["a", "DCGM_FI_DEV_GPU_UTIL", "_x", ":b:c9", "node_load1", "NaN", "a_total"]
+)
 label_names = st.sampled_from(["gpu", "Hostname", "x", "y9", "modelName"])
 label_values = st.text(alphabet='}{"\\,\n =#\t_né名5', max_size=8)
 numbers = st.one_of(
@@ -74,7 +81,9 @@ def good_lines(draw: st.DrawFn) -> str:
 
 
 comments = st.sampled_from(["", "# HELP a help {} 5", "# TYPE a gauge", "#", "# any thing", "  "])
-pages = st.lists(st.one_of(good_lines(), comments), max_size=10).map(lambda lines: "".join(f"{n}\n" for n in lines))
+pages = st.lists(st.one_of(good_lines(), comments), max_size=10).map(
+    lambda lines: "".join(f"{n}\n" for n in lines)
+)
 
 
 @given(pages)
@@ -144,7 +153,17 @@ def test_bytes_that_are_no_text_cost_their_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['a{x="1} 5', 'a{x="1"}', "a", 'a{x="1",x="2"} 5', "a 1_000", "a{x=1} 5", "a five", "a{} 5 soon"]
+    "line",
+    [
+        'a{x="1} 5',
+        'a{x="1"}',
+        "a",
+        'a{x="1",x="2"} 5',
+        "a 1_000",
+        "a{x=1} 5",
+        "a five",
+        "a{} 5 soon",
+    ],
 )
 def test_lines_that_are_no_samples_are_counted(line: str) -> None:
     found = parse_page(f"{line}\nb 2\n".encode())
@@ -162,7 +181,10 @@ def test_what_is_no_page_is_given_up_soon() -> None:
 
 def test_times_of_a_page_are_milliseconds_and_of_openmetrics_seconds() -> None:
     assert parse_page(b"a 1 1700000000500\n").stamps == [1700000000.5]
-    assert parse_page(b"a 1 1700000000.5\nb 1 1700000001\n# EOF\n").stamps == [1700000000.5, 1700000001.0]
+    assert parse_page(b"a 1 1700000000.5\nb 1 1700000001\n# EOF\n").stamps == [
+        1700000000.5,
+        1700000001.0,
+    ]
     assert parse_page(b"a 1 1700000000\n# EOF").rejects == ()
 
 

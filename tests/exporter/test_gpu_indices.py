@@ -1,4 +1,6 @@
-"""GPUs of series that number them differently: the UUID decides, then the PCI address, then the index."""
+"""GPUs of series that number them differently: the UUID decides, then the PCI address, then the
+index.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,19 @@ def as_page(series: Sequence[Series]) -> bytes:
 def as_answer(series: Sequence[Series], t: Sequence[int] = (60_000, 120_000)) -> SeriesAnswer:
     return SeriesAnswer(
         [
-            SeriesRun(msgspec.json.encode({"__name__": metric, **labels}), np.array(t), np.full(len(t), float(value)))
+            SeriesRun(
+                msgspec.json.encode({"__name__": metric, **labels}),
+                np.array(t),
+                np.full(len(t), float(value)),
+            )
             for metric, labels, value in series
         ]
     )
 
 
-def of_pages(*pages: Sequence[Series], memory: SeriesMemory | None = None, t: datetime = T) -> dict[str, ChunkPart]:
+def of_pages(
+    *pages: Sequence[Series], memory: SeriesMemory | None = None, t: datetime = T
+) -> dict[str, ChunkPart]:
     rows = SeriesRows(memory or SeriesMemory())
     for number, page in enumerate(pages):
         rows.add_page(as_page(page), t=t + timedelta(milliseconds=number), node="n")
@@ -63,7 +71,10 @@ def of_pages(*pages: Sequence[Series], memory: SeriesMemory | None = None, t: da
 
 
 def of_answer(series: Sequence[Series], memory: SeriesMemory | None = None) -> dict[str, ChunkPart]:
-    return {part.table: part for part in series_parts(as_answer(series), memory or SeriesMemory(), overlaps=False)}
+    return {
+        part.table: part
+        for part in series_parts(as_answer(series), memory or SeriesMemory(), overlaps=False)
+    }
 
 
 def holders(parts: Mapping[str, ChunkPart]) -> set[tuple[Any, ...]]:
@@ -75,7 +86,11 @@ def devices(parts: Mapping[str, ChunkPart]) -> dict[int, str]:
 
 
 def reasons(parts: Mapping[str, ChunkPart]) -> dict[tuple[str, str], int]:
-    return {(part.table, reject.reason): reject.count for part in parts.values() for reject in part.rejects}
+    return {
+        (part.table, reject.reason): reject.count
+        for part in parts.values()
+        for reject in part.rejects
+    }
 
 
 def temperatures(parts: Mapping[str, ChunkPart]) -> dict[int, float]:
@@ -90,7 +105,9 @@ def assert_not_swapped(parts: Mapping[str, ChunkPart]) -> None:
     assert reasons(parts) == {("allocations", "index_contradicts_uuid"): 2}
 
 
-@pytest.mark.parametrize("pages", [(DCGM, SWAPPED), (SWAPPED, DCGM), (SWAPPED + DCGM,), (DCGM + SWAPPED,)])
+@pytest.mark.parametrize(
+    "pages", [(DCGM, SWAPPED), (SWAPPED, DCGM), (SWAPPED + DCGM,), (DCGM + SWAPPED,)]
+)
 def test_pages_of_one_round(pages: tuple[list[Series], ...]) -> None:
     assert_not_swapped(of_pages(*pages))
 
@@ -105,7 +122,9 @@ def saved(series: Sequence[Series], times: Sequence[int]) -> bytes:
         {"metric": {"__name__": metric} | labels, "values": [[t, str(value)] for t in times]}
         for metric, labels, value in series
     ]
-    return msgspec.json.encode({"status": "success", "data": {"resultType": "matrix", "result": result}})
+    return msgspec.json.encode(
+        {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    )
 
 
 def test_alone_minor_numbers_are_the_index() -> None:
@@ -116,7 +135,9 @@ def test_alone_minor_numbers_are_the_index() -> None:
 
 
 def test_another_exporter_ends_no_allocation() -> None:
-    """Scraped at other times, without a job: the job named by the first holds its GPU until that names it no more."""
+    """Scraped at other times, without a job: the job named by the first holds its GPU until that
+    names it no more.
+    """
     memory = SeriesMemory()
     for minute in range(3):
         parts = of_pages(DCGM, SWAPPED, memory=memory, t=T + timedelta(minutes=minute))
@@ -138,7 +159,8 @@ def phases() -> SeriesAnswer:
 def test_a_pci_address_decides_where_there_is_no_uuid() -> None:
     """Spelled with four or eight digits of the domain, in any case."""
     dcgm = [
-        (UTIL, {"gpu": str(gpu), "pci_bus_id": f"00000000:{bus}:00.0"}, 5.0) for gpu, bus in enumerate(("3A", "5A"))
+        (UTIL, {"gpu": str(gpu), "pci_bus_id": f"00000000:{bus}:00.0"}, 5.0)
+        for gpu, bus in enumerate(("3A", "5A"))
     ]
     jobs = [
         (JOB, {"minor_number": str(1 - gpu), "pci_bus_id": f"0000:{bus}:00.0"}, 7.0 + gpu)
@@ -150,7 +172,13 @@ def test_a_pci_address_decides_where_there_is_no_uuid() -> None:
 
 
 def test_a_uuid_comes_before_a_pci_address() -> None:
-    jobs = [(JOB, {"minor_number": "0", "uuid": "GPU-b", "pci_bus_id": "0000:3a:00.0", "Hostname": "n"}, 7.0)]
+    jobs = [
+        (
+            JOB,
+            {"minor_number": "0", "uuid": "GPU-b", "pci_bus_id": "0000:3a:00.0", "Hostname": "n"},
+            7.0,
+        )
+    ]
     dcgm = [
         (metric, {**labels, "pci_bus_id": f"00000000:{bus}:00.0"}, value)
         for (metric, labels, value), bus in zip(DCGM, ("3A", "5A"), strict=True)
@@ -160,7 +188,8 @@ def test_a_uuid_comes_before_a_pci_address() -> None:
 
 def test_series_with_a_uuid_alone() -> None:
     only = [
-        (UTIL.replace("GPU_UTIL", "POWER_USAGE"), {"UUID": name, "Hostname": "n"}, 300.0) for name in ("GPU-b", "GPU-x")
+        (UTIL.replace("GPU_UTIL", "POWER_USAGE"), {"UUID": name, "Hostname": "n"}, 300.0)
+        for name in ("GPU-b", "GPU-x")
     ]
     for parts in (of_pages(only, DCGM), of_answer([*only, *DCGM])):
         frame = parts["gpu_samples"].frame.drop_nulls("power_w")
@@ -168,15 +197,17 @@ def test_series_with_a_uuid_alone() -> None:
         assert {reason for _, reason in reasons(parts)} == {"no_gpu"}
 
 
-@pytest.mark.parametrize("make", [of_pages, lambda *pages: of_answer([one for page in pages for one in page])])
+@pytest.mark.parametrize(
+    "make", [of_pages, lambda *pages: of_answer([one for page in pages for one in page])]
+)
 def test_an_unknown_uuid_at_the_index_of_another(make: Any) -> None:
     """Its job is on the node, on which GPU is not recorded; its samples are of no known GPU."""
     jobs = [(JOB, {"minor_number": "0", "uuid": "GPU-x", "instance": "n:9445"}, 7.0), *SWAPPED[1:2]]
     jobs += [(DUTY, {"minor_number": "0", "uuid": "GPU-x", "instance": "n:9445"}, 66.0)]
     parts = make(jobs, DCGM)
-    assert parts["allocations"].frame.select("job_id", "node", "gpu", "mig", "provenance").rows() == [
-        ("7", "n", None, None, "node_list")
-    ]
+    assert parts["allocations"].frame.select(
+        "job_id", "node", "gpu", "mig", "provenance"
+    ).rows() == [("7", "n", None, None, "node_list")]
     assert devices(parts) == {0: "GPU-a", 1: "GPU-b"}
     assert 66.0 not in temperatures(parts).values()
     counted = reasons(parts)
@@ -202,15 +233,25 @@ def test_one_index_with_two_uuids_at_once() -> None:
     held = [(metric, {**labels, "hpc_job": "7"}, value) for metric, labels, value in DCGM[:1]]
     for parts in (of_pages(held, other), of_pages(other, held), of_answer([*held, *other])):
         assert holders(parts) == {("7", None)}
-        assert reasons(parts) == {("allocations", "ambiguous_gpu"): 1, ("gpu_samples", "ambiguous_gpu"): 1}
+        assert reasons(parts) == {
+            ("allocations", "ambiguous_gpu"): 1,
+            ("gpu_samples", "ambiguous_gpu"): 1,
+        }
         assert parts["devices"].frame.is_empty() if "devices" in parts else True
 
 
 def test_a_gpu_that_was_replaced_is_no_contradiction() -> None:
-    answer = as_answer([(UTIL, {"gpu": "0", "UUID": "GPU-a", "Hostname": "n"}, 10)], (60_000, 120_000))
-    answer.add(as_answer([(UTIL, {"gpu": "0", "UUID": "GPU-c", "Hostname": "n"}, 10)], (180_000, 240_000)))
+    answer = as_answer(
+        [(UTIL, {"gpu": "0", "UUID": "GPU-a", "Hostname": "n"}, 10)], (60_000, 120_000)
+    )
+    answer.add(
+        as_answer([(UTIL, {"gpu": "0", "UUID": "GPU-c", "Hostname": "n"}, 10)], (180_000, 240_000))
+    )
     for runs in (answer.runs, answer.runs[::-1]):
-        parts = {part.table: part for part in series_parts(SeriesAnswer(runs), SeriesMemory(), overlaps=False)}
+        parts = {
+            part.table: part
+            for part in series_parts(SeriesAnswer(runs), SeriesMemory(), overlaps=False)
+        }
         assert reasons(parts) == {}
         assert devices(parts) == {0: "GPU-c"}
 
@@ -223,15 +264,26 @@ def test_the_labels_of_a_site_decide() -> None:
     assert devices(parts) == {4: "GPU-a", 1: "GPU-b"}
 
 
-def test_each_job_gets_the_numbers_of_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_job_gets_the_numbers_of_its_own_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     start, end = T, T + timedelta(hours=1)
     times = range(int(start.timestamp()), int(end.timestamp()), 30)
     (tmp_path / "answer.json").write_bytes(saved(SWAPPED + DCGM, times))
     jobs = [job(name, start, end, gpus=1) for name in ("7", "8")]
-    fill(Lake.create("lake"), {"jobs": jobs, "allocations": [*held("7", "n"), *held("8", "n")]}, chunk="accounting")
+    fill(
+        Lake.create("lake"),
+        {"jobs": jobs, "allocations": [*held("7", "n"), *held("8", "n")]},
+        chunk="accounting",
+    )
     assert main(["ingest", "prometheus", "answer.json", "--lake", "lake"]) == 0
     assert main(["analyze", "--lake", "lake"]) == 0
     found = {row["job_id"]: row for row in read_summaries(Lake.open("lake")).iter_rows(named=True)}
-    assert {name: row["attribution"] for name, row in found.items()} == {"7": "explicit", "8": "explicit"}
-    assert {name: row["gpu_util_mean"] for name, row in found.items()} == pytest.approx({"7": 0.9, "8": 0.1})
+    assert {name: row["attribution"] for name, row in found.items()} == {
+        "7": "explicit",
+        "8": "explicit",
+    }
+    assert {name: row["gpu_util_mean"] for name, row in found.items()} == pytest.approx(
+        {"7": 0.9, "8": 0.1}
+    )

@@ -1,4 +1,6 @@
-"""Files, commands and polls that number the GPUs of a node differently: one index per UUID in the lake."""
+"""Files, commands and polls that number the GPUs of a node differently: one index per UUID in
+the lake.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.chdir(tmp_path)
     made = Lake.create("lake")
     jobs = [job(name, T, T + timedelta(minutes=10), gpus=1) for name in ("7", "8")]
-    fill(made, {"jobs": jobs, "allocations": [*held("7", "n"), *held("8", "n")]}, chunk="accounting")
+    fill(
+        made, {"jobs": jobs, "allocations": [*held("7", "n"), *held("8", "n")]}, chunk="accounting"
+    )
     return made
 
 
@@ -86,10 +90,18 @@ def test_pages_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path
         for minute in range(0, 8, 4):
             command(tmp_path, kind, minute)
     found = analyzed()
-    assert {name: row["attribution"] for name, row in found.items()} == {"7": "explicit", "8": "explicit"}
-    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
+    assert {name: row["attribution"] for name, row in found.items()} == {
+        "7": "explicit",
+        "8": "explicit",
+    }
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
+        "7": 0.9,
+        "8": 0.1,
+    }
     assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
-    devices = read_latest(lake, DEVICES).sort("uuid").select("uuid", "nvml_index", "minor_number").rows()
+    devices = (
+        read_latest(lake, DEVICES).sort("uuid").select("uuid", "nvml_index", "minor_number").rows()
+    )
     assert devices == [("GPU-a", 0, 1), ("GPU-b", 1, 0)]
     counted = read_latest(lake, REJECTS)
     assert set(counted["reason"]) == {"index_contradicts_uuid"}
@@ -98,14 +110,24 @@ def test_pages_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path
 
 def assert_own_numbers() -> None:
     found = analyzed()
-    assert {name: row["attribution"] for name, row in found.items()} == {"7": "explicit", "8": "explicit"}
-    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
+    assert {name: row["attribution"] for name, row in found.items()} == {
+        "7": "explicit",
+        "8": "explicit",
+    }
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
+        "7": 0.9,
+        "8": 0.1,
+    }
     assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
 
 
 @pytest.mark.parametrize(("late", "one_process"), [("dcgm", True), ("jobstats", False)])
-def test_polls_of_which_one_exporter_answers_late(late: str, one_process: bool, lake: Lake, tmp_path: Path) -> None:
-    """The index of a GPU changes while a job is on it: the job holds it once, from its first poll to its last."""
+def test_polls_of_which_one_exporter_answers_late(
+    late: str, one_process: bool, lake: Lake, tmp_path: Path
+) -> None:
+    """The index of a GPU changes while a job is on it: the job holds it once, from its first
+    poll to its last.
+    """
     memory = {kind: SeriesMemory() for kind in ("dcgm", "jobstats")}
     if one_process:
         memory["dcgm"] = memory["jobstats"]
@@ -119,7 +141,9 @@ def test_polls_of_which_one_exporter_answers_late(late: str, one_process: bool, 
                     file = tmp_path / page(tmp_path, "page.prom", series[kind](minute))
                     rows.add_page(file.read_bytes(), t=t, node="n")
             if rows.known:
-                chunk = Chunk(str(kinds), "dcgm-exporter", "n", rows.parts(), rows.known, watermark=t)
+                chunk = Chunk(
+                    str(kinds), "dcgm-exporter", "n", rows.parts(), rows.known, watermark=t
+                )
                 ingest(lake, [chunk], now=t)
     assert_own_numbers()
     rows_held = read_latest(lake, ALLOCATIONS).filter(pl.col("provenance") == "explicit")
@@ -150,7 +174,9 @@ def test_no_two_gpus_have_one_index(first: tuple[int, ...], second: tuple[int, .
     assert sorted(row["uuid"] for row in known) == ["GPU-0", "GPU-1", "GPU-2"]
 
 
-SCHEMA = {name: DEVICES.schema[name] for name in ("node", "gpu", "uuid", "nvml_index", "minor_number")}
+SCHEMA = {
+    name: DEVICES.schema[name] for name in ("node", "gpu", "uuid", "nvml_index", "minor_number")
+}
 
 
 def devices_of(*rows: tuple[Any, ...]) -> pl.DataFrame:
@@ -168,10 +194,16 @@ def test_a_pci_address_where_no_uuid_is_known() -> None:
 def test_rows_of_indices_alone_count_as_nvml_does(lake: Lake, tmp_path: Path) -> None:
     command(tmp_path, "jobstats", 0)
     command(tmp_path, "dcgm", 0)
-    rows = [{"t": T + timedelta(minutes=2), "node": "n", "gpu": gpu, "power_w": 100.0 + gpu} for gpu in (0, 1)]
+    rows = [
+        {"t": T + timedelta(minutes=2), "node": "n", "gpu": gpu, "power_w": 100.0 + gpu}
+        for gpu in (0, 1)
+    ]
     fill(lake, {"gpu_samples": rows}, chunk="indices")
     found = analyzed()
-    assert {name: row["power_w_sampled_mean"] for name, row in found.items()} == {"7": 101.0, "8": 100.0}
+    assert {name: row["power_w_sampled_mean"] for name, row in found.items()} == {
+        "7": 101.0,
+        "8": 100.0,
+    }
 
 
 SCONTROL = """JobId={job} JobName=x
@@ -182,22 +214,57 @@ SCONTROL = """JobId={job} JobName=x
 
 
 @pytest.mark.parametrize(
-    "order", [("scontrol", "dcgm", "minors"), ("minors", "dcgm", "scontrol"), ("dcgm", "minors", "scontrol")]
+    "order",
+    [
+        ("scontrol", "dcgm", "minors"),
+        ("minors", "dcgm", "scontrol"),
+        ("dcgm", "minors", "scontrol"),
+    ],
 )
-def test_indices_of_the_controller_are_minor_numbers(order: tuple[str, ...], lake: Lake, tmp_path: Path) -> None:
+def test_indices_of_the_controller_are_minor_numbers(
+    order: tuple[str, ...], lake: Lake, tmp_path: Path
+) -> None:
     for kind in order:
         for minute in range(0, 8, 4):
             if kind == "dcgm":
                 command(tmp_path, kind, minute)
         if kind == "minors":
-            page(tmp_path, "minors.prom", [one for one in jobstats(0) if one[0] != "nvidia_gpu_jobId"])
-            assert main(["ingest", "dcgm-exporter", "minors.prom", "--time", T.isoformat(), "--lake", "lake"]) == 0
+            page(
+                tmp_path,
+                "minors.prom",
+                [one for one in jobstats(0) if one[0] != "nvidia_gpu_jobId"],
+            )
+            assert (
+                main(
+                    [
+                        "ingest",
+                        "dcgm-exporter",
+                        "minors.prom",
+                        "--time",
+                        T.isoformat(),
+                        "--lake",
+                        "lake",
+                    ]
+                )
+                == 0
+            )
         if kind == "scontrol":
-            (tmp_path / "scontrol.txt").write_text(SCONTROL.format(job=7, number=0) + SCONTROL.format(job=8, number=1))
-            assert main(["ingest", "allocation-map", "scontrol.txt", "--trusted", "--lake", "lake"]) == 0
+            (tmp_path / "scontrol.txt").write_text(
+                SCONTROL.format(job=7, number=0) + SCONTROL.format(job=8, number=1)
+            )
+            assert (
+                main(["ingest", "allocation-map", "scontrol.txt", "--trusted", "--lake", "lake"])
+                == 0
+            )
     found = analyzed()
-    assert {name: row["attribution"] for name, row in found.items()} == {"7": "live_index", "8": "live_index"}
-    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
+    assert {name: row["attribution"] for name, row in found.items()} == {
+        "7": "live_index",
+        "8": "live_index",
+    }
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
+        "7": 0.9,
+        "8": 0.1,
+    }
 
 
 def test_a_replaced_gpu_keeps_its_place() -> None:

@@ -1,4 +1,6 @@
-"""Exporters that answer without end, pack much into little, or speak for nodes that they are not on."""
+"""Exporters that answer without end, pack much into little, or speak for nodes that they are not
+on.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def poll(feed: ScrapeFeed) -> Chunk:
 
 
 def nodes(chunk: Chunk) -> list[str]:
-    return sorted({node for part in chunk.parts if part.table == "gpu_samples" for node in part.frame["node"]})
+    return sorted(
+        {node for part in chunk.parts if part.table == "gpu_samples" for node in part.frame["node"]}
+    )
 
 
 def rejects(chunk: Chunk) -> dict[str, tuple[int, str | None]]:
@@ -73,7 +77,9 @@ def endless() -> Iterator[tuple[str, list[int]]]:
         taken.append(0)
         with connection:
             connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n")
+            connection.sendall(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+            )
             while not ended.is_set():
                 try:
                     taken[place] += connection.send(piece)
@@ -120,9 +126,13 @@ def test_labels_that_are_made_up_are_not_remembered_without_end() -> None:
     tracemalloc.start()
     try:
         for page in range(20):
-            labels = [f'gpu="0",Hostname="n1",x="{page}-{number}-{"y" * 4000}"' for number in range(25)]
+            labels = [
+                f'gpu="0",Hostname="n1",x="{page}-{number}-{"y" * 4000}"' for number in range(25)
+            ]
             rows = SeriesRows(SeriesMemory(vocabulary))
-            rows.add_page("".join(f"{UTIL}{{{block}}} 5\n" for block in labels).encode(), t=NOW, node="n1")
+            rows.add_page(
+                "".join(f"{UTIL}{{{block}}} 5\n" for block in labels).encode(), t=NOW, node="n1"
+            )
             assert rows.known == 25
         left = tracemalloc.get_traced_memory()[0]
     finally:
@@ -181,7 +191,10 @@ def test_the_limit_holds_for_what_is_unpacked() -> None:
         feeding(packed.url, small.url, other.url, cut.url, answer_mib=8) as feed,
     ):
         assert nodes(poll(feed)) == ["n1"]
-        why = {int(label.rpartition(":")[2]): reason for label, reason in feed.outcome.unreachable.items()}
+        why = {
+            int(label.rpartition(":")[2]): reason
+            for label, reason in feed.outcome.unreachable.items()
+        }
     damaged = "the answer is damaged: it does not unpack"
     assert why == {packed.port: "answers more than 8 MiB", other.port: damaged, cut.port: damaged}
 
@@ -213,7 +226,9 @@ def test_an_exporter_speaks_for_its_own_node_only() -> None:
         assert (label, feed.outcome.other_nodes[label]) == (server.url("n2").split("/")[2], "n1")
         assert nodes(chunk) == ["n1"]
         assert rejects(chunk)["other_node"] == (1, f"{label} names n1")
-        assert not any("666" in part.frame.to_dict(as_series=False).get("job_id", []) for part in chunk.parts)
+        assert not any(
+            "666" in part.frame.to_dict(as_series=False).get("job_id", []) for part in chunk.parts
+        )
         server.gpu("n2", 0).labels.pop("Hostname")
         assert nodes(poll(feed)) == ["n1", "n2"]
         assert feed.outcome.other_nodes == {}
@@ -245,10 +260,14 @@ def test_one_exporter_for_many_nodes_is_a_setting() -> None:
 
 
 def test_another_content_type_is_read_where_it_is_a_page_and_named_where_not() -> None:
-    html = Reply(b"<html>please log in</html>", headers={"Content-Type": "text/html; charset=utf-8"})
+    html = Reply(
+        b"<html>please log in</html>", headers={"Content-Type": "text/html; charset=utf-8"}
+    )
     with (
         faulty(lambda request: html) as login,
-        faulty(lambda request: Reply(LINE, headers={"Content-Type": "application/octet-stream"})) as odd,
+        faulty(
+            lambda request: Reply(LINE, headers={"Content-Type": "application/octet-stream"})
+        ) as odd,
         feeding(login.url, odd.url) as feed,
     ):
         assert nodes(poll(feed)) == ["n1"]
@@ -259,7 +278,9 @@ def test_another_content_type_is_read_where_it_is_a_page_and_named_where_not() -
 
 @pytest.fixture
 def certified(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """(address of an exporter that wants a certificate, folder of ca.pem, cert.pem, key.pem, both.pem)."""
+    """(address of an exporter that wants a certificate, folder of ca.pem, cert.pem, key.pem,
+    both.pem).
+    """
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     ours = authority.issue_cert("collector.example.org")
@@ -274,8 +295,12 @@ def certified(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         yield server.url, tmp_path
 
 
-@pytest.mark.parametrize("files", [{"cert_file": "cert.pem", "key_file": "key.pem"}, {"cert_file": "both.pem"}])
-def test_an_exporter_may_want_our_certificate(certified: tuple[str, Path], files: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "files", [{"cert_file": "cert.pem", "key_file": "key.pem"}, {"cert_file": "both.pem"}]
+)
+def test_an_exporter_may_want_our_certificate(
+    certified: tuple[str, Path], files: dict[str, str]
+) -> None:
     url, folder = certified
     given = {key: str(folder / name) for key, name in {"ca_file": "ca.pem", **files}.items()}
     with feeding(url, **given) as feed:
@@ -284,7 +309,10 @@ def test_an_exporter_may_want_our_certificate(certified: tuple[str, Path], files
 
 def test_without_a_certificate_or_trust_nothing_is_read(certified: tuple[str, Path]) -> None:
     url, folder = certified
-    with feeding(url, ca_file=str(folder / "ca.pem")) as feed, pytest.raises(InputError, match=r"TLS|broke off"):
+    with (
+        feeding(url, ca_file=str(folder / "ca.pem")) as feed,
+        pytest.raises(InputError, match=r"TLS|broke off"),
+    ):
         poll(feed)
     with (
         feeding(url, cert_file=str(folder / "both.pem")) as feed,
@@ -309,7 +337,14 @@ def test_a_certificate_that_cannot_be_used_names_the_keys(
     url, folder = certified
     key_of = load_pem_private_key((folder / "key.pem").read_bytes(), None)
     locked = BestAvailableEncryption(b"secret")
-    (folder / "locked.pem").write_bytes(key_of.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
-    given = {name: str(folder / file) for name, file in (("cert_file", cert), ("key_file", key)) if file}
-    with pytest.raises(ConfigError, match=said), feeding(url, ca_file=str(folder / "ca.pem"), **given):
+    (folder / "locked.pem").write_bytes(
+        key_of.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked)
+    )
+    given = {
+        name: str(folder / file) for name, file in (("cert_file", cert), ("key_file", key)) if file
+    }
+    with (
+        pytest.raises(ConfigError, match=said),
+        feeding(url, ca_file=str(folder / "ca.pem"), **given),
+    ):
         pass

@@ -1,4 +1,6 @@
-"""From pages to summaries: jobs that share a node are told apart; an XID from before a job is not its."""
+"""From pages to summaries: jobs that share a node are told apart; an XID from before a job is
+not its.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,15 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
     while t < END + timedelta(minutes=5):
         gathering.add_page(page("n1", node_at(t), t.timestamp()).encode(), t=t, node=None)
         t += timedelta(minutes=1)
-    ingest(lake, [Chunk("pages", "dcgm-exporter", "made", gathering.parts(), gathering.known)], now=t)
+    ingest(
+        lake, [Chunk("pages", "dcgm-exporter", "made", gathering.parts(), gathering.known)], now=t
+    )
     jobs = [job("1", START, END, gpus=2), job("2", START, END, gpus=1)]
-    fill(lake, {"jobs": jobs, "allocations": [*held("1", "n1"), *held("2", "n1")]}, chunk="accounting")
+    fill(
+        lake,
+        {"jobs": jobs, "allocations": [*held("1", "n1"), *held("2", "n1")]},
+        chunk="accounting",
+    )
     return summarized(lake)[1]
 
 
@@ -74,9 +82,14 @@ def test_an_xid_from_before_the_job_is_not_its(summaries: dict[str, dict[str, An
 
 def test_a_requeued_job_holds_in_each_run_what_it_held_then(tmp_path: Path) -> None:
     """Job 7 has GPU 0, then, requeued, GPU 1, which was job 8's: neither takes from the other."""
-    lake, looked = Lake.create(str(tmp_path / "lake")), {5: "78", 25: "78", 45: "00", 65: "07", 85: "07", 95: "00"}
+    lake, looked = (
+        Lake.create(str(tmp_path / "lake")),
+        {5: "78", 25: "78", 45: "00", 65: "07", 85: "07", 95: "00"},
+    )
     with exporter({"n1": {gpu: {UTIL: 50} for gpu in range(2)}}) as server:
-        feed = ScrapeFeed(ExporterSettings(source=DCGM_EXPORTER, urls=tuple(server.urls)), cluster=None)
+        feed = ScrapeFeed(
+            ExporterSettings(source=DCGM_EXPORTER, urls=tuple(server.urls)), cluster=None
+        )
         for minute, holders in looked.items():
             for gpu, holder in enumerate(holders):
                 server.hold("n1", gpu, holder)

@@ -31,7 +31,8 @@ def placed(labels: dict[str, str], names: LabelNames | None = None) -> SeriesLoc
         ({"node": "n1"}, "n1"),
         ({"instance": "n1.example.org:9400"}, "n1"),
         ({"instance": "10.0.0.7:9400", "node": "n1"}, "n1"),
-        ({"hostname": "10.0.0.7", "instance": "n1:9400"}, "n1"),  # an address only where there is nothing better
+        # An address only where there is nothing better.
+        ({"hostname": "10.0.0.7", "instance": "n1:9400"}, "n1"),
         ({"instance": "10.0.0.7:9400"}, "10.0.0.7"),
         ({"instance": "[fe80::1]:9400"}, "fe80::1"),
         ({"instance": "https://n1.example.org:9400/metrics"}, "n1"),
@@ -67,9 +68,18 @@ def test_the_gpu_and_its_slice(labels: dict[str, str], gpu: int | None, mig: int
 @pytest.mark.parametrize("model", ["modelName", "model_name", "name"])
 @pytest.mark.parametrize("uuid", ["UUID", "uuid", "gpu_uuid"])
 def test_the_device(model: str, uuid: str) -> None:
-    labels = {"gpu": "0", uuid: "GPU-a", model: "NVIDIA H100 80GB HBM3", "pci_bus_id": "00000000:53:00.0"}
+    labels = {
+        "gpu": "0",
+        uuid: "GPU-a",
+        model: "NVIDIA H100 80GB HBM3",
+        "pci_bus_id": "00000000:53:00.0",
+    }
     found = placed(labels)
-    assert (found.uuid, found.model, found.pci) == ("GPU-a", "NVIDIA H100 80GB HBM3", "00000000:53:00.0")
+    assert (found.uuid, found.model, found.pci) == (
+        "GPU-a",
+        "NVIDIA H100 80GB HBM3",
+        "00000000:53:00.0",
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,11 +123,25 @@ def test_labels_that_name_no_place_say_why(labels: dict[str, str], reason: str) 
 
 def test_labels_of_a_site_come_first() -> None:
     names = LabelNames(
-        node=("xname",), gpu=("card",), mig=("slice",), uuid=("id",), job=("slurm_job",), model=("type",)
+        node=("xname",),
+        gpu=("card",),
+        mig=("slice",),
+        uuid=("id",),
+        job=("slurm_job",),
+        model=("type",),
     )
-    labels = {"xname": "x1000c0s0", "card": "2", "slice": "4", "id": "GPU-b", "slurm_job": "8", "type": "A100"}
+    labels = {
+        "xname": "x1000c0s0",
+        "card": "2",
+        "slice": "4",
+        "id": "GPU-b",
+        "slurm_job": "8",
+        "type": "A100",
+    }
     shadowed = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a", "hpc_job": "1"}
     assert placed({**shadowed, **labels}, names) == SeriesLocation(
         "x1000c0s0", 2, 4, "GPU-b", None, "A100", "8", OWN_INDEX
     )
-    assert placed(shadowed, names) == SeriesLocation("n1", 0, None, "GPU-a", None, None, "1", DCGM_INDEX)
+    assert placed(shadowed, names) == SeriesLocation(
+        "n1", 0, None, "GPU-a", None, None, "1", DCGM_INDEX
+    )

@@ -43,7 +43,11 @@ def test_every_node_exporter_series_of_the_catalogue_is_known() -> None:
         for metric, labels in counter.node_exporter:
             found = metric_target(metric, {**labels, "cpu": "7", "device": "eth0"})
             assert found is not None
-            assert (found.table, found.column, found.unit) == ("node_samples", counter.name, counter.node_exporter_unit)
+            assert (found.table, found.column, found.unit) == (
+                "node_samples",
+                counter.name,
+                counter.node_exporter_unit,
+            )
 
 
 def test_the_loopback_interface_is_left_out() -> None:
@@ -66,7 +70,11 @@ def test_what_is_no_counter_has_no_target(metric: str, labels: dict[str, str]) -
 
 def test_names_of_a_site_come_first() -> None:
     own = {"DCGM_FI_DEV_GPU_UTIL": ("gpu_util", "fraction"), "rack_power": ("node_power_w", "kW")}
-    assert metric_target("DCGM_FI_DEV_GPU_UTIL", {}, own=own) == MetricTarget("gpu_samples", "gpu_util", "fraction")
-    assert metric_target("rack_power", {}, own=own) == MetricTarget("node_samples", "node_power_w", "kW")
+    assert metric_target("DCGM_FI_DEV_GPU_UTIL", {}, own=own) == MetricTarget(
+        "gpu_samples", "gpu_util", "fraction"
+    )
+    assert metric_target("rack_power", {}, own=own) == MetricTarget(
+        "node_samples", "node_power_w", "kW"
+    )
     assert "rack_power" in metric_names(own=own)
     assert "rack_power" not in metric_names()

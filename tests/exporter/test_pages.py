@@ -23,7 +23,9 @@ UTIL = "DCGM_FI_DEV_GPU_UTIL"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
 
 
-def gather(page: str, *, node: str | None = "n1", vocabulary: SeriesVocabulary | None = None) -> dict[str, ChunkPart]:
+def gather(
+    page: str, *, node: str | None = "n1", vocabulary: SeriesVocabulary | None = None
+) -> dict[str, ChunkPart]:
     """{table: its only part}"""
     gathering = SeriesRows(SeriesMemory(vocabulary or SeriesVocabulary()))
     gathering.add_page(page.encode(), t=T, node=node)
@@ -35,16 +37,24 @@ def gather(page: str, *, node: str | None = "n1", vocabulary: SeriesVocabulary |
 def rows(part: ChunkPart) -> list[dict[str, Any]]:
     """Rows as they land, without what is null."""
     conformed = conform(part.frame, TABLES[part.table], now=T, units=part.units).frame
-    return [{name: value for name, value in row.items() if value is not None} for row in conformed.to_dicts()]
+    return [
+        {name: value for name, value in row.items() if value is not None}
+        for row in conformed.to_dicts()
+    ]
 
 
 def reasons(parts: dict[str, ChunkPart]) -> dict[tuple[str, str], int]:
-    return {(part.table, reject.reason): reject.count for part in parts.values() for reject in part.rejects}
+    return {
+        (part.table, reject.reason): reject.count
+        for part in parts.values()
+        for reject in part.rejects
+    }
 
 
 def test_a_gpu_with_several_jobs_is_one_sample_and_held_by_each() -> None:
     page = (
-        "".join(f'{UTIL}{{gpu="0",hpc_job="{job}"}} 50\n' for job in ("7", "8")) + f'{UTIL}{{gpu="1",hpc_job="0"}} 9\n'
+        "".join(f'{UTIL}{{gpu="0",hpc_job="{job}"}} 50\n' for job in ("7", "8"))
+        + f'{UTIL}{{gpu="1",hpc_job="0"}} 9\n'
     )
     parts = gather(page)
     assert [row["gpu_util"] for row in rows(parts["gpu_samples"])] == [0.5, pytest.approx(0.09)]
@@ -88,7 +98,8 @@ def test_the_exporter_of_jobstats_is_read_with_its_jobs() -> None:
         f"nvidia_gpu_duty_cycle{{{labels}}} 40\nnvidia_gpu_sm_util_percent{{{labels}}} 0.3\n"
         f"nvidia_gpu_memory_used_bytes{{{labels}}} 1.073741824e+09\n"
         f"nvidia_gpu_memory_total_bytes{{{labels}}} 8.589934592e+10\n"
-        f"nvidia_gpu_power_usage_milliwatts{{{labels}}} 250500\nnvidia_gpu_jobId{{{labels}}} 4.5916256e+07\n"
+        f"nvidia_gpu_power_usage_milliwatts{{{labels}}} 250500\nnvidia_gpu_jobId{{{labels}}} "
+        "4.5916256e+07\n"
         'nvidia_gpu_jobId{minor_number="0"} 0\n'
     )
     parts = gather(page)
@@ -121,7 +132,10 @@ def test_host_counters_are_added_up_per_node() -> None:
 def test_times_behind_values_come_before_the_time_of_the_scrape() -> None:
     page = f'{UTIL}{{gpu="0"}} 5 1772366400500\n{UTIL}{{gpu="1"}} 6\n{UTIL}{{gpu="2"}} 6 99999999999999999\n'
     parts = gather(page)
-    assert {row["gpu"]: row["t"] for row in rows(parts["gpu_samples"])} == {0: T.replace(microsecond=500_000), 1: T}
+    assert {row["gpu"]: row["t"] for row in rows(parts["gpu_samples"])} == {
+        0: T.replace(microsecond=500_000),
+        1: T,
+    }
     assert reasons(parts) == {("gpu_samples", "bad_timestamp"): 1}
 
 
@@ -137,7 +151,9 @@ def test_what_names_no_gpu_and_no_node_is_counted() -> None:
     assert parts["gpu_samples"].frame.is_empty()
 
 
-metrics = st.sampled_from([UTIL, POWER, "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_SM_ACTIVE", "node_load1", "other"])
+metrics = st.sampled_from(
+    [UTIL, POWER, "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_SM_ACTIVE", "node_load1", "other"]
+)
 series = st.tuples(
     metrics,
     st.sampled_from(["n1", "n2.example.org", ""]),
@@ -149,10 +165,13 @@ series = st.tuples(
 
 
 @given(st.lists(series, max_size=30))
-def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, str, str, int]]) -> None:
+def test_rows_are_what_a_plain_reading_finds(
+    lines: list[tuple[str, str, str, str, str, int]],
+) -> None:
     """Against prometheus-client and a dictionary, in whatever order the lines come.
 
-    Left out: one index with other values for each of several jobs, which is an index within the job.
+    Left out: one index with other values for each of several jobs, which is an index within the
+    job.
     """
     seen: dict[tuple[str, ...], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     held: dict[tuple[str, ...], set[str]] = defaultdict(set)
@@ -163,9 +182,8 @@ def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, st
     assume(all(len(values) == 1 for unit in several for values in seen[unit].values()))
     page = ""
     for metric, host, gpu, mig, job, value in lines:
-        page += (
-            f'{metric}{{Hostname="{host}",gpu="{gpu}",GPU_I_ID="{mig}",hpc_job="{job}",modelName="a, b}} c"}} {value}\n'
-        )
+        labels = f'Hostname="{host}",gpu="{gpu}",GPU_I_ID="{mig}",hpc_job="{job}"'
+        page += f'{metric}{{{labels},modelName="a, b}} c"}} {value}\n'
     expected: dict[tuple[str, int, int | None], dict[str, float]] = defaultdict(dict)
     jobs: set[tuple[str, str, int, int | None]] = set()
     columns = {
@@ -181,7 +199,11 @@ def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, st
             if not known or not labels["gpu"]:
                 continue
             node = (labels["Hostname"] or "here").partition(".")[0]
-            unit = (node, int(labels["gpu"]), int(labels["GPU_I_ID"]) if labels["GPU_I_ID"] else None)
+            unit = (
+                node,
+                int(labels["gpu"]),
+                int(labels["GPU_I_ID"]) if labels["GPU_I_ID"] else None,
+            )
             if labels["hpc_job"] not in ("", "0"):
                 jobs.add((labels["hpc_job"], *unit))
             if sample.name in columns:
@@ -191,7 +213,9 @@ def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, st
     parts = {part.table: part.frame for part in gathering.parts()}
     found = {
         (row["node"], row["gpu"], row["mig"]): {
-            name: value for name, value in row.items() if value is not None and name not in ("t", "node", "gpu", "mig")
+            name: value
+            for name, value in row.items()
+            if value is not None and name not in ("t", "node", "gpu", "mig")
         }
         for row in parts.get("gpu_samples", pl.DataFrame()).to_dicts()
     }

@@ -1,4 +1,6 @@
-"""A value that is read again is no new sample; a new reading of the GPU is one, even with the same values."""
+"""A value that is read again is no new sample; a new reading of the GPU is one, even with the
+same values.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,32 @@ NAN = float("nan")
 
 
 def fresh(
-    rereads: SeriesRereads, after_s: float, value: float = 5.0, *, gpu: int = 0, column: str = "gpu_util"
+    rereads: SeriesRereads,
+    after_s: float,
+    value: float = 5.0,
+    *,
+    gpu: int = 0,
+    column: str = "gpu_util",
 ) -> bool:
     """Whether one scrape of a GPU is a new sample."""
-    mask = rereads.fresh(("n1", gpu, None), np.array([round(after_s * 1e6)]), {column: np.array([value])})
+    mask = rereads.fresh(
+        ("n1", gpu, None), np.array([round(after_s * 1e6)]), {column: np.array([value])}
+    )
     return bool(mask[0])
 
 
 def test_one_value_that_changed_makes_a_sample_of_its_gpu_only() -> None:
     rereads = SeriesRereads(30)
-    assert [fresh(rereads, 0, gpu=0), fresh(rereads, 0, gpu=1), fresh(rereads, 0, NAN, gpu=2)] == [True, True, True]
-    assert [fresh(rereads, 10, gpu=0), fresh(rereads, 10, 6.0, gpu=1), fresh(rereads, 10, NAN, gpu=2)] == [
+    assert [fresh(rereads, 0, gpu=0), fresh(rereads, 0, gpu=1), fresh(rereads, 0, NAN, gpu=2)] == [
+        True,
+        True,
+        True,
+    ]
+    assert [
+        fresh(rereads, 10, gpu=0),
+        fresh(rereads, 10, 6.0, gpu=1),
+        fresh(rereads, 10, NAN, gpu=2),
+    ] == [
         False,
         True,
         False,

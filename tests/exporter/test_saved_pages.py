@@ -1,4 +1,6 @@
-"""`tachograph ingest dcgm-exporter`: saved pages land once, exporters are asked once, and both say what is wrong."""
+"""`tachograph ingest dcgm-exporter`: saved pages land once, exporters are asked once, and both
+say what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,12 @@ Ingest = Callable[..., Done]
 
 
 @pytest.fixture
-def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ingest:
-    """Runs `tachograph ingest dcgm-exporter` in the test's folder, which holds nothing else of anybody's."""
+def ingest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Ingest:
+    """Runs `tachograph ingest dcgm-exporter` in the test's folder, which holds nothing else of
+    anybody's.
+    """
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("TACHOGRAPH_")]:
         monkeypatch.delenv(name)
@@ -55,7 +61,10 @@ def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def landed(folder: Path) -> list[tuple[object, ...]]:
     rows = Lake.open(str(folder / "lake")).latest(GPU_SAMPLES).sort("t", "node", "gpu")
-    return [(t, node, gpu, round(util, 3)) for t, node, gpu, util in rows.select("t", "node", "gpu", "gpu_util").rows()]
+    return [
+        (t, node, gpu, round(util, 3))
+        for t, node, gpu, util in rows.select("t", "node", "gpu", "gpu_util").rows()
+    ]
 
 
 def save(path: Path, text: str = PAGE, at: datetime = NOON) -> Path:
@@ -64,7 +73,9 @@ def save(path: Path, text: str = PAGE, at: datetime = NOON) -> Path:
     return path
 
 
-def test_a_saved_page_is_of_the_time_it_was_saved_and_lands_once(ingest: Ingest, tmp_path: Path) -> None:
+def test_a_saved_page_is_of_the_time_it_was_saved_and_lands_once(
+    ingest: Ingest, tmp_path: Path
+) -> None:
     save(tmp_path / "page.prom")
     first = ingest("page.prom")
     assert (first.returncode, first.stderr) == (0, "")
@@ -87,7 +98,9 @@ def test_pages_of_a_folder_are_samples_of_their_times(ingest: Ingest, tmp_path: 
     save(pages / "other.txt", "nothing of an exporter\n")
     done = ingest("pages")
     assert done.returncode == 0
-    assert [row[0] for row in landed(tmp_path)][::2] == [NOON.replace(minute=minute) for minute in (0, 1, 2)]
+    assert [row[0] for row in landed(tmp_path)][::2] == [
+        NOON.replace(minute=minute) for minute in (0, 1, 2)
+    ]
     assert "no counter" in done.stdout
 
 
@@ -96,13 +109,18 @@ def test_pages_of_a_folder_are_samples_of_their_times(ingest: Ingest, tmp_path: 
     [
         (b"nothing of an exporter\n", "no metric of this page is known"),
         (b"", "the file is empty"),
-        (b'{"status":"success","data":{"resultType":"vector","result":[]}}', "this is JSON, no page of an exporter"),
+        (
+            b'{"status":"success","data":{"resultType":"vector","result":[]}}',
+            "this is JSON, no page of an exporter",
+        ),
         (gzip.compress(PAGE.encode(), mtime=0)[:-9], "damaged gzip"),
         (b"\x00\xff" * 100, "no metric of this page is known"),
     ],
     ids=["other text", "nothing", "JSON", "cut off gzip", "binary"],
 )
-def test_a_file_that_is_no_page_is_named(ingest: Ingest, tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_that_is_no_page_is_named(
+    ingest: Ingest, tmp_path: Path, content: bytes, said: str
+) -> None:
     (tmp_path / "bad.prom").write_bytes(content)
     save(tmp_path / "good.prom")
     done = ingest("bad.prom", "good.prom")
@@ -123,19 +141,26 @@ def test_exporters_are_asked_once(ingest: Ingest, tmp_path: Path) -> None:
         assert "answered 500" in part.stderr
         assert part.stderr.count("\n") == 1
         assert "1 gpu_sample committed to" in part.stdout
-    assert sorted((row[1], row[3]) for row in landed(tmp_path)) == [("n1", 0.5), ("n1", 0.5), ("n2", 0.7)]
+    assert sorted((row[1], row[3]) for row in landed(tmp_path)) == [
+        ("n1", 0.5),
+        ("n1", 0.5),
+        ("n2", 0.7),
+    ]
 
 
 def test_hosts_that_ask_at_about_the_same_time_do_not_lose_each_others_rows(tmp_path: Path) -> None:
     lake, now = Lake.create(str(tmp_path / "lake")), datetime.now(UTC)
     with exporter({"n1": {0: {UTIL: 50}}, "n2": {0: {UTIL: 70}}}) as server:
-        for node, at in (("n1", now), ("n2", now - timedelta(seconds=1))):  # who began first lands last
+        # Who began first lands last.
+        for node, at in (("n1", now), ("n2", now - timedelta(seconds=1))):
             options = argparse.Namespace(files=[], url=[server.url(node)], time=None, node=None)
             run_ingest(lake, read(options, configuration=Configuration(), now=at), now=now)
     assert lake.latest(GPU_SAMPLES).get_column("node").sort().to_list() == ["n1", "n2"]
 
 
-def test_exporters_of_the_configuration_are_asked_with_its_names(ingest: Ingest, tmp_path: Path) -> None:
+def test_exporters_of_the_configuration_are_asked_with_its_names(
+    ingest: Ingest, tmp_path: Path
+) -> None:
     with exporter({"n1": {}}) as server:
         server.nodes["n1"].more = 'busy{card="3",box="rack1"} 0.25\n'
         (tmp_path / "tachograph.toml").write_text(
@@ -158,7 +183,9 @@ def test_exporters_of_the_configuration_are_asked_with_its_names(ingest: Ingest,
         (["absent.prom"], "no such file"),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_line(ingest: Ingest, tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_what_does_not_fit_is_said_in_one_line(
+    ingest: Ingest, tmp_path: Path, arguments: list[str], said: str
+) -> None:
     save(tmp_path / "page.prom")
     done = ingest(*arguments)
     assert done.returncode in (2, 3, 4)

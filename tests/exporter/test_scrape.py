@@ -1,4 +1,6 @@
-"""Rounds over exporters: those that answer land, those that do not are named, and nothing is taken twice."""
+"""Rounds over exporters: those that answer land, those that do not are named, and nothing is
+taken twice.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from tachograph.sources.registry import load_feed, settings_of
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-TWO_NODES = {name: {gpu: {UTIL: 10 * gpu + 5, ENERGY: 1e6} for gpu in range(2)} for name in ("n1", "n2")}
+TWO_NODES = {
+    name: {gpu: {UTIL: 10 * gpu + 5, ENERGY: 1e6} for gpu in range(2)} for name in ("n1", "n2")
+}
 
 
 @contextmanager
@@ -72,7 +76,9 @@ def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> No
     ingest(lake, [chunk, chunk], now=datetime.now(UTC))
     samples = lake.latest(GPU_SAMPLES).sort("node", "gpu")
     assert samples.select("node", "gpu", "gpu_util", "energy_j").rows() == [
-        (node, gpu, pytest.approx(0.1 * gpu + 0.05), 1000.0) for node in ("n1", "n2") for gpu in (0, 1)
+        (node, gpu, pytest.approx(0.1 * gpu + 0.05), 1000.0)
+        for node in ("n1", "n2")
+        for gpu in (0, 1)
     ]
     assert samples.filter(~pl.col("t").is_between(now, now + timedelta(seconds=30))).is_empty()
     held = lake.latest(ALLOCATIONS).sort("job_id")
@@ -119,7 +125,9 @@ def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
         poll(feed)
         server.set("n1", 0, {UTIL: 77})
         poll(feed)
-        assert list(feed.outcome.unreachable.values()) == ["is still answering since the round before"]
+        assert list(feed.outcome.unreachable.values()) == [
+            "is still answering since the round before"
+        ]
         assert [entry.node for entry in server.served].count("n2") == 1
         server.fail("n2", None)
 
@@ -137,8 +145,16 @@ def test_a_value_that_is_read_again_is_counted_and_does_not_land() -> None:
 
 def told(chunk: Chunk, now: datetime) -> list[tuple[object, ...]]:
     """(job, GPU of n1, minutes from `now` to the start, to the end)"""
-    rows = [row for part in chunk.parts if part.table == "allocations" for row in part.frame.iter_rows(named=True)]
-    minutes = [[t and round((t - now).total_seconds() / 60) for t in (row["start"], row["end"])] for row in rows]
+    rows = [
+        row
+        for part in chunk.parts
+        if part.table == "allocations"
+        for row in part.frame.iter_rows(named=True)
+    ]
+    minutes = [
+        [t and round((t - now).total_seconds() / 60) for t in (row["start"], row["end"])]
+        for row in rows
+    ]
     return [(row["job_id"], row["gpu"], *since) for row, since in zip(rows, minutes, strict=True)]
 
 
@@ -155,7 +171,10 @@ def test_jobs_are_told_when_they_begin_and_end_and_again_after_a_restart() -> No
             assert told(poll(feed, now + timedelta(minutes=3)), now) == []
             server.fail("n1", None)
             server.hold("n1", 0, "9")
-            assert told(poll(feed, now + timedelta(minutes=4)), now) == [("7", 0, 0, 4), ("9", 0, 4, None)]
+            assert told(poll(feed, now + timedelta(minutes=4)), now) == [
+                ("7", 0, 0, 4),
+                ("9", 0, 4, None),
+            ]
         with feeding(server) as restarted:
             later = now + timedelta(minutes=5)
             assert told(poll(restarted, later), now) == [("9", 0, 5, None), ("8", 1, 5, None)]
@@ -172,7 +191,8 @@ def test_clocks_that_are_ahead_are_noticed() -> None:
 
 def test_many_exporters_behind_tls_share_what_is_costly() -> None:
     settings = ExporterSettings(source=DCGM_EXPORTER, urls=("https://n[001-500]:9400",))
-    assert own_seconds(lambda: ScrapeFeed(settings, cluster=None).close(), enough=5) < 5  # 25 s where each reads them
+    # 25 s where each reads them.
+    assert own_seconds(lambda: ScrapeFeed(settings, cluster=None).close(), enough=5) < 5
 
 
 def test_rounds_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
@@ -183,7 +203,11 @@ def test_rounds_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
         for at in clock:
             ingest(lake, feed.poll(partial(watermark, lake), now=at), now=now)
     samples = lake.latest(GPU_SAMPLES).filter(pl.col("node") == "n1", pl.col("gpu") == 0)
-    assert [round((t - now).total_seconds() / 60) for t in samples.get_column("t").sort()] == [-60, -59, 0]
+    assert [round((t - now).total_seconds() / 60) for t in samples.get_column("t").sort()] == [
+        -60,
+        -59,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +215,10 @@ def test_rounds_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
     [
         ("http://n1:9400/metrics", ["http://n1:9400/metrics"]),
         ("https://gpu[08-10]:9400", [f"https://gpu{n}:9400/metrics" for n in ("08", "09", "10")]),
-        ("http://r[1-2]n[1,3].x.org/custom", [f"http://r{r}n{n}.x.org/custom" for r in (1, 2) for n in (1, 3)]),
+        (
+            "http://r[1-2]n[1,3].x.org/custom",
+            [f"http://r{r}n{n}.x.org/custom" for r in (1, 2) for n in (1, 3)],
+        ),
         ("http://n1,n2:9400", ["http://n1:9400/metrics", "http://n2:9400/metrics"]),
         ("http://[fe80::1]:9400/metrics", ["http://[fe80::1]:9400/metrics"]),
     ],
@@ -208,7 +235,10 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
         ({"urls": [f"http://n[1-{MAX_ENDPOINTS + 1}]:9400"]}, "names no host, or too many"),
         ({"urls": ["http://n[1-99999999999]:9400"]}, "names no host, or too many"),
         ({"urls": ["gpu01:9400"]}, "invalid url"),
-        ({"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}}, "metrics.x: no counter 'nonsense'"),
+        (
+            {"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}},
+            "metrics.x: no counter 'nonsense'",
+        ),
         ({"urls": ["http://n1"], "labels": {"host": ["x"]}}, "unknown field 'host'"),
         ({"urls": ["http://n1"], "paralel": 3}, "unknown field 'paralel'"),
         ({"urls": ["http://n1"], "parallel": 0}, "parallel is 0, less than 1"),
@@ -218,7 +248,8 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load_feed(DCGM_EXPORTER).connect(
-            settings_of({"source": DCGM_EXPORTER, **settings}, where="t.toml"), configuration=Configuration()
+            settings_of({"source": DCGM_EXPORTER, **settings}, where="t.toml"),
+            configuration=Configuration(),
         )
     assert said in str(raised.value)
 
@@ -226,7 +257,9 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], said:
 def test_every_setting_is_told_with_its_default() -> None:
     told = (Path(__file__).parents[2] / "docs" / "ingest-exporter.md").read_text()
     fields = {field.name: field.default for field in msgspec.structs.fields(ExporterSettings)}
-    assert [name for name in fields if name not in ("source", "name") and f"`{name}`" not in told] == []
+    assert [
+        name for name in fields if name not in ("source", "name") and f"`{name}`" not in told
+    ] == []
     for name in ("every_s", "refresh_s", "timeout_s", "parallel", "attempts"):
         assert f"| `{name}` | `{float(fields[name]):g}` |" in told
     assert [name for name in LabelNames.__struct_fields__ if f"`{name}`" not in told] == []

@@ -11,7 +11,10 @@ from tachograph.figures import bounds as figure
 from tachograph.figures.numbers import StudyOptions
 
 JOBS: list[dict[str, Any]] = [
-    *({"bound": "memory", "limiter": limiter, "gpu_hours": 2.0} for limiter in ("memory", "neither", "neither")),
+    *(
+        {"bound": "memory", "limiter": limiter, "gpu_hours": 2.0}
+        for limiter in ("memory", "neither", "neither")
+    ),
     {"bound": "compute", "limiter": "nvlink", "gpu_hours": 4.0},
     {"bound": "memory", "limiter": None, "gpu_hours": 100.0},
     {"bound": None, "limiter": "pcie", "gpu_hours": 100.0},
@@ -36,7 +39,8 @@ def test_both_rules_are_of_the_same_jobs() -> None:
     assert shares["limiter", "nvlink"]["gpu_hours_share"] == pytest.approx(0.4)
     assert figure.sentences(numbers) == (
         (
-            "Of 4 jobs, 75.0 % are memory-bound by the FP64 roofline as published. The limiter, of the busiest pipe, "
+            "Of 4 jobs, 75.0 % are memory-bound by the FP64 roofline as published. The "
+            "limiter, of the busiest pipe, "
             "memory and links, is memory in 25.0 %, NVLink in 25.0 %, none of them in 50.0 %."
         ),
         "In 66.7 % of the memory-bound jobs memory is not the limiter.",
@@ -44,14 +48,19 @@ def test_both_rules_are_of_the_same_jobs() -> None:
     (axes,) = figure.draw(numbers).axes
     assert axes.get_title() == "n = 4 jobs"
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == [f"{what}: {rule}" for what in ("jobs", "GPU-hours") for rule in ("FP64 roofline", "limiter")]
+    assert labels == [
+        f"{what}: {rule}" for what in ("jobs", "GPU-hours") for rule in ("FP64 roofline", "limiter")
+    ]
 
 
 def test_hours_that_are_not_known_are_not_drawn() -> None:
     jobs = [{"bound_tensor": "memory", "limiter": "memory", "gpu_hours": None}]
     numbers = figure.compute(study_of(*jobs, options=StudyOptions(pipe="tensor")))
     (axes,) = figure.draw(numbers).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["jobs: tensor roofline", "jobs: limiter"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "jobs: tensor roofline",
+        "jobs: limiter",
+    ]
     assert len(figure.sentences(numbers)) == 1
 
 

@@ -16,7 +16,9 @@ RX = (5.0, 6.0, 7.0, 1.0, 2.0, None)
 
 def study(**columns: Sequence[float | None]) -> Study:
     rows = zip(*columns.values(), strict=True)
-    return study_of(*({f"{name}_mean": value for name, value in zip(columns, row, strict=True)} for row in rows))
+    return study_of(
+        *({f"{name}_mean": value for name, value in zip(columns, row, strict=True)} for row in rows)
+    )
 
 
 def made() -> FigureNumbers:
@@ -47,13 +49,20 @@ def rho(first: Sequence[float | None], second: Sequence[float | None]) -> float:
 
 def test_pairs_are_those_of_plain_ranks() -> None:
     numbers = made()
-    values = {"gpu_util": UTIL, "power_w": POWER, "pcie_tx_bytes_per_s": TX, "pcie_rx_bytes_per_s": RX}
+    values = {
+        "gpu_util": UTIL,
+        "power_w": POWER,
+        "pcie_tx_bytes_per_s": TX,
+        "pcie_rx_bytes_per_s": RX,
+    }
     rows = numbers.tables["pairs"].to_dicts()
     assert len(rows) == 6
     for row in rows:
         first, second = values[row["counter"]], values[row["other"]]
         assert row["rho"] == pytest.approx(rho(first, second))
-        assert row["jobs"] == sum(a is not None and b is not None for a, b in zip(first, second, strict=True))
+        assert row["jobs"] == sum(
+            a is not None and b is not None for a, b in zip(first, second, strict=True)
+        )
     counters = numbers.tables["counters"].to_dicts()
     assert [row["counter"] for row in counters] == [
         "gpu_util",
@@ -69,7 +78,8 @@ def test_pairs_are_those_of_plain_ranks() -> None:
 def test_what_is_said() -> None:
     assert figure.sentences(made()) == (
         (
-            f"Utilisation goes along most closely with PCIe TX (−1.00), PCIe RX (−{-rho(UTIL, RX):.2f}) and "
+            "Utilisation goes along most closely with PCIe TX (−1.00), PCIe RX "
+            f"(−{-rho(UTIL, RX):.2f}) and "
             f"power ({rho(UTIL, POWER):.2f}): Spearman's rho over 4 to 5 jobs."
         ),
         "|rho| with utilisation is at least 0.7 for 1 of 3 other counters.",
@@ -81,10 +91,17 @@ def test_strong_pairs_are_written_and_left_out_counters_named() -> None:
     drawn = figure.draw(made())
     texts = [text.get_text() for text in drawn.axes[0].texts]
     strong = [row["rho"] for row in made().tables["pairs"].to_dicts() if abs(row["rho"]) >= 0.7]
-    assert sorted(text for text in texts if text != "–") == sorted(f"{r:.2f}".replace("-", "−") for r in strong)
-    assert drawn.get_supxlabel() == "Numbers: |rho| of at least 0.7; –: other cells of -0.1 and below.\n" + (
-        "left out: tensor activity (the same in all jobs), memory temperature (in fewer than 3 jobs)".replace(
-            "),", ");"
+    assert sorted(text for text in texts if text != "–") == sorted(
+        f"{r:.2f}".replace("-", "−") for r in strong
+    )
+    assert (
+        drawn.get_supxlabel()
+        == "Numbers: |rho| of at least 0.7; –: other cells of -0.1 and below.\n"
+        + (
+            (
+                "left out: tensor activity (the same in all jobs), memory temperature (in fewer "
+                "than 3 jobs)"
+            ).replace("),", ");")
         )
     )
 
@@ -96,7 +113,10 @@ def test_nothing_to_draw() -> None:
         (study(gpu_util=(0.5, 0.6), power_w=(1.0, 2.0)), "fewer than 3 jobs"),
         (study(power_w=three), "not measured: gpu_util (mean)"),
         (study(gpu_util=(0.5,) * 3, power_w=three), "utilisation is the same in all jobs"),
-        (study(gpu_util=(0.5, 0.6, None), power_w=three), "utilisation measured in fewer than 3 jobs"),
+        (
+            study(gpu_util=(0.5, 0.6, None), power_w=three),
+            "utilisation measured in fewer than 3 jobs",
+        ),
         (study(gpu_util=three, power_w=(1.0,) * 3), "no other counter that differs between jobs"),
     ):
         numbers = figure.compute(made_up)

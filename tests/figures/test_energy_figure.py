@@ -10,7 +10,9 @@ from tachograph.figures import energy as figure
 KWH = 3.6e6
 
 
-def job(hours: float | None, kwh: float | None, bound: str | None = None, **others: Any) -> dict[str, Any]:
+def job(
+    hours: float | None, kwh: float | None, bound: str | None = None, **others: Any
+) -> dict[str, Any]:
     """Return a job of 4 GPUs, all of whose energy is known."""
     joule = None if kwh is None else kwh * KWH
     return {"gpu_hours": hours, "energy_j": joule, "energy_gpus": 4, "bound": bound} | others
@@ -57,8 +59,10 @@ def test_bins_totals_and_what_is_left_out() -> None:
 def test_what_is_said() -> None:
     assert figure.sentences(figure.compute(study_of(*JOBS))) == (
         (
-            "Of 4 jobs of a known type (together 102 kWh), memory-bound jobs are 75.0 % of the jobs, take 0.6 % of "
-            "the GPU-hours and 1.5 % of the energy, 0.25 kWh per GPU-hour; compute-bound jobs are 25.0 % of the jobs, "
+            "Of 4 jobs of a known type (together 102 kWh), memory-bound jobs are 75.0 % of the "
+            "jobs, take 0.6 % of "
+            "the GPU-hours and 1.5 % of the energy, 0.25 kWh per GPU-hour; compute-bound jobs "
+            "are 25.0 % of the jobs, "
             "take 99.4 % of the GPU-hours and 98.5 % of the energy, 0.1 kWh per GPU-hour."
         ),
         "A GPU-hour of a compute-bound job takes 0.40 times the energy of a memory-bound one.",
@@ -66,7 +70,8 @@ def test_what_is_said() -> None:
     alone = figure.compute(study_of(job(3.0, 0.9, "memory"), job(0.1, 0.03, "memory")))
     assert figure.sentences(alone) == (
         (
-            "Of 2 jobs of a known type (together 0.93 kWh), memory-bound jobs are 100 % of the jobs, take 100 % of "
+            "Of 2 jobs of a known type (together 0.93 kWh), memory-bound jobs are 100 % of the "
+            "jobs, take 100 % of "
             "the GPU-hours and 100 % of the energy, 0.3 kWh per GPU-hour."
         ),
     )

@@ -10,7 +10,9 @@ from tachograph.figures import hbm_peak as figure
 GIB = 1024.0
 
 
-def job(peak: float | None, capacity_gib: float | None = None, request: str | None = None) -> dict[str, Any]:
+def job(
+    peak: float | None, capacity_gib: float | None = None, request: str | None = None
+) -> dict[str, Any]:
     hbm_mib = None if capacity_gib is None else capacity_gib * GIB
     return {"hbm_peak_fraction": peak, "hbm_mib": hbm_mib, "hbm_request": request}
 
@@ -36,10 +38,13 @@ def test_shares_of_the_jobs_that_asked_for_the_large_memory() -> None:
     assert found == {0.05: 1, 0.15: 1, 0.2: 1, 0.3: 1, 0.45: 1, 0.5: 2, 0.75: 1, 0.8: 1, 0.95: 1}
     assert table.get_column("share").sum() == pytest.approx(1)
     curve = dict(numbers.tables["cumulative"].rows())
-    assert curve == pytest.approx({peak: sum(other <= peak for other in peaks) / 10 for peak in peaks})
+    assert curve == pytest.approx(
+        {peak: sum(other <= peak for other in peaks) / 10 for peak in peaks}
+    )
     shares, unknown = figure.sentences(numbers)
     assert shares == (
-        "Of 10 jobs that requested GPUs with 80 GB, 20.0 % use less than 20 % of the GPU memory at their peak, "
+        "Of 10 jobs that requested GPUs with 80 GB, 20.0 % use less than 20 % of the GPU "
+        "memory at their peak, "
         "50.0 % less than 50 %, 20.0 % at least 80 % and 10.0 % at least 90 %; the median is 50 %."
     )
     assert unknown == "Of 1 job more of this kind the peak is not known."
@@ -65,9 +70,13 @@ def test_who_has_a_large_memory(
     jobs: list[tuple[float | None, str | None]], population: str, chosen: list[int]
 ) -> None:
     peaks = [0.1 * (place + 1) for place in range(len(jobs))]
-    numbers = figure.compute(study_of(*(job(peak, *about) for peak, about in zip(peaks, jobs, strict=True))))
+    numbers = figure.compute(
+        study_of(*(job(peak, *about) for peak, about in zip(peaks, jobs, strict=True)))
+    )
     assert numbers.facts["population"] == population
-    assert numbers.tables["cumulative"].get_column("value").to_list() == [peaks[place] for place in chosen]
+    assert numbers.tables["cumulative"].get_column("value").to_list() == [
+        peaks[place] for place in chosen
+    ]
 
 
 def test_without_peaks_nothing_is_drawn() -> None:

@@ -14,8 +14,16 @@ from study_of import study_of
 from tachograph.figures import spatial_imbalance_by_type, temporal_imbalance_by_type
 
 
-def job(imbalance: float | None, pipes: list[str] | None = None, bound: str | None = None, **given: Any) -> Any:
-    return {"gpu_util_mean": 0.5, "spatial_imbalance": imbalance, "pipes": pipes, "bound": bound, **given}
+def job(
+    imbalance: float | None, pipes: list[str] | None = None, bound: str | None = None, **given: Any
+) -> Any:
+    return {
+        "gpu_util_mean": 0.5,
+        "spatial_imbalance": imbalance,
+        "pipes": pipes,
+        "bound": bound,
+        **given,
+    }
 
 
 def group(values: list[float], pipes: list[str], bound: str | None = None) -> list[Any]:
@@ -39,26 +47,43 @@ STUDY = [
 def test_groups_medians_and_sentences() -> None:
     numbers = spatial_imbalance_by_type.compute(study_of(*STUDY))
     rows = {row["group"]: row for row in numbers.tables["pipes"].to_dicts()}
-    expected = {"FP64+T": UNEVEN, "FP64": EVEN, "FP32": [0.9] * 6, "FP16": [0.7, 0.7, 0.8], "none": [0.95]}
-    assert {name: row["jobs"] for name, row in rows.items()} == {k: len(values) for k, values in expected.items()}
+    expected = {
+        "FP64+T": UNEVEN,
+        "FP64": EVEN,
+        "FP32": [0.9] * 6,
+        "FP16": [0.7, 0.7, 0.8],
+        "none": [0.95],
+    }
+    assert {name: row["jobs"] for name, row in rows.items()} == {
+        k: len(values) for k, values in expected.items()
+    }
     assert list(rows) == ["FP64+T", "FP64", "FP32", "FP16", "none"]
     for name, values in expected.items():
         assert rows[name]["median"] == pytest.approx(median(values))
         assert numbers.facts[f"pipes_{name}_median"] == pytest.approx(median(values))
-    types = {row["group"]: (row["jobs"], row["median"]) for row in numbers.tables["types"].to_dicts()}
+    types = {
+        row["group"]: (row["jobs"], row["median"]) for row in numbers.tables["types"].to_dicts()
+    }
     assert types == {
         "compute": (11, pytest.approx(median(UNEVEN))),
         "memory": (16, pytest.approx(median(EVEN + [0.9] * 6))),
     }
-    assert (numbers.facts["jobs"], numbers.facts["pipes_jobs"], numbers.facts["types_jobs"]) == (32, 31, 27)
+    assert (numbers.facts["jobs"], numbers.facts["pipes_jobs"], numbers.facts["types_jobs"]) == (
+        32,
+        31,
+        27,
+    )
     assert spatial_imbalance_by_type.sentences(numbers) == (
         (
-            "Of 31 jobs with a spatial imbalance and measured pipes, the 11 jobs that use FP64 and tensor have the "
-            "highest median spatial imbalance (0.60), the 10 jobs that use FP64 alone the lowest (0.04), of groups "
+            "Of 31 jobs with a spatial imbalance and measured pipes, the 11 jobs that use FP64 "
+            "and tensor have the "
+            "highest median spatial imbalance (0.60), the 10 jobs that use FP64 alone the "
+            "lowest (0.04), of groups "
             "with at least 10 jobs."
         ),
         (
-            "The median spatial imbalance is 0.60 for 11 compute-bound jobs and 0.08 for 16 memory-bound jobs "
+            "The median spatial imbalance is 0.60 for 11 compute-bound jobs and 0.08 for 16 "
+            "memory-bound jobs "
             "(FP64 roofline)."
         ),
     )
@@ -81,7 +106,10 @@ def test_every_job_of_a_drawn_group_is_a_dot_of_its_strip() -> None:
     assert -0.5 < heights.min() < heights.max() < 0.3
     legend = right.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["compute-bound (n = 11)", "memory-bound (n = 16)"]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "compute-bound (n = 11)",
+        "memory-bound (n = 16)",
+    ]
 
 
 def test_order_of_pipes_does_not_matter() -> None:
@@ -91,12 +119,23 @@ def test_order_of_pipes_does_not_matter() -> None:
 
 
 def test_groups_beyond_the_eighth_are_counted() -> None:
-    sets = [["fp64"], ["fp32"], ["fp16"], ["tensor"], ["fp64", "fp32"], ["fp64", "fp16"], ["fp64", "tensor"]]
+    sets = [
+        ["fp64"],
+        ["fp32"],
+        ["fp16"],
+        ["tensor"],
+        ["fp64", "fp32"],
+        ["fp64", "fp16"],
+        ["fp64", "tensor"],
+    ]
     sets += [["fp32", "fp16", "tensor"], ["fp32", "fp16"]]
     jobs = [job(0.1, pipes) for place, pipes in enumerate(sets) for _ in range(10 - place)]
     numbers = spatial_imbalance_by_type.compute(study_of(*jobs, job(0.2, ["fp16", "tensor"])))
     assert numbers.tables["pipes"]["drawn"].to_list() == [True] * 8 + [False] * 2
-    assert (numbers.facts["pipes_groups_not_drawn"], numbers.facts["pipes_jobs_not_drawn"]) == (2, 3)
+    assert (numbers.facts["pipes_groups_not_drawn"], numbers.facts["pipes_jobs_not_drawn"]) == (
+        2,
+        3,
+    )
     left, _ = spatial_imbalance_by_type.draw(numbers).axes
     assert left.get_ylabel() == "pipes in use (T: tensor)\n(not drawn: 3 jobs of other groups)"
     assert "FP32+FP16+T\nn = 3" in [label.get_text() for label in left.get_yticklabels()]

@@ -18,13 +18,16 @@ JOBS = [
     (17, 0.0, 0.1),
 ]
 EXTREMES = (
-    "By size, the median utilisation is highest for 1 to 2 GPUs (86 %, 10 jobs) and lowest for 3 to 4 GPUs "
+    "By size, the median utilisation is highest for 1 to 2 GPUs (86 %, 10 jobs) and lowest for "
+    "3 to 4 GPUs "
     "(26 %, 12 jobs), among sizes with at least 10 jobs."
 )
 
 
 def test_sizes_run_times_and_utilisation() -> None:
-    numbers = figure.compute(study_of(*({"gpus": n, "elapsed_s": s, "gpu_util_mean": u} for n, s, u in JOBS)))
+    numbers = figure.compute(
+        study_of(*({"gpus": n, "elapsed_s": s, "gpu_util_mean": u} for n, s, u in JOBS))
+    )
     bins = [(1, 2), (3, 4), (5, 8), (9, 16), (17, 32)]
     sizes = numbers.tables["sizes"]
     assert sizes.select("low", "high").rows() == bins
@@ -40,10 +43,16 @@ def test_sizes_run_times_and_utilisation() -> None:
                 scale = 3600 if part == "duration" else 1
                 row = found[f"{low} to {high}"]
                 assert row["jobs"] == len(values)
-                assert row["median"] == pytest.approx(statistics.median(v or 0 for v in values) / scale)
-                assert row["mean"] == pytest.approx(statistics.fmean(v or 0 for v in values) / scale)
+                assert row["median"] == pytest.approx(
+                    statistics.median(v or 0 for v in values) / scale
+                )
+                assert row["mean"] == pytest.approx(
+                    statistics.fmean(v or 0 for v in values) / scale
+                )
     assert (numbers.facts["duration_jobs"], numbers.facts["utilisation_jobs"]) == (24, 24)
-    assert numbers.facts["duration_median"] == pytest.approx(statistics.median(s for _, s, _ in JOBS if s) / 3600)
+    assert numbers.facts["duration_median"] == pytest.approx(
+        statistics.median(s for _, s, _ in JOBS if s) / 3600
+    )
     assert figure.sentences(numbers) == (
         "Commonest are jobs with 3 to 4 GPUs: 12 of 25 (48.0 %); the largest has 17 GPUs.",
         "The median run time of 24 jobs is 4 h.",

@@ -1,4 +1,6 @@
-"""Names that users chose, in every figure that shows some: no exception, no warning, a label that can be read."""
+"""Names that users chose, in every figure that shows some: no exception, no warning, a label
+that can be read.
+"""
 
 from __future__ import annotations
 

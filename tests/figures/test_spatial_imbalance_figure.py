@@ -20,19 +20,35 @@ def test_bands_shares_and_sentences() -> None:
     numbers = figure.compute(study_of(*(job(util, si) for util, si in SEVEN)))
     facts = numbers.facts
     assert (facts["low_jobs"], facts["mid_jobs"], facts["high_jobs"], facts["jobs"]) == (2, 2, 1, 5)
-    assert (facts["low_even_share"], facts["mid_even_share"], facts["high_even_share"]) == (0.5, 0.5, 1.0)
+    assert (facts["low_even_share"], facts["mid_even_share"], facts["high_even_share"]) == (
+        0.5,
+        0.5,
+        1.0,
+    )
     assert facts["median"] == 0.2
     assert facts["low_median"] == pytest.approx(median([0.75, 0.1]))
-    bands = {row["band"]: (row["jobs"], row["q1"], row["p95"]) for row in numbers.tables["bands"].to_dicts()}
+    bands = {
+        row["band"]: (row["jobs"], row["q1"], row["p95"])
+        for row in numbers.tables["bands"].to_dicts()
+    }
     assert bands["mid"] == (2, pytest.approx(0.25), pytest.approx(0.39))
-    assert (facts["uneven_jobs"], facts["low_uneven_share"], facts["mid_uneven_jobs"]) == (1, 0.5, 0)
+    assert (facts["uneven_jobs"], facts["low_uneven_share"], facts["mid_uneven_jobs"]) == (
+        1,
+        0.5,
+        0,
+    )
     assert figure.sentences(numbers) == (
         "Of 5 jobs with more than one GPU, half have a spatial imbalance of at most 0.20.",
         (
-            "Work is spread evenly (spatial imbalance under 0.30) in 50.0 % of the 2 jobs with utilisation under 30 %; "
-            "50.0 % of the 2 jobs with utilisation 30 to 70 %; 100 % of the 1 job with utilisation over 70 %."
+            "Work is spread evenly (spatial imbalance under 0.30) in 50.0 % of the 2 jobs with "
+            "utilisation under 30 %; "
+            "50.0 % of the 2 jobs with utilisation 30 to 70 %; 100 % of the 1 job with "
+            "utilisation over 70 %."
         ),
-        "Over 0.70: 20.0 % of the jobs with a spatial imbalance, 1 of 1 at a utilisation under 30 %.",
+        (
+            "Over 0.70: 20.0 % of the jobs with a spatial imbalance, 1 of 1 at a utilisation under "
+            "30 %."
+        ),
     )
     curve = [row for row in numbers.tables["cumulative"].rows() if row[0] == "low"]
     assert curve == [("low", 0.1, 0.5), ("low", 0.75, 1.0)]
@@ -40,10 +56,18 @@ def test_bands_shares_and_sentences() -> None:
 
 
 def test_one_gpu_of_many_where_all_were_seen() -> None:
-    """Of four GPUs one is used, all are; three of four seen; none used; a single one: two jobs count."""
+    """Of four GPUs one is used, all are; three of four seen; none used; a single one: two jobs
+    count.
+    """
     cases = [(4, 4, 3), (4, 4, 0), (4, 3, 2), (4, 4, 4), (1, 1, 0), (4, None, None)]
     jobs = [
-        job(0.5, None if gpus == 1 or unused == gpus else 0.5, gpus=gpus, gpus_seen=seen, gpus_never_used=unused)
+        job(
+            0.5,
+            None if gpus == 1 or unused == gpus else 0.5,
+            gpus=gpus,
+            gpus_seen=seen,
+            gpus_never_used=unused,
+        )
         for gpus, seen, unused in cases
     ]
     numbers = figure.compute(study_of(*jobs))

@@ -10,7 +10,8 @@ from tachograph.figures.statistics import box_caption, boxes, cumulative, rank_c
 
 def jobs_of(values: list[float | None], group: str = "a") -> pl.DataFrame:
     return pl.DataFrame(
-        {"group": [group] * len(values), "value": values}, schema={"group": pl.String, "value": pl.Float64}
+        {"group": [group] * len(values), "value": values},
+        schema={"group": pl.String, "value": pl.Float64},
     )
 
 
@@ -29,14 +30,20 @@ def test_boxes_have_the_whiskers_they_state() -> None:
 def test_whiskers_of_percentiles_end_there() -> None:
     values = [float(value) for value in range(101)]
     (row,) = boxes(jobs_of(list(values)), "group", "value", whiskers="percentile").to_dicts()
-    assert (row["low"], row["high"], row["outside"]) == (row["p5"], row["p95"], 10) == (5.0, 95.0, 10)
+    assert (
+        (row["low"], row["high"], row["outside"]) == (row["p5"], row["p95"], 10) == (5.0, 95.0, 10)
+    )
     assert "5th to 95th percentile" in box_caption("percentile")
     assert "1.5 times" in box_caption("tukey")
 
 
 def test_cumulative_shares_count_ties_and_end_at_one() -> None:
     table = cumulative(jobs_of([0.5, 0.5, 0.1, None, 1.0]), "group", "value")
-    assert table.select("value", "share").unique(maintain_order=True).rows() == [(0.1, 0.25), (0.5, 0.75), (1.0, 1.0)]
+    assert table.select("value", "share").unique(maintain_order=True).rows() == [
+        (0.1, 0.25),
+        (0.5, 0.75),
+        (1.0, 1.0),
+    ]
 
 
 def test_rank_correlation_of_ties_and_of_nothing() -> None:

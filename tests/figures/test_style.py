@@ -41,7 +41,9 @@ def test_every_format_has_the_same_figure_twice(tmp_path: Path) -> None:
         (0.5, 2e6, ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]),
     ],
 )
-def test_logarithmic_axes_have_ticks_at_round_numbers(low: float, high: float, ticks: list[str]) -> None:
+def test_logarithmic_axes_have_ticks_at_round_numbers(
+    low: float, high: float, ticks: list[str]
+) -> None:
     with style.style():
         figure, (axes,) = style.new_figure(style.COLUMN_IN, 2.0)
         style.log_axis(axes, "x", low, high)

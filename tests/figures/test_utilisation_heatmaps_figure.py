@@ -29,12 +29,18 @@ KNOWN = [job for job in JOBS if None not in job]
 def spearman(ones: list[float], others: list[float]) -> float:
     """Pearson's correlation of average ranks, term by term."""
     ranks = [
-        [sum(v < value for v in values) + (sum(v == value for v in values) + 1) / 2 for value in values]
+        [
+            sum(v < value for v in values) + (sum(v == value for v in values) + 1) / 2
+            for value in values
+        ]
         for values in (ones, others)
     ]
     mean = (len(ones) + 1) / 2
     a, b = ([rank - mean for rank in one] for one in ranks)
-    return float(sum(x * y for x, y in zip(a, b, strict=True)) / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5)
+    return float(
+        sum(x * y for x, y in zip(a, b, strict=True))
+        / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
+    )
 
 
 def test_cells_and_correlations() -> None:
@@ -42,7 +48,11 @@ def test_cells_and_correlations() -> None:
     cells = numbers.tables["cells"]
     assert cells.height == 2 * 10 * 10
     assert (cells["pipe_high"].max(), cells["dram_high"].max()) == (0.6, 0.8)
-    assert cells.filter(pl.col("jobs") == 0)["util_mean"].null_count() == (cells["jobs"] == 0).sum() == 195
+    assert (
+        cells.filter(pl.col("jobs") == 0)["util_mean"].null_count()
+        == (cells["jobs"] == 0).sum()
+        == 195
+    )
     found = 0
     for row in cells.to_dicts():
         inside = [
@@ -50,30 +60,46 @@ def test_cells_and_correlations() -> None:
             for util, pipe, dram, kind in KNOWN
             if kind == row["type"]
             and row["pipe_low"] <= (pipe or 0) < row["pipe_high"]
-            and (row["dram_low"] <= (dram or 0) < row["dram_high"] or dram == row["dram_high"] == 0.8)
+            and (
+                row["dram_low"] <= (dram or 0) < row["dram_high"] or dram == row["dram_high"] == 0.8
+            )
         ]
         assert row["jobs"] == len(inside)
-        assert row["util_mean"] == (pytest.approx(np.mean(np.array(inside, float))) if inside else None)
+        assert row["util_mean"] == (
+            pytest.approx(np.mean(np.array(inside, float))) if inside else None
+        )
         found += len(inside)
     assert found == len(KNOWN) == 7 == numbers.facts["jobs"]
     assert numbers.facts["jobs_left_out"] == 3
     for kind in ("compute", "memory"):
-        utils, pipes, drams = ([float(job[at] or 0) for job in KNOWN if job[3] == kind] for at in range(3))
+        utils, pipes, drams = (
+            [float(job[at] or 0) for job in KNOWN if job[3] == kind] for at in range(3)
+        )
         assert numbers.facts[f"{kind}_rho_pipe"] == pytest.approx(spearman(utils, pipes))
         assert numbers.facts[f"{kind}_rho_dram"] == pytest.approx(spearman(utils, drams))
     correlation, median = figure.sentences(numbers)
     assert correlation == (
-        "Utilisation has a rank correlation of 0.50 with FP64 activity and 0.50 with DRAM activity in 3 compute-bound "
+        "Utilisation has a rank correlation of 0.50 with FP64 activity and 0.50 with DRAM "
+        "activity in 3 compute-bound "
         "jobs, of 0.78 with FP64 activity and 0.33 with DRAM activity in 4 memory-bound jobs."
     )
-    assert median == "The median utilisation is 70 % in 3 compute-bound jobs, 50 % in 4 memory-bound jobs."
+    assert (
+        median
+        == "The median utilisation is 70 % in 3 compute-bound jobs, 50 % in 4 memory-bound jobs."
+    )
     left, right, _ = figure.draw(numbers).axes
     for axes, kind in ((left, "compute"), (right, "memory")):
         (mesh,) = (one for one in axes.collections if isinstance(one, QuadMesh))
-        drawn: list[float] = np.ma.masked_invalid(np.ma.asarray(mesh.get_array())).compressed().tolist()
-        assert sorted(drawn) == pytest.approx(sorted(cells.filter(pl.col("type") == kind)["util_mean"].drop_nulls()))
+        drawn: list[float] = (
+            np.ma.masked_invalid(np.ma.asarray(mesh.get_array())).compressed().tolist()
+        )
+        assert sorted(drawn) == pytest.approx(
+            sorted(cells.filter(pl.col("type") == kind)["util_mean"].drop_nulls())
+        )
         counts = [int(text.get_text()) for text in axes.texts]
-        assert sorted(counts) == sorted(cells.filter((pl.col("type") == kind) & (pl.col("jobs") > 0))["jobs"])
+        assert sorted(counts) == sorted(
+            cells.filter((pl.col("type") == kind) & (pl.col("jobs") > 0))["jobs"]
+        )
 
 
 def test_the_pipe_of_the_options_decides() -> None:
@@ -87,7 +113,9 @@ def test_the_pipe_of_the_options_decides() -> None:
     }
     numbers = figure.compute(study_of(job, options=StudyOptions(pipe="tensor")))
     assert (numbers.facts["compute_jobs"], numbers.facts["memory_jobs"]) == (1, 0)
-    assert numbers.tables["cells"].filter(pl.col("jobs") > 0).select("pipe_low", "dram_low").rows() == [(0.27, 0.18)]
+    assert numbers.tables["cells"].filter(pl.col("jobs") > 0).select(
+        "pipe_low", "dram_low"
+    ).rows() == [(0.27, 0.18)]
     assert figure.sentences(numbers) == ("The median utilisation is 50 % in 1 compute-bound job.",)
     left, right, _ = figure.draw(numbers).axes
     assert (left.get_title(), right.get_title()) == ("1 compute-bound job", "0 memory-bound jobs")
@@ -95,7 +123,8 @@ def test_the_pipe_of_the_options_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "top"), [(0.98, 1.0), (0.61, 0.8), (0.6, 0.6), (0.012, 0.015), (0.3, 0.3), (0.0007, 0.0008)]
+    ("most", "top"),
+    [(0.98, 1.0), (0.61, 0.8), (0.6, 0.6), (0.012, 0.015), (0.3, 0.3), (0.0007, 0.0008)],
 )
 def test_axes_end_at_a_round_number(most: float, top: float) -> None:
     numbers = figure.compute(study_of(dict(zip(NAMES, (0.5, most, 0.1, "compute"), strict=True))))
@@ -106,7 +135,9 @@ def test_axes_end_at_a_round_number(most: float, top: float) -> None:
 def test_what_is_not_measured_is_said() -> None:
     unmeasured = figure.compute(study_of({"gpu_util_mean": 0.5, "dram_active_mean": 0.5}))
     assert unmeasured.missing["cells"] == "not measured: fp64_active (mean), bound"
-    apart = figure.compute(study_of({"gpu_util_mean": 0.5}, dict(zip(NAMES, (None, 0.1, 0.1, "memory"), strict=True))))
+    apart = figure.compute(
+        study_of({"gpu_util_mean": 0.5}, dict(zip(NAMES, (None, 0.1, 0.1, "memory"), strict=True)))
+    )
     assert apart.missing["cells"] == "no job has all of a type, utilisation and activity"
     for numbers in (unmeasured, apart, figure.compute(study_of())):
         assert not numbers.tables

@@ -11,27 +11,38 @@ from study_of import study_of
 from tachograph.figures import window_lengths as figure
 from tachograph.figures.numbers import Study
 
-JOBS = [{"gpu_util_mean": util, "spatial_imbalance": 0.1, "gpus": 4} for util in (0.1, 0.2, 0.9, None)]
+JOBS = [
+    {"gpu_util_mean": util, "spatial_imbalance": 0.1, "gpus": 4} for util in (0.1, 0.2, 0.9, None)
+]
 
 
 def with_windows(values: dict[int, list[float | None]]) -> Study:
-    """Return the study whose jobs, in order, have these imbalances over windows of so many seconds."""
+    """Return the study whose jobs, in order, have these imbalances over windows of so many
+    seconds.
+    """
     study = study_of(*JOBS)
     keys = study.jobs.get_column("job_key")
     rows = [
-        pl.DataFrame({"job_key": keys, "window_s": [length] * len(keys), "spatial_imbalance": found})
+        pl.DataFrame(
+            {"job_key": keys, "window_s": [length] * len(keys), "spatial_imbalance": found}
+        )
         for length, found in values.items()
     ]
     return replace(study, windows=pl.concat(rows))
 
 
 def test_lengths_are_compared_over_the_same_jobs() -> None:
-    study = with_windows({60: [0.1, 0.2, 0.3, 0.9], 300: [0.75, None, 0.3, 0.9], 1800: [0.8, 0.9, 0.72, 0.9]})
+    study = with_windows(
+        {60: [0.1, 0.2, 0.3, 0.9], 300: [0.75, None, 0.3, 0.9], 1800: [0.8, 0.9, 0.72, 0.9]}
+    )
     numbers = figure.compute(study)
     assert (numbers.facts["jobs"], numbers.facts["windows"]) == (2, "1, 5, 30")
     medians = {row["window_s"]: row["median"] for row in numbers.tables["windows"].to_dicts()}
     assert medians == pytest.approx({60: 0.2, 300: 0.525, 1800: 0.76})
-    bands = {(row["window_s"], row["band"]): row["uneven_share"] for row in numbers.tables["bands"].to_dicts()}
+    bands = {
+        (row["window_s"], row["band"]): row["uneven_share"]
+        for row in numbers.tables["bands"].to_dicts()
+    }
     assert bands == {
         (60, "low"): 0,
         (60, "high"): 0,

@@ -1,4 +1,6 @@
-"""A fleet of GPUs whose every text that exporters, processes and Slurm write is hostile: a GPU per payload."""
+"""A fleet of GPUs whose every text that exporters, processes and Slurm write is hostile: a GPU
+per payload.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from dataclasses import replace
 
 from hostile_lake import PAYLOADS
 
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, GpuProcess, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    GpuProcess,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+)
 from tachograph.live.sources.simulated import SimulatedSource
 
 TEXTS = tuple(PAYLOADS.values())
@@ -22,7 +32,9 @@ class HostileSource:
         self._began = clock()
 
     def read(self) -> Snapshot:
-        """Return the newest snapshot; every payload is a node, a job, a user, a model, a process, a problem."""
+        """Return the newest snapshot; every payload is a node, a job, a user, a model, a
+        process, a problem.
+        """
         snapshot = self._source.read()
         gpus = tuple(GpuId(text, place) for place, text in enumerate(TEXTS))
         return replace(

@@ -1,6 +1,8 @@
-"""A lake whose every text that others write is hostile: a job per payload, the payload in all its columns of text.
+"""A lake whose every text that others write is hostile: a job per payload, the payload in all its
+columns of text.
 
-The columns are those of the tables' schemas: a new one is hostile until it is named in VOCABULARY, or as a key here.
+The columns are those of the tables' schemas: a new one is hostile until it is named in VOCABULARY,
+or as a key here.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ PAYLOADS: Mapping[str, str] = MappingProxyType(
         "nul": "qz\0behind\x7f",
         "bidi": "qz\u202ecod.exe\u202c\u2066\u2067\u2068\u2069\u200e\u200f\u061c",
         "invisible": "qz\u200b\u200c\u200d\u2060\ufeff\xad\u3164\U000e0041\U000e0020",
-        "html": "qz</td></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg/onload=alert(1)>",
+        "html": (
+            "qz</td></script><script>alert(1)</script><img src=x "
+            "onerror=alert(1)>\"'><svg/onload=alert(1)>"
+        ),
         "formula": "=cmd|'/c calc'!A1 qz",
         "plus": "+1+cmd|qz",
         "minus": "-2+3+cmd|qz",
@@ -57,12 +62,15 @@ PAYLOADS: Mapping[str, str] = MappingProxyType(
         "long": "qz" + "x" * LONG,
     }
 )
-PLAIN_JOBS = [str(1000 + place) for place in range(len(PAYLOADS))]  # ids that are none, one per payload
+# Ids that are none, one per payload.
+PLAIN_JOBS = [str(1000 + place) for place in range(len(PAYLOADS))]
 # one of each way to act: what is walked with few payloads is walked with these
 STRONG = ("csi", "lines", "bidi", "html")
 STRONG_JOBS = [PLAIN_JOBS[list(PAYLOADS).index(kind)] for kind in STRONG]
 # columns whose values are Slurm's or Tachograph's own words, or decide which rows belong together
-_FIXED = frozenset({"state", "provenance", "numbering", "step", "job_id", "cluster", "node", "node_list"})
+_FIXED = frozenset(
+    {"state", "provenance", "numbering", "step", "job_id", "cluster", "node", "node_list"}
+)
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")},
     "NO_COLOR": "1",
@@ -73,7 +81,9 @@ _INVISIBLE = frozenset("\u3164\u115f\u1160\uffa0\u2800")
 
 
 def steering(text: str) -> list[str]:
-    """Characters of a text, other than line ends, that steer a terminal, turn its direction, or are not seen."""
+    """Characters of a text, other than line ends, that steer a terminal, turn its direction, or
+    are not seen.
+    """
     return sorted(
         {
             f"{ord(letter):#x}"
@@ -105,23 +115,34 @@ NODES = {*map(node_of, PAYLOADS.values())}
 
 
 def hostile_lake(folder: Path) -> Lake:
-    """Return an analyzed lake with two jobs per payload: one with a plain id, and one whose id is hostile, too."""
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES if name != "node_samples"}
+    """Return an analyzed lake with two jobs per payload: one with a plain id, and one whose id
+    is hostile, too.
+    """
+    tables: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in TABLES if name != "node_samples"
+    }
     for place, payload in enumerate(PAYLOADS.values()):
         for job_id, gpu in ((PLAIN_JOBS[place], 0), (f"{place}{payload[:500]}", 1)):
             node = node_of(payload)
             row = job(job_id, START, END, gpus=1, node_list=node, submit_line=f"sbatch {payload}")
-            tables["jobs"].append(foreign("jobs", payload) | row | {"display_id": None if gpu == 0 else payload})
+            tables["jobs"].append(
+                foreign("jobs", payload) | row | {"display_id": None if gpu == 0 else payload}
+            )
             tables["allocations"] += held(job_id, node, [gpu], START, END)
             tables["steps"].append(
-                foreign("steps", payload, job_id=job_id, step="0", start=START, end=END, node_list=node)
+                foreign(
+                    "steps", payload, job_id=job_id, step="0", start=START, end=END, node_list=node
+                )
             )
             tables["devices"].append(foreign("devices", payload, node=node, gpu=gpu))
             times = [START + timedelta(seconds=30 * nth) for nth in range(60)]
             tables["gpu_samples"] += [
-                {"t": t, "node": node, "gpu": gpu, "gpu_util": 0.0, "power_w": 90.0, "xid": 79} for t in times
+                {"t": t, "node": node, "gpu": gpu, "gpu_util": 0.0, "power_w": 90.0, "xid": 79}
+                for t in times
             ]
-        tables["rejects"].append(foreign("rejects", payload, target=payload, reason=payload, chunk=payload, removed=3))
+        tables["rejects"].append(
+            foreign("rejects", payload, target=payload, reason=payload, chunk=payload, removed=3)
+        )
     lake = make_lake(folder, **tables)
     summarized(lake, now=NOW)
     _label(lake)
@@ -143,7 +164,11 @@ def _label(lake: Lake) -> None:
 
 def _profile(lake: Lake) -> None:
     """A report of kernels of each job with a plain id, every text of it hostile."""
-    for row in select_jobs(lake, JobFilter()).jobs.filter(pl.col("job_id").is_in(PLAIN_JOBS)).iter_rows(named=True):
+    for row in (
+        select_jobs(lake, JobFilter())
+        .jobs.filter(pl.col("job_id").is_in(PLAIN_JOBS))
+        .iter_rows(named=True)
+    ):
         text = row["name"][:9_000]
         metrics = {"gpu__time_duration.sum": 1e6, "launch__grid_size": 4.0}
         launch = Launch(text, metrics, Chip(text), f"{text}.csv", 0, ranges=(text,))

@@ -1,4 +1,6 @@
-"""One site of hostile names, for all tests of this folder: a lake, a collector's status, policies, a ledger."""
+"""One site of hostile names, for all tests of this folder: a lake, a collector's status,
+policies, a ledger.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from pathlib import Path
 from hostile_lake import PAYLOADS, hostile_lake
 
 import nsight_reports
-from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus, state_folder, write_status
+from tachograph.service.collect.status import (
+    CollectStatus,
+    SourceStatus,
+    StepStatus,
+    state_folder,
+    write_status,
+)
 
 CONFIGURATION = """
 [site]
@@ -44,8 +52,13 @@ def _status(lake: str) -> None:
 
 def _kernels(folder: Path) -> None:
     """A report of kernels with hostile names."""
-    kernels = [replace(nsight_reports.PUBLISHED[0], kernel=payload[:9_000]) for payload in PAYLOADS.values()]
-    (folder / "kernels.csv").write_text(nsight_reports.raw_csv(kernels), encoding="utf-8", newline="")
+    kernels = [
+        replace(nsight_reports.PUBLISHED[0], kernel=payload[:9_000])
+        for payload in PAYLOADS.values()
+    ]
+    (folder / "kernels.csv").write_text(
+        nsight_reports.raw_csv(kernels), encoding="utf-8", newline=""
+    )
 
 
 def hostile_site(folder: Path) -> None:

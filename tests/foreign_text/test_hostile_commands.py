@@ -1,7 +1,8 @@
-"""Every command, in every format that it has, on a site where every text that others write is hostile.
+"""Every command, in every format that it has, on a site where every text that others write is
+hostile.
 
-A command of the registry needs an entry here: what it is run with, or why it shows no text of others. Its formats are
-taken from its options, so that a new one is walked, too.
+A command of the registry needs an entry here: what it is run with, or why it shows no text of
+others. Its formats are taken from its options, so that a new one is walked, too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "lab classify": (("--all",),),
     "lab tune": (("--lake-labels",), ("--propose",)),
     "lab rules": (("run",), ("run", "--show", "unknown")),
-    "study": (("radar", "--by", "user", "-o", "radar"),),  # names of other groups are drawn in the same way
+    # Names of other groups are drawn in the same way.
+    "study": (("radar", "--by", "user", "-o", "radar"),),
     "waste": tuple(("--by", by, "--jobs", "idle") for by in ("user", "account", "partition")),
     "advise": tuple(
         (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in _SCRIPTS
@@ -93,7 +95,11 @@ class Case:
         """How it may end: not all jobs have been analyzed, ended, or have what is looked for."""
         if self.command == "status":
             return (1,)
-        return (0, 2, 4, 6) if self.command in ("lake forget", "act digest", "lab tune", "advise", "act") else (0,)
+        return (
+            (0, 2, 4, 6)
+            if self.command in ("lake forget", "act digest", "lab tune", "advise", "act")
+            else (0,)
+        )
 
     @property
     def name(self) -> str:
@@ -113,10 +119,14 @@ def options_of(command: str, words: tuple[str, ...]) -> set[str]:
 
 def cases() -> Iterator[Case]:
     for command, walks in WALKS.items():
-        walked: set[tuple[str, tuple[str, ...]]] = set()  # each format once for each action: all show the same texts
+        # Each format once for each action: all show the same texts.
+        walked: set[tuple[str, tuple[str, ...]]] = set()
         for words in walks:
             taken = set(words) & {"--ticket", "--mail", "--brief", "--steps"}
-            forms = ["", *sorted(options_of(command, words) & {"--json", "--csv", "--html", "--sbatch"})]
+            forms = [
+                "",
+                *sorted(options_of(command, words) & {"--json", "--csv", "--html", "--sbatch"}),
+            ]
             few = command == "job" and words[0] not in STRONG_JOBS  # for most, plain text alone
             for form in forms if not (taken or few) else [""]:
                 if not form or command == "job" or (form, words[:1]) not in walked:
@@ -131,7 +141,9 @@ def test_every_command_is_walked() -> None:
 
 def run(case: Case, folder: Path) -> str:
     """What a command prints, or the file that it writes; what it says on stderr is checked."""
-    more = [] if not case.form else [case.form, "page.html"] if case.form == "--html" else [case.form]
+    more = (
+        [] if not case.form else [case.form, "page.html"] if case.form == "--html" else [case.form]
+    )
     done = run_here([*case.command.split(), *case.words, *more], folder, ENVIRONMENT)
     assert_plain(done.stderr, case.name)
     assert done.returncode in case.codes, (case.name, done.stderr)
@@ -159,7 +171,8 @@ LONG_WALKS = frozenset({"study", "job", "seff", "advise", "lab rules"})
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=pytest.mark.slow) if name in LONG_WALKS else name for name in WALKS]
+    "command",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG_WALKS else name for name in WALKS],
 )
 def test_no_text_of_others_steers(command: str, site: Path) -> None:
     seen = []
@@ -171,7 +184,8 @@ def test_no_text_of_others_steers(command: str, site: Path) -> None:
     assert command in _SILENT or any(marked for _, marked in seen), "no hostile text came so far"
 
 
-# commands that show numbers and names of their own of this site, and texts of others in errors alone
+# commands that show numbers and names of their own of this site, and texts of others in errors
+# alone
 _SILENT = frozenset({"analyze", "lake compact", "lab tune", "act", "act policy", "share colocate"})
 
 
@@ -179,7 +193,13 @@ def test_json_has_every_text_as_it_was_recorded(site: Path) -> None:
     rows = assert_json(run(Case("jobs", ("--columns", COLUMNS), "--json"), site), "jobs --json")
     assert {row["name"] for row in rows} == set(NAMES)
     assert {row["user"] for row in rows} == set(NAMES)
-    every = set(texts_of(assert_json(run(Case("share kernels", ("kernels.csv",), "--json"), site), "kernels --json")))
+    every = set(
+        texts_of(
+            assert_json(
+                run(Case("share kernels", ("kernels.csv",), "--json"), site), "kernels --json"
+            )
+        )
+    )
     assert {name for name in NAMES if name.isprintable() and len(name) < 9_000} <= every
     assert PAYLOADS["bidi"] in every
 
@@ -190,5 +210,11 @@ def test_csv_has_every_text_as_it_was_recorded_where_raw_is_asked_for(site: Path
     assert {row[0] for row in rows[1:]} == {row[2] for row in rows[1:]} == set(NAMES)
     rows = assert_table(run(Case("jobs", words[:2], "--csv"), site), "jobs --csv")
     cells = {row[0] for row in rows[1:]}
-    assert {"'=cmd|'/c calc'!A1 qz", "'+1+cmd|qz", "'-2+3+cmd|qz", "'@SUM(1+1)*qz", "''=1+1 qz"} <= cells
+    assert {
+        "'=cmd|'/c calc'!A1 qz",
+        "'+1+cmd|qz",
+        "'-2+3+cmd|qz",
+        "'@SUM(1+1)*qz",
+        "''=1+1 qz",
+    } <= cells
     assert {row[1] for row in rows[1:]} == {"1"}

@@ -1,4 +1,5 @@
-"""Every target of `tachograph export`, read back by a reader of its format: all texts arrive, none of them acts.
+"""Every target of `tachograph export`, read back by a reader of its format: all texts arrive, none
+of them acts.
 
 A target of the registry needs an entry here: what it is called with, and how it is read.
 """
@@ -27,7 +28,13 @@ from tachograph.export.registry import TARGETS
 from tachograph.export.tables import outside
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
-from tachograph.lake.query import read_gpus, read_minutes, read_node_minutes, read_verdicts, select_jobs
+from tachograph.lake.query import (
+    read_gpus,
+    read_minutes,
+    read_node_minutes,
+    read_verdicts,
+    select_jobs,
+)
 
 _OF_JOBS = {"findings": read_verdicts, "job_gpus": read_gpus, "job_minutes": read_minutes}
 _OF_JOBS["job_node_minutes"] = read_node_minutes
@@ -44,7 +51,9 @@ def recorded(site: Path, table: str) -> pl.DataFrame:
 
 
 def texts(rows: pl.DataFrame) -> pl.DataFrame:
-    """The columns of text, in one order; an empty text counts as none, as formats have only one of them."""
+    """The columns of text, in one order; an empty text counts as none, as formats have only one
+    of them.
+    """
     plain = joined_lists(rows).select(pl.col(pl.String).replace("", None))
     return plain.select(sorted(plain.columns)).sort(pl.all())
 
@@ -58,7 +67,9 @@ def read_csv(site: Path, *, raw: bool = False) -> None:
         expected = texts(rows)
         if not raw:
             expected = expected.select(
-                pl.Series(column.name, [None if text is None else harmless_cell(text) for text in column])
+                pl.Series(
+                    column.name, [None if text is None else harmless_cell(text) for text in column]
+                )
                 for column in expected
             ).sort(pl.all())
         assert texts(read.select(expected.columns)).equals(expected), table
@@ -70,20 +81,34 @@ def read_raw_csv(site: Path) -> None:
 
 def read_parquet(site: Path) -> None:
     for table in ("job_summaries", *_OF_JOBS):
-        assert texts(pl.read_parquet(site / "out" / f"{table}.parquet")).equals(texts(recorded(site, table))), table
+        assert texts(pl.read_parquet(site / "out" / f"{table}.parquet")).equals(
+            texts(recorded(site, table))
+        ), table
 
 
 def read_json_lines(site: Path) -> None:
     documents = ("evidence", "checks")
     for table in ("job_summaries", *_OF_JOBS):
-        lines = (site / "out" / f"{table}.jsonl").read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        lines = (
+            (site / "out" / f"{table}.jsonl")
+            .read_bytes()
+            .decode("utf-8")
+            .removesuffix("\n")
+            .split("\n")
+        )
         rows = recorded(site, table)
         read = [json.loads(line) for line in lines if line]
-        plain = [name for name, dtype in rows.schema.items() if dtype == pl.String and name not in documents]
+        plain = [
+            name
+            for name, dtype in rows.schema.items()
+            if dtype == pl.String and name not in documents
+        ]
         expected = rows.select(plain).to_dicts()
         assert [{name: row[name] for name in plain} for row in read] == expected, table
         for name in {*documents} & {*rows.columns}:
-            assert [row[name] for row in read] == [text and json.loads(text) for text in rows[name]], (table, name)
+            assert [row[name] for row in read] == [
+                text and json.loads(text) for text in rows[name]
+            ], (table, name)
 
 
 def read_openmetrics(site: Path) -> None:
@@ -124,9 +149,15 @@ def read_postgresql(site: Path) -> None:
         for table in ("job_summaries", "job_gpus", "findings"):
             rows = recorded(site, table)
             kinds = rows.schema.items()
-            names = [name for name, dtype in kinds if dtype == pl.String and name not in ("evidence", "checks")]
+            names = [
+                name
+                for name, dtype in kinds
+                if dtype == pl.String and name not in ("evidence", "checks")
+            ]
             columns = ", ".join(f'"{name}"' for name in names)
-            read = connection.execute(f"SELECT {columns} FROM tachograph.{table}".encode()).fetchall()
+            read = connection.execute(
+                f"SELECT {columns} FROM tachograph.{table}".encode()
+            ).fetchall()
             expected = rows.select(pl.col(names).str.replace_all("\0", r"\x00", literal=True))
             assert sorted(map(str, read)) == sorted(map(str, expected.rows())), table
 
@@ -136,7 +167,11 @@ WALKS: tuple[Walk, ...] = (
     Walk("csv", ("--to", "out", "--raw", *TABLES), read_raw_csv),
     Walk("parquet", ("--to", "out", *TABLES), read_parquet),
     Walk("jsonl", ("--to", "out", *TABLES), read_json_lines),
-    Walk("openmetrics", ("--to", "out.prom", "--jobs", "100", "--by", ",".join(LABELS)), read_openmetrics),
+    Walk(
+        "openmetrics",
+        ("--to", "out.prom", "--jobs", "100", "--by", ",".join(LABELS)),
+        read_openmetrics,
+    ),
     Walk("clustercockpit", ("--to", "out"), read_clustercockpit),
     Walk("postgresql", (), read_postgresql),
 )
@@ -176,7 +211,9 @@ def test_texts_arrive_in_a_database(site: Path) -> None:
     assert [(one["written"], one.get("removed")) for one in again] == [(0, 0)] * 3
 
 
-@pytest.mark.parametrize("cluster", [*PAYLOADS.values(), "..", "../../etc", "/etc", "a/../../b", "\ud800"])
+@pytest.mark.parametrize(
+    "cluster", [*PAYLOADS.values(), "..", "../../etc", "/etc", "a/../../b", "\ud800"]
+)
 def test_a_cluster_is_one_folder_of_the_archive(cluster: str, tmp_path: Path) -> None:
     row = {"cluster": cluster, "job_id": "1", "start": datetime(2026, 4, 1, tzinfo=UTC)}
     folder = job_folder(tmp_path, row)

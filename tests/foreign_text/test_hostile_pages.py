@@ -1,7 +1,9 @@
-"""Every address of `tachograph serve`, in every format, over a lake and a fleet where every text of others is hostile.
+"""Every address of `tachograph serve`, in every format, over a lake and a fleet where every text of
+others is hostile.
 
-Addresses, formats and parameters are those of the registry: a new page or endpoint is walked as soon as it is there. A
-part of an address that is new needs an entry in PARTS, a new media type one in CHECKS.
+Addresses, formats and parameters are those of the registry: a new page or endpoint is walked as
+soon as it is there. A part of an address that is new needs an entry in PARTS, a new media type one
+in CHECKS.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ USER = next(name for name in NAMES if is_user_name(name))
 # {part of an address: what it is replaced with}
 PARTS: Mapping[str, tuple[str, ...]] = {
     "key": tuple(STRONG_JOBS),
-    "name": tuple(dict.fromkeys(name for kind in STRONG for name in (PAYLOADS[kind], node_of(PAYLOADS[kind])))),
+    "name": tuple(
+        dict.fromkeys(name for kind in STRONG for name in (PAYLOADS[kind], node_of(PAYLOADS[kind])))
+    ),
     "figure": tuple(entry.name for entry in FIGURES),
     "suffix": ("svg", "png"),
 }
@@ -49,7 +53,8 @@ WITH: Mapping[str, Mapping[str, str]] = {
     "study": {"no_filter": "idle"},
     "study_figure": {"no_filter": "idle"},
 }
-REFUSED = (400, 401, 403, 404, 409)  # a name that cannot be asked for, what is not for this viewer, no such figure
+# A name that cannot be asked for, what is not for this viewer, no such figure.
+REFUSED = (400, 401, 403, 404, 409)
 
 
 def check_page(content: bytes, where: str) -> None:
@@ -84,21 +89,30 @@ CHECKS: Mapping[str, Callable[[bytes, str], None]] = {
     "text/csv": check_table,
     "image/svg+xml": check_picture,
     "image/png": check_bytes,
-    "application/vnd.apache.parquet": lambda content, where: check_rows(pl.read_parquet(content), where),
+    "application/vnd.apache.parquet": lambda content, where: check_rows(
+        pl.read_parquet(content), where
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def clients(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TestClient]]:
+def clients(
+    hostile: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, TestClient]]:
     """An admin, a user whose name is hostile, and somebody who sees sums."""
-    tokens, expires = tmp_path_factory.mktemp("tokens") / "tokens", datetime.now(UTC) + timedelta(hours=1)
+    tokens, expires = (
+        tmp_path_factory.mktemp("tokens") / "tokens",
+        datetime.now(UTC) + timedelta(hours=1),
+    )
     options = ServeOptions(requests_per_s=0.0, token_file=str(tokens), anonymous=True)
     served = ServedLake(Lake.open(str(hostile / "lake")), Configuration(serve=options))
     seconds = iter(range(1_000_000_000)).__next__
     served.fleet = FleetWatch(
         served.configuration,
         served.lake.location,
-        opener=lambda request: SelectedSource(HostileSource(lambda: 1_795_255_200.0 + seconds()), None),
+        opener=lambda request: SelectedSource(
+            HostileSource(lambda: 1_795_255_200.0 + seconds()), None
+        ),
     )
     application = create_application(WebService.of(served))
     found = {"anonymous": TestClient(application, follow_redirects=False)}
@@ -116,15 +130,20 @@ def addresses_of(entry: Entry) -> Iterator[str]:
     for index in range(max((len(PARTS[name]) for name in names), default=1)):
         path = (API if isinstance(entry, Endpoint) else "") + entry.path
         for name in names:
-            path = path.replace(f"{{{name}}}", quote(PARTS[name][index % len(PARTS[name])], safe=""))
+            path = path.replace(
+                f"{{{name}}}", quote(PARTS[name][index % len(PARTS[name])], safe="")
+            )
         yield path
 
 
 def requests(entry: Entry) -> list[tuple[str, str]]:
-    """Each address and each media type at least once: each answer holds rows with every hostile text."""
+    """Each address and each media type at least once: each answer holds rows with every hostile
+    text.
+    """
     known, accepted = list(addresses_of(entry)), media_types(entry)
     return [
-        (known[index % len(known)], accepted[index % len(accepted)]) for index in range(max(len(known), len(accepted)))
+        (known[index % len(known)], accepted[index % len(accepted)])
+        for index in range(max(len(known), len(accepted)))
     ]
 
 
@@ -138,11 +157,17 @@ def media_types(entry: Entry) -> list[str]:
 def words_of(entry: Entry) -> list[str]:
     """Names of the parameters that are text, but those of the address."""
     fields = msgspec.structs.fields(struct_of(entry))
-    return [one.encode_name for one in fields if "str" in str(one.type) and f"{{{one.name}}}" not in entry.path]
+    return [
+        one.encode_name
+        for one in fields
+        if "str" in str(one.type) and f"{{{one.name}}}" not in entry.path
+    ]
 
 
 def ask(client: TestClient, address: str, accept: str, **query: str) -> httpx2.Response:
-    """Return what is answered, checked by its media type; of a report that is being made the one that it becomes."""
+    """Return what is answered, checked by its media type; of a report that is being made the one
+    that it becomes.
+    """
     answer = made(lambda: client.get(address, headers={"accept": accept}, params=query or None))
     where = f"{address} {accept} {query}"[:300]
     assert answer.status_code in (200, 303, *REFUSED), (where, answer.text[:500])
@@ -162,7 +187,10 @@ def test_the_site_has_what_is_asked_for(clients: dict[str, TestClient]) -> None:
 @pytest.mark.parametrize("entry", READ, ids=lambda entry: entry.path)
 def test_answers_show_text_alone(entry: Entry, clients: dict[str, TestClient]) -> None:
     query = WITH.get(entry.name, {})
-    codes = {ask(clients["admin"], address, accept, **query).status_code for address, accept in requests(entry)}
+    codes = {
+        ask(clients["admin"], address, accept, **query).status_code
+        for address, accept in requests(entry)
+    }
     assert 200 in codes
     address, accept = next(iter(requests(entry)))
     for viewer in ("user", "anonymous"):
@@ -175,7 +203,10 @@ def test_what_is_asked_for_is_shown_as_text(entry: Entry, clients: dict[str, Tes
     address, accept = next(addresses_of(entry)), media_types(entry)[0]
     words = words_of(entry)
     first = READ.index(entry)  # other texts than in the entry before
-    for index in range(max(len(STRONG), len(words)) if words else 0):  # each word, and each way to act
-        text = NAMES[(first + index) % len(NAMES)] if index < len(words) else PAYLOADS[STRONG[index]]
+    # Each word, and each way to act.
+    for index in range(max(len(STRONG), len(words)) if words else 0):
+        text = (
+            NAMES[(first + index) % len(NAMES)] if index < len(words) else PAYLOADS[STRONG[index]]
+        )
         asked = {words[index % len(words)]: text}
         ask(clients["admin"], address, accept, **{**WITH.get(entry.name, {}), **asked})

@@ -1,4 +1,6 @@
-"""Every key of every screen of `tachograph watch`, over a fleet where every text of others is hostile."""
+"""Every key of every screen of `tachograph watch`, over a fleet where every text of others is
+hostile.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ async def pressed(place: str, pressing: list[ScreenKey]) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", OPENED_BY)
 def test_no_text_acts_on_a_screen(place: str) -> None:
-    pressing = [key for key in KEYS if key.place in ("", place) and not key.action.startswith(LEAVING)]
+    pressing = [
+        key for key in KEYS if key.place in ("", place) and not key.action.startswith(LEAVING)
+    ]
     seen = asyncio.run(pressed(place, pressing))
     assert any(MARK in line for line in seen)
 
@@ -43,7 +47,9 @@ def test_no_text_acts_on_a_screen(place: str) -> None:
 def test_the_screen_of_each_gpu_shows_text_alone() -> None:
     async def walked() -> None:
         clock = Clock()
-        async with watching(app=app_of(source=HostileSource(clock), clock=clock), size=SIZE) as pilot:
+        async with watching(
+            app=app_of(source=HostileSource(clock), clock=clock), size=SIZE
+        ) as pilot:
             await pilot.press("home", "enter")
             for text in TEXTS:
                 await settled(pilot)

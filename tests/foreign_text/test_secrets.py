@@ -1,4 +1,6 @@
-"""No message has a password, a token or a key: of what was read as a secret, and of what looks like one."""
+"""No message has a password, a token or a key: of what was read as a secret, and of what looks
+like one.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_a_connection_string_that_is_not_valid_shows_no_password(address: str) -
     pytest.importorskip("psycopg")
     with pytest.raises((UsageError, ExportError)) as caught, _connected(address):
         pass
-    assert not [part for part in ("ss9word", "nt@er22", "hunter") if part in str(caught.value)], str(caught.value)
+    assert not [part for part in ("ss9word", "nt@er22", "hunter") if part in str(caught.value)], (
+        str(caught.value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,11 @@ def test_a_connection_string_that_is_not_valid_shows_no_password(address: str) -
     ],
 )
 def test_what_looks_like_a_secret_is_in_no_message(text: str) -> None:
-    for shown in (redacted(text), str(TachographError(text, where=text, do=text)), SourceProblem(text).sentence):
+    for shown in (
+        redacted(text),
+        str(TachographError(text, where=text, do=text)),
+        SourceProblem(text).sentence,
+    ):
         assert "s3cr3t" not in shown
         assert "YWJjOn" not in shown
     err = io.StringIO()
@@ -77,11 +85,17 @@ def test_a_server_that_repeats_the_token_is_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("opaque value 4711\n", encoding="utf-8")
     token = Secret(tmp_path / "token", "token_file").text()
     answer = httpx2.Response(401)
-    problem = from_status(answer, f"wrong: {token}", where="http://n1", again=False, retry_after_s=None)
+    problem = from_status(
+        answer, f"wrong: {token}", where="http://n1", again=False, retry_after_s=None
+    )
     assert "4711" not in str(problem)
     assert "answered 401" in str(problem)
     with pytest.raises(RequestError) as caught:
-        read_json(HttpAnswer(f"{'x' * 50}{token}".encode(), "http://n1", "text/html", None), dict, expected="a server")
+        read_json(
+            HttpAnswer(f"{'x' * 50}{token}".encode(), "http://n1", "text/html", None),
+            dict,
+            expected="a server",
+        )
     assert "opaque" not in str(caught.value)
 
 
@@ -90,7 +104,10 @@ def test_files_of_secrets_are_known(tmp_path: Path) -> None:
     file.write_text("correct horse/battery\n", encoding="utf-8")
     file.chmod(0o600)
     read_secret(str(file), "serve.oidc_secret_file")
-    assert redacted("said correct horse/battery, correct+horse%2Fbattery, correct%20horse%2Fbattery") == "said …, …, …"
+    assert (
+        redacted("said correct horse/battery, correct+horse%2Fbattery, correct%20horse%2Fbattery")
+        == "said …, …, …"
+    )
 
 
 def test_short_secrets_leave_words_as_they_are() -> None:

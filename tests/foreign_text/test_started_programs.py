@@ -1,4 +1,6 @@
-"""No word of a record becomes code or an option of a program that is started; nothing else starts programs."""
+"""No word of a record becomes code or an option of a program that is started; nothing else
+starts programs.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,12 @@ from tachograph.service.act.slurm_jobs import QUEUE_FIELDS, JobAction, SlurmJob,
 from tachograph.service.record.recorder import job_is_over
 from tachograph.sources.slurm.commands import AccountingSpan, SacctCommand, SiteProgram
 
-# {file: what is in the words of the programs that it starts}. Values of records go through SiteProgram alone.
+# {file: what is in the words of the programs that it starts}. Values of records go through
+# SiteProgram alone.
 STARTERS = {
-    "sources/slurm/commands.py": "SiteProgram: words of the configuration, and values by their kind",
+    "sources/slurm/commands.py": (
+        "SiteProgram: words of the configuration, and values by their kind"
+    ),
     "service/record/foreground.py": "the command that the user wrote after `tachograph record`",
     "service/record/recorder.py": "a fork of itself",
     "service/collect/children.py": "this program, with the location of the lake",
@@ -35,7 +40,15 @@ STARTERS = {
     "sources/pm_sampling/process.py": "this program, with a request as JSON",
 }
 _STARTING = {
-    "subprocess": {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"},
+    "subprocess": {
+        "Popen",
+        "run",
+        "call",
+        "check_call",
+        "check_output",
+        "getoutput",
+        "getstatusoutput",
+    },
     "os": {"fork", "forkpty", "system", "popen", "startfile", "posix_spawn", "posix_spawnp"},
     "pty": {"fork", "spawn"},
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
@@ -55,7 +68,9 @@ def _starts(node: ast.AST) -> bool:
     if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
         return False
     module, name = node.value.id, node.attr
-    return name in _STARTING.get(module, ()) or (module == "os" and name.startswith(("exec", "spawn")))
+    return name in _STARTING.get(module, ()) or (
+        module == "os" and name.startswith(("exec", "spawn"))
+    )
 
 
 def test_only_these_files_start_programs() -> None:
@@ -121,29 +136,51 @@ def _change(action: JobAction) -> Call:
     return change
 
 
-# {field of a command: how it is called with a value, one that is good}; a new command with values is a line here.
-# Others (scontrol show, sacctmgr show) have no words but ours, of which test_a_word_that_a_shell_reads has the rule
+# {field of a command: how it is called with a value, one that is good}; a new command with values
+# is a line here. Others (scontrol show, sacctmgr show) have no words but ours, of which
+# test_a_word_that_a_shell_reads has the rule
 CALLS: Mapping[str, tuple[Call, str]] = {
     "squeue job": (lambda before, value: SlurmJobs(before).job(value, None), "7"),
     "squeue cluster": (lambda before, value: SlurmJobs(before).job("7", value), "alpha"),
     "squeue node": (lambda before, value: SlurmJobs(before).is_on(JOB, value, None), "gpu01"),
-    "squeue job on a node": (lambda before, value: SlurmJobs(before).is_on(_job(name=value), "gpu01", None), "7"),
+    "squeue job on a node": (
+        lambda before, value: SlurmJobs(before).is_on(_job(name=value), "gpu01", None),
+        "7",
+    ),
     "drain node": (lambda before, value: SlurmJobs(before).drain(value, None, "x"), "gpu01"),
     "drain cluster": (lambda before, value: SlurmJobs(before).drain("gpu01", value, "x"), "alpha"),
     "drain reason": (lambda before, value: SlurmJobs(before).drain("gpu01", None, value), "XID 79"),
-    "cancel job": (lambda before, value: SlurmJobs(before).change("cancel", _job(name=value), None), "7"),
-    **{f"{action} cluster": (_change(action), "7") for action in get_args(JobAction)},
-    "comment job": (
-        lambda before, value: AdminComments(before).write({**ROW, "job_id": value, "display_id": None}, SUMMARY),
+    "cancel job": (
+        lambda before, value: SlurmJobs(before).change("cancel", _job(name=value), None),
         "7",
     ),
-    "comment name": (lambda before, value: AdminComments(before).write({**ROW, "display_id": value}, SUMMARY), "7"),
-    "comment cluster": (lambda before, value: AdminComments(before).write({**ROW, "cluster": value}, SUMMARY), "alpha"),
-    "sacct clusters": (
-        lambda before, value: SacctCommand.of((*before, "sacct"), timeout_s=30, clusters=(value,)).fetch(SPAN),
+    **{f"{action} cluster": (_change(action), "7") for action in get_args(JobAction)},
+    "comment job": (
+        lambda before, value: AdminComments(before).write(
+            {**ROW, "job_id": value, "display_id": None}, SUMMARY
+        ),
+        "7",
+    ),
+    "comment name": (
+        lambda before, value: AdminComments(before).write({**ROW, "display_id": value}, SUMMARY),
+        "7",
+    ),
+    "comment cluster": (
+        lambda before, value: AdminComments(before).write({**ROW, "cluster": value}, SUMMARY),
         "alpha",
     ),
-    "record": (lambda before, value: _polled(job_is_over(value, command=(*before, "squeue"), clock=_Clock())), "7"),
+    "sacct clusters": (
+        lambda before, value: SacctCommand.of(
+            (*before, "sacct"), timeout_s=30, clusters=(value,)
+        ).fetch(SPAN),
+        "alpha",
+    ),
+    "record": (
+        lambda before, value: _polled(
+            job_is_over(value, command=(*before, "squeue"), clock=_Clock())
+        ),
+        "7",
+    ),
 }
 
 
@@ -162,17 +199,31 @@ def _polled(over: Callable[[], bool]) -> bool:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with programs that write their words into `words`, one a line, and `ssh`, which does what ssh does."""
+    """A folder with programs that write their words into `words`, one a line, and `ssh`, which
+    does what ssh does.
+    """
     programs = tmp_path / "programs"
     programs.mkdir()
     widths = QUEUE_FIELDS
-    values = {"JobID": "7", "State": "RUNNING", "BatchFlag": "1", "UserName": "ann", "ArrayTaskID": "N/A"}
+    values = {
+        "JobID": "7",
+        "State": "RUNNING",
+        "BatchFlag": "1",
+        "UserName": "ann",
+        "ArrayTaskID": "N/A",
+    }
     line = "".join(values.get(field, "").ljust(width) for field, width in widths.items())
-    answers = {"squeue": line, "sinfo": "gpu01=idle", "sacct": f"7|{ROW['submit'].timestamp():.0f}|ann"}
+    answers = {
+        "squeue": line,
+        "sinfo": "gpu01=idle",
+        "sacct": f"7|{ROW['submit'].timestamp():.0f}|ann",
+    }
     for name in ("squeue", "sinfo", "sacct", "sacctmgr", "scontrol", "scancel"):
         script = programs / name
         prints = f"printf '%s\\n' '{answers.get(name, '')}'"
-        script.write_text(f"#!/bin/sh\nprintf '%s\\n' {name} \"$@\" END >> {tmp_path}/words\n{prints}\n")
+        script.write_text(
+            f"#!/bin/sh\nprintf '%s\\n' {name} \"$@\" END >> {tmp_path}/words\n{prints}\n"
+        )
     remote = programs / "ssh"
     remote.write_text(f'#!/bin/sh\nshift\nPATH={programs}:$PATH exec sh -c "$*"\n')
     local = programs / "prefix"
@@ -199,7 +250,8 @@ def _options(command: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("field", "before"), [*((field, "ssh") for field in CALLS), ("drain reason", "on-login"), ("record", "on-login")]
+    ("field", "before"),
+    [*((field, "ssh") for field in CALLS), ("drain reason", "on-login"), ("record", "on-login")],
 )
 def test_hostile_values_run_nothing_and_add_no_option(site: Path, field: str, before: str) -> None:
     call, good = CALLS[field]
@@ -234,5 +286,7 @@ def test_behind_ssh_a_text_arrives_as_it_is_and_elsewhere_without_blanks(site: P
         jobs = SlurmJobs((str(site / "programs" / program), *more))
         with suppress(TachographError):
             jobs.drain("gpu01", None, "-- XID 79; State=RESUME $(id)")
-        reasons += [word for command in _started(site) for word in command if word.startswith("Reason=")]
+        reasons += [
+            word for command in _started(site) for word in command if word.startswith("Reason=")
+        ]
     assert reasons == ["Reason=XID 79 State=RESUME id", *["Reason=XID_79_State=RESUME_id"] * 2]

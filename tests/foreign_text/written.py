@@ -1,4 +1,6 @@
-"""What hostile text must not do in any output: judged by kind of output, with the parsers that readers have."""
+"""What hostile text must not do in any output: judged by kind of output, with the parsers that
+readers have.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tachograph.catalog.units import harmless_cell
 
-_PLANTED = re.compile(r"javascript:|alert\(1\)|evil\.example")  # in what a browser would run, load or follow
+# In what a browser would run, load or follow.
+_PLANTED = re.compile(r"javascript:|alert\(1\)|evil\.example")
 _LINKS = frozenset({"href", "src", "action", "formaction"})
 _RUNS = _LINKS | {"style", "srcdoc", "data"}
 _SITE = "https://own.example/"
-NEXT_LINE = re.compile(r"^(next: line|over|back|# head|evil\{)", re.MULTILINE)  # begins of planted lines
+# Begins of planted lines.
+NEXT_LINE = re.compile(r"^(next: line|over|back|# head|evil\{)", re.MULTILINE)
 
 
 def assert_plain(text: str, where: object) -> None:
@@ -36,10 +40,15 @@ def _around(text: str) -> str:
 
 
 def _acts(name: str, value: str) -> bool:
-    """Whether an attribute runs or styles what a name holds, or leads out of the site to where it says."""
+    """Whether an attribute runs or styles what a name holds, or leads out of the site to where
+    it says.
+    """
     if name in _LINKS:
         target = urlsplit(urljoin(_SITE, value.strip()))
-        return f"{target.scheme}://{target.netloc}/" != _SITE and _PLANTED.search(unquote(value)) is not None
+        return (
+            f"{target.scheme}://{target.netloc}/" != _SITE
+            and _PLANTED.search(unquote(value)) is not None
+        )
     return _PLANTED.search(value) is not None
 
 
@@ -71,7 +80,9 @@ class _Page(HTMLParser):
 
 
 def assert_page(page: str, where: object) -> None:
-    """HTML: no element, attribute or script of a name; nothing that steers once the references are resolved."""
+    """HTML: no element, attribute or script of a name; nothing that steers once the references
+    are resolved.
+    """
     found = _Page()
     found.feed(page)
     found.close()
@@ -81,8 +92,11 @@ def assert_page(page: str, where: object) -> None:
 
 
 def assert_table(document: str, where: object, *, raw: bool = False) -> list[list[str]]:
-    """CSV: rows of one length, and unless raw no cell that is a formula or steers; return the rows."""
-    limit = csv.field_size_limit(10_000_000)  # a cell may hold several long names; the limit is that of the process
+    """CSV: rows of one length, and unless raw no cell that is a formula or steers; return the
+    rows.
+    """
+    # A cell may hold several long names; the limit is that of the process.
+    limit = csv.field_size_limit(10_000_000)
     try:
         rows = list(csv.reader(io.StringIO(document, newline="")))
     finally:
@@ -92,7 +106,9 @@ def assert_table(document: str, where: object, *, raw: bool = False) -> list[lis
         for cell in (cell for row in rows for cell in row):
             assert steering(cell) == [], (where, cell[:200])
             assert "\n" not in cell, (where, cell[:200])
-            assert cell == harmless_cell(cell) or harmless_cell(cell) == f"'{cell}" != cell[:1] == "'", (where, cell)
+            assert (
+                cell == harmless_cell(cell) or harmless_cell(cell) == f"'{cell}" != cell[:1] == "'"
+            ), (where, cell)
     return rows
 
 
@@ -103,11 +119,18 @@ def assert_json(document: str, where: object) -> Any:
 
 
 def assert_metrics(document: str, where: object) -> list[str]:
-    """OpenMetrics: the parser of Prometheus takes it, and has no family or label of a name; return values of labels."""
+    """OpenMetrics: the parser of Prometheus takes it, and has no family or label of a name;
+    return values of labels.
+    """
     families = list(text_string_to_metric_families(document))  # type: ignore[no-untyped-call]
     assert families, where
     assert not [one.name for one in families if "evil" in one.name], where
-    return [value for family in families for sample in family.samples for value in sample.labels.values()]
+    return [
+        value
+        for family in families
+        for sample in family.samples
+        for value in sample.labels.values()
+    ]
 
 
 def texts_of(value: Any) -> Iterable[str]:

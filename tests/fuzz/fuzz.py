@@ -1,8 +1,10 @@
-"""Reads mutations of the recorded inputs: `make fuzz` (FUZZ=1000000). Prints one JSON object; 1 when a reader failed.
+"""Reads mutations of the recorded inputs: `make fuzz` (FUZZ=1000000). Prints one JSON object; 1
+when a reader failed.
 
-A mutation is decided by seed, reader and number alone, so any can be made again: `--reader NAME --number N`.
-Failed means: any error that is not a TachographError, a process that died, more than a second of processor time (of
-rules: 0.1 s), or more than 500 MB of memory. Each kind of failure is reported once, with its reader and number.
+A mutation is decided by seed, reader and number alone, so any can be made again: `--reader NAME
+--number N`. Failed means: any error that is not a TachographError, a process that died, more than a
+second of processor time (of rules: 0.1 s), or more than 500 MB of memory. Each kind of failure is
+reported once, with its reader and number.
 
     python tests/fuzz/fuzz.py --mutations 10000 --recorded DIR
 """
@@ -28,7 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: mutations are small, and others need the cores
+# Before polars is imported: mutations are small, and others need the cores.
+os.environ["POLARS_MAX_THREADS"] = "1"
 
 from fuzz_targets import Target, by_name
 
@@ -37,7 +40,8 @@ from tachograph.catalog.errors import TachographError
 SEED = 20260301
 HANGS_S = 30.0  # on the wall: a process that is still at it is killed
 MEMORY_MIB = 500
-ADDRESSES = 8 << 30  # bytes a process may map: an absurd allocation fails instead of eating the machine
+# Bytes a process may map: an absurd allocation fails instead of eating the machine.
+ADDRESSES = 8 << 30
 LIFE = 5000  # mutations per process
 WHOLE_EVERY = 8
 _PROGRESS = struct.Struct("<qd")  # number at work, since when
@@ -55,7 +59,9 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of the mutations. `refused`: files that gave a TachographError; the others were read."""
+    """What came of the mutations. `refused`: files that gave a TachographError; the others were
+    read.
+    """
 
     mutations: int = 0
     refused: int = 0
@@ -91,18 +97,23 @@ def mutation(target: Target, number: int, seed: int) -> bytes:
 def failure_of(
     target: Target, number: int, content: bytes, folder: Path, *, whole: bool
 ) -> tuple[Failure | None, float, bool]:
-    """Read `content`; return what failed, processor seconds, and whether it was refused with a TachographError."""
+    """Read `content`; return what failed, processor seconds, and whether it was refused with a
+    TachographError.
+    """
     path = folder / f"mutation{target.suffix}"
     path.write_bytes(content)
     failure, refused, took = _read(target, number, path, whole=whole)
-    if failure is None and took > target.seconds:  # the first file of a kind also pays for what is imported
+    # The first file of a kind also pays for what is imported.
+    if failure is None and took > target.seconds:
         took = min(took, _read(target, number, path, whole=whole)[2])
     if failure is None and took > target.seconds:
         failure = Failure(target.name, number, "slow", f"over {target.seconds:g} s")
     return failure, took, refused
 
 
-def _read(target: Target, number: int, path: Path, *, whole: bool) -> tuple[Failure | None, bool, float]:
+def _read(
+    target: Target, number: int, path: Path, *, whole: bool
+) -> tuple[Failure | None, bool, float]:
     begun = time.process_time()
     failure, refused = None, False
     try:
@@ -117,13 +128,19 @@ def _read(target: Target, number: int, path: Path, *, whole: bool) -> tuple[Fail
 
 
 def is_whole(number: int, chosen: Sequence[Target]) -> bool:
-    """Whether the rows of this mutation go on into the schema of their tables, which takes longer than reading."""
+    """Whether the rows of this mutation go on into the schema of their tables, which takes
+    longer than reading.
+    """
     return number // len(chosen) % WHOLE_EVERY == 0
 
 
 def signature(problem: BaseException) -> str:
     """Return the kind of an error and the last place in the project that it came through."""
-    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if "tachograph" in frame.filename]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if "tachograph" in frame.filename
+    ]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "elsewhere"
     printed = " ".join(str(problem).split())[:60]
     return (
@@ -141,7 +158,8 @@ def peak_mib() -> float:
 class Child:
     """A child process that does some work and reports through a pipe, as JSON, what came of it.
 
-    Work ends with the process: polars' threads do not survive a fork, so the parent must never have used them.
+    Work ends with the process: polars' threads do not survive a fork, so the parent must never have
+    used them.
     """
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -153,7 +171,9 @@ class Child:
         os.close(writing)
 
     def reported(self, *, alive: Callable[[], bool] = lambda: True) -> tuple[Any, int]:
-        """Return what the child reported (None: nothing) and how it ended; killed as soon as it is not `alive`."""
+        """Return what the child reported (None: nothing) and how it ended; killed as soon as it
+        is not `alive`.
+        """
         text = b""
         while True:
             if select.select([self.reading], [], [], 0.05)[0]:
@@ -171,7 +191,8 @@ class Child:
 def _do(work: Callable[[], object], writing: int) -> None:
     code = 1
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a panic that is caught has written to stderr before
+        # A panic that is caught has written to stderr before.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with os.fdopen(writing, "w") as out:
@@ -200,7 +221,9 @@ class Progress:
         return time.monotonic() - float(_PROGRESS.unpack(self.shared[:])[1]) < HANGS_S
 
 
-def read_all(chosen: Sequence[Target], numbers: range, *, seed: int, folder: Path, progress: Progress) -> Outcome:
+def read_all(
+    chosen: Sequence[Target], numbers: range, *, seed: int, folder: Path, progress: Progress
+) -> Outcome:
     """Read the mutations of these numbers, or until this process has become too large."""
     outcome = Outcome()
     for number in numbers:
@@ -231,7 +254,8 @@ def fuzz(
     outcome: Outcome | None = None,
     progress: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Return what came of so many mutations, or those of so many seconds, read one after the other in children.
+    """Return what came of so many mutations, or those of so many seconds, read one after the other
+    in children.
 
     `outcome`: of those that were read before.
     """
@@ -247,11 +271,15 @@ def fuzz(
 
 
 def in_turn(chosen: Sequence[Target]) -> tuple[Target, ...]:
-    """Return the readers in the order in which they have their turns, as often as their shares demand."""
+    """Return the readers in the order in which they have their turns, as often as their shares
+    demand.
+    """
     return tuple(one for turn in range(3) for one in chosen if turn < one.share)
 
 
-def _one_life(chosen: Sequence[Target], numbers: range, outcome: Outcome, *, seed: int, folder: Path) -> int:
+def _one_life(
+    chosen: Sequence[Target], numbers: range, outcome: Outcome, *, seed: int, folder: Path
+) -> int:
     """Read mutations in one child; add what came of it, and return how many were read."""
     progress = Progress()
     progress.report(numbers.start)
@@ -271,14 +299,24 @@ def _one_life(chosen: Sequence[Target], numbers: range, outcome: Outcome, *, see
 
 def main() -> int:
     """Fuzz, print the result; 1 when a reader failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mutations", type=int, default=1_000_000)
-    parser.add_argument("--recorded", type=Path, default=Path(os.environ.get("TACHOGRAPH_RECORDED", "../shared/data")))
+    parser.add_argument(
+        "--recorded",
+        type=Path,
+        default=Path(os.environ.get("TACHOGRAPH_RECORDED", "../shared/data")),
+    )
     parser.add_argument("--reader", action="append", default=[], help="only this one; repeatable")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--minutes", type=float, default=math.inf, help="no longer than that")
-    parser.add_argument("--state", type=Path, help="file of what came of it so far: stopped, it goes on from there")
-    parser.add_argument("--number", type=int, help="write this mutation of the one reader to stdout, read nothing")
+    parser.add_argument(
+        "--state", type=Path, help="file of what came of it so far: stopped, it goes on from there"
+    )
+    parser.add_argument(
+        "--number", type=int, help="write this mutation of the one reader to stdout, read nothing"
+    )
     options = parser.parse_args()
     if not options.recorded.is_dir():
         parser.error(f"no recorded inputs at {options.recorded}: name their folder with --recorded")
@@ -293,7 +331,10 @@ def main() -> int:
     def progress(now: Outcome) -> None:
         keep(now, options.state)
         rate = (now.mutations - done) / (time.monotonic() - begun)
-        printed = f"{now.mutations:,} of {options.mutations:,}, {rate:.0f}/s, {len(now.failures)} kinds of failure"
+        printed = (
+            f"{now.mutations:,} of {options.mutations:,}, {rate:.0f}/s, "
+            f"{len(now.failures)} kinds of failure"
+        )
         sys.stderr.write(f"{printed}\n")
 
     outcome = fuzz(
@@ -327,7 +368,9 @@ def keep(outcome: Outcome, state: Path | None) -> None:
         fresh.replace(state)
 
 
-def as_json(outcome: Outcome, chosen: Sequence[Target], *, seed: int, seconds: float) -> dict[str, object]:
+def as_json(
+    outcome: Outcome, chosen: Sequence[Target], *, seed: int, seconds: float
+) -> dict[str, object]:
     """Return the result as it is printed and recorded."""
     return {
         "mutations": outcome.mutations,
@@ -337,7 +380,10 @@ def as_json(outcome: Outcome, chosen: Sequence[Target], *, seed: int, seconds: f
         "slowest_s": outcome.slowest_s,
         "most_mib": outcome.most_mib,
         "seconds": round(seconds),
-        "failures": [asdict(failure) | {"times": outcome.failed[kind]} for kind, failure in outcome.failures.items()],
+        "failures": [
+            asdict(failure) | {"times": outcome.failed[kind]}
+            for kind, failure in outcome.failures.items()
+        ],
     }
 
 

@@ -37,7 +37,15 @@ from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import TachographError
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
-from tachograph.sources import allocation_map, dcgm_exporter, ldms, nvidia_smi, prometheus, sacct, table
+from tachograph.sources import (
+    allocation_map,
+    dcgm_exporter,
+    ldms,
+    nvidia_smi,
+    prometheus,
+    sacct,
+    table,
+)
 from tachograph.sources.exporter_mapping import MetricKey
 from tachograph.sources.exporters import exporter_mappings
 from tachograph.sources.metrics import refuse_unknown_metrics
@@ -150,7 +158,9 @@ EXPORT = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One reader: excerpts to begin from, how files are called, and how one is read: its rows, or the whole way."""
+    """One reader: excerpts to begin from, how files are called, and how one is read: its rows,
+    or the whole way.
+    """
 
     name: str
     suffix: str
@@ -162,7 +172,9 @@ class Target:
 
     @property
     def seeds(self) -> tuple[bytes, ...]:
-        """The excerpts, made when they are requested: a process that uses polars must not fork afterwards."""
+        """The excerpts, made when they are requested: a process that uses polars must not fork
+        afterwards.
+        """
         return _made(self.excerpts)
 
 
@@ -173,7 +185,9 @@ def _made(excerpts: Callable[[], Iterable[bytes]]) -> tuple[bytes, ...]:
 
 def targets(recorded: Path) -> tuple[Target, ...]:
     """Return all readers with the excerpts of the recorded inputs."""
-    slurm, nersc, restd = (recorded / name for name in ("slurm_outputs", "nersc_perlmutter", "slurmrestd"))
+    slurm, nersc, restd = (
+        recorded / name for name in ("slurm_outputs", "nersc_perlmutter", "slurmrestd")
+    )
 
     def exports() -> Iterator[bytes]:
         yield from json_excerpts(
@@ -181,7 +195,9 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         )
 
     def frames() -> Iterator[pl.DataFrame]:
-        rows = [json.loads(text) for text in json_excerpts(nersc.glob("pmt-export-compute-5*.json"), 6)]
+        rows = [
+            json.loads(text) for text in json_excerpts(nersc.glob("pmt-export-compute-5*.json"), 6)
+        ]
         rows += [json.loads(text)["data"] for text in json_excerpts(nersc.glob("job_51*.json"), 6)]
         return (pl.DataFrame(of_file) for of_file in rows if of_file)
 
@@ -194,7 +210,9 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         return (frame.write_csv().encode() for frame in frames())
 
     def parsable() -> Iterator[bytes]:
-        yield from text_excerpts([*slurm.glob("*/sacct.parsable2.txt"), *slurm.glob("*/sacct.X.txt")], 4)
+        yield from text_excerpts(
+            [*slurm.glob("*/sacct.parsable2.txt"), *slurm.glob("*/sacct.X.txt")], 4
+        )
         yield GRES
 
     def held() -> Iterator[bytes]:
@@ -202,7 +220,9 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         yield RUNNING
 
     def documents() -> Iterator[bytes]:
-        return json_excerpts([*(recorded / "sacct_json_sites").glob("*.json"), *slurm.glob("*/sacct.json")], 1)
+        return json_excerpts(
+            [*(recorded / "sacct_json_sites").glob("*.json"), *slurm.glob("*/sacct.json")], 1
+        )
 
     def controller() -> Iterator[bytes]:
         yield from json_excerpts([*restd.glob("2*/slurm-*.json"), *slurm.glob("*/squeue*.json")], 1)
@@ -214,7 +234,9 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         yield from exporter_pages()
 
     def answers() -> Iterator[bytes]:
-        yield from json_excerpts([*(recorded / "prometheus_h100").glob("*.json"), *restd.glob("prometheus/*.json")], 3)
+        yield from json_excerpts(
+            [*(recorded / "prometheus_h100").glob("*.json"), *restd.glob("prometheus/*.json")], 3
+        )
         yield EXPORT
 
     return (
@@ -222,42 +244,92 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         Target("ldms csv", ".csv", csv, read_ldms, share=1),
         Target("ldms parquet", ".parquet", parquet, read_ldms),
         Target("table csv", ".csv", csv, read_table, share=1),
-        Target("table json", ".json", lambda: (frame.write_json().encode() for frame in frames()), read_table, share=1),
+        Target(
+            "table json",
+            ".json",
+            lambda: (frame.write_json().encode() for frame in frames()),
+            read_table,
+            share=1,
+        ),
         Target("table suggest", "", lambda: chain(csv(), exports()), read_suggest, share=1),
         Target("mapping", ".toml", lambda: (MAPPING,), read_mapping),
         Target("sacct text", ".txt", parsable, read_sacct),
-        Target("sacct xdmod", ".log", lambda: text_excerpts((recorded / "sacct_xdmod").glob("*.log"), 4), read_xdmod),
+        Target(
+            "sacct xdmod",
+            ".log",
+            lambda: text_excerpts((recorded / "sacct_xdmod").glob("*.log"), 4),
+            read_xdmod,
+        ),
         Target("sacct json", ".json", documents, read_sacct),
-        Target("sacct restd", ".json", lambda: json_excerpts(restd.glob("2*/slurmdb-*.json"), 1), read_sacct),
-        Target("sacct nersc", ".json", lambda: json_excerpts(nersc.glob("*job*[as].json"), 2), read_sacct),
-        Target("allocation-map", "", lambda: (MAP, *text_excerpts(slurm.glob("*/prolog*.log"), 4)), read_map),
+        Target(
+            "sacct restd",
+            ".json",
+            lambda: json_excerpts(restd.glob("2*/slurmdb-*.json"), 1),
+            read_sacct,
+        ),
+        Target(
+            "sacct nersc",
+            ".json",
+            lambda: json_excerpts(nersc.glob("*job*[as].json"), 2),
+            read_sacct,
+        ),
+        Target(
+            "allocation-map",
+            "",
+            lambda: (MAP, *text_excerpts(slurm.glob("*/prolog*.log"), 4)),
+            read_map,
+        ),
         Target("scontrol", ".txt", held, read_map),
         Target("gres", ".txt", lambda: (GRES, RUNNING), read_gres),
         Target("jobs of samples", ".csv", lambda: (NAMED_JOBS,), read_named_jobs),
         Target("nvidia-smi", ".txt", lambda: (SMI_QUERY, SMI_DMON, SMI_TIMES), read_smi),
-        Target("nvidia-smi without header", ".csv", lambda: (b"\n".join(SMI_QUERY.split(b"\n")[1:]),), read_smi_body),
+        Target(
+            "nvidia-smi without header",
+            ".csv",
+            lambda: (b"\n".join(SMI_QUERY.split(b"\n")[1:]),),
+            read_smi_body,
+        ),
         Target("squeue, slurmrestd", ".json", controller, read_map),
         Target("exporter pages", ".prom", pages, read_pages),
         Target("prometheus answers", ".json", answers, read_answers),
         Target("configuration", ".toml", lambda: (CONFIGURATION, OWN_METRICS), read_configuration),
         Target("nsight details", ".csv", details_pages, read_page),
         Target("nsight raw", ".csv", raw_pages, read_page),
-        Target("nsight stored", ".ncu-rep", stored_reports, read_stored, share=1, make=mutate_stored),
+        Target(
+            "nsight stored", ".ncu-rep", stored_reports, read_stored, share=1, make=mutate_stored
+        ),
         Target("calibration", ".toml", lambda: (CALIBRATION,), read_calibrations, share=1),
-        Target("rules", ".json", shipped_rules, read_rules, share=1, seconds=0.1, make=hostile_rule),
+        Target(
+            "rules", ".json", shipped_rules, read_rules, share=1, seconds=0.1, make=hostile_rule
+        ),
     )
 
 
 def exporter_pages() -> Iterator[bytes]:
-    """Yield a page of each exporter with a mapping: every metric of it, with the labels that it is read by."""
+    """Yield a page of each exporter with a mapping: every metric of it, with the labels that it
+    is read by.
+    """
     for exporter in exporter_mappings():
         names = exporter.labels
-        usual = {"gpu": "0", "uuid": "GPU-1", "minor_number": "0", "hostname": "n1", "jobid": "7", "step": "0"}
-        own = {name: usual.get(kind, "n1") for kind in names.__struct_fields__ for name in getattr(names, kind)}
+        usual = {
+            "gpu": "0",
+            "uuid": "GPU-1",
+            "minor_number": "0",
+            "hostname": "n1",
+            "jobid": "7",
+            "step": "0",
+        }
+        own = {
+            name: usual.get(kind, "n1")
+            for kind in names.__struct_fields__
+            for name in getattr(names, kind)
+        }
         lines = []
         for written in exporter.metrics:
             key = MetricKey.parse(written)
-            labels = ",".join(f'{name}="{value}"' for name, value in {**usual, **own, **key.labels}.items())
+            labels = ",".join(
+                f'{name}="{value}"' for name, value in {**usual, **own, **key.labels}.items()
+            )
             lines.append(f"{key.metric}{{{labels}}} 1.5\n")
         yield "".join(lines).encode()
 
@@ -280,7 +352,9 @@ def json_excerpts(paths: Iterable[Path], most: int) -> Iterator[bytes]:
 def _cut(value: Any, most: int) -> Any:
     if isinstance(value, dict):
         return {name: _cut(inner, most) for name, inner in value.items()}
-    return [_cut(inner, most) for inner in islice(value, most)] if isinstance(value, list) else value
+    return (
+        [_cut(inner, most) for inner in islice(value, most)] if isinstance(value, list) else value
+    )
 
 
 def oddly_typed(frame: pl.DataFrame) -> pl.DataFrame:
@@ -305,7 +379,9 @@ def options(path: Path, **given: object) -> argparse.Namespace:
 
 
 def conformed(chunks: Iterable[Chunk], whole: bool) -> None:
-    """Read to the end; the `whole` way brings the rows into the schema of their tables as well, as `ingest` does."""
+    """Read to the end; the `whole` way brings the rows into the schema of their tables as well,
+    as `ingest` does.
+    """
     for chunk in chunks:
         for part in chunk.parts if whole else ():
             conform(part.frame, TABLES[part.table], now=NOW, units=part.units, origin=chunk.origin)
@@ -357,7 +433,9 @@ def read_xdmod(path: Path, whole: bool) -> None:
 
 
 def read_gres(path: Path, whole: bool) -> None:
-    """Whole: as accounting or map; else its lists of resources alone, which are read or refused with their reason."""
+    """Whole: as accounting or map; else its lists of resources alone, which are read or refused
+    with their reason.
+    """
     if whole:
         (read_map if b"JobId=" in path.read_bytes() else read_sacct)(path, whole)
         return
@@ -402,7 +480,12 @@ def read_answers(path: Path, whole: bool) -> None:
     prometheus.add_options(parser)
     chosen = parser.parse_args([str(path)])
     conformed(
-        (chunk for chunk in prometheus.read(chosen, configuration=SITE, now=NOW) if isinstance(chunk, Chunk)), whole
+        (
+            chunk
+            for chunk in prometheus.read(chosen, configuration=SITE, now=NOW)
+            if isinstance(chunk, Chunk)
+        ),
+        whole,
     )
 
 

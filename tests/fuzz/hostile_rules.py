@@ -1,7 +1,9 @@
-"""Rules by chance, and rules with ill intent: what a site's folder might hold. And jobs that are no better.
+"""Rules by chance, and rules with ill intent: what a site's folder might hold. And jobs that are no
+better.
 
-Each is decided by its source of chance alone. Half are expressions made by the grammar, most of which pass the checks;
-the others are published rules with bytes changed, and shapes that break parsers and fill memories.
+Each is decided by its source of chance alone. Half are expressions made by the grammar, most of
+which pass the checks; the others are published rules with bytes changed, and shapes that break
+parsers and fill memories.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from mutators import LARGEST, mutate
 
 from tachograph.catalog.units import printable
 from tachograph.judge.rules.compiler import FUNCTIONS
-from tachograph.judge.rules.model import LoadedPatterns, RuleLevel, RuleMetric, RuleOutcome, RulePair, Value
+from tachograph.judge.rules.model import (
+    LoadedPatterns,
+    RuleLevel,
+    RuleMetric,
+    RuleOutcome,
+    RulePair,
+    Value,
+)
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check, evaluate, prepare
 
@@ -37,10 +46,40 @@ METRICS = {
         RuleMetric("state", "job", text=True),
     )
 }
-PARAMETERS = {"threshold": 0.5, "load_imbalance_ratio_threshold": 0.2, "load_imbalance_waste_threshold": 1e9}
-_NUMBERS = ("0", "1", "-1", "2.5", "1e308", "1e-308", "1e999", "9" * 99, "9" * 1500, ".5", "0.1e-9999", "0x10", "1_0")
+PARAMETERS = {
+    "threshold": 0.5,
+    "load_imbalance_ratio_threshold": 0.2,
+    "load_imbalance_waste_threshold": 1e9,
+}
+_NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "2.5",
+    "1e308",
+    "1e-308",
+    "1e999",
+    "9" * 99,
+    "9" * 1500,
+    ".5",
+    "0.1e-9999",
+    "0x10",
+    "1_0",
+)
 _LIST = "GatherFromAllRanks(SelectMetric({}, OverAll))"
-_ODD = ("é", "𝕒", "а", "a\u202eb", "\u0000", "__class__", "os.environ", "open('/etc/passwd')", "${HOME}", "`id`", "\\")
+_ODD = (
+    "é",
+    "𝕒",
+    "а",
+    "a\u202eb",
+    "\u0000",
+    "__class__",
+    "os.environ",
+    "open('/etc/passwd')",
+    "${HOME}",
+    "`id`",
+    "\\",
+)
 _EVIL = (
     "__import__('os').system('id')",
     "().__class__.__bases__",
@@ -72,7 +111,18 @@ def number(chance: Random, terms: Sequence[str], depth: int) -> str:
         sign = chance.choice("+-*/")
         return f"{number(chance, terms, depth - 1)} {sign} ({number(chance, terms, depth - 1)})"
     if kind < 5:
-        work = chance.choice(("max", "min", "sum", "mean", "median", "lower_quartile", "upper_quartile", "cardinality"))
+        work = chance.choice(
+            (
+                "max",
+                "min",
+                "sum",
+                "mean",
+                "median",
+                "lower_quartile",
+                "upper_quartile",
+                "cardinality",
+            )
+        )
         return f"{work}({numbers(chance, terms, depth - 1)})"
     if kind == 5:
         return f"abs(-{number(chance, terms, depth - 1)})"
@@ -87,12 +137,20 @@ def numbers(chance: Random, terms: Sequence[str], depth: int) -> str:
     if depth <= 0 or kind < 2:
         return _LIST.format(chance.choice(("work", "use", "load")))
     if kind == 2:
-        return f"if({numbers(chance, terms, depth - 1)} > {number(chance, terms, 0)}; {numbers(chance, terms, 0)})"
+        return (
+            f"if({numbers(chance, terms, depth - 1)} > {number(chance, terms, 0)}; "
+            f"{numbers(chance, terms, 0)})"
+        )
     if kind == 3:
         return f"({numbers(chance, terms, depth - 1)} * {number(chance, terms, depth - 1)})"
     if kind == 4:
-        return f"for_each(Process, make_tuple(RANK, SelectMetric(work, OverAll) / {number(chance, terms, 0)})).second"
-    return f"for_each({chance.choice(('Process', 'GPU', 'Node'))}, {number(chance, terms, depth - 1)})"
+        return (
+            "for_each(Process, make_tuple(RANK, SelectMetric(work, OverAll) / "
+            f"{number(chance, terms, 0)})).second"
+        )
+    return (
+        f"for_each({chance.choice(('Process', 'GPU', 'Node'))}, {number(chance, terms, depth - 1)})"
+    )
 
 
 def truth(chance: Random, terms: Sequence[str], depth: int) -> str:
@@ -106,7 +164,10 @@ def truth(chance: Random, terms: Sequence[str], depth: int) -> str:
         word = chance.choice(("and", "or"))
         return f"({truth(chance, terms, depth - 1)} {word} {truth(chance, terms, depth - 1)})"
     if kind == 3:
-        return f"{chance.choice(('any', 'all'))}({numbers(chance, terms, depth - 1)} > {number(chance, terms, 0)})"
+        return (
+            f"{chance.choice(('any', 'all'))}({numbers(chance, terms, depth - 1)} > "
+            f"{number(chance, terms, 0)})"
+        )
     return f"state == '{chance.choice(('FAILED', '', 'é'))}'"
 
 
@@ -117,7 +178,10 @@ def random_rule(chance: Random) -> dict[str, Any]:
         known = [name for name, _ in terms]
         terms.append((f"t{place}", number(chance, known, chance.randint(0, 3))))
     terms.append(("end", truth(chance, [name for name, _ in terms], chance.randint(0, 4))))
-    text = "".join(chance.choice(("a ", "{t0}", "$t0%", "{t0} h", "if(end;x {t0})", "if(t0 > 1;y)")) for _ in range(9))
+    text = "".join(
+        chance.choice(("a ", "{t0}", "$t0%", "{t0} h", "if(end;x {t0})", "if(t0 > 1;y)"))
+        for _ in range(9)
+    )
     return _rule(terms, text, level=chance.choice(("job", "job", "gpu", "node")))
 
 
@@ -139,10 +203,31 @@ def deep(chance: Random) -> dict[str, Any]:
     times = chance.choice((20, 39, 41, 500, 10_000, 20_000))
     before, middle, behind = chance.choice(
         (
-            *(("(", "1", ")"), ("-", "1", ""), ("not ", "true", ""), ("max(", "1", ")"), ("if(true;", "1", ";1)")),
-            *(("(-", "1", ")"), ("", "make_tuple(1,2)", ".first"), ("1+", "1", ""), ("1<", "1", ""), ("", "a", "()")),
-            *(("true or ", "true", ""), ("or(true,", "true", ")"), ("[", "1", "]"), ("for_each(Process,", "1", ")")),
-            *(("1 - ", "1", ""), ("GatherFromAllRanks(", "SelectMetric(work,OverAll)", ")"), ("if(", "1", "")),
+            *(
+                ("(", "1", ")"),
+                ("-", "1", ""),
+                ("not ", "true", ""),
+                ("max(", "1", ")"),
+                ("if(true;", "1", ";1)"),
+            ),
+            *(
+                ("(-", "1", ")"),
+                ("", "make_tuple(1,2)", ".first"),
+                ("1+", "1", ""),
+                ("1<", "1", ""),
+                ("", "a", "()"),
+            ),
+            *(
+                ("true or ", "true", ""),
+                ("or(true,", "true", ")"),
+                ("[", "1", "]"),
+                ("for_each(Process,", "1", ")"),
+            ),
+            *(
+                ("1 - ", "1", ""),
+                ("GatherFromAllRanks(", "SelectMetric(work,OverAll)", ")"),
+                ("if(", "1", ""),
+            ),
         )
     )
     expression = before * times + middle + behind * times
@@ -166,13 +251,19 @@ def growing(chance: Random) -> dict[str, Any]:
     )
     names = [f"t{place}" for place in range(chance.choice((5, 60, 500)))]
     terms = [(names[0], begin), *((name, step.format(before)) for before, name in pairwise(names))]
-    return _rule([*terms, ("end", f"cardinality({names[-1]}) > 0")], f"{{{names[-1]}}}" * chance.choice((40, 200)))
+    return _rule(
+        [*terms, ("end", f"cardinality({names[-1]}) > 0")],
+        f"{{{names[-1]}}}" * chance.choice((40, 200)),
+    )
 
 
 def cyclic(chance: Random) -> dict[str, Any]:
     """Terms that use each other in circles."""
     count = chance.choice((1, 2, 10, 60))
-    terms = [(f"t{place}", " + ".join(f"t{chance.randrange(count)}" for _ in range(6))) for place in range(count)]
+    terms = [
+        (f"t{place}", " + ".join(f"t{chance.randrange(count)}" for _ in range(6)))
+        for place in range(count)
+    ]
     return _rule([*terms, ("end", "t0 > 0")])
 
 
@@ -181,15 +272,34 @@ def odd(chance: Random) -> dict[str, Any]:
     terms = [
         (
             chance.choice((*_ODD, "x" * 100_000, "a", "b", "or", "RANK", "", "max", "work")),
-            chance.choice((*_EVIL, *_ODD, *_NUMBERS, "x" * 60_000, *(f"{name}(a, 1)" for name in FUNCTIONS))),
+            chance.choice(
+                (*_EVIL, *_ODD, *_NUMBERS, "x" * 60_000, *(f"{name}(a, 1)" for name in FUNCTIONS))
+            ),
         )
         for _ in range(chance.randint(1, 6))
     ]
     name = chance.choice((*_ODD, "numberOfProcesses", "x" * 3000))
-    return _rule([*terms, ("end", "a > 1")], "".join(chance.choice((*_EVIL, *_ODD)) for _ in range(5))) | {
+    return _rule(
+        [*terms, ("end", "a > 1")], "".join(chance.choice((*_EVIL, *_ODD)) for _ in range(5))
+    ) | {
         f"metric({name})": chance.choice((*_ODD, "n")),
-        chance.choice(("level", "parameter", "output", "template", "tag", "id", "rule_terms", "type")): chance.choice(
-            (None, 1, "", [], {}, [[]], [None], "gpu", "x" * 10_000, [{"a": 1}], [{}], ["threshold"] * 900)
+        chance.choice(
+            ("level", "parameter", "output", "template", "tag", "id", "rule_terms", "type")
+        ): chance.choice(
+            (
+                None,
+                1,
+                "",
+                [],
+                {},
+                [[]],
+                [None],
+                "gpu",
+                "x" * 10_000,
+                [{"a": 1}],
+                [{}],
+                ["threshold"] * 900,
+            )
         ),
     }
 
@@ -197,9 +307,20 @@ def odd(chance: Random) -> dict[str, Any]:
 def huge(chance: Random) -> dict[str, Any]:
     """As much as a file may hold, and more."""
     count = chance.choice((60, 64, 300, 3000))
-    text = chance.choice(("{end}", "if(end;", "$end ", "{" * 9, "if(end;{end})", "x", "%", "\u202e", "${{")) * count * 9
-    terms = [(f"t{place}", chance.choice(("threshold", "unknwon", "1 +"))) for place in range(count)]
-    return _rule([*terms, ("end", "1 > 0" if chance.random() < 0.5 else " + ".join(["median"] * count))], text)
+    text = (
+        chance.choice(
+            ("{end}", "if(end;", "$end ", "{" * 9, "if(end;{end})", "x", "%", "\u202e", "${{")
+        )
+        * count
+        * 9
+    )
+    terms = [
+        (f"t{place}", chance.choice(("threshold", "unknwon", "1 +"))) for place in range(count)
+    ]
+    return _rule(
+        [*terms, ("end", "1 > 0" if chance.random() < 0.5 else " + ".join(["median"] * count))],
+        text,
+    )
 
 
 def dense(chance: Random) -> dict[str, Any]:
@@ -214,11 +335,23 @@ def hostile_rule(seeds: Sequence[bytes], chance: Random) -> bytes:
     kind = chance.random()
     if kind < 0.25:
         return mutate(seeds, chance)
-    makers: tuple[Callable[[Random], dict[str, Any]], ...] = (deep, growing, cyclic, odd, huge, dense)
+    makers: tuple[Callable[[Random], dict[str, Any]], ...] = (
+        deep,
+        growing,
+        cyclic,
+        odd,
+        huge,
+        dense,
+    )
     document: Any = random_rule(chance) if kind < 0.75 else chance.choice(makers)(chance)
     if chance.random() < 0.1:
-        document = {"name": "p", "rules": [document | {"id": f"r{place}"} for place in range(chance.choice((2, 9)))]}
-    content = json.dumps(document, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
+        document = {
+            "name": "p",
+            "rules": [document | {"id": f"r{place}"} for place in range(chance.choice((2, 9)))],
+        }
+    content = json.dumps(document, ensure_ascii=chance.random() < 0.5).encode(
+        "utf-8", "surrogatepass"
+    )
     return (mutate((content,), chance) if chance.random() < 0.1 else content)[:LARGEST]
 
 
@@ -232,7 +365,9 @@ class HostileJob:
 
     def labels(self, kind: RuleLevel) -> Sequence[str]:
         """GPUs have names of all sorts."""
-        return [f"{kind}\u202e\n{place}" for place in range(self.nodes if kind == "node" else self.gpus)]
+        return [
+            f"{kind}\u202e\n{place}" for place in range(self.nodes if kind == "node" else self.gpus)
+        ]
 
     def of_ranks(self, metric: str) -> Sequence[Any] | None:
         """Values, or none at all, or too few."""
@@ -292,15 +427,18 @@ def watched() -> Iterator[None]:
 
 
 def run_rules(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
-    """Return what is loaded of a file and what comes of its rules over a job by chance; nothing else is touched.
+    """Return what is loaded of a file and what comes of its rules over a job by chance; nothing
+    else is touched.
 
-    Errors: AssertionError where a rule accessed more than it may, or an outcome is not what it should be.
+    Errors: AssertionError where a rule accessed more than it may, or an outcome is not what it
+    should be.
     """
     text = content.decode("utf-8", "replace")
     chance = Random(content)
     job = HostileJob(chance, chance.choice((0, 1, 4, 8, 8, 256)), chance.choice((0, 1, 2)))
     outcomes = []
-    load_patterns('{"name": "n", "tag": "t", "rule_terms": [{"a": "true"}], "output": "a"}', "warm")  # loads the parser
+    # Loads the parser.
+    load_patterns('{"name": "n", "tag": "t", "rule_terms": [{"a": "true"}], "output": "a"}', "warm")
     printable("\u202e")  # loads the codec by which messages write characters out
     with watched():
         loaded = load_patterns(text, "hostile.json")
@@ -317,7 +455,9 @@ def run_rules(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
 
 def _check_outcome(outcome: RuleOutcome) -> None:
     assert outcome.alert in (True, False, None)
-    assert outcome.alert is not None or outcome.unknown or outcome.reasons, "it does not say why it cannot be said"
+    assert outcome.alert is not None or outcome.unknown or outcome.reasons, (
+        "it does not say why it cannot be said"
+    )
     assert len(outcome.text) <= 4000
     assert (outcome.text == "") or outcome.alert
     for value in outcome.values.values():

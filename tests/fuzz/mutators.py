@@ -1,6 +1,7 @@
 """What goes wrong with files, in small: bits flip, ends are cut off, pieces repeat, numbers grow.
 
-Each mutator takes bytes and a source of chance and returns other bytes; `mutate` does one to four of them.
+Each mutator takes bytes and a source of chance and returns other bytes; `mutate` does one to four
+of them.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def change_number(data: bytes, chance: random.Random) -> bytes:
         return data + chance.choice(_NUMBERS)
     one = chance.choice(found)
     number = (
-        chance.choice(_NUMBERS) if chance.random() < 0.7 else str(chance.getrandbits(chance.randint(1, 70))).encode()
+        chance.choice(_NUMBERS)
+        if chance.random() < 0.7
+        else str(chance.getrandbits(chance.randint(1, 70))).encode()
     )
     return data[: one.start()] + number + data[one.end() :]
 
@@ -106,19 +109,30 @@ def nest(data: bytes, chance: random.Random) -> bytes:
     at, depth = _place(data, chance), chance.choice((2, 50, 3000, 30_000))
     opened, closed = chance.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"(", b")")))
     middle = chance.choice((b"", b"1"))
-    return data[:at] + opened * depth + middle + (closed * depth if chance.random() < 0.7 else b"") + data[at:]
+    return (
+        data[:at]
+        + opened * depth
+        + middle
+        + (closed * depth if chance.random() < 0.7 else b"")
+        + data[at:]
+    )
 
 
 def long_line(data: bytes, chance: random.Random) -> bytes:
     """A line that does not end."""
-    at, piece = _place(data, chance), chance.choice((b"x", b" ", b"9", b",", b'"', b"|", b"\\", b"n1,", b"\xc3\xa9"))
+    at, piece = (
+        _place(data, chance),
+        chance.choice((b"x", b" ", b"9", b",", b'"', b"|", b"\\", b"n1,", b"\xc3\xa9")),
+    )
     return data[:at] + piece * (chance.randint(1, LONG_LINE) // len(piece)) + data[at:]
 
 
 def move_lines(data: bytes, chance: random.Random) -> bytes:
     """Lines in another order, some twice, some gone."""
     lines = data.split(b"\n")
-    chosen = [lines[chance.randrange(len(lines))] for _ in range(min(len(lines), chance.randint(1, 40)))]
+    chosen = [
+        lines[chance.randrange(len(lines))] for _ in range(min(len(lines), chance.randint(1, 40)))
+    ]
     return b"\n".join([lines[0], *chosen] if chance.random() < 0.5 else chosen)
 
 
@@ -154,7 +168,9 @@ def change_document(data: bytes, chance: random.Random) -> bytes:
         for _ in range(chance.randint(1, 5)):
             if places := list(_places(document)):
                 _change(places, chance)
-        return json.dumps(document, ensure_ascii=chance.random() < 0.9).encode("utf-8", "surrogatepass")
+        return json.dumps(document, ensure_ascii=chance.random() < 0.9).encode(
+            "utf-8", "surrogatepass"
+        )
     except (ValueError, RecursionError):  # no document, or one within itself
         return insert_piece(data, chance)
 
@@ -179,7 +195,11 @@ def _change(places: Sequence[tuple[Any, Any]], chance: random.Random) -> None:
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every (container, key) below a value."""
     inside = (
-        list(enumerate(value)) if isinstance(value, list) else list(value.items()) if isinstance(value, dict) else []
+        list(enumerate(value))
+        if isinstance(value, list)
+        else list(value.items())
+        if isinstance(value, dict)
+        else []
     )
     for key, inner in inside:
         yield value, key

@@ -1,4 +1,6 @@
-"""Reports of Nsight Compute and files of calibrations to begin from, written by our own tests, and how one is read."""
+"""Reports of Nsight Compute and files of calibrations to begin from, written by our own tests,
+and how one is read.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ measured = 1.36
 
 def _beside(*folders: str) -> None:
     """The modules that write reports stand beside the tests of these."""
-    sys.path += [place for place in (str(TESTS / folder) for folder in folders) if place not in sys.path]
+    sys.path += [
+        place for place in (str(TESTS / folder) for folder in folders) if place not in sys.path
+    ]
 
 
 def details_pages() -> Iterator[bytes]:
@@ -62,7 +66,9 @@ def details_pages() -> Iterator[bytes]:
 
 
 def raw_pages() -> Iterator[bytes]:
-    """Yield raw pages, one of them in another locale, and the sample that the documentation shows."""
+    """Yield raw pages, one of them in another locale, and the sample that the documentation
+    shows.
+    """
     _beside("nsight")
     from ncu_csv import LAUNCHES, NOISE, Dialect, raw
 
@@ -94,7 +100,9 @@ def stored_reports() -> Iterator[bytes]:
         started=("step",),
     )
     yield report([one])
-    yield report([one, replace(one, domain="other"), replace(one, name="", function=""), one], per_block=2)
+    yield report(
+        [one, replace(one, domain="other"), replace(one, name="", function=""), one], per_block=2
+    )
     yield report([])
 
 
@@ -108,7 +116,9 @@ def mutate_stored(seeds: Sequence[bytes], chance: Random) -> bytes:
 
 
 def read_page(path: Path, whole: bool) -> None:
-    """Read a file as a report: one, or an InputError. On the `whole` way every value is looked at."""
+    """Read a file as a report: one, or an InputError. On the `whole` way every value is looked
+    at.
+    """
     try:
         report = read_report(path)
     except InputError:
@@ -121,10 +131,15 @@ def read_page(path: Path, whole: bool) -> None:
 
 def look_at(report: NcuReport) -> None:
     """Assert that numbers are finite and texts can be written."""
-    texts = [*report.problems, *(f"{reject.reason} {reject.column} {reject.example}" for reject in report.rejects)]
+    texts = [
+        *report.problems,
+        *(f"{reject.reason} {reject.column} {reject.example}" for reject in report.rejects),
+    ]
     for launch in report.launches:
         assert all(map(math.isfinite, launch.metrics.values())), "a metric is not finite"
-        assert all(map(math.isfinite, launch.chip.attributes.values())), "an attribute is not finite"
+        assert all(map(math.isfinite, launch.chip.attributes.values())), (
+            "an attribute is not finite"
+        )
         texts += [launch.kernel, *launch.ranges, *launch.metrics, str(launch.chip.name)]
     for text in texts:
         text.encode()

@@ -1,4 +1,6 @@
-"""What `make fuzz` found once: each of these bytes broke a reader, with something else than one line to its user."""
+"""What `make fuzz` found once: each of these bytes broke a reader, with something else than one
+line to its user.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tachograph.catalog.errors import TachographError
 DIGITS = b"9" * 5000
 DEEP = b"[" * 30_000
 ROW = b'{"timestamp": 1776204532000, "hostname": "n1", "gpu_id": 0, "fb_used": %s}'
-ANSWER = b'{"status":"success","data":{"resultType":"vector","result":[{"metric":%s,"value":[7,"0"]}]}}'
+ANSWER = (
+    b'{"status":"success","data":{"resultType":"vector","result":[{"metric":%s,"value":[7,"0"]}]}}'
+)
 NVTX = (
     b'"ID","Kernel Name","thread Domain:Push/Pop_Range:PL_Type","Section Name","Metric Name","Metric Unit",'
     b'"Metric Value"\n"0","k","%s","GPU Speed Of Light Throughput","Duration","second","1"\n'
@@ -28,7 +32,10 @@ FOUND = {
     "the same, in a proposal": ("table suggest", b'{"":"","":"","":"\xff"'),
     "a number with too many digits": ("table json", b"[" + ROW % DIGITS + b', {"": "\\ud800"}]'),
     "half a surrogate pair as a value": ("ldms json", b"[" + ROW % b'"\\ud800"' + b"]"),
-    "half a surrogate pair among numbers": ("table json", b"[" + ROW % b"1" + b"," + ROW % b'"\\uDC00"' + b"]"),
+    "half a surrogate pair among numbers": (
+        "table json",
+        b"[" + ROW % b"1" + b"," + ROW % b'"\\uDC00"' + b"]",
+    ),
     "half a surrogate pair as a name": ("ldms json", b'[{"\\ud800": 1, "\\ud801": []}]'),
     "half a surrogate pair in a line": ("table suggest", b'{"a": 1}\n{"a": "\\ud800"}\n'),
     "half a surrogate pair in bytes": ("ldms json", b"[" + ROW % b'"\xed\xa0\x80"' + b"]"),
@@ -54,7 +61,10 @@ FOUND = {
         b'{"1": [{"Floored Relative Time": 1e16, "fb_used": 1}, {"Floored Relative Time": 0}]}',
     ),
     "an expression of brackets": ("mapping", MAPPING.replace(b"(nid", b"(" * 3000 + b"nid")),
-    "an expression repeated too often": ("mapping", MAPPING.replace(b"(nid", b"a{99999999999}(nid")),
+    "an expression repeated too often": (
+        "mapping",
+        MAPPING.replace(b"(nid", b"a{99999999999}(nid"),
+    ),
     "a map whose header breaks off": ("allocation-map", b"job_id,node,gpu\x0c;;;;;\n1;;;;;\n"),
     "a header of many names": ("table csv", b"n1," * 9_900 + b"\n"),
     "a summary whose rows end before their number": (
@@ -63,17 +73,32 @@ FOUND = {
     ),
     "ranges of many quotes": ("nsight details", NVTX % (b'""' * 40_000)),
     "ranges of many colons": ("nsight details", NVTX % (b'""' + b":" * 60_000)),
-    "instances far behind a number": ("nsight details", NVTX.replace(b'"1"', b'"1' + b" " * 60_000 + b'x (1)"') % b""),
-    "a metric that overflows with its unit": ("nsight details", NVTX.replace(b'"1"', b'"1e308"') % b""),
-    "a metric whose name is no text": ("nsight raw", b'"ID","Kernel Name","sm__a\xdb"\n"","","%"\n"0","k","x"\n'),
-    "a device whose name is no text": ("nsight raw", b'"ID","Kernel Name","Device","sm__a"\n"","","",""\n0,k,\xdb,1\n'),
+    "instances far behind a number": (
+        "nsight details",
+        NVTX.replace(b'"1"', b'"1' + b" " * 60_000 + b'x (1)"') % b"",
+    ),
+    "a metric that overflows with its unit": (
+        "nsight details",
+        NVTX.replace(b'"1"', b'"1e308"') % b"",
+    ),
+    "a metric whose name is no text": (
+        "nsight raw",
+        b'"ID","Kernel Name","sm__a\xdb"\n"","","%"\n"0","k","x"\n',
+    ),
+    "a device whose name is no text": (
+        "nsight raw",
+        b'"ID","Kernel Name","Device","sm__a"\n"","","",""\n0,k,\xdb,1\n',
+    ),
     "a grid that is no number of blocks": (
         "nsight raw",
         GRID,
     ),
     "digits in a calibration": ("calibration", b"gpu = " + DIGITS),
     "brackets in a calibration": ("calibration", b"gpu = " + DEEP),
-    "a name of many brackets": ("table suggest", b'[{"timestamp": 1, "nid": "n1", "byt' + b"[" * 60_000 + b'": 1}]'),
+    "a name of many brackets": (
+        "table suggest",
+        b'[{"timestamp": 1, "nid": "n1", "byt' + b"[" * 60_000 + b'": 1}]',
+    ),
 }
 
 
@@ -83,7 +108,9 @@ def readers() -> dict[str, Target]:
 
 
 @pytest.mark.parametrize("case", FOUND)
-def test_it_is_read_or_refused_in_one_line_and_at_once(case: str, readers: dict[str, Target], tmp_path: Path) -> None:
+def test_it_is_read_or_refused_in_one_line_and_at_once(
+    case: str, readers: dict[str, Target], tmp_path: Path
+) -> None:
     name, content = FOUND[case]
     path = tmp_path / f"found{readers[name].suffix}"
     path.write_bytes(content)

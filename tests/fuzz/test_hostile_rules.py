@@ -1,4 +1,6 @@
-"""Hostile rules neither break nor hold up those who read them, and reach nothing; `make fuzz` runs many more."""
+"""Hostile rules neither break nor hold up those who read them, and reach nothing; `make fuzz`
+runs many more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whatever order data came in, and however often it was analyzed between: the same as one analysis of everything."""
+"""Whatever order data came in, and however often it was analyzed between: the same as one
+analysis of everything.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,18 @@ def sampled(node: str, gpu: int, first: int, last: int) -> list[dict[str, Any]]:
 
 
 def history(dice: random.Random) -> list[dict[str, Any]]:
-    """What comes into the lake, shuffled: jobs while they run and when they are over, maps, samples."""
+    """What comes into the lake, shuffled: jobs while they run and when they are over, maps,
+    samples.
+    """
     arrivals: list[dict[str, Any]] = []
     for job_id in "12345":
         start = after(dice.randrange(300))
         end = start + timedelta(minutes=dice.randrange(5, 180))
         nodes = dice.sample(NODES, dice.choice([1, 1, 2]))
-        given = {"gpus": dice.choice([1, 2, 2 * len(nodes)]), "exclusive": dice.choice([None, None, True])}
+        given = {
+            "gpus": dice.choice([1, 2, 2 * len(nodes)]),
+            "exclusive": dice.choice([None, None, True]),
+        }
         listed = [row for node in nodes for row in held(job_id, node)]
         if dice.random() < 0.4:
             arrivals.append({"jobs": [job(job_id, start, None, **given)], "allocations": listed})
@@ -49,7 +56,9 @@ def history(dice: random.Random) -> list[dict[str, Any]]:
         if dice.random() < 0.2:  # it had no GPUs after all
             arrivals.append({"jobs": [job(job_id, start, end, gpus=0)]})
         if dice.random() < 0.4:
-            arrivals.append({"allocations": held(job_id, dice.choice(nodes), [dice.randrange(2)], start, end)})
+            arrivals.append(
+                {"allocations": held(job_id, dice.choice(nodes), [dice.randrange(2)], start, end)}
+            )
     for node in NODES:
         for gpu in (0, 1):
             arrivals += [{"gpu_samples": sampled(node, gpu, at, at + 240)} for at in (0, 240)]
@@ -63,7 +72,9 @@ def computed(lake: Lake) -> tuple[pl.DataFrame, pl.DataFrame]:
     return summaries.drop("seq").sort("job_key"), gpus
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+)
 def test_any_history_ends_as_one_analysis_of_everything(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     lake = Lake.create(str(tmp_path))
@@ -80,7 +91,9 @@ def test_any_history_ends_as_one_analysis_of_everything(tmp_path: Path, seed: in
 
 
 def test_neighbour_that_loses_its_gpus_is_done_again(tmp_path: Path) -> None:
-    """Job 2 comes late and had the node exclusively all the time, as job 1 had: the GPU is no one's."""
+    """Job 2 comes late and had the node exclusively all the time, as job 1 had: the GPU is no
+    one's.
+    """
     lake = make_lake(
         tmp_path,
         gpu_samples=sampled("n1", 0, 0, 60),
@@ -96,7 +109,9 @@ def test_neighbour_that_loses_its_gpus_is_done_again(tmp_path: Path) -> None:
 
 
 def test_jobs_that_only_now_are_known_to_be_of_a_cluster_keep_their_summary(tmp_path: Path) -> None:
-    """A cluster is named for the first time: it is that of the jobs without one, whose keys change."""
+    """A cluster is named for the first time: it is that of the jobs without one, whose keys
+    change.
+    """
     lake = make_lake(
         tmp_path,
         gpu_samples=sampled("n1", 0, 0, 60),
@@ -124,7 +139,11 @@ def test_summaries_of_an_analysis_that_overtook_another_stay(tmp_path: Path) -> 
     def overtake(day: str, done: int, total: int) -> None:
         if not overtaken:
             overtaken.append(day)
-            fill(lake, {"jobs": [job("B", T, after(60), gpus=1)], "allocations": held("B", "n2")}, chunk="b")
+            fill(
+                lake,
+                {"jobs": [job("B", T, after(60), gpus=1)], "allocations": held("B", "n2")},
+                chunk="b",
+            )
             analyze(lake, QUICK, judge=JobJudge, now=NOW)
 
     analyze(lake, QUICK, judge=JobJudge, now=NOW, progress=overtake)

@@ -21,8 +21,27 @@ from tachograph.lake.query import read_summaries
 
 AS_OF = "2025-04-23T11:08"  # job 113 began at 11:00
 CONTRACT = {
-    *("job_id", "user", "account", "partition", "state", "start", "end", "elapsed_s", "nodes", "gpus", "gpu_hours"),
-    *("attribution", "coverage", "spatial_imbalance", "temporal_imbalance", "bound", "compute_fraction"),
+    *(
+        "job_id",
+        "user",
+        "account",
+        "partition",
+        "state",
+        "start",
+        "end",
+        "elapsed_s",
+        "nodes",
+        "gpus",
+        "gpu_hours",
+    ),
+    *(
+        "attribution",
+        "coverage",
+        "spatial_imbalance",
+        "temporal_imbalance",
+        "bound",
+        "compute_fraction",
+    ),
     *(
         "memory_fraction",
         "idle_fraction",
@@ -40,7 +59,9 @@ Run = Callable[..., str]
 
 
 def runner(folder: Path) -> Run:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH")
+    }
 
     def tachograph(*arguments: str) -> str:
         done = run_here(arguments, folder, environment)
@@ -95,7 +116,8 @@ def test_every_run_is_there_once(rows: list[dict[str, Any]]) -> None:
     assert sorted(row["job_id"] for row in rows) == sorted([*map(str, range(101, 114)), "112"])
 
 
-OF_THE_TABLE = {"findings", "worst_severity", "gpu_hours_lost"}  # columns of `jobs` that summaries do not have
+# Columns of `jobs` that summaries do not have.
+OF_THE_TABLE = {"findings", "worst_severity", "gpu_hours_lost"}
 
 
 def test_contract_names(rows: list[dict[str, Any]]) -> None:
@@ -131,7 +153,8 @@ BALANCED: dict[str, list[float]] = {
     "mem_temp_c": [70.0 + g for g in G],
     "sm_clock_mhz": [1410.0 - 10 * g for g in G],
     "mem_clock_mhz": [1215.0] * 4,
-    # cumulative: what each GPU's counter has grown by between its first and its last sample, 590 s apart
+    # cumulative: what each GPU's counter has grown by between its first and its last sample, 590 s
+    # apart
     "energy_j": [(200.0 + 50 * g) * 590 for g in G],
     "pcie_replays": [9.0 * g for g in G],
     "remapped_rows_uncorrectable": [0.0] * 4,
@@ -141,7 +164,9 @@ BALANCED: dict[str, list[float]] = {
 
 
 def test_balanced_every_counter(jobs: dict[str, dict[str, Any]]) -> None:
-    """Job 101: mean over GPUs of means over time, maximum of all samples, for every counter there is."""
+    """Job 101: mean over GPUs of means over time, maximum of all samples, for every counter
+    there is.
+    """
     row = jobs["101"]
     expected: dict[str, float | None] = {}
     for name, of_gpu in BALANCED.items():
@@ -150,7 +175,9 @@ def test_balanced_every_counter(jobs: dict[str, dict[str, Any]]) -> None:
     expected |= {"throttle_reasons_mean": 15 / 60 / 4, "throttle_reasons_max": 4.0}
     # GPU 1 met XID 79 after half its time
     expected |= {"xid_mean": None, "xid_max": 79.0}
-    unmeasured = {f"{name}_{statistic}" for name in COUNTER_NAMES for statistic in ("mean", "max")} - set(expected)
+    unmeasured = {
+        f"{name}_{statistic}" for name in COUNTER_NAMES for statistic in ("mean", "max")
+    } - set(expected)
     assert {row[name] for name in unmeasured} <= {None}
     check(row, **expected, power_w_sampled_mean=mean(BALANCED["power_w"]), xid_events=1)
 
@@ -184,7 +211,9 @@ def test_balanced_the_rest(jobs: dict[str, dict[str, Any]]) -> None:
 
 
 def test_balanced_arithmetic_intensities(jobs: dict[str, dict[str, Any]]) -> None:
-    """FP64 over memory is 1/2, 2/3, 3/4, 4/5 on the four GPUs, times the ridge of 9.7 TFLOP/s over 1.555 TB/s."""
+    """FP64 over memory is 1/2, 2/3, 3/4, 4/5 on the four GPUs, times the ridge of 9.7 TFLOP/s
+    over 1.555 TB/s.
+    """
     histogram = jobs["101"]["intensity_histogram"]
     assert len(histogram) == 4 * 32
     edges = [10 ** (-3 + 0.2 * k) for k in range(31)]
@@ -245,7 +274,9 @@ def test_compute_bound_with_half_its_samples(jobs: dict[str, dict[str, Any]]) ->
 
 
 def test_tensor(jobs: dict[str, dict[str, Any]]) -> None:
-    """For the FP64 pipe the samples are memory-bound: it rests while memory and another pipe work."""
+    """For the FP64 pipe the samples are memory-bound: it rests while memory and another pipe
+    work.
+    """
     check(
         jobs["108"], bound_tensor="compute", compute_fraction_tensor=1.0, bound="memory", memory_fraction=1.0,
         pipes=["tensor"], tensor_hmma_active_mean=0.5, tensor_dfma_active_mean=0.0, idle_fraction_tensor=0.0,
@@ -257,16 +288,30 @@ def test_shared_node_with_and_without_a_map(jobs: dict[str, dict[str, Any]]) -> 
         jobs["109"], attribution="explicit", gpus=1, gpus_seen=1, samples=60, gpu_util_mean=0.7, coverage=1.0,
         spatial_imbalance=None, temporal_imbalance=0.0,
     )  # fmt: skip
-    check(jobs["110"], attribution="ambiguous", gpus=1, gpu_hours=600 / 3600, excluded="ambiguous_attribution")
+    check(
+        jobs["110"],
+        attribution="ambiguous",
+        gpus=1,
+        gpu_hours=600 / 3600,
+        excluded="ambiguous_attribution",
+    )
     row = jobs["110"]
-    measured = {name for name in row if name.endswith(("_mean", "_max", "_bytes", "imbalance")) or "fraction" in name}
+    measured = {
+        name
+        for name in row
+        if name.endswith(("_mean", "_max", "_bytes", "imbalance")) or "fraction" in name
+    }
     assert len(measured) > 80
     assert {name: row[name] for name in measured if row[name] is not None} == {}
-    assert [row[name] for name in ("samples", "coverage", "energy_j", "pipes", "gpus_never_used")] == [None] * 5
+    assert [
+        row[name] for name in ("samples", "coverage", "energy_j", "pipes", "gpus_never_used")
+    ] == [None] * 5
 
 
 def test_two_nodes_over_midnight(jobs: dict[str, dict[str, Any]]) -> None:
-    """120 samples, 119 steps. Two counters start again, one of them at midnight, and lose a step of 10 s."""
+    """120 samples, 119 steps. Two counters start again, one of them at midnight, and lose a step
+    of 10 s.
+    """
     whole, lost = 100 * 10 * 119, 100 * 10 * 118
     check(
         jobs["111"], nodes=2, gpus=8, gpus_seen=8, samples=8 * 120, gpu_util_mean=(0.6 + 0.3) / 2,
@@ -280,9 +325,15 @@ def test_two_nodes_over_midnight(jobs: dict[str, dict[str, Any]]) -> None:
 
 def test_requeued(tachograph: Run, rows: list[dict[str, Any]]) -> None:
     runs = [row for row in rows if row["job_id"] == "112"]
-    check(runs[0], state="NODE_FAIL", elapsed_s=300.0, gpu_util_mean=0.9, samples=4 * 30, coverage=1.0)
-    check(runs[1], state="COMPLETED", elapsed_s=600.0, gpu_util_mean=0.1, samples=4 * 60, coverage=1.0)
-    last, first = (json.loads(tachograph("job", "112", "--json", *more)) for more in ((), ("--run", "1")))
+    check(
+        runs[0], state="NODE_FAIL", elapsed_s=300.0, gpu_util_mean=0.9, samples=4 * 30, coverage=1.0
+    )
+    check(
+        runs[1], state="COMPLETED", elapsed_s=600.0, gpu_util_mean=0.1, samples=4 * 60, coverage=1.0
+    )
+    last, first = (
+        json.loads(tachograph("job", "112", "--json", *more)) for more in ((), ("--run", "1"))
+    )
     assert last["gpu_util_mean"] == near(0.1)
     assert first["gpu_util_mean"] == near(0.9)
     assert last["other_runs"] == [first["job_key"]]
@@ -296,7 +347,9 @@ def test_running_job_as_of(jobs: dict[str, dict[str, Any]]) -> None:
     )  # fmt: skip
 
 
-def test_page_of_a_job_has_the_numbers_of_the_table(tachograph: Run, rows: list[dict[str, Any]]) -> None:
+def test_page_of_a_job_has_the_numbers_of_the_table(
+    tachograph: Run, rows: list[dict[str, Any]]
+) -> None:
     for row in (rows[0], rows[-1]):
         page = json.loads(tachograph("job", row["display_id"], "--json"))
         codes = row["findings"]
@@ -319,7 +372,11 @@ def test_findings(tachograph: Run) -> None:
 
 def sequence(folder: Path) -> dict[str, int]:
     """{job_key: number of the analysis its summary is of}"""
-    return dict(read_summaries(Lake.open(str(folder / "tachograph-lake"))).select("job_key", "seq").iter_rows())
+    return dict(
+        read_summaries(Lake.open(str(folder / "tachograph-lake")))
+        .select("job_key", "seq")
+        .iter_rows()
+    )
 
 
 def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
@@ -331,7 +388,9 @@ def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
 def test_only_touched_jobs_are_summarized_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing new: nothing; late samples of one job: that one; a map for one of two on a node: at most both."""
+    """Nothing new: nothing; late samples of one job: that one; a map for one of two on a node:
+    at most both.
+    """
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("TACHOGRAPH")]:
         monkeypatch.delenv(name)
@@ -361,10 +420,18 @@ def test_only_touched_jobs_are_summarized_again(
     tachograph("analyze", "--as-of", AS_OF)
     third = sequence(tmp_path)
     assert "110" in changed(second, third) <= {"109", "110"}
-    check(json.loads(tachograph("job", "110", "--json")), attribution="explicit", gpu_util_mean=0.3, samples=60)
+    check(
+        json.loads(tachograph("job", "110", "--json")),
+        attribution="explicit",
+        gpu_util_mean=0.3,
+        samples=60,
+    )
     tachograph("analyze", "--full", "--as-of", AS_OF)
     assert changed(third, sequence(tmp_path)) == {key.split(":")[1] for key in first}
-    left, right = ({row["job_key"]: row for row in json.loads(text)} for text in (table, tachograph("jobs", "--json")))
+    left, right = (
+        {row["job_key"]: row for row in json.loads(text)}
+        for text in (table, tachograph("jobs", "--json"))
+    )
     assert {key for key in left if left[key] != right[key]} == {
         key for key in left if key.split(":")[1] in ("107", "110")
     }

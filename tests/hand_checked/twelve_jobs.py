@@ -1,7 +1,9 @@
-"""Twelve jobs on eight nodes of four A100 40 GB, and one that still runs: telemetry, accounting, map as files.
+"""Twelve jobs on eight nodes of four A100 40 GB, and one that still runs: telemetry, accounting,
+map as files.
 
-Telemetry every 10 s with LDMS column names and units (percent, mJ, MiB, B/s); accounting in local time, Pacific
-daylight time, seven hours behind UTC. Counters are constant within a job unless its function reports otherwise.
+Telemetry every 10 s with LDMS column names and units (percent, mJ, MiB, B/s); accounting in local
+time, Pacific daylight time, seven hours behind UTC. Counters are constant within a job unless its
+function reports otherwise.
 """
 
 from __future__ import annotations
@@ -81,7 +83,12 @@ def compute_bound(_: str, g: int, s: int) -> Levels:
 
 
 def tensor(_: str, g: int, s: int) -> Levels:
-    return {"gpu_utilization": 95, "tensor_active": 0.5, "tensor_hmma_active": 0.5, "dram_active": 0.3}
+    return {
+        "gpu_utilization": 95,
+        "tensor_active": 0.5,
+        "tensor_hmma_active": 0.5,
+        "dram_active": 0.3,
+    }
 
 
 def two_on_a_shared_node(_: str, g: int, s: int) -> Levels:
@@ -102,7 +109,9 @@ def level(percent: int) -> Callable[[str, int, int], Levels]:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One run: when, where, what its GPUs did (node, GPU, seconds since its start), what accounting reports."""
+    """One run: when, where, what its GPUs did (node, GPU, seconds since its start), what
+    accounting reports.
+    """
 
     job_id: str
     start: datetime
@@ -140,7 +149,9 @@ RESETS = {("n06", 0): MIDNIGHT, ("n06", 1): MIDNIGHT - timedelta(seconds=300)}
 
 
 def telemetry(node: str) -> pl.DataFrame:
-    """Rows of one node from a minute before its first job to a minute behind its last; energy adds up as it should."""
+    """Rows of one node from a minute before its first job to a minute behind its last; energy
+    adds up as it should.
+    """
     mine = [run for run in RUNS if node in run.nodes]
     first = min(run.start for run in mine) - timedelta(seconds=60)
     last = max(run.start + timedelta(seconds=run.seconds) for run in mine) + timedelta(seconds=60)
@@ -155,7 +166,10 @@ def telemetry(node: str) -> pl.DataFrame:
                     levels |= run.levels(node, g, int((t - run.start).total_seconds()))
             joules = 0.0 if RESETS.get((node, g)) == t else joules + power * STEP
             power = float(levels["power_usage"])
-            named = {name if name.startswith("DCGM") else P + name: value for name, value in levels.items()}
+            named = {
+                name if name.startswith("DCGM") else P + name: value
+                for name, value in levels.items()
+            }
             stamp = t.strftime("%Y-%m-%d %H:%M:%S.%f")
             rows.append(
                 {"timestamp": stamp, "hostname": f"{node}.example.org", "gpu_id": g, **named}
@@ -165,7 +179,18 @@ def telemetry(node: str) -> pl.DataFrame:
 
 
 _FIELDS = (
-    *("JobID", "JobIDRaw", "Cluster", "Partition", "QOS", "Account", "User", "Submit", "Start", "End"),
+    *(
+        "JobID",
+        "JobIDRaw",
+        "Cluster",
+        "Partition",
+        "QOS",
+        "Account",
+        "User",
+        "Submit",
+        "Start",
+        "End",
+    ),
     *("Elapsed", "State", "ExitCode", "NNodes", "NodeList", "AllocTRES"),
 )
 
@@ -188,7 +213,8 @@ def accounting() -> str:
 
 
 def write_all(folder: Path) -> None:
-    """Write tachograph.toml, sacct.txt, map.csv, telemetry/ (a Parquet file among CSV), and late.csv.
+    """Write tachograph.toml, sacct.txt, map.csv, telemetry/ (a Parquet file among CSV), and
+    late.csv.
 
     Of job 107 the second half is in late.csv only.
     """
@@ -199,7 +225,9 @@ def write_all(folder: Path) -> None:
     for node in sorted({node for run in RUNS for node in run.nodes}):
         frame = telemetry(node)
         if node == "n03":
-            half = (pl.col("timestamp") >= "2025-04-23 17:05") & (pl.col("timestamp") < "2025-04-23 17:10")
+            half = (pl.col("timestamp") >= "2025-04-23 17:05") & (
+                pl.col("timestamp") < "2025-04-23 17:10"
+            )
             frame.filter(half).write_csv(folder / "late.csv")
             frame = frame.filter(~half)
         if node == "n02":

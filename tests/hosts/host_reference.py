@@ -1,4 +1,6 @@
-"""Host characteristics in plain Python: minute by minute, pair by pair, without the code under test."""
+"""Host characteristics in plain Python: minute by minute, pair by pair, without the code under
+test.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +42,22 @@ class Stay:
     zero: datetime
 
 
-def node_minutes(rows: Iterable[Row], stays: Sequence[Stay], *, intervals: float) -> dict[tuple[str, str, int], Row]:
-    """Return {(job, node, minute): characteristics} of the minutes in which a run had the node to itself."""
+def node_minutes(
+    rows: Iterable[Row], stays: Sequence[Stay], *, intervals: float
+) -> dict[tuple[str, str, int], Row]:
+    """Return {(job, node, minute): characteristics} of the minutes in which a run had the node
+    to itself.
+    """
     found: dict[tuple[str, str, int], Row] = {}
     ordered = sorted(rows, key=lambda row: (row["node"], row["t"]))
     for stay in stays:
         if stay.job is None:
             continue
         mine = [row for row in ordered if row["node"] == stay.node]
-        pairs = {name: _own(_pairs(mine, name, intervals), stay, stays) for name in (*RATES, "cpu_user", "cpu_nice")}
+        pairs = {
+            name: _own(_pairs(mine, name, intervals), stay, stays)
+            for name in (*RATES, "cpu_user", "cpu_nice")
+        }
         beside = [other for other in stays if _beside(stay, other)]
         told_loads = [
             (row["t"], row["load_average"])
@@ -75,11 +84,17 @@ def _told(row: Row, name: str) -> bool:
 
 
 def _beside(stay: Stay, other: Stay) -> bool:
-    return other.node == stay.node and other is not stay and (other.job != stay.job or other.job is None)
+    return (
+        other.node == stay.node
+        and other is not stay
+        and (other.job != stay.job or other.job is None)
+    )
 
 
 def _pairs(rows: Sequence[Row], name: str, intervals: float) -> list[Pair]:
-    """Of samples that follow each other and tell it: both times, and the rate or share between them."""
+    """Of samples that follow each other and tell it: both times, and the rate or share between
+    them.
+    """
     needed = CPU if name.startswith("cpu") else (RATES[name],)
     telling = [row for row in rows if all(_told(row, counter) for counter in needed)]
     days = {day: _longest(telling, day, intervals) for day in {row["t"].date() for row in telling}}
@@ -110,9 +125,19 @@ def _longest(rows: Sequence[Row], day: date, intervals: float) -> float | None:
 def _own(pairs: Sequence[Pair], stay: Stay, stays: Sequence[Stay]) -> list[Pair]:
     """Pairs that lie in one stay of the run on the node, while nobody else was there."""
     same = [other for other in stays if (other.job, other.node) == (stay.job, stay.node)]
-    others = [other for other in stays if _beside(stay, other) and other.start < stay.end and other.end > stay.start]
-    whole = [pair for pair in pairs if any(other.start <= pair[0] and pair[1] < other.end for other in same)]
-    return [pair for pair in whole if not any(o.start < pair[1] and o.end > pair[0] for o in others)]
+    others = [
+        other
+        for other in stays
+        if _beside(stay, other) and other.start < stay.end and other.end > stay.start
+    ]
+    whole = [
+        pair
+        for pair in pairs
+        if any(other.start <= pair[0] and pair[1] < other.end for other in same)
+    ]
+    return [
+        pair for pair in whole if not any(o.start < pair[1] and o.end > pair[0] for o in others)
+    ]
 
 
 def _shared(pairs: Sequence[Pair], begin: datetime) -> float | None:

@@ -1,4 +1,6 @@
-"""Nodes, jobs and host samples from a seed: resets, gaps, samplers of their own times, shared nodes, two midnights."""
+"""Nodes, jobs and host samples from a seed: resets, gaps, samplers of their own times, shared
+nodes, two midnights.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from madelake import held, job, utc
 
 BEGIN = utc(23, 21, 7, 13)
 GPUS = 2
-SAMPLERS = (CPU, ("load_average",), tuple(RATES.values())[:2], tuple(RATES.values())[2:6], tuple(RATES.values())[6:])
+SAMPLERS = (
+    CPU,
+    ("load_average",),
+    tuple(RATES.values())[:2],
+    tuple(RATES.values())[2:6],
+    tuple(RATES.values())[6:],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +36,17 @@ class Hosts:
 
     def tables(self, *, hosts: bool = True) -> dict[str, list[dict[str, Any]]]:
         """Arguments of `make_lake`."""
-        named = {"gpu_samples": self.gpu_samples, "jobs": self.jobs, "allocations": self.allocations}
+        named = {
+            "gpu_samples": self.gpu_samples,
+            "jobs": self.jobs,
+            "allocations": self.allocations,
+        }
         return named | ({"node_samples": self.samples} if hosts else {})
 
 
 def random_hosts(seed: int, *, hours: float = 30) -> Hosts:
-    """Four nodes of two GPUs: n1 with one job after the other, n2 shared, n3 with a job over two nodes, n4 of no job.
+    """Four nodes of two GPUs: n1 with one job after the other, n2 shared, n3 with a job over two
+    nodes, n4 of no job.
 
     Times of samplers: n1 one row for all, n2 and n3 a row per sampler, seconds apart.
     """
@@ -57,7 +70,9 @@ def random_hosts(seed: int, *, hours: float = 30) -> Hosts:
 def _node(dice: random.Random, node: str, end: datetime) -> list[dict[str, Any]]:
     """One row per sampler and time; those of n1 in one row."""
     rows = []
-    counters: dict[str, float] = {name: dice.uniform(0, 1e6) for sampler in SAMPLERS for name in sampler}
+    counters: dict[str, float] = {
+        name: dice.uniform(0, 1e6) for sampler in SAMPLERS for name in sampler
+    }
     at = BEGIN - timedelta(minutes=20) + timedelta(seconds=dice.uniform(0, 60))
     while at < end:
         at += timedelta(seconds=round(60 * dice.uniform(0.98, 1.02), 6))
@@ -94,14 +109,24 @@ def _gpu_samples(end: datetime) -> list[dict[str, Any]]:
 
 def _jobs(stays: list[tuple[str, str, int, datetime, datetime]]) -> list[dict[str, Any]]:
     spans = {number: (start, end) for number, node, gpu, start, end in stays if start < end}
-    gpus = {number: sum(1 for stay in stays if stay[0] == number and stay[3] < stay[4]) for number in spans}
+    gpus = {
+        number: sum(1 for stay in stays if stay[0] == number and stay[3] < stay[4])
+        for number in spans
+    }
     return [job(number, start, end, gpus=gpus[number]) for number, (start, end) in spans.items()]
 
 
 def _allocations(stays: list[tuple[str, str, int, datetime, datetime]]) -> list[dict[str, Any]]:
-    return [row for n, node, gpu, start, end in stays if start < end for row in held(n, node, [gpu], start, end)]
+    return [
+        row
+        for n, node, gpu, start, end in stays
+        if start < end
+        for row in held(n, node, [gpu], start, end)
+    ]
 
 
 def _stays(stays: list[tuple[str, str, int, datetime, datetime]]) -> list[Stay]:
     places = {(number, node, start, end) for number, node, gpu, start, end in stays if start < end}
-    return sorted((Stay(*place, zero=place[2]) for place in places), key=lambda stay: (stay.node, stay.start))
+    return sorted(
+        (Stay(*place, zero=place[2]) for place in places), key=lambda stay: (stay.node, stay.start)
+    )

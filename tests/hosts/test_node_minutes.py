@@ -1,4 +1,6 @@
-"""Minutes of nodes: every characteristic recomputed in plain Python, whatever way the samples came."""
+"""Minutes of nodes: every characteristic recomputed in plain Python, whatever way the samples
+came.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,18 @@ def compare(found: dict[Key, dict[str, Any]], expected: dict[Key, dict[str, Any]
     for key, values in expected.items():
         for name, value in values.items():
             assert (found[key][name] is None) == (value is None), (key, name)
-            assert value is None or abs(found[key][name] - value) <= 1e-5 * abs(value) + 1e-9, (key, name)
+            assert value is None or abs(found[key][name] - value) <= 1e-5 * abs(value) + 1e-9, (
+                key,
+                name,
+            )
 
 
-@pytest.mark.parametrize(("seed", "hours"), [pytest.param(1, 27.3, marks=pytest.mark.slow), (2, 6.0)])
-def test_every_characteristic_is_what_plain_loops_make_of_it(seed: int, hours: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "hours"), [pytest.param(1, 27.3, marks=pytest.mark.slow), (2, 6.0)]
+)
+def test_every_characteristic_is_what_plain_loops_make_of_it(
+    seed: int, hours: float, tmp_path: Path
+) -> None:
     hosts = random_hosts(seed, hours=hours)
     lake = make_lake(tmp_path / "lake", **hosts.tables())
     summarized(lake, WIDE)
@@ -95,10 +104,14 @@ def one_node(
     counters: Sequence[float] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Tables of a job on one of the node's two GPUs or both, and the bytes its node received: 1000 a second."""
+    """Tables of a job on one of the node's two GPUs or both, and the bytes its node received:
+    1000 a second.
+    """
     rows = [
         {"t": DAWN + timedelta(seconds=second), "node": "n1", "network_rx_bytes": value}
-        for second, value in zip(seconds, counters or [1000 * second for second in seconds], strict=True)
+        for second, value in zip(
+            seconds, counters or [1000 * second for second in seconds], strict=True
+        )
     ]
     start, end = DAWN + timedelta(seconds=start_s), DAWN + timedelta(seconds=end_s)
     return {
@@ -113,19 +126,31 @@ DAWN = utc(10, 6)
 
 
 def received(lake: Lake, job_id: str = "1") -> dict[int, float | None]:
-    return {key[2]: row["network_rx_bytes_per_s"] for key, row in read(lake).items() if key[0] == job_id}
+    return {
+        key[2]: row["network_rx_bytes_per_s"] for key, row in read(lake).items() if key[0] == job_id
+    }
 
 
 def test_what_two_samples_tell_is_shared_over_the_minutes_they_span(tmp_path: Path) -> None:
-    tables = one_node(seconds=[0, 90, 180, 240], counters=[0, 90_000, 90_000 + 450_000, 540_000], start_s=0, end_s=240)
+    tables = one_node(
+        seconds=[0, 90, 180, 240],
+        counters=[0, 90_000, 90_000 + 450_000, 540_000],
+        start_s=0,
+        end_s=240,
+    )
     lake = make_lake(tmp_path / "lake", **tables)
     summarized(lake)
     assert received(lake) == {0: 1000.0, 1: pytest.approx((1000 * 30 + 5000 * 30) / 60), 2: 5000.0}
 
 
-def test_minutes_count_from_the_start_of_the_job_and_take_only_samples_within(tmp_path: Path) -> None:
+def test_minutes_count_from_the_start_of_the_job_and_take_only_samples_within(
+    tmp_path: Path,
+) -> None:
     seconds = [0, 60, 120, 180, 240]
-    lake = make_lake(tmp_path / "lake", **one_node(seconds=seconds, start_s=45, end_s=200, counters=[0, 1, 7, 67, 68]))
+    lake = make_lake(
+        tmp_path / "lake",
+        **one_node(seconds=seconds, start_s=45, end_s=200, counters=[0, 1, 7, 67, 68]),
+    )
     summarized(lake)
     assert received(lake) == {0: pytest.approx(0.1), 1: pytest.approx((0.1 * 15 + 45) / 60), 2: 1.0}
 
@@ -145,7 +170,10 @@ def test_minutes_beside_another_job_are_left_out(known: bool, tmp_path: Path) ->
 
 def test_a_job_without_gpus_does_no_harm(tmp_path: Path) -> None:
     begin, end = DAWN + timedelta(seconds=150), DAWN + timedelta(seconds=330)
-    other: dict[str, Any] = {"jobs": [job("2", begin, end, gpus=0)], "allocations": held("2", "n1", [None], begin, end)}
+    other: dict[str, Any] = {
+        "jobs": [job("2", begin, end, gpus=0)],
+        "allocations": held("2", "n1", [None], begin, end),
+    }
     lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 600, 10), **other))
     summarized(lake)
     assert received(lake) == dict.fromkeys(range(10), 1000.0)

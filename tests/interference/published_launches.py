@@ -24,8 +24,24 @@ H100 = Chip(
 )
 BIG = {"launch__registers_per_thread": 16.0, "launch__shared_mem_per_block": 1024.0}
 STALLS = (
-    *("barrier", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "mio_throttle", "short_scoreboard", "wait"),
-    *("drain", "membar", "sleeping", "tex_throttle", "selected", "not_selected", "branch_resolving"),
+    *(
+        "barrier",
+        "lg_throttle",
+        "long_scoreboard",
+        "math_pipe_throttle",
+        "mio_throttle",
+        "short_scoreboard",
+        "wait",
+    ),
+    *(
+        "drain",
+        "membar",
+        "sleeping",
+        "tex_throttle",
+        "selected",
+        "not_selected",
+        "branch_resolving",
+    ),
 )
 
 
@@ -47,7 +63,10 @@ def launch(
 def waiting(**stalls: float) -> dict[str, float]:
     """Warps stalled per issue, 0 for the reasons that are not named."""
     found = {**dict.fromkeys(STALLS, 0.0), **stalls}
-    return {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": value for why, value in found.items()}
+    return {
+        f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": value
+        for why, value in found.items()
+    }
 
 
 def busy(ipc: float, occupancy: float, *, dram: float = 0.1, **pipes: float) -> dict[str, float]:
@@ -64,14 +83,21 @@ def busy(ipc: float, occupancy: float, *, dram: float = 0.1, **pipes: float) -> 
 
 # as published of each kernel, alone on an H100 NVL; what was not published is not in them
 COPY = launch(busy(0.61, 100.0, dram=42.0), "copy", block=(1024, 1, 1))
-FMUL = {ipc: launch(busy(ipc, 6.25), f"fmul_ilp{ilp}") for ilp, ipc in enumerate((1.08, 2.06, 2.9, 3.45), start=1)}
+FMUL = {
+    ipc: launch(busy(ipc, 6.25), f"fmul_ilp{ilp}")
+    for ilp, ipc in enumerate((1.08, 2.06, 2.9, 3.45), start=1)
+}
 FMUL_FULL = launch(busy(4.0, 12.5), "fmul_full", block=(256, 1, 1))
 DMUL = {
     pipe: launch(busy(ipc, 6.25, fp64=pipe), f"dmul_ilp{ilp}")
-    for ilp, (ipc, pipe) in enumerate(((0.51, 24.96), (1.02, 49.32), (1.53, 72.99), (2.01, 96.59)), start=1)
+    for ilp, (ipc, pipe) in enumerate(
+        ((0.51, 24.96), (1.02, 49.32), (1.53, 72.99), (2.01, 96.59)), start=1
+    )
 }
 MM = launch(busy(3.0, 12.5, fma=60.0), "sgemm", grid=(128, 1, 1))
 
 
 def sleep(blocks: int) -> Launch:
-    return launch(busy(0.1, 50.0, lsu=0.1), f"sleep_{blocks}", grid=(blocks, 1, 1), block=(1024, 1, 1))
+    return launch(
+        busy(0.1, 50.0, lsu=0.1), f"sleep_{blocks}", grid=(blocks, 1, 1), block=(1024, 1, 1)
+    )

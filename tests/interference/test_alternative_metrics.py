@@ -1,4 +1,6 @@
-"""The same quantity told in other ways: by other versions of the profiler, over other times, of other GPUs."""
+"""The same quantity told in other ways: by other versions of the profiler, over other times, of
+other GPUs.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,16 @@ def test_a_block_reported_by_its_shape_or_by_its_threads_is_the_same() -> None:
         (f"sm__pipe_tensor_op_hmma_cycles_active.{ELAPSED}", "tensor"),
     ],
 )
-def test_a_pipeline_reported_of_the_whole_time_counts_while_a_warp_is_there(metric: str, pipe: str) -> None:
+def test_a_pipeline_reported_of_the_whole_time_counts_while_a_warp_is_there(
+    metric: str, pipe: str
+) -> None:
     kernel = only(launch({metric: 30.0, **HALF_THE_TIME}))
     assert dict(kernel.demand.cycles) == {pipe: pytest.approx(0.6)}
     assert dict(only(launch({metric: 30.0})).demand.cycles) == {}
     found = metric.replace("_elapsed", "_active")
-    assert dict(only(launch({metric: 30.0, found: 55.0, **HALF_THE_TIME})).demand.cycles) == {pipe: pytest.approx(0.55)}
+    assert dict(only(launch({metric: 30.0, found: 55.0, **HALF_THE_TIME})).demand.cycles) == {
+        pipe: pytest.approx(0.55)
+    }
 
 
 # (bus in bit, clock of memory in kHz) as drivers report them
@@ -68,17 +74,23 @@ MEMORIES = {
 @pytest.mark.parametrize("model", MEMORIES)
 def test_bus_and_clock_give_the_published_bandwidth(model: str) -> None:
     bus, clock = MEMORIES[model]
-    chip = Chip("x", None, {"global_memory_bus_width": float(bus), "memory_clock_rate": float(clock)})
+    chip = Chip(
+        "x", None, {"global_memory_bus_width": float(bus), "memory_clock_rate": float(clock)}
+    )
     # of the H200 NVIDIA rounds 4.92 TB/s down to 4.8
     off = 0.025 if model.startswith("H200") else 0.01
-    assert gpu_of(chip).dram_bytes_per_s == pytest.approx(DEVICES_BY_NAME[model].hbm_bytes_per_s, rel=off)
+    assert gpu_of(chip).dram_bytes_per_s == pytest.approx(
+        DEVICES_BY_NAME[model].hbm_bytes_per_s, rel=off
+    )
 
 
 def test_what_can_be_achieved_is_known_of_the_gpu_that_was_measured() -> None:
     copy = {fear.resource: fear for fear in utilization.sensitivities(only(COPY))}["dram"]
     assert copy.value == pytest.approx(0.42 / 0.9)
     assert copy.why.endswith("(of what can be achieved)")
-    a100 = only(launch(busy(0.61, 50.0, dram=42.0), chip=replace(H100, name="NVIDIA A100-SXM4-40GB")))
+    a100 = only(
+        launch(busy(0.61, 50.0, dram=42.0), chip=replace(H100, name="NVIDIA A100-SXM4-40GB"))
+    )
     there = {fear.resource: fear for fear in utilization.sensitivities(a100)}["dram"]
     assert there.value == pytest.approx(0.42 / 0.9)  # as estimates count it, on any GPU
     assert there.level == "high"
@@ -102,7 +114,9 @@ def test_the_page_shows_the_thresholds_that_are_used() -> None:
         "a pipeline": utilization.CYCLES,
     }
     for name, scale in scales.items():
-        assert [int(re.findall(r"(\d+) %", cell)[0]) for cell in rows[name]] == [100 * part for part in scale]
+        assert [int(re.findall(r"(\d+) %", cell)[0]) for cell in rows[name]] == [
+            100 * part for part in scale
+        ]
     assert rows["block slots"] == ["its blocks take all places", "half of them"]
     assert utilization.SLOTS == (1.0, 0.5)
     (near,) = re.findall(r"is the fullest resource, if (\d+) % of it", page)

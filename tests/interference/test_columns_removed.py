@@ -1,6 +1,8 @@
-"""A report that lacks a column: no number appears that needs it, and none is said to be read from it.
+"""A report that lacks a column: no number appears that needs it, and none is said to be read from
+it.
 
-What a number needs is found by trial: it needs a column if it changes when the values of the column change.
+What a number needs is found by trial: it needs a column if it changes when the values of the column
+change.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from tachograph.sharing.kernel_report import build_kernels_report
 
 SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h100.csv"
 _, NAMES, UNITS, *LINES = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())
-CHOSEN = [line for line in LINES if line[NAMES.index("Kernel Name")].startswith(("void mm", "void dmul<3"))]
+CHOSEN = [
+    line
+    for line in LINES
+    if line[NAMES.index("Kernel Name")].startswith(("void mm", "void dmul<3"))
+]
 COLUMNS = [name for name in NAMES if "__" in name and name != "device__attribute_display_name"]
 JUDGED = ("seconds", "share", "uses", "scores", "limits", "sensitivities", "demand")
 SLOTS = {"sensitivities.blocks.value", "uses.slots_taken"}
@@ -29,7 +35,8 @@ DRAM = {
     *("demand.dram", "uses.dram", "sensitivities.dram.value"),
     *(f"limits.resources.dram.{part}" for part in ("demand", "head_room")),
 }
-# what is known without the column, for something else tells it: {start of its name: (numbers, what tells them)}
+# what is known without the column, for something else tells it: {start of its name: (numbers, what
+# tells them)}
 ELSEWHERE = {
     "device__attribute_multiprocessor_count": (SLOTS, "the catalogue"),
     "device__attribute_max_threads": ({"scores.score_gpu_practice"}, "the compute capability"),
@@ -52,8 +59,12 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
-def numbers(folder: Path, names: list[str], smaller: str | None = None) -> dict[str, dict[str, Any]]:
-    """{kernel: what is told of it} of a report with these columns, one of them with values 10 % smaller."""
+def numbers(
+    folder: Path, names: list[str], smaller: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """{kernel: what is told of it} of a report with these columns, one of them with values 10 %
+    smaller.
+    """
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
     places = [NAMES.index(name) for name in names]
@@ -65,16 +76,26 @@ def numbers(folder: Path, names: list[str], smaller: str | None = None) -> dict[
         writer.writerow([cells[place] for place in places])
     file = folder / "report.csv"
     file.write_text(text.getvalue(), encoding="utf-8")
-    report = build_kernels_report(read_reports([file]), KernelsRequest(), configuration=Configuration())
-    return {kernel["name"]: kernel for gpu in kernels_json(report)["gpus"] for kernel in gpu["kernels"]}
+    report = build_kernels_report(
+        read_reports([file]), KernelsRequest(), configuration=Configuration()
+    )
+    return {
+        kernel["name"]: kernel for gpu in kernels_json(report)["gpus"] for kernel in gpu["kernels"]
+    }
 
 
 def flat(value: Any, name: str = "") -> dict[str, float]:
     """{path of names: number}; of a list by what its items call themselves."""
     if isinstance(value, list):
-        value = {item.get("resource", item.get("name")): item for item in value if isinstance(item, dict)}
+        value = {
+            item.get("resource", item.get("name")): item for item in value if isinstance(item, dict)
+        }
     if isinstance(value, dict):
-        return {path: leaf for key, item in value.items() for path, leaf in flat(item, f"{name}.{key}").items()}
+        return {
+            path: leaf
+            for key, item in value.items()
+            for path, leaf in flat(item, f"{name}.{key}").items()
+        }
     if isinstance(value, int | float) and not isinstance(value, bool):
         return {name.removeprefix("."): value}
     return {}
@@ -90,14 +111,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_number_needs_what_is_gone(column: str, whole: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_no_number_needs_what_is_gone(
+    column: str, whole: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
     without = numbers(tmp_path, [name for name in NAMES if name != column])
     changed = numbers(tmp_path, NAMES, smaller=column)
-    allowed, _ = next((found for start, found in ELSEWHERE.items() if column.startswith(start)), (set(), ""))
+    allowed, _ = next(
+        (found for start, found in ELSEWHERE.items() if column.startswith(start)), (set(), "")
+    )
     for name, kernel in whole.items():
         before, after, less = judged(kernel), judged(changed[name]), judged(without[name])
-        needs = {path for path, value in before.items() if after.get(path) != pytest.approx(value, rel=1e-12)}
+        needs = {
+            path
+            for path, value in before.items()
+            if after.get(path) != pytest.approx(value, rel=1e-12)
+        }
         assert needs & less.keys() <= allowed
         assert less.keys() <= before.keys()
         read_from = without[name]["read_from"].values()
-        assert column.startswith("launch__") or not [found for found in read_from if column in found.split(" / ")]
+        assert column.startswith("launch__") or not [
+            found for found in read_from if column in found.split(" / ")
+        ]

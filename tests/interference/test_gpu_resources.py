@@ -17,7 +17,13 @@ HIT = "lts__t_sector_hit_rate.pct"
 
 def test_the_report_counts_before_what_is_published() -> None:
     gpu = gpu_of(H100)
-    found = (gpu.sms, gpu.blocks_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm, gpu.l2_bytes)
+    found = (
+        gpu.sms,
+        gpu.blocks_per_sm,
+        gpu.registers_per_sm,
+        gpu.shared_bytes_per_sm,
+        gpu.l2_bytes,
+    )
     assert found == (132, 32, 65536, 233472.0, 52428800.0)
     assert gpu.sources["l2_bytes"] == "the report"
     assert gpu.sources["l1_bytes"] == "compute capability 9.0 as published"
@@ -26,7 +32,11 @@ def test_the_report_counts_before_what_is_published() -> None:
 def test_the_catalogue_fills_what_the_report_does_not_report() -> None:
     gpu = gpu_of(Chip("NVIDIA A100-SXM4-40GB", "8.0"))
     row = DEVICES_BY_NAME["A100 SXM 40GB"]
-    assert (gpu.sms, gpu.dram_bytes_per_s, gpu.l2_bytes) == (row.sms, row.hbm_bytes_per_s, row.l2_bytes)
+    assert (gpu.sms, gpu.dram_bytes_per_s, gpu.l2_bytes) == (
+        row.sms,
+        row.hbm_bytes_per_s,
+        row.l2_bytes,
+    )
     assert gpu.sources["sms"] == "the catalogue of devices"
     assert (gpu.threads_per_sm, gpu.l1_bytes) == (2048, 192 * 1024.0)
 
@@ -40,7 +50,14 @@ def test_a_slice_of_a_gpu_is_not_taken_for_the_whole() -> None:
 
 def test_an_unknown_chip_has_nothing_unreported() -> None:
     gpu = gpu_of(Chip("GeForce RTX 9999", "42.0"))
-    found = (gpu.sms, gpu.threads_per_sm, gpu.blocks_per_sm, gpu.l1_bytes, gpu.l2_bytes, gpu.dram_bytes_per_s)
+    found = (
+        gpu.sms,
+        gpu.threads_per_sm,
+        gpu.blocks_per_sm,
+        gpu.l1_bytes,
+        gpu.l2_bytes,
+        gpu.dram_bytes_per_s,
+    )
     assert found == (None,) * 6
     assert dict(gpu.sources) == {}
     assert (gpu.name, gpu.schedulers) == ("GeForce RTX 9999", 4)

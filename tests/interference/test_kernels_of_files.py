@@ -1,4 +1,6 @@
-"""From a file of `ncu --csv` to what its kernel asks of the GPU: units of the page, demand of the kernel."""
+"""From a file of `ncu --csv` to what its kernel asks of the GPU: units of the page, demand of
+the kernel.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +56,22 @@ def test_a_raw_page(tmp_path: Path) -> None:
     row = ["0", "void ns::axpy<float>(int)", "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *values]
     kernel = only(tmp_path, line(head) + line(["", "", "", "", "", "", *units]) + line(row))
     demand = kernel.demand
-    assert (kernel.short, kernel.gpu.name, kernel.gpu.sms) == ("ns::axpy", "NVIDIA A100-SXM4-40GB", 108)
+    assert (kernel.short, kernel.gpu.name, kernel.gpu.sms) == (
+        "ns::axpy",
+        "NVIDIA A100-SXM4-40GB",
+        108,
+    )
     assert kernel.seconds == pytest.approx(250e-6)
     assert demand.cycles == {"issue": pytest.approx(0.375), "fma": pytest.approx(0.125)}
     assert demand.dram == pytest.approx(622e9 / 1555e9)
     assert demand.l2_hit == pytest.approx(0.625)
     assert demand.sm_share == pytest.approx(0.75)
     assert demand.footprint is not None
-    assert (demand.footprint.blocks, demand.footprint.threads, demand.footprint.blocks_per_sm) == (216, 1024, 2)
+    assert (demand.footprint.blocks, demand.footprint.threads, demand.footprint.blocks_per_sm) == (
+        216,
+        1024,
+        2,
+    )
     assert (demand.l1_hit, demand.warps, demand.irregular) == (None, None, None)
 
 
@@ -70,7 +80,11 @@ def test_a_details_page_which_shows_no_attributes(tmp_path: Path) -> None:
     head += ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
     rows = (line(["0", "axpy", "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *row]) for row in DETAILS)
     kernel = only(tmp_path, line(head) + "".join(rows))
-    assert (kernel.gpu.sms, kernel.gpu.threads_per_sm, kernel.gpu.dram_bytes_per_s) == (108, 2048, None)
+    assert (kernel.gpu.sms, kernel.gpu.threads_per_sm, kernel.gpu.dram_bytes_per_s) == (
+        108,
+        2048,
+        None,
+    )
     assert kernel.demand.cycles == {"issue": pytest.approx(0.375)}
     assert kernel.demand.dram == pytest.approx(0.4)
     assert kernel.demand.warps == pytest.approx(8.0)
@@ -84,7 +98,9 @@ def test_reports_that_name_no_gpu_are_put_together_where_it_is_told(tmp_path: Pa
     head = ["ID", "Kernel Name", "Block Size", "Grid Size", "Device", "CC"]
     head += ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
     for name in ("axpy", "dot"):
-        rows = (line(["0", name, "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *row]) for row in DETAILS)
+        rows = (
+            line(["0", name, "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *row]) for row in DETAILS
+        )
         (tmp_path / f"{name}.csv").write_text(line(head) + "".join(rows), encoding="utf-8")
     both = ["share", "kernels", "axpy.csv", "dot.csv", "--json"]
     apart = json.loads(run_here(both, tmp_path, {}).stdout)
@@ -93,11 +109,20 @@ def test_reports_that_name_no_gpu_are_put_together_where_it_is_told(tmp_path: Pa
     assert run_here([*both, *together], tmp_path, {}).returncode != 0
     options = ["--gpu", "A100 SXM 40GB"]
     (gpu,) = json.loads(run_here([*both, *options], tmp_path, {}).stdout)["gpus"]
-    assert (gpu["gpu"]["name"], gpu["gpu"]["dram_bytes_per_s"]) == ("NVIDIA A100 SXM 40GB", 1.555e12)
+    assert (gpu["gpu"]["name"], gpu["gpu"]["dram_bytes_per_s"]) == (
+        "NVIDIA A100 SXM 40GB",
+        1.555e12,
+    )
     assert {kernel["name"] for kernel in gpu["kernels"]} == {"axpy", "dot"}
     assert run_here([*both, *options, *together], tmp_path, {}).returncode == 0
     for name, message in (
-        ("NVIDIA A100", "4 GPUs may be meant by 'NVIDIA A100'; name one: A100 SXM 40GB, A100 SXM 80GB, A100 PCIe"),
+        (
+            "NVIDIA A100",
+            (
+                "4 GPUs may be meant by 'NVIDIA A100'; name one: A100 SXM 40GB, A100 SXM 80GB, "
+                "A100 PCIe"
+            ),
+        ),
         ("MI300X", "no NVIDIA GPU in the catalogue is called 'MI300X'"),
         ("", "no NVIDIA GPU in the catalogue is called ''"),
     ):

@@ -56,7 +56,9 @@ def test_rates_are_weighted_by_time_and_counts_add_up() -> None:
 def test_what_is_per_active_cycle_is_weighted_by_active_cycles() -> None:
     kernel = only(launch({IPC: 4.0, ACTIVE: 10.0}), launch({IPC: 1.0, ACTIVE: 30.0}, number=1))
     assert kernel.metrics[IPC] == pytest.approx((4.0 * 10 + 1.0 * 30) / 40)
-    unreported = only(launch({IPC: 4.0, ACTIVE: 10.0}, seconds=1e-3), launch({IPC: 1.0}, seconds=3e-3, number=1))
+    unreported = only(
+        launch({IPC: 4.0, ACTIVE: 10.0}, seconds=1e-3), launch({IPC: 1.0}, seconds=3e-3, number=1)
+    )
     assert unreported.metrics[IPC] == pytest.approx((4.0 + 1.0 * 3) / 4)
 
 
@@ -81,9 +83,16 @@ def test_launches_that_occupy_something_else_are_kept_apart(
     assert only(one, replace(two, metrics=one.metrics, grid=one.grid)).launches == 2
 
 
-@pytest.mark.parametrize(("seconds", "problem"), [(None, "have no duration"), (0.0, "took no time")])
-def test_a_launch_without_time_is_counted_and_reported_but_weighs_nothing(seconds: float | None, problem: str) -> None:
-    kernel = only(launch({DRAM: 40.0}), launch({DRAM: 99.0, "dram__bytes.sum": 7.0}, seconds=seconds, number=1))
+@pytest.mark.parametrize(
+    ("seconds", "problem"), [(None, "have no duration"), (0.0, "took no time")]
+)
+def test_a_launch_without_time_is_counted_and_reported_but_weighs_nothing(
+    seconds: float | None, problem: str
+) -> None:
+    kernel = only(
+        launch({DRAM: 40.0}),
+        launch({DRAM: 99.0, "dram__bytes.sum": 7.0}, seconds=seconds, number=1),
+    )
     assert (kernel.launches, kernel.metrics[DRAM]) == (2, 40.0)
     assert "dram__bytes.sum" not in kernel.metrics
     assert any(line.startswith("1 of 2") and problem in line for line in kernel.problems)
@@ -102,7 +111,14 @@ def test_other_gpus_blocks_and_slices_are_other_kernels() -> None:
     a100 = Chip("NVIDIA A100-SXM4-80GB", "8.0")
     mig = replace(H100, attributes={**H100.attributes, "multiprocessor_count": 16.0})
     one = launch({})
-    assert len(kernels_of([one, launch({}, chip=a100), launch({}, chip=mig), launch({}, block=(256, 1, 1))])) == 4
+    assert (
+        len(
+            kernels_of(
+                [one, launch({}, chip=a100), launch({}, chip=mig), launch({}, block=(256, 1, 1))]
+            )
+        )
+        == 4
+    )
     assert len(kernels_of([one, launch({}, report="b.ncu-rep")])) == 1
 
 
@@ -113,7 +129,11 @@ def test_irregular_is_the_share_of_waiting_that_differs_in_length() -> None:
 
 
 def test_some_stalls_are_not_all_stalls() -> None:
-    found = {name: value for name, value in waiting(long_scoreboard=3.0).items() if "wait" not in name.split("_")}
+    found = {
+        name: value
+        for name, value in waiting(long_scoreboard=3.0).items()
+        if "wait" not in name.split("_")
+    }
     assert only(launch(found)).demand.irregular is None
 
 
@@ -127,7 +147,9 @@ def test_sm_share_is_active_over_elapsed_over_all_launches() -> None:
     found = {ACTIVE: 100.0, "sm__cycles_elapsed.max": 400.0}
     other = {ACTIVE: 400.0, "sm__cycles_elapsed.max": 600.0}
     assert only(launch(found), launch(other, number=1)).demand.sm_share == pytest.approx(0.5)
-    assert only(launch(found), launch(found), launch({ACTIVE: 100.0}, number=1)).demand.sm_share == pytest.approx(0.25)
+    assert only(
+        launch(found), launch(found), launch({ACTIVE: 100.0}, number=1)
+    ).demand.sm_share == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +170,21 @@ def test_short_names(name: str, short: str) -> None:
 
 FRACTIONS = st.floats(0, 100, allow_subnormal=False)
 METRICS = st.dictionaries(
-    st.sampled_from([DRAM, L2_HIT, IPC, ACTIVE, "dram__bytes.sum", "smsp__inst_issued.sum", *waiting()]), FRACTIONS
+    st.sampled_from(
+        [DRAM, L2_HIT, IPC, ACTIVE, "dram__bytes.sum", "smsp__inst_issued.sum", *waiting()]
+    ),
+    FRACTIONS,
 )
-LAUNCHES = st.lists(st.tuples(METRICS, st.sampled_from([None, 0.0, 1e-6, 3e-4, 0.25])), min_size=1, max_size=6)
+LAUNCHES = st.lists(
+    st.tuples(METRICS, st.sampled_from([None, 0.0, 1e-6, 3e-4, 0.25])), min_size=1, max_size=6
+)
 
 
 @settings(deadline=None)
 @given(METRICS, st.integers(1, 6), st.sampled_from([None, 1e-6, 0.02]))
-def test_copies_of_a_launch_are_that_launch(metrics: dict[str, float], copies: int, seconds: float | None) -> None:
+def test_copies_of_a_launch_are_that_launch(
+    metrics: dict[str, float], copies: int, seconds: float | None
+) -> None:
     one = only(launch(metrics, seconds=seconds))
     many = only(*(launch(metrics, seconds=seconds, number=number) for number in range(copies)))
     assert many.launches == copies
@@ -171,7 +200,10 @@ def test_copies_of_a_launch_are_that_launch(metrics: dict[str, float], copies: i
 def test_the_order_of_launches_does_not_matter(
     found: list[tuple[dict[str, float], float | None]], chance: random.Random
 ) -> None:
-    launches = [launch(metrics, seconds=seconds, number=number) for number, (metrics, seconds) in enumerate(found)]
+    launches = [
+        launch(metrics, seconds=seconds, number=number)
+        for number, (metrics, seconds) in enumerate(found)
+    ]
     mixed = list(launches)
     chance.shuffle(mixed)
     assert kernels_of(launches) == kernels_of(mixed)
@@ -182,7 +214,12 @@ def test_the_order_of_launches_does_not_matter(
 def test_a_mean_lies_between_and_what_was_not_measured_stays_unknown(
     found: list[tuple[dict[str, float], float | None]],
 ) -> None:
-    kernel = only(*(launch(metrics, seconds=seconds, number=at) for at, (metrics, seconds) in enumerate(found)))
+    kernel = only(
+        *(
+            launch(metrics, seconds=seconds, number=at)
+            for at, (metrics, seconds) in enumerate(found)
+        )
+    )
     timed = [metrics for metrics, seconds in found if seconds] or [metrics for metrics, _ in found]
     for metric in (DRAM, L2_HIT, IPC, *waiting()):
         values = [metrics[metric] for metrics in timed if metric in metrics]
@@ -197,11 +234,24 @@ def test_a_mean_lies_between_and_what_was_not_measured_stays_unknown(
 
 
 def test_stores_that_hit_l2_are_no_reuse() -> None:
-    """Random numbers that are written hit L2 with each sector, and pass on to DRAM: they do not live on it."""
-    stores = {L2_HIT: 99.9, "lts__throughput.avg.pct_of_peak_sustained_elapsed": 40.0, "lts__t_sectors.sum": 1e6}
+    """Random numbers that are written hit L2 with each sector, and pass on to DRAM: they do not
+    live on it.
+    """
+    stores = {
+        L2_HIT: 99.9,
+        "lts__throughput.avg.pct_of_peak_sustained_elapsed": 40.0,
+        "lts__t_sectors.sum": 1e6,
+    }
     passed = only(launch({**stores, "dram__bytes.sum": 0.98 * 32e6}))
     read = only(
-        launch({**stores, "lts__t_sector_op_read_hit_rate.pct": 99.0, "lts__t_sectors_op_read.sum": 1e4}, number=1)
+        launch(
+            {
+                **stores,
+                "lts__t_sector_op_read_hit_rate.pct": 99.0,
+                "lts__t_sectors_op_read.sum": 1e4,
+            },
+            number=1,
+        )
     )
     assert passed.demand.l2_hit == pytest.approx(0.02)
     assert read.demand.l2_hit == pytest.approx(0.0099)

@@ -1,4 +1,6 @@
-"""What is asked of launches grows with their number, whether they are one kernel or each is a kernel of its own."""
+"""What is asked of launches grows with their number, whether they are one kernel or each is a
+kernel of its own.
+"""
 
 from __future__ import annotations
 

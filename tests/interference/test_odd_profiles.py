@@ -1,4 +1,6 @@
-"""Profiles with values no kernel has: nothing raises, fractions stay fractions, nothing comes from nothing."""
+"""Profiles with values no kernel has: nothing raises, fractions stay fractions, nothing comes
+from nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tachograph.sharing.kernel_limits import limits
 from tachograph.sharing.kernels import Kernel, kernels_of
 from tachograph.sharing.utilization import distribution, pitfalls, sensitivities
 
-ODD = st.sampled_from([0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, 1.7e308, float("nan"), float("inf")])
+ODD = st.sampled_from(
+    [0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, 1.7e308, float("nan"), float("inf")]
+)
 NAMES = sorted(
     {
         *busy(1.0, 1.0, fma=1.0, fp64=1.0, tensor=1.0, lsu=1.0),
@@ -35,13 +39,27 @@ NAMES = sorted(
             kernel_metrics.L2_BUSY,
             kernel_metrics.DRAM_BYTES,
         ),
-        *("launch__grid_size", "launch__block_size", "launch__sm_count", "launch__waves_per_multiprocessor"),
-        *(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")),
-        *("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second", "gpu__time_duration.sum"),
+        *(
+            "launch__grid_size",
+            "launch__block_size",
+            "launch__sm_count",
+            "launch__waves_per_multiprocessor",
+        ),
+        *(
+            f"launch__occupancy_limit_{what}"
+            for what in ("blocks", "registers", "shared_mem", "warps")
+        ),
+        *(
+            "dram__bytes.sum.peak_sustained",
+            "dram__cycles_elapsed.avg.per_second",
+            "gpu__time_duration.sum",
+        ),
         "gpc__cycles_elapsed.avg.per_second",
     }
 )
-CHIPS = st.sampled_from([H100, Chip(), Chip("NVIDIA A100-SXM4-40GB", "8.0"), Chip("x", "9.0", {"total_memory": -1.0})])
+CHIPS = st.sampled_from(
+    [H100, Chip(), Chip("NVIDIA A100-SXM4-40GB", "8.0"), Chip("x", "9.0", {"total_memory": -1.0})]
+)
 PROFILES = st.tuples(st.dictionaries(st.sampled_from(NAMES), ODD), CHIPS)
 
 
@@ -68,11 +86,16 @@ def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> N
     assert is_fraction(facts["ipc"].share)
     spread = distribution(kernel)
     assert spread is None or is_fraction(spread.idle)
-    assert all(is_fraction(limit.demand) and is_fraction(limit.head_room) for limit in limits(kernel).resources)
+    assert all(
+        is_fraction(limit.demand) and is_fraction(limit.head_room)
+        for limit in limits(kernel).resources
+    )
     for item in sensitivities(kernel):
         assert is_fraction(item.value)
         assert (item.level == "unknown") == (item.value is None)
-    assert all(isfinite(value) for pitfall in pitfalls(kernel) for value in pitfall.numbers.values())
+    assert all(
+        isfinite(value) for pitfall in pitfalls(kernel) for value in pitfall.numbers.values()
+    )
     assert {lack.options for lack in kernel.missing} <= {"--set full", "--page raw"}
 
 

@@ -1,4 +1,6 @@
-"""Utilization side by side, limits, susceptibility and pitfalls of kernels, against the published ones."""
+"""Utilization side by side, limits, susceptibility and pitfalls of kernels, against the
+published ones.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def of(kernel: Kernel, resource: str) -> Sensitivity:
         (1, 1, 0.5 / 132, 1 / 264, 263 / 264),
     ],
 )
-def test_how_sleep_kernels_lie_on_sms(blocks: int, needed: int, taken: float, waves: float, tail: float) -> None:
+def test_how_sleep_kernels_lie_on_sms(
+    blocks: int, needed: int, taken: float, waves: float, tail: float
+) -> None:
     kernel = only(sleep(blocks))
     lies = launched(kernel.demand.footprint, kernel.gpu)
     assert (lies.needed, lies.reached) == (needed, min(blocks, 132))
@@ -60,7 +64,9 @@ def test_how_sleep_kernels_lie_on_sms(blocks: int, needed: int, taken: float, wa
 
 @settings(deadline=None)
 @given(st.integers(1, 1024), st.integers(1, 255), st.integers(0, 200_000))
-def test_blocks_that_fit_are_as_many_as_an_sm_can_hold(threads: int, registers: int, shared: int) -> None:
+def test_blocks_that_fit_are_as_many_as_an_sm_can_hold(
+    threads: int, registers: int, shared: int
+) -> None:
     gpu = only(COPY).gpu
     warps, of_warp = ceil(threads / 32), 256 * ceil(registers / 8)
 
@@ -106,16 +112,24 @@ def test_dram_counts_as_a_share_of_what_can_be_achieved() -> None:
     found = limits(only(COPY))
     (dram,) = (limit for limit in found.resources if limit.resource == "dram")
     assert dram.demand == pytest.approx(0.42 / 0.9)
-    assert (found.bound, found.limiting) == ("latency", None)  # its loads wait: half of what DRAM gives is left
+    # Its loads wait: half of what DRAM gives is left.
+    assert (found.bound, found.limiting) == ("latency", None)
 
 
 def test_a_grid_smaller_than_the_gpu_is_what_limits() -> None:
-    """Whatever else was not measured: most SMs have no block. Nsight Compute calls it Small Grid, too."""
+    """Whatever else was not measured: most SMs have no block. Nsight Compute calls it Small
+    Grid, too.
+    """
     one = {**busy(0.4, 20.0, dram=5.0), "launch__grid_size": 1.0, "launch__block_size": 128.0}
-    for metrics in (one, {name: value for name, value in one.items() if name != kernel_metrics.DRAM}):
+    for metrics in (
+        one,
+        {name: value for name, value in one.items() if name != kernel_metrics.DRAM},
+    ):
         found = limits(only(launch(metrics)))
         assert (found.bound, found.small_grid) == ("small_grid", (1, 132))
-        assert limits_sentence(found).startswith("Small grid: 1 block for 132 SMs, 99 % of the SMs have none.")
+        assert limits_sentence(found).startswith(
+            "Small grid: 1 block for 132 SMs, 99 % of the SMs have none."
+        )
     full = limits(only(launch({**one, **busy(3.9, 20.0, dram=5.0)})))
     assert (full.bound, full.small_grid) == ("throughput", (1, 132))  # of the SM that it has
     assert limits_sentence(full).endswith("99 % of the SMs have none.")
@@ -128,10 +142,27 @@ def test_a_grid_smaller_than_the_gpu_is_what_limits() -> None:
 def test_susceptibility_of_published_kernels() -> None:
     copy = only(COPY)
     assert (level(copy, "dram"), level(copy, "issue")) == ("high", "some")
-    assert [level(only(FMUL[ipc]), "issue") for ipc in (1.08, 2.06, 2.9, 3.45)] == ["some", "high", "high", "high"]
-    assert [level(only(metrics), "fp64") for metrics in DMUL.values()] == ["some", "some", "high", "high"]
-    assert (level(only(MM), "fma"), level(only(MM), "issue"), level(only(MM), "dram")) == ("high", "high", "low")
-    assert (level(only(sleep(132)), "blocks"), level(only(sleep(264)), "blocks")) == ("some", "high")
+    assert [level(only(FMUL[ipc]), "issue") for ipc in (1.08, 2.06, 2.9, 3.45)] == [
+        "some",
+        "high",
+        "high",
+        "high",
+    ]
+    assert [level(only(metrics), "fp64") for metrics in DMUL.values()] == [
+        "some",
+        "some",
+        "high",
+        "high",
+    ]
+    assert (level(only(MM), "fma"), level(only(MM), "issue"), level(only(MM), "dram")) == (
+        "high",
+        "high",
+        "low",
+    )
+    assert (level(only(sleep(132)), "blocks"), level(only(sleep(264)), "blocks")) == (
+        "some",
+        "high",
+    )
 
 
 @pytest.mark.parametrize(("hit", "expected"), [(90.0, "high"), (50.0, "some"), (5.0, "low")])
@@ -148,7 +179,10 @@ def test_hit_rates(hit: float, expected: str) -> None:
 
 
 def test_hits_of_a_cache_with_nothing_to_do_do_not_count() -> None:
-    assert level(only(launch({kernel_metrics.L2_HIT: 99.0, kernel_metrics.L2_BUSY: 0.5})), "l2") == "low"
+    assert (
+        level(only(launch({kernel_metrics.L2_HIT: 99.0, kernel_metrics.L2_BUSY: 0.5})), "l2")
+        == "low"
+    )
     unknown = of(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2")
     assert (unknown.level, unknown.missing) == ("high", "--set full")
 
@@ -173,7 +207,9 @@ def test_pitfalls_of_the_paper() -> None:
     assert names(FMUL[2.9]) == ["occupancy"]
     assert names(FMUL[1.08]) == []
     assert names(COPY) == []
-    assert [names(metrics) for metrics in DMUL.values()] == [["occupancy"] if pipe > 50 else [] for pipe in DMUL]
+    assert [names(metrics) for metrics in DMUL.values()] == [
+        ["occupancy"] if pipe > 50 else [] for pipe in DMUL
+    ]
     assert names(MM) == ["occupancy"]
     assert names(launch(busy(3.0, 80.0, fma=60.0))) == []
 

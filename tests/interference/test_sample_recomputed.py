@@ -1,4 +1,6 @@
-"""Every number of `kernels --json` on the sample of the documentation, computed again from the text of the file."""
+"""Every number of `kernels --json` on the sample of the documentation, computed again from the
+text of the file.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ import pytest
 from tachograph.cli import main
 
 SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h100.csv"
-ACTIVE, PER_ISSUE = "avg.pct_of_peak_sustained_active", "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+ACTIVE, PER_ISSUE = (
+    "avg.pct_of_peak_sustained_active",
+    "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio",
+)
 PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "uniform", "xu")
 # waits of no fixed length, and those that wait for memory; both as published of the profiler
 IRREGULAR = (
@@ -32,7 +37,9 @@ MOVING = ("lsu", "uniform")  # pipelines that do not compute
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """{kernel: {column: cell}}: a line of text, one of names, one of units, then one for each kernel."""
+    """{kernel: {column: cell}}: a line of text, one of names, one of units, then one for each
+    kernel.
+    """
     _, names, _, *lines = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())
     return {line[names.index("Kernel Name")]: dict(zip(names, line, strict=True)) for line in lines}
 
@@ -82,10 +89,14 @@ def test_all_kernels_are_reported_and_their_shares_add_up(found: dict[str, dict[
 @pytest.mark.parametrize("name", ROWS)
 def test_what_it_uses(name: str, found: dict[str, dict[str, Any]]) -> None:
     row, uses = Row(name), found[name]["uses"]
-    fit = min(row[f"launch__occupancy_limit_{what}"] for what in ("blocks", "registers", "shared_mem", "warps"))
+    fit = min(
+        row[f"launch__occupancy_limit_{what}"]
+        for what in ("blocks", "registers", "shared_mem", "warps")
+    )
     blocks, sms = row["launch__grid_size"], row["device__attribute_multiprocessor_count"]
     waves = blocks / (fit * sms)
-    assert row["launch__waves_per_multiprocessor"] == pytest.approx(waves, rel=1e-5)  # as the file rounds it
+    # As the file rounds it.
+    assert row["launch__waves_per_multiprocessor"] == pytest.approx(waves, rel=1e-5)
     expected = {
         "gpu_util": 1.0,
         "sms_needed": min(sms, ceil(blocks / fit)),
@@ -121,15 +132,21 @@ def test_what_it_needs_and_leaves(name: str, found: dict[str, dict[str, Any]]) -
     assert (demand["dram"], demand["dram_of"]) == (close(dram), "peak")
     assert demand["warps"] == close(row["sm__warps_active.avg.per_cycle_active"] / 4)
     waits = row.waits
-    assert demand["irregular"] == close(sum(waits[reason] for reason in IRREGULAR) / sum(waits.values()))
+    assert demand["irregular"] == close(
+        sum(waits[reason] for reason in IRREGULAR) / sum(waits.values())
+    )
     assert kernel["limits"]["stall"]["reason"] == max(waits, key=lambda reason: waits[reason])
     assert kernel["limits"]["stall"]["share"] == close(max(waits.values()) / sum(waits.values()))
     for unknown in ("l1_bytes", "l2_bytes", "hbm_bytes"):
         assert demand[unknown] is None
     loads["dram"] = min(1.0, dram / ACHIEVABLE)
     left = {limit["resource"]: limit for limit in kernel["limits"]["resources"]}
-    assert {name: limit["demand"] for name, limit in left.items()} == {load: close(loads[load]) for load in loads}
-    assert {name: limit["head_room"] for name, limit in left.items()} == {load: close(1 - loads[load]) for load in left}
+    assert {name: limit["demand"] for name, limit in left.items()} == {
+        load: close(loads[load]) for load in loads
+    }
+    assert {name: limit["head_room"] for name, limit in left.items()} == {
+        load: close(1 - loads[load]) for load in left
+    }
     fullest = max(loads, key=lambda load: loads[load])
     assert kernel["limited_by"] == (fullest if loads[fullest] >= 0.6 else "latency")
     sensitivities = {one["resource"]: one["value"] for one in kernel["sensitivities"]}
@@ -151,8 +168,11 @@ def test_scores(name: str, found: dict[str, dict[str, Any]]) -> None:
         * row["dram__cycles_active.avg"]
         / (row["dram__cycles_active.avg"] + row["sm__cycles_active.avg"]),
         "score_gpumem_normalized": 100 * memory / (memory + active),
-        "score_gpu_theory": 100 * (1 - row["sm__inst_executed.avg.per_cycle_elapsed"] * efficiency / 4),
-        "score_gpumem_theory": 100 * stalled / row["smsp__average_warp_latency_per_inst_issued.ratio"],
+        "score_gpu_theory": 100
+        * (1 - row["sm__inst_executed.avg.per_cycle_elapsed"] * efficiency / 4),
+        "score_gpumem_theory": 100
+        * stalled
+        / row["smsp__average_warp_latency_per_inst_issued.ratio"],
     }
     assert found[name]["scores"] == {score: close(value) for score, value in expected.items()}
 
@@ -160,13 +180,22 @@ def test_scores(name: str, found: dict[str, dict[str, Any]]) -> None:
 def test_pitfalls_are_those_of_the_numbers(found: dict[str, dict[str, Any]]) -> None:
     for name, kernel in found.items():
         row = Row(name)
-        ipc, occupancy = row["sm__inst_issued.avg.per_cycle_active"], row[f"sm__warps_active.{ACTIVE}"] / 100
+        ipc, occupancy = (
+            row["sm__inst_issued.avg.per_cycle_active"],
+            row[f"sm__warps_active.{ACTIVE}"] / 100,
+        )
         pipes = [row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES]
-        computing = [row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES if pipe not in MOVING]
+        computing = [
+            row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100
+            for pipe in PIPES
+            if pipe not in MOVING
+        ]
         dram = row["gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"] / 100
         expected = {
             "roofline_class": max(ipc / 4, *computing) >= dram and ipc + 0.61 > 4,
             "occupancy": 2 * occupancy < 1 and 2 * max(ipc / 4, *pipes) > 1,
             "nvidia_smi": row["sm__cycles_active.avg"] / row["sm__cycles_elapsed.max"] < 0.5,
         }
-        assert {pitfall["name"] for pitfall in kernel["pitfalls"]} == {one for one, is_so in expected.items() if is_so}
+        assert {pitfall["name"] for pitfall in kernel["pitfalls"]} == {
+            one for one, is_so in expected.items() if is_so
+        }

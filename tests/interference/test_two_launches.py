@@ -1,4 +1,6 @@
-"""Two very different launches of one kernel: 9 ms on all SMs, 1 ms on a tenth of them, added up by hand."""
+"""Two very different launches of one kernel: 9 ms on all SMs, 1 ms on a tenth of them, added up
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,30 @@ LONG, SHORT = 15.3e6, 0.17e6  # cycles in which the mean SM had a warp, of 15.3e
 
 
 def made(
-    ms: float, rates: tuple[float, float, float, float], cycles: tuple[float, float, float], **more: float
+    ms: float,
+    rates: tuple[float, float, float, float],
+    cycles: tuple[float, float, float],
+    **more: float,
 ) -> Launch:
-    """Rates: IPC, percent of occupancy, FMA, DRAM. Cycles: active, of the mean, the least, the most busy SM."""
+    """Rates: IPC, percent of occupancy, FMA, DRAM. Cycles: active, of the mean, the least, the
+    most busy SM.
+    """
     ipc, occupancy, fma, dram = rates
     metrics = {
         "sm__inst_issued.avg.per_cycle_active": ipc,
         f"sm__warps_active.{WHILE}": occupancy,
         f"sm__inst_executed_pipe_fma.{WHILE}": fma,
         "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": dram,
-        **dict(zip((f"sm__cycles_active.{of}" for of in ("avg", "min", "max")), cycles, strict=True)),
+        **dict(
+            zip((f"sm__cycles_active.{of}" for of in ("avg", "min", "max")), cycles, strict=True)
+        ),
         "sm__cycles_elapsed.max": ms * 1e-3 * CLOCK,
         "smsp__cycles_elapsed.avg.per_second": CLOCK,
         "dram__bytes.sum.per_second": more["traffic"],
     }
-    return launch(metrics, seconds=ms * 1e-3, grid=(int(more["blocks"]), 1, 1), number=int(more["blocks"]))
+    return launch(
+        metrics, seconds=ms * 1e-3, grid=(int(more["blocks"]), 1, 1), number=int(more["blocks"])
+    )
 
 
 BIG = made(9.0, (3.0, 50.0, 60.0, 40.0), (LONG, 15.0e6, LONG), traffic=1.6e12, blocks=2640)

@@ -17,7 +17,9 @@ def test_a_limit_beside_what_was_not_measured_shows_so() -> None:
         "issue: 75 % of it is used, 25 % is left to others. "
         "Small grid: 128 blocks for 132 SMs, 3 % of the SMs have none."
     )
-    (less,) = kernels_of([launch({name: value for name, value in MM.metrics.items() if name != ISSUED})])
+    (less,) = kernels_of(
+        [launch({name: value for name, value in MM.metrics.items() if name != ISSUED})]
+    )
     message = limits_sentence(limits(less))
     assert message.startswith("FMA: 60 %")
     assert "Not measured, and perhaps fuller: issue." in message

@@ -62,15 +62,22 @@ def test_numbers_are_those_of_the_report(folder: Path, capsys: pytest.CaptureFix
         assert kernel["uses"]["occupancy"] == pytest.approx(occupied, rel=1e-4)
         active = values["sm__cycles_active.avg"] / values["gpc__cycles_elapsed.max"]
         assert kernel["uses"]["sm_share"] == pytest.approx(active, rel=1e-4)
-        assert kernel["scores"]["score_gpu_practice"] == pytest.approx(100 * (1 - occupied * active), abs=0.01)
+        assert kernel["scores"]["score_gpu_practice"] == pytest.approx(
+            100 * (1 - occupied * active), abs=0.01
+        )
         assert kernel["scores"]["score_gpu_theory"] == pytest.approx(
             100 * (1 - values["sm__inst_executed.avg.per_cycle_elapsed"] / 4), abs=0.01
         )
 
 
-def test_kernels_are_chosen_by_name_number_and_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_are_chosen_by_name_number_and_time(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def names(*arguments: str) -> list[str]:
-        return [kernel["label"] for kernel in json_of(capsys, "good.csv", *arguments)["gpus"][0]["kernels"]]
+        return [
+            kernel["label"]
+            for kernel in json_of(capsys, "good.csv", *arguments)["gpus"][0]["kernels"]
+        ]
 
     assert names("--top", "1") == ["sleep_<132>"]
     assert names("--kernel", "mm*", "--kernel", "copy") == ["copy", "mm_1024"]
@@ -88,7 +95,9 @@ def test_kernels_are_chosen_by_name_number_and_time(folder: Path, capsys: pytest
     assert run(capsys, "good.csv", "--top", "0")[0] == 2
 
 
-def test_together_shows_what_the_paper_warns_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_together_shows_what_the_paper_warns_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     values = json_of(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")["together"]
     compute, copy = sorted(values["members"], key=lambda member: member["slowdown"])
     assert compute["label"] == "fmul<4, 256>"
@@ -97,14 +106,19 @@ def test_together_shows_what_the_paper_warns_of(folder: Path, capsys: pytest.Cap
     assert values["safe"] is False
     code, out, _ = run(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")
     assert (code, "Together, as streams of one process" in out) == (0, True)
-    assert "Not safe: a slowdown of 2.00x is possible; near the limit: issue, FMA." in " ".join(out.split())
+    assert "Not safe: a slowdown of 2.00x is possible; near the limit: issue, FMA." in " ".join(
+        out.split()
+    )
     assert values["reached"] == ["issue", "fma"]
     shares = json_of(capsys, "good.csv", "--together", "copy", "copy", "--mps-share", "50,50")
     assert shares["sharing"] == {"mode": "mps", "shares": [0.5, 0.5], "lasting": False}
-    assert shares["together"]["members"][0]["slowdown"] == pytest.approx(1.36, rel=0.05)  # published
+    # Published.
+    assert shares["together"]["members"][0]["slowdown"] == pytest.approx(1.36, rel=0.05)
 
 
-def test_what_cannot_run_together_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_run_together_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, message in (
         (("--together", "copy"), "expected 2 arguments"),
         (("--together", "copy", "fmul"), "fits several kernels"),
@@ -127,12 +141,17 @@ def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [float(row["slowdown"]) for row in rows] == [pair["slowdown"] for pair in gpu["pairs"]]
     matrix = out[out.index("Slowdown of a row") : out.index("pair")].splitlines()
     for kernel in gpu["kernels"]:
-        (line,) = [line for line in matrix if line.split()[:2] == [str(kernel["number"]), kernel["label"]]]
+        (line,) = [
+            line for line in matrix if line.split()[:2] == [str(kernel["number"]), kernel["label"]]
+        ]
         own = [pair["slowdown"] for pair in gpu["pairs"] if pair["row"] == kernel["number"]]
         assert line.split()[2:] == [f"{value:.2f}" for value in own]
     many = raw_csv([Made(f"k{n:02}(int)", 132, 128, 1.0 + n / 100) for n in range(20)])
     Path("many.csv").write_text(many)
-    assert "20 x 20 pairs: all of them with --json, --csv or --html" in run(capsys, "many.csv", "--matrix")[1]
+    assert (
+        "20 x 20 pairs: all of them with --json, --csv or --html"
+        in run(capsys, "many.csv", "--matrix")[1]
+    )
 
 
 BAD = {
@@ -147,7 +166,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_that_cannot_be_read_is_reported(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_reported(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path(name).write_text(BAD[name][0])
     code, out, err = run(capsys, name)
     assert (code, out) == (4, "")
@@ -162,7 +183,9 @@ def test_a_file_that_cannot_be_read_is_reported(name: str, folder: Path, capsys:
     assert (file["launches"], len(file["problems"]) > 0) == (0, True)
 
 
-def test_a_missing_file_does_not_hide_the_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_does_not_hide_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(capsys, "none.ncu-rep")[0] == 4
     code, out, err = run(capsys, "none.ncu-rep", "good.csv")
     assert (code, "13 kernels" in out, "none.ncu-rep" in err) == (0, True, True)
@@ -177,7 +200,9 @@ def test_a_folder_stands_for_its_reports(folder: Path, capsys: pytest.CaptureFix
     assert (code, "nothing" in err) == (4, True)
 
 
-def test_what_was_not_collected_is_reported_with_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_collected_is_reported_with_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("few.csv").write_text(
         raw_csv([made("copy")], without=("lts__t_sector", "sm__inst_issued", "sm__inst_executed."))
     )
@@ -193,7 +218,9 @@ def test_what_was_not_collected_is_reported_with_the_command(folder: Path, capsy
     assert "needs sm__inst_executed.avg.per_cycle_elapsed" in explained
 
 
-def test_a_name_does_not_steer_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_does_not_steer_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("odd.csv").write_text(raw_csv([Made("<b>\x1b[2Jevil</b>(int)", 132, 128, 1.0)]))
     for arguments in ((), ("--explain", "1"), ("--html", "odd.html")):
         code, out, _ = run(capsys, "odd.csv", *arguments)
@@ -204,4 +231,6 @@ def test_a_name_does_not_steer_the_terminal(folder: Path, capsys: pytest.Capture
 
 
 def test_the_sample_of_the_documentation_is_what_the_script_writes() -> None:
-    assert (REPOSITORY / "docs" / "samples" / "published-h100.csv").read_text(encoding="utf-8") == sample()
+    assert (REPOSITORY / "docs" / "samples" / "published-h100.csv").read_text(
+        encoding="utf-8"
+    ) == sample()

@@ -1,4 +1,6 @@
-"""Text, JSON and the page of kernels show the same numbers; text fits the width; the page stands alone."""
+"""Text, JSON and the page of kernels show the same numbers; text fits the width; the page stands
+alone.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,17 @@ from tachograph.sharing.kernel_facts import KernelsReport, KernelsRequest
 from tachograph.sharing.kernel_names import labels
 from tachograph.sharing.kernel_report import build_kernels_report
 
-LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"
+LONG = (
+    "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, "
+    "Collective<{}>>>(Params)"
+)
 
 
 def report(
-    folder: Path, kernels: tuple[Made, ...] = PUBLISHED, request: KernelsRequest | None = None, **how: object
+    folder: Path,
+    kernels: tuple[Made, ...] = PUBLISHED,
+    request: KernelsRequest | None = None,
+    **how: object,
 ) -> KernelsReport:
     file = folder / "made.csv"
     file.write_text(raw_csv(kernels, **how), encoding="utf-8")  # type: ignore[arg-type]
@@ -43,11 +51,22 @@ def lines(found: KernelsReport, width: int = 130, *, ascii_only: bool = False) -
 
 def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
     found = report(tmp_path)
-    drawn, values, page = lines(found), kernels_json(found), kernels_html(found).replace("\xa0", " ")
-    cells = [html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", page)]
+    drawn, values, page = (
+        lines(found),
+        kernels_json(found),
+        kernels_html(found).replace("\xa0", " "),
+    )
+    cells = [
+        html.unescape(re.sub(r"<[^>]+>", "", cell))
+        for cell in re.findall(r"<td[^>]*>(.*?)</td>", page)
+    ]
     (part,) = found.parts
     for view, kernel in zip(part.kernels, values["gpus"][0]["kernels"], strict=True):
-        (line,) = [line for line in drawn.splitlines() if re.match(rf" ?{view.number}  {re.escape(view.label)} ", line)]
+        (line,) = [
+            line
+            for line in drawn.splitlines()
+            if re.match(rf" ?{view.number}  {re.escape(view.label)} ", line)
+        ]
         start = cells.index(view.label)
         row = cells[start : start + 13]
         for name in ("dram", "occupancy", "sm_share", "gpu_util"):
@@ -74,7 +93,9 @@ def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_no_zero(tmp_path: Path) -> None:
-    found = report(tmp_path, PUBLISHED[:1], without=("gpu__dram", "dram__", "sm__inst_executed_pipe_lsu"))
+    found = report(
+        tmp_path, PUBLISHED[:1], without=("gpu__dram", "dram__", "sm__inst_executed_pipe_lsu")
+    )
     assert "–" in lines(found)
     assert kernels_json(found)["gpus"][0]["kernels"][0]["uses"]["dram"] is None
 
@@ -98,7 +119,9 @@ def test_ascii_is_ascii(tmp_path: Path) -> None:
     assert lines(report(tmp_path, request=KernelsRequest(explain="mm")), ascii_only=True).isascii()
 
 
-def test_one_kernel_in_full(tmp_path: Path, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_kernel_in_full(
+    tmp_path: Path, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     request = KernelsRequest(explain="mm_1024")
     explained = report(Path(), PUBLISHED[10:11], request, launches=3, without=("lts__t_sector",))
@@ -106,10 +129,22 @@ def test_one_kernel_in_full(tmp_path: Path, snapshot: SnapshotAssertion, monkeyp
 
 
 def test_kernels_are_distinguished(tmp_path: Path) -> None:
-    named = (("void a<1>(int)", 128), ("void a<2>(int)", 128), ("b(int)", 128), ("b(int)", 256), ("c", 64))
+    named = (
+        ("void a<1>(int)", 128),
+        ("void a<2>(int)", 128),
+        ("b(int)", 128),
+        ("b(int)", 256),
+        ("c", 64),
+    )
     kernels = tuple(Made(name, 132, threads, 1.0) for name, threads in named)
     (part,) = report(tmp_path, kernels).parts
-    assert sorted(labels([view.kernel for view in part.kernels])) == ["a<1>", "a<2>", "b x128", "b x256", "c"]
+    assert sorted(labels([view.kernel for view in part.kernels])) == [
+        "a<1>",
+        "a<2>",
+        "b x128",
+        "b x256",
+        "c",
+    ]
 
 
 def test_names_that_differ_in_a_control_character_are_distinguished(tmp_path: Path) -> None:
@@ -123,7 +158,11 @@ def test_names_that_differ_in_a_control_character_are_distinguished(tmp_path: Pa
 def test_long_names_of_thousands_of_kernels_are_distinguished_soon(tmp_path: Path) -> None:
     (part,) = report(tmp_path, PUBLISHED[10:11]).parts
     kernel = part.kernels[0].kernel
-    many = [replace(kernel, name=LONG.format(place), short="cutlass::device_kernel") for place in range(20_000)]
+    many = [
+        replace(kernel, name=LONG.format(place), short="cutlass::device_kernel")
+        for place in range(20_000)
+    ]
     begin = time.process_time()
     assert len(set(labels(many))) == len(many)
-    assert time.process_time() - begin < 5  # 0.4 s on a machine at rest; a minute where each is compared with all
+    # 0.4 s on a machine at rest; a minute where each is compared with all.
+    assert time.process_time() - begin < 5

@@ -1,4 +1,6 @@
-"""Reports attached to a job by the command: attached once, shown as the file is, on the job's report, detached."""
+"""Reports attached to a job by the command: attached once, shown as the file is, on the job's
+report, detached.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def folder(demo: Path, tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str) -> CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
+    }
     return run_here(words, folder, environment | {"COLUMNS": "130"})
 
 
@@ -38,7 +42,10 @@ def kernels(folder: Path, *words: str) -> str:
     """What the command prints; remarks are that the kernels ran on another GPU."""
     done = run(folder, "share", "kernels", *words)
     assert done.returncode == 0, done.stderr
-    assert all("kernels ran on H100 NVL 94GB, the job on A100 SXM 80GB" in line for line in done.stderr.splitlines())
+    assert all(
+        "kernels ran on H100 NVL 94GB, the job on A100 SXM 80GB" in line
+        for line in done.stderr.splitlines()
+    )
     return done.stdout
 
 
@@ -50,17 +57,30 @@ def failed(folder: Path, *words: str) -> tuple[int, str]:
 
 
 def test_an_attached_report_is_shown_as_its_file_is(folder: Path) -> None:
-    assert kernels(folder, "good.csv", "--job", JOB) == "Attached 13 kernels, 13 launches of good.csv to job 1000002\n"
+    assert (
+        kernels(folder, "good.csv", "--job", JOB)
+        == "Attached 13 kernels, 13 launches of good.csv to job 1000002\n"
+    )
     (folder / "good.csv").rename(folder / "elsewhere.csv")
-    for options in ([], ["--explain", "copy"], ["--together", "copy", "fmul<4, 256>"], ["--matrix", "--csv"]):
+    for options in (
+        [],
+        ["--explain", "copy"],
+        ["--together", "copy", "fmul<4, 256>"],
+        ["--matrix", "--csv"],
+    ):
         expected = kernels(folder, "elsewhere.csv", *options).replace("elsewhere.csv", "good.csv")
         assert kernels(folder, "--job", JOB, *options) == expected
-    values = [json.loads(kernels(folder, *given, "--json")) for given in (["elsewhere.csv"], ["--job", JOB])]
+    values = [
+        json.loads(kernels(folder, *given, "--json"))
+        for given in (["elsewhere.csv"], ["--job", JOB])
+    ]
     assert values[0]["gpus"][0]["pairs"] == values[1]["gpus"][0]["pairs"]
     assert [kernel["uses"] for kernel in values[0]["gpus"][0]["kernels"]] == [
         kernel["uses"] for kernel in values[1]["gpus"][0]["kernels"]
     ]
-    assert values[1]["files"] == [{"file": "good.csv", "launches": 13, "rejected": {}, "problems": []}]
+    assert values[1]["files"] == [
+        {"file": "good.csv", "launches": 13, "rejected": {}, "problems": []}
+    ]
     kernels(folder, "--job", JOB, "--html", "page.html", "--quiet")
     assert "good.csv" in (folder / "page.html").read_text(encoding="utf-8")
 
@@ -85,13 +105,26 @@ def test_attached_again_nothing_changes(folder: Path) -> None:
 def test_the_report_of_the_job_has_the_same_numbers_in_every_form(folder: Path) -> None:
     kernels(folder, "copy.csv", "--job", JOB)
     text = " ".join(run(folder, "job", JOB).stdout.split())
-    sentence = "1 kernel in 1 attached report; longest copy (100 % of the time, limited by latency)."
+    sentence = (
+        "1 kernel in 1 attached report; longest copy (100 % of the time, limited by latency)."
+    )
     assert f"Kernels {sentence} See tachograph share kernels --job 1000002." in text
     (report,) = json.loads(run(folder, "job", JOB, "--json").stdout)["kernels"]
-    assert (report["report"], report["launches"], report["launches_kept"], report["kernels"]) == ("copy.csv", 3, 3, 1)
+    assert (report["report"], report["launches"], report["launches_kept"], report["kernels"]) == (
+        "copy.csv",
+        3,
+        3,
+        1,
+    )
     assert report["seconds"] == pytest.approx(3 * PUBLISHED[0].ms / 1000)
     assert report["longest"] == [
-        {"name": "copy", "launches": 3, "seconds": report["seconds"], "share": 1.0, "limited_by": "latency"}
+        {
+            "name": "copy",
+            "launches": 3,
+            "seconds": report["seconds"],
+            "share": 1.0,
+            "limited_by": "latency",
+        }
     ]
     run(folder, "job", JOB, "--html", "job.html")
     page = (folder / "job.html").read_text(encoding="utf-8")
@@ -104,12 +137,17 @@ def test_the_report_of_the_job_has_the_same_numbers_in_every_form(folder: Path) 
 
 def test_reports_are_detached(folder: Path) -> None:
     kernels(folder, "copy.csv", "good.csv", "--job", JOB)
-    assert kernels(folder, "copy.csv", "--job", JOB, "--detach") == "Detached 1 report from job 1000002: copy.csv\n"
+    assert (
+        kernels(folder, "copy.csv", "--job", JOB, "--detach")
+        == "Detached 1 report from job 1000002: copy.csv\n"
+    )
     assert json.loads(kernels(folder, "--job", JOB, "--json"))["files"][0]["file"] == "good.csv"
     gone = json.loads(kernels(folder, "--job", JOB, "--detach", "--json"))
     assert gone == {"job_key": gone["job_key"], "detached": ["good.csv"]}
     assert kernels(folder, "--job", JOB, "--detach") == "Detached 0 reports from job 1000002\n"
-    assert "no report is attached to job 1000002; attach one with" in failed(folder, "--job", JOB)[1]
+    assert (
+        "no report is attached to job 1000002; attach one with" in failed(folder, "--job", JOB)[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,12 +156,24 @@ def test_reports_are_detached(folder: Path) -> None:
         (["good.csv", "--job", "99"], 6, "no job '99'"),
         (["missing.csv", "--job", "99"], 6, "no job '99'"),  # before any report is read
         (["--job", JOB], 6, "no report is attached to job 1000002"),
-        (["none.csv", "--job", JOB, "--detach"], 6, "no report 'none.csv' is attached to this job; attached: none"),
+        (
+            ["none.csv", "--job", JOB, "--detach"],
+            6,
+            "no report 'none.csv' is attached to this job; attached: none",
+        ),
         ([], 2, "no report; name a report of Nsight Compute, or a job with --job ID"),
         (["--detach"], 2, "--detach without a job; name it with --job ID"),
         (["good.csv", "--cluster", "sim"], 2, "--cluster without a job"),
-        (["good.csv", "--job", JOB, "--explain", "1"], 2, "--explain does not go with attaching a report"),
-        (["--job", JOB, "--detach", "--mps-share", "50,50"], 2, "--mps-share does not go with --detach"),
+        (
+            ["good.csv", "--job", JOB, "--explain", "1"],
+            2,
+            "--explain does not go with attaching a report",
+        ),
+        (
+            ["--job", JOB, "--detach", "--mps-share", "50,50"],
+            2,
+            "--mps-share does not go with --detach",
+        ),
     ],
 )
 def test_errors_are_one_line(folder: Path, words: list[str], code: int, message: str) -> None:
@@ -138,7 +188,9 @@ def test_of_many_launches_the_longest_are_attached(folder: Path) -> None:
     assert done.stdout == "Attached 2 kernels, 1,000 launches of many.csv to job 1000002\n"
     assert "many.csv: 3 of 1,003 launches left out, the longest 1,000 are attached" in done.stderr
     values = json.loads(run(folder, "share", "kernels", "--job", JOB, "--json").stdout)
-    assert values["problems"] == ["many.csv: 3 of 1,003 launches are left out: the longest were attached"]
+    assert values["problems"] == [
+        "many.csv: 3 of 1,003 launches are left out: the longest were attached"
+    ]
     assert {kernel["label"]: kernel["launches"] for kernel in values["gpus"][0]["kernels"]} == {
         "copy": 3, "mm_1024": MOST_LAUNCHES - 3
     }  # fmt: skip
@@ -159,6 +211,11 @@ def test_a_job_id_of_several_clusters_needs_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_text(sample(), encoding="utf-8")
     code, line = failed(tmp_path, "good.csv", "--job", "7", "--lake", "lake")
     assert (code, "clusters" in line) == (2, True), line
-    assert kernels(tmp_path, "good.csv", "--job", "7", "--cluster", "b", "--lake", "lake").startswith("Attached 13")
-    assert "no report is attached" in failed(tmp_path, "--job", "7", "--cluster", "a", "--lake", "lake")[1]
+    assert kernels(
+        tmp_path, "good.csv", "--job", "7", "--cluster", "b", "--lake", "lake"
+    ).startswith("Attached 13")
+    assert (
+        "no report is attached"
+        in failed(tmp_path, "--job", "7", "--cluster", "a", "--lake", "lake")[1]
+    )
     assert "13 kernels" in kernels(tmp_path, "--job", "7", "--cluster", "b", "--lake", "lake")

@@ -1,4 +1,6 @@
-"""A small recording with accounting, in chunks as sources hand them over, and the whole way of it into a lake."""
+"""A small recording with accounting, in chunks as sources hand them over, and the whole way of
+it into a lake.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,22 @@ from tachograph.catalog.tables import ALL_TABLES, ALLOCATIONS, JOBS, LakeTable
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import Compaction, compact
 from tachograph.lake.delta import Lake
-from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
+from tachograph.lake.query import (
+    read_findings,
+    read_gpus,
+    read_minutes,
+    read_summaries,
+    rows_that_count,
+)
 from tachograph.pipeline.run import analyze
 
 LENGTH_S = 1200
 
 
 def accounting(*job_ids: int, state: str = "COMPLETED") -> Chunk:
-    """Return jobs of two GPUs each, one per node n<id>, from START for twenty minutes, whose GPUs are told."""
+    """Return jobs of two GPUs each, one per node n<id>, from START for twenty minutes, whose
+    GPUs are told.
+    """
     end = START + timedelta(seconds=LENGTH_S)
     jobs = [
         {
@@ -40,11 +50,20 @@ def accounting(*job_ids: int, state: str = "COMPLETED") -> Chunk:
         for number in job_ids
     ]
     held = [
-        {"cluster": "c", "job_id": f"{number}", "node": f"n{number}", "gpu": gpu, "provenance": "explicit"}
+        {
+            "cluster": "c",
+            "job_id": f"{number}",
+            "node": f"n{number}",
+            "gpu": gpu,
+            "provenance": "explicit",
+        }
         for number in job_ids
         for gpu in (0, 1)
     ]
-    parts = (ChunkPart("jobs", frame(JOBS, jobs)), ChunkPart("allocations", frame(ALLOCATIONS, held)))
+    parts = (
+        ChunkPart("jobs", frame(JOBS, jobs)),
+        ChunkPart("allocations", frame(ALLOCATIONS, held)),
+    )
     return Chunk(f"jobs-{job_ids}-{state}", "test", "jobs.txt", parts, len(jobs))
 
 
@@ -54,7 +73,9 @@ def frame(table: LakeTable, rows: Sequence[Mapping[str, object]]) -> pl.DataFram
     return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
 
 
-def recording(job_id: int, *, power_w: float = 200.0, start_s: int = 0, end_s: int = LENGTH_S) -> Chunk:
+def recording(
+    job_id: int, *, power_w: float = 200.0, start_s: int = 0, end_s: int = LENGTH_S
+) -> Chunk:
     """Return samples of the job's two GPUs."""
     seconds = range(start_s, end_s, 10)
     frames = []

@@ -1,4 +1,6 @@
-"""Rows for lakes under test: samples of made-up GPUs, chunks of them, and what is in a lake, to compare."""
+"""Rows for lakes under test: samples of made-up GPUs, chunks of them, and what is in a lake, to
+compare.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,18 @@ def samples(
     mig: int | None = None,
     **given: Any,
 ) -> pl.DataFrame:
-    """Return samples `seconds` after START in the schema of gpu_samples without `seq`; other columns null.
+    """Return samples `seconds` after START in the schema of gpu_samples without `seq`; other
+    columns null.
 
     `given`: column=value of all rows, or a sequence of values.
     """
     times = [START + timedelta(seconds=second) for second in seconds]
-    columns: dict[str, Any] = {"t": times, "node": [node] * len(times), "gpu": gpu, "mig": mig} | given
+    columns: dict[str, Any] = {
+        "t": times,
+        "node": [node] * len(times),
+        "gpu": gpu,
+        "mig": mig,
+    } | given
     schema = {name: dtype for name, dtype in GPU_SAMPLES.schema.items() if name != "seq"}
     return pl.DataFrame(
         [
@@ -55,7 +63,9 @@ def chunk(name: str, *frames: pl.DataFrame) -> Chunk:
 
 
 def rows(lake: Lake, table: LakeTable = GPU_SAMPLES) -> list[tuple[Any, ...]]:
-    """Return what a reader of the table sees, in the order of the table over all days, without `seq`."""
+    """Return what a reader of the table sees, in the order of the table over all days, without
+    `seq`.
+    """
     if not table.by_day:
         return lake.latest(table).drop("seq").rows()
     read = [read_partition(lake, table, part)[0] for part in partitions(lake, table)]
@@ -69,18 +79,26 @@ def lying(lake: Lake, table: LakeTable = GPU_SAMPLES) -> int:
 
 def merged_rows(lake: Lake, table: LakeTable = GPU_SAMPLES) -> int:
     """Return how many duplicates are counted in the rejects."""
-    rejects = lake.latest(REJECTS).filter((pl.col("reason") == "duplicate") & (pl.col("target") == table.name))
+    rejects = lake.latest(REJECTS).filter(
+        (pl.col("reason") == "duplicate") & (pl.col("target") == table.name)
+    )
     return int(rejects.get_column("removed").sum())
 
 
 def plain(*frames: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return the rows of frames put together and sorted, each key once: what a lake of them should show."""
-    stamped = pl.concat([frame.with_columns(seq=pl.lit(place, pl.Int64)) for place, frame in enumerate(frames)])
+    """Return the rows of frames put together and sorted, each key once: what a lake of them
+    should show.
+    """
+    stamped = pl.concat(
+        [frame.with_columns(seq=pl.lit(place, pl.Int64)) for place, frame in enumerate(frames)]
+    )
     return resolve(stamped, GPU_SAMPLES)[0].drop("seq").rows()
 
 
 def started(script: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """Start Python on `script`, which says `ready` and waits for a line on stdin; return it when it is ready."""
+    """Start Python on `script`, which says `ready` and waits for a line on stdin; return it when
+    it is ready.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -96,7 +114,9 @@ def started(script: str, *arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def at_once(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """Let processes that wait go on together; return what each wrote to stdout, once all ended well."""
+    """Let processes that wait go on together; return what each wrote to stdout, once all ended
+    well.
+    """
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")

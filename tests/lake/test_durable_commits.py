@@ -1,4 +1,6 @@
-"""What is written and in which order, so that a power cut leaves all that was reported as committed."""
+"""What is written and in which order, so that a power cut leaves all that was reported as
+committed.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     made: list[Call] = []
     fsync, link, rename = os.fsync, os.link, Path.replace
 
-    def note(name: str, real: Callable[..., Any], place: Callable[..., object]) -> Callable[..., Any]:
+    def note(
+        name: str, real: Callable[..., Any], place: Callable[..., object]
+    ) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
             made.append((name, str(place(*arguments))))
             return real(*arguments, **named)
 
         return called
 
-    monkeypatch.setattr(os, "fsync", note("fsync", fsync, lambda fd: Path(f"/proc/self/fd/{fd}").readlink()))
+    monkeypatch.setattr(
+        os, "fsync", note("fsync", fsync, lambda fd: Path(f"/proc/self/fd/{fd}").readlink())
+    )
     monkeypatch.setattr(os, "link", note("link", link, lambda _, to: to))
     monkeypatch.setattr(Path, "replace", note("rename", rename, lambda _, to: to))
     return made
@@ -66,12 +72,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
 def place(calls: list[Call], name: str, part: str, *, first: int = 0) -> int:
     """Number of the first call of that name from `first` on whose path ends so."""
-    found = [n for n, (called, path) in enumerate(calls) if n >= first and called == name and path.endswith(part)]
+    found = [
+        n
+        for n, (called, path) in enumerate(calls)
+        if n >= first and called == name and path.endswith(part)
+    ]
     assert found, (name, part, calls)
     return found[0]
 
 
-def test_data_are_synced_before_their_entry_and_the_entry_before_success(lake: Lake, calls: list[Call]) -> None:
+def test_data_are_synced_before_their_entry_and_the_entry_before_success(
+    lake: Lake, calls: list[Call]
+) -> None:
     append(lake, 0)
     calls.clear()
     append(lake, 1)
@@ -83,17 +95,23 @@ def test_data_are_synced_before_their_entry_and_the_entry_before_success(lake: L
     assert max(staged) < entry < place(calls, "fsync", "_delta_log", first=entry)
 
 
-def test_a_new_table_and_a_new_day_are_synced_in_the_folder_above(lake: Lake, calls: list[Call]) -> None:
+def test_a_new_table_and_a_new_day_are_synced_in_the_folder_above(
+    lake: Lake, calls: list[Call]
+) -> None:
     append(lake, 0)
     created = place(calls, "link", "_delta_log/00000000000000000000.json")
-    assert place(calls, "fsync", "/lake") < place(calls, "fsync", "gpu_samples/_delta_log") < created
+    assert (
+        place(calls, "fsync", "/lake") < place(calls, "fsync", "gpu_samples/_delta_log") < created
+    )
     day = place(calls, "fsync", "day=2026-03-01")
     entry = place(calls, "link", "_delta_log/00000000000000000001.json")
     assert day < place(calls, "fsync", "/gpu_samples", first=day) < entry
 
 
 @pytest.mark.usefixtures("often")
-def test_a_checkpoint_is_synced_before_its_name_its_name_before_its_hint(lake: Lake, calls: list[Call]) -> None:
+def test_a_checkpoint_is_synced_before_its_name_its_name_before_its_hint(
+    lake: Lake, calls: list[Call]
+) -> None:
     append(lake, *range(3))
     calls.clear()
     append(lake, 3)
@@ -119,7 +137,9 @@ def test_a_later_checkpoint_is_made_of_the_one_before(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_a_missed_checkpoint_is_made_by_the_next_commit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missed_checkpoint_is_made_by_the_next_commit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError
 
@@ -128,7 +148,9 @@ def test_a_missed_checkpoint_is_made_by_the_next_commit(lake: Lake, monkeypatch:
         append(lake, *range(6))
     assert not list(log_of(lake).glob("*.parquet"))
     append(lake, 6)
-    assert [path.name for path in log_of(lake).glob("*.parquet")] == ["00000000000000000007.checkpoint.parquet"]
+    assert [path.name for path in log_of(lake).glob("*.parquet")] == [
+        "00000000000000000007.checkpoint.parquet"
+    ]
 
 
 def test_an_entry_is_what_delta_itself_would_write(lake: Lake) -> None:
@@ -184,7 +206,9 @@ def test_a_version_that_another_writer_took_is_not_overwritten(lake: Lake) -> No
     assert lake.mark(GPU_SAMPLES, "late") is None
 
 
-def test_a_commit_whose_data_cannot_be_synced_is_none(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_data_cannot_be_synced_is_none(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append(lake, 0)
     fsync = os.fsync
 
@@ -204,10 +228,17 @@ def test_a_commit_whose_data_cannot_be_synced_is_none(lake: Lake, monkeypatch: p
 def test_files_have_the_permissions_of_the_folder_of_the_lake(tmp_path: Path) -> None:
     (tmp_path / "group").mkdir(mode=0o700)
     (tmp_path / "group").chmod(0o2770)
-    for name, mode, expected in (("plain", None, 0o750), ("given", 0o700, 0o700), ("group", None, 0o770)):
+    for name, mode, expected in (
+        ("plain", None, 0o750),
+        ("given", 0o700, 0o700),
+        ("group", None, 0o770),
+    ):
         lake = Lake.create(str(tmp_path / name), mode=mode)
         append(lake, *range(6))
-        found = {path: stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / name, *(tmp_path / name).rglob("*")]}
+        found = {
+            path: stat.S_IMODE(path.stat().st_mode)
+            for path in [tmp_path / name, *(tmp_path / name).rglob("*")]
+        }
         for path, bits in found.items():
             assert bits & 0o777 == (expected if path.is_dir() else expected & 0o666), path
 
@@ -236,7 +267,10 @@ def test_a_vacuum_deletes_what_was_replaced_and_writes_nothing_into_the_log(lake
     entries = sorted(path.name for path in log_of(lake).iterdir())
     compact(lake, [GPU_SAMPLES], vacuum_hours=0)
     assert sorted(path.name for path in log_of(lake).iterdir()) == entries
-    there = {path.relative_to(lake.uri(GPU_SAMPLES)) for path in Path(lake.uri(GPU_SAMPLES)).rglob("part-*.parquet")}
+    there = {
+        path.relative_to(lake.uri(GPU_SAMPLES))
+        for path in Path(lake.uri(GPU_SAMPLES)).rglob("part-*.parquet")
+    }
     assert {str(path) for path in there} == {file.path for file in lake.files(GPU_SAMPLES)}
     assert lake.scan(GPU_SAMPLES).collect().height == 20
 
@@ -251,7 +285,12 @@ def test_a_checkpoint_whose_hint_is_gone_is_found(lake: Lake) -> None:
 
 
 def feature(name: str) -> dict[str, Any]:
-    return {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [name], "writerFeatures": [name]}
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": [name],
+        "writerFeatures": [name],
+    }
 
 
 PROTOCOLS = [
@@ -281,10 +320,14 @@ def test_a_lake_of_a_newer_program_is_refused_by_readers_and_writers(lake: Lake)
     assert delta is not None
     assert delta.metadata().configuration["tachograph.format"] == "1"
     first = log_of(lake) / f"{0:020}.json"
-    first.write_bytes(first.read_bytes().replace(b'"tachograph.format":"1"', b'"tachograph.format":"2"'))
+    first.write_bytes(
+        first.read_bytes().replace(b'"tachograph.format":"1"', b'"tachograph.format":"2"')
+    )
     other = Lake(lake.location)
     for work in (lambda: other.scan(GPU_SAMPLES), lambda: append(other, 1)):
-        with pytest.raises(LakeError, match="the lake has format 2, this program reads up to 1; update"):
+        with pytest.raises(
+            LakeError, match="the lake has format 2, this program reads up to 1; update"
+        ):
             work()
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.catalog.durable import create_file, make_folder, mode_within, replace_file, sync_file
+from tachograph.catalog.durable import (
+    create_file,
+    make_folder,
+    mode_within,
+    replace_file,
+    sync_file,
+)
 
 
 def bits(path: Path) -> int:

@@ -14,14 +14,18 @@ from tachograph.lake.query import read_evidence
 
 
 @pytest.mark.parametrize(
-    ("job", "expected", "read"), [("110", "explicit", 1), ("205", "samples", 1), ("9", "nothing", 0)]
+    ("job", "expected", "read"),
+    [("110", "explicit", 1), ("205", "samples", 1), ("9", "nothing", 0)],
 )
 def test_what_records_a_job_is_looked_for_in_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, expected: str, read: int
 ) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     for provenance, ids in (("explicit", range(100, 120)), ("samples", range(200, 220))):
-        rows = [{"job_id": str(number), "node": "n1", "gpu": 0, "provenance": provenance} for number in ids]
+        rows = [
+            {"job_id": str(number), "node": "n1", "gpu": 0, "provenance": provenance}
+            for number in ids
+        ]
         lake.append(ALLOCATIONS, frame(ALLOCATIONS, rows).drop("seq"), app_id=provenance, seq=1)
     chosen: list[DataFile] = []
     whole = Lake.read_files

@@ -40,7 +40,9 @@ def lake(named: Path, tmp_path: Path) -> Lake:
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake in which the name is in every column of text that may have it, and two jobs of that user."""
+    """A lake in which the name is in every column of text that may have it, and two jobs of that
+    user.
+    """
     folder = tmp_path_factory.mktemp("named") / "lake"
     lake = Lake.create(str(folder))
     samples = [
@@ -53,16 +55,39 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
             submit_line=f"sbatch /home/{NAME}/run.sh"),
         job("2", utc(1), utc(1, 0, 30), cluster="c", user="ben", account="chem", name=f"copy of {NAME}", gpus=1),
     ]  # fmt: skip
-    maps = [*held("1", "n1", (0,), utc(1), utc(1, 0, 30)), *held("2", "n2", (0,), utc(1), utc(1, 0, 30))]
+    maps = [
+        *held("1", "n1", (0,), utc(1), utc(1, 0, 30)),
+        *held("2", "n2", (0,), utc(1), utc(1, 0, 30)),
+    ]
     fill(lake, {"jobs": jobs, "allocations": maps, "gpu_samples": samples}, now=NOW)
     summarized(lake, now=NOW)
-    for one, code in zip(read_summaries(lake).iter_rows(named=True), ("job_hang", "idle_job"), strict=True):
-        write_label(lake, one["job_key"], one["job_id"], code, holds=True, by=NAME, at=NOW, comment=f"by {NAME}, see")
+    for one, code in zip(
+        read_summaries(lake).iter_rows(named=True), ("job_hang", "idle_job"), strict=True
+    ):
+        write_label(
+            lake,
+            one["job_key"],
+            one["job_id"],
+            code,
+            holds=True,
+            by=NAME,
+            at=NOW,
+            comment=f"by {NAME}, see",
+        )
     for table in ALL_TABLES:
         if covered_columns(table):
-            row = {name: f"a {NAME}, b" if name in covered_columns(table) else None for name in table.schema}
-            row |= {"job_key": "c:9:9", "job_id": "9"} if "job_key" in table.schema else {"job_id": "9"}
-            made = pl.DataFrame([{name: row.get(name) for name in table.schema}], schema=table.schema).drop("seq")
+            row = {
+                name: f"a {NAME}, b" if name in covered_columns(table) else None
+                for name in table.schema
+            }
+            row |= (
+                {"job_key": "c:9:9", "job_id": "9"}
+                if "job_key" in table.schema
+                else {"job_id": "9"}
+            )
+            made = pl.DataFrame(
+                [{name: row.get(name) for name in table.schema}], schema=table.schema
+            ).drop("seq")
             lake.append(table, made, app_id="planted", seq=1)
     return folder
 
@@ -85,17 +110,28 @@ def assert_gone(folder: Path) -> None:
 def test_no_byte_of_a_name_stays_once_replaced_files_are_deleted(lake: Lake) -> None:
     folder = Path(lake.location)
     assert any(NAME in content for content in readable(folder))
-    before = {table.name: lake.scan(table).collect().height for table in ALL_TABLES if lake.delta(table) is not None}
+    before = {
+        table.name: lake.scan(table).collect().height
+        for table in ALL_TABLES
+        if lake.delta(table) is not None
+    }
     done = {one.table: one for one in forget(lake, NAME, STANDS)}
     assert set(done) == {table.name for table in ALL_TABLES if covered_columns(table)}
     assert files_with(lake, NAME) != []  # replaced files, for readers that began before
     delete_replaced(lake)
     assert files_with(lake, NAME) == []
     assert_gone(folder)
-    assert {name: lake.scan(table).collect().height for table in ALL_TABLES if (name := table.name) in before} == before
+    assert {
+        name: lake.scan(table).collect().height
+        for table in ALL_TABLES
+        if (name := table.name) in before
+    } == before
     row = read_summaries(lake).filter(job_id="1").row(0, named=True)
     assert (row["user"], row["account"], row["name"]) == (STANDS, STANDS, f"{STANDS}_train")
-    assert lake.latest(JOBS).filter(job_id="1")["submit_line"].item() == f"sbatch /home/{STANDS}/run.sh"
+    assert (
+        lake.latest(JOBS).filter(job_id="1")["submit_line"].item()
+        == f"sbatch /home/{STANDS}/run.sh"
+    )
     assert forget(lake, NAME, STANDS) == []
 
 
@@ -138,7 +174,17 @@ def test_every_column_of_text_is_searched_or_of_a_vocabulary() -> None:
     assert set(made) == {table.name for table in ALL_TABLES}
     known = {column for table in ALL_TABLES for column in table.schema}
     assert known >= VOCABULARY
-    persons = {"user", "by", "account", "name", "submit_line", "comment", "origin", "example", "chunk"}
+    persons = {
+        "user",
+        "by",
+        "account",
+        "name",
+        "submit_line",
+        "comment",
+        "origin",
+        "example",
+        "chunk",
+    }
     assert persons & VOCABULARY == set()
     assert persons <= {column for table in ALL_TABLES for column in covered_columns(table)}
     new = replace(JOBS, name="visits", columns=(*JOBS.columns, text("visitor", "Who came.")))
@@ -150,11 +196,16 @@ def test_a_name_within_a_word_or_a_vocabulary_is_reported(lake: Lake) -> None:
     fill(lake, {"jobs": [other]}, chunk="more", now=NOW)
     done = {one.table: one for one in forget(lake, NAME, STANDS)}["jobs"]
     assert (done.inside, done.left) == (1, {"partition": 1})
-    assert lake.latest(JOBS).filter(job_id="5").select("name", "partition").row(0) == (f"x{NAME}y", NAME)
+    assert lake.latest(JOBS).filter(job_id="5").select("name", "partition").row(0) == (
+        f"x{NAME}y",
+        NAME,
+    )
 
 
 def command(lake: Lake, *words: str, code: int = 0) -> str:
-    done = run_here(["lake", "forget", *words, "--lake", lake.location], Path(lake.location).parent, {})
+    done = run_here(
+        ["lake", "forget", *words, "--lake", lake.location], Path(lake.location).parent, {}
+    )
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -193,9 +244,12 @@ def test_only_the_key_reveals(lake: Lake, tmp_path: Path) -> None:
     assert mine.reveal(stands, ["ann", "ben"]) == "ben"
     assert theirs.reveal(stands, ["ann", "ben"]) is None
     assert command(lake, "--reveal", stands, "--key", str(mine.file)) == "ben\n"
-    assert "stands for no name" in command(lake, "--reveal", stands, "--key", str(theirs.file), code=6)
+    assert "stands for no name" in command(
+        lake, "--reveal", stands, "--key", str(theirs.file), code=6
+    )
     mine.remember("user", "ben")
-    theirs.names_file.write_bytes(mine.names_file.read_bytes())  # a list of another key is of no use
+    # A list of another key is of no use.
+    theirs.names_file.write_bytes(mine.names_file.read_bytes())
     assert theirs.remembered() == {}
 
 
@@ -213,7 +267,13 @@ def test_keys_that_are_short_public_or_there_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "words", [["--user", NAME], ["--user", NAME, "--remove", "--key", "key"], ["--user", " ", "--remove"], []]
+    "words",
+    [
+        ["--user", NAME],
+        ["--user", NAME, "--remove", "--key", "key"],
+        ["--user", " ", "--remove"],
+        [],
+    ],
 )
 def test_wrong_options_are_refused(lake: Lake, words: list[str]) -> None:
     command(lake, *words, code=2)
@@ -242,5 +302,7 @@ def test_words_are_replaced_as_they_are_found(written: str, made: str) -> None:
 
 def test_lists_of_texts_are_replaced() -> None:
     lists: list[Any] = [["ann", "b"], [], None, ["b", None]]
-    replaced = NameReplacer({"ann": "X"}).column(pl.Series("names", lists, dtype=pl.List(pl.String)))
+    replaced = NameReplacer({"ann": "X"}).column(
+        pl.Series("names", lists, dtype=pl.List(pl.String))
+    )
     assert replaced.to_list() == [["X", "b"], [], None, ["b", None]]

@@ -1,4 +1,6 @@
-"""Where the disk is full, one error comes of it: what threads of a library print when they panic is not shown."""
+"""Where the disk is full, one error comes of it: what threads of a library print when they panic
+is not shown.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def limited() -> None:
 
 def test_what_a_thread_prints_when_it_panics_is_not_shown(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WORK, str(tmp_path)], capture_output=True, text=True, preexec_fn=limited
+        [sys.executable, "-c", WORK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        preexec_fn=limited,
     )
     lines = done.stderr.splitlines()
     assert lines[0] == "before"

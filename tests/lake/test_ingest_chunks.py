@@ -50,13 +50,28 @@ class Dying(Lake):
 
 
 def ugly() -> Chunk:
-    """10 samples: 2 duplicates, 1 in the future, 1 too early, 1 without node; 3 impossible values. 3 rows of nodes."""
+    """10 samples: 2 duplicates, 1 in the future, 1 too early, 1 without node; 3 impossible
+    values. 3 rows of nodes.
+    """
     frame = pl.concat(
-        [samples(seconds=[0, 10, 10, 20, 20, 30], gpu_util=[0.1, 0.2, 0.3, 1.5, -0.5, float("nan")]), *bad()]
+        [
+            samples(
+                seconds=[0, 10, 10, 20, 20, 30], gpu_util=[0.1, 0.2, 0.3, 1.5, -0.5, float("nan")]
+            ),
+            *bad(),
+        ]
     )
-    of_node = pl.DataFrame({"t": [START] * 3, "node": ["n1", "n1", "n2"], "node_power_w": [1.0, 2.0, 3.0]})
+    of_node = pl.DataFrame(
+        {"t": [START] * 3, "node": ["n1", "n1", "n2"], "node_power_w": [1.0, 2.0, 3.0]}
+    )
     of_node = of_node.with_columns(pl.col("t").cast(NODE_SAMPLES.schema["t"]))
-    return Chunk("ugly", "test", "ugly.csv", (ChunkPart("gpu_samples", frame), ChunkPart("node_samples", of_node)), 13)
+    return Chunk(
+        "ugly",
+        "test",
+        "ugly.csv",
+        (ChunkPart("gpu_samples", frame), ChunkPart("node_samples", of_node)),
+        13,
+    )
 
 
 def bad() -> list[pl.DataFrame]:
@@ -98,21 +113,34 @@ def test_a_second_ingest_changes_nothing(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("appends", range(4))
-def test_an_interrupted_chunk_is_finished_by_the_next_run(lake: Lake, tmp_path: Path, appends: int) -> None:
+def test_an_interrupted_chunk_is_finished_by_the_next_run(
+    lake: Lake, tmp_path: Path, appends: int
+) -> None:
     whole = Lake.create(str(tmp_path / "whole"))
     expected = ingest(whole, [ugly()], now=NOW)
     with pytest.raises(KeyboardInterrupt):
         ingest(Dying(lake.location, appends=appends), [ugly()], now=NOW)
     report = ingest(lake, [ugly()], now=NOW)
-    assert (report.rejects, report.duplicates, report.rows) == (expected.rejects, expected.duplicates, expected.rows)
+    assert (report.rejects, report.duplicates, report.rows) == (
+        expected.rejects,
+        expected.duplicates,
+        expected.rows,
+    )
     for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS):
         assert rows(lake, table) == rows(whole, table)
         assert lying(lake, table) == lying(whole, table)
 
 
-def test_recordings_of_the_same_samples_are_merged_when_they_come(lake: Lake, tmp_path: Path) -> None:
-    """Other counters of the same samples: one row each, in one file a day, and compaction finds nothing to do."""
-    power, load = samples(seconds=range(0, 1200, 10), power_w=100.0), samples(seconds=range(0, 1200, 10), gpu_util=0.5)
+def test_recordings_of_the_same_samples_are_merged_when_they_come(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Other counters of the same samples: one row each, in one file a day, and compaction finds
+    nothing to do.
+    """
+    power, load = (
+        samples(seconds=range(0, 1200, 10), power_w=100.0),
+        samples(seconds=range(0, 1200, 10), gpu_util=0.5),
+    )
     report = ingest(lake, [chunk("power", power), chunk("load", load)], now=NOW)
     assert (report.rows, report.duplicates, lying(lake)) == ({"gpu_samples": 120}, 120, 120)
     assert merged_rows(lake) == 120
@@ -149,7 +177,9 @@ def test_pieces_of_one_day_are_committed_together(
 
 
 def test_a_day_of_many_rows_is_cut_between_nodes() -> None:
-    frame = pl.concat(samples(f"n{number}", seconds=range(count)) for number, count in enumerate((3, 4, 9, 1, 2)))
+    frame = pl.concat(
+        samples(f"n{number}", seconds=range(count)) for number, count in enumerate((3, 4, 9, 1, 2))
+    )
     pieces = list(between_nodes(frame, most=8))
     assert [piece["node"].unique(maintain_order=True).to_list() for piece in pieces] == [
         ["n0", "n1"],
@@ -161,7 +191,9 @@ def test_a_day_of_many_rows_is_cut_between_nodes() -> None:
 
 
 def test_the_same_chunk_twice_in_a_row_counts_once(lake: Lake) -> None:
-    report = ingest(lake, [chunk("a", samples()), chunk("b", samples("n2")), chunk("a", samples())], now=NOW)
+    report = ingest(
+        lake, [chunk("a", samples()), chunk("b", samples("n2")), chunk("a", samples())], now=NOW
+    )
     assert (report.chunks_known, report.rows, lying(lake)) == (1, {"gpu_samples": 120}, 120)
 
 
@@ -181,7 +213,12 @@ def test_removals_are_kept_with_one_example(lake: Lake) -> None:
     kept = lake.latest(REJECTS).sort("target", "reason", "removed")
     assert kept["removed"].sum() == 9
     row = kept.filter(pl.col("reason") == "out_of_range").row(0, named=True)
-    assert (row["source"], row["origin"], row["column"], row["example"]) == ("test", "ugly.csv", "gpu_util", "1.5")
+    assert (row["source"], row["origin"], row["column"], row["example"]) == (
+        "test",
+        "ugly.csv",
+        "gpu_util",
+        "1.5",
+    )
 
 
 def test_what_the_reader_gave_up_is_counted_too(lake: Lake) -> None:
@@ -197,7 +234,12 @@ def test_an_unknown_column_stops_the_chunk_and_not_those_before(lake: Lake) -> N
     report = IngestReport()
     with pytest.raises(SchemaError, match="has no column fan"):
         ingest(lake, chunks, now=NOW, report=report)
-    assert (report.chunks, lying(lake), lake.mark(REJECTS, "good"), lake.mark(REJECTS, "bad")) == (2, 60, 1, None)
+    assert (report.chunks, lying(lake), lake.mark(REJECTS, "good"), lake.mark(REJECTS, "bad")) == (
+        2,
+        60,
+        1,
+        None,
+    )
 
 
 def test_a_chunk_of_which_a_part_is_wrong_lands_not_at_all(lake: Lake) -> None:
@@ -205,7 +247,9 @@ def test_a_chunk_of_which_a_part_is_wrong_lands_not_at_all(lake: Lake) -> None:
     parts = (ChunkPart("gpu_samples", samples()), ChunkPart("node_samples", wrong))
     with pytest.raises(SchemaError, match="has no column fan"):
         ingest(lake, [Chunk("a", "test", "a.csv", parts, 61)], now=NOW)
-    assert [lake.version(table) for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS)] == [-1] * 4
+    assert [lake.version(table) for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS)] == [
+        -1
+    ] * 4
 
 
 def test_devices_are_noted_as_they_are_seen(lake: Lake) -> None:
@@ -218,19 +262,29 @@ def test_devices_are_noted_as_they_are_seen(lake: Lake) -> None:
 
 @pytest.mark.recorded
 @pytest.mark.parametrize(
-    "order", [("job_51911473.json", "pmt-data-export-2.json"), ("pmt-data-export-2.json", "job_51911473.json")]
+    "order",
+    [
+        ("job_51911473.json", "pmt-data-export-2.json"),
+        ("pmt-data-export-2.json", "job_51911473.json"),
+    ],
 )
-def test_two_real_exports_of_one_job_complete_each_other(lake: Lake, recorded: Path, order: tuple[str, str]) -> None:
+def test_two_real_exports_of_one_job_complete_each_other(
+    lake: Lake, recorded: Path, order: tuple[str, str]
+) -> None:
     counters = []
     for name in order:
-        options = argparse.Namespace(files=[str(recorded / "nersc_perlmutter" / name)], time_zone="UTC", job_start=[])
+        options = argparse.Namespace(
+            files=[str(recorded / "nersc_perlmutter" / name)], time_zone="UTC", job_start=[]
+        )
         alone = Lake.create(f"{lake.location}-{name}")
         now = datetime(2026, 11, 1, tzinfo=UTC)
         for target in (lake, alone):
             ingest(target, source.read(options, configuration=Configuration(), now=now), now=now)
         frame = alone.scan(GPU_SAMPLES).collect()
         keys = frame.select("node", "gpu", "t").sort(pl.all()).rows()
-        counters.append((keys, {column.name for column in frame if column.null_count() < frame.height}, frame))
+        counters.append(
+            (keys, {column.name for column in frame if column.null_count() < frame.height}, frame)
+        )
     assert counters[0][0] == counters[1][0]
     together = counters[0][1] | counters[1][1]
     assert counters[0][1] != counters[1][1]

@@ -1,4 +1,6 @@
-"""Streams that never end: rows and watermark land in one step; what overlaps lands as far as it is new."""
+"""Streams that never end: rows and watermark land in one step; what overlaps lands as far as it
+is new.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,22 @@ def lake(tmp_path: Path) -> Lake:
     return Lake.create(str(tmp_path / "lake"))
 
 
-def part_of_stream(seconds: Sequence[float], *, until: float, overlaps: bool = False, power_w: float = 1.0) -> Chunk:
+def part_of_stream(
+    seconds: Sequence[float], *, until: float, overlaps: bool = False, power_w: float = 1.0
+) -> Chunk:
     part = ChunkPart("gpu_samples", samples(seconds=seconds, power_w=power_w), overlaps=overlaps)
-    return Chunk(STREAM, "test", "here", (part,), len(seconds), watermark=START + timedelta(seconds=until))
+    return Chunk(
+        STREAM, "test", "here", (part,), len(seconds), watermark=START + timedelta(seconds=until)
+    )
 
 
 def test_a_stream_goes_on_where_it_was(lake: Lake) -> None:
     assert watermark(lake, STREAM) is None
     ingest(lake, [part_of_stream([0, 10], until=20), part_of_stream([20, 30], until=40)], now=NOW)
     assert watermark(lake, STREAM) == START + timedelta(seconds=40)
-    again = ingest(lake, [part_of_stream([0, 10], until=20), part_of_stream([20, 30], until=40)], now=NOW)
+    again = ingest(
+        lake, [part_of_stream([0, 10], until=20), part_of_stream([20, 30], until=40)], now=NOW
+    )
     assert (again.chunks, again.chunks_known, again.rows, lying(lake)) == (2, 2, {}, 4)
     ingest(lake, [part_of_stream([40], until=50)], now=NOW)
     assert lying(lake) == 5
@@ -59,7 +67,9 @@ def test_a_value_that_was_missing_or_is_another_is_news(lake: Lake) -> None:
         pl.Series("power_w", [None, 1.0, 2.0, 1.0], pl.Float32),
         gpu_util=pl.Series([None, 0.5, None, None], dtype=pl.Float32),
     )
-    assert new_rows(lake, GPU_SAMPLES, frame)["t"].to_list() == frame["t"].gather([1, 2, 3]).to_list()
+    assert (
+        new_rows(lake, GPU_SAMPLES, frame)["t"].to_list() == frame["t"].gather([1, 2, 3]).to_list()
+    )
 
 
 def test_a_key_with_null_is_found_again(lake: Lake) -> None:
@@ -80,7 +90,9 @@ class DyingBeforeRejects(Lake):
         return super().append(table, frame, **how)
 
 
-def test_what_a_killed_process_had_landed_lands_no_second_time_in_a_longer_chunk(lake: Lake) -> None:
+def test_what_a_killed_process_had_landed_lands_no_second_time_in_a_longer_chunk(
+    lake: Lake,
+) -> None:
     ingest(lake, [part_of_stream([0], until=10)], now=NOW)
     with pytest.raises(KeyboardInterrupt):
         ingest(DyingBeforeRejects(lake.location), [part_of_stream([10, 20], until=30)], now=NOW)
@@ -100,7 +112,8 @@ def test_a_part_is_known_again_whatever_other_tables_the_chunk_fills(lake: Lake)
 
 def test_of_two_that_read_one_stream_each_row_lands_once(lake: Lake) -> None:
     one = replace(part_of_stream([0, 10, 20], until=30), since=START)
-    other = replace(part_of_stream([0, 10, 20, 30, 40], until=50), since=START)  # read before the first had landed
+    # Read before the first had landed.
+    other = replace(part_of_stream([0, 10, 20, 30, 40], until=50), since=START)
     ingest(lake, [one], now=NOW)
     report = ingest(lake, [other], now=NOW)
     assert (report.rows["gpu_samples"], lying(lake)) == (2, 5)
@@ -118,7 +131,11 @@ def test_a_row_that_another_process_lands_at_the_last_moment_lands_once(lake: La
             return super().append(table, frame, **how)
 
     report = ingest(Overtaken(lake.location), [part_of_stream([0, 10, 20], until=30)], now=NOW)
-    assert (report.rows["gpu_samples"], lying(lake), watermark(lake, STREAM)) == (1, 3, START + timedelta(seconds=30))
+    assert (report.rows["gpu_samples"], lying(lake), watermark(lake, STREAM)) == (
+        1,
+        3,
+        START + timedelta(seconds=30),
+    )
 
 
 def test_what_is_there_is_not_asked_for_again(lake: Lake) -> None:

@@ -13,7 +13,15 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.chunks import Chunk, ChunkPart
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, LakeTable
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    DEVICES,
+    GPU_SAMPLES,
+    JOBS,
+    NODE_SAMPLES,
+    REJECTS,
+    LakeTable,
+)
 from tachograph.lake.compact import compact
 from tachograph.lake.conform import resolve
 from tachograph.lake.data_files import DataFile
@@ -94,13 +102,16 @@ class KilledLake(Lake):
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(tmp_path: Path, after: bool) -> None:
+def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(
+    tmp_path: Path, after: bool
+) -> None:
     lake = Lake.create(str(tmp_path))
     for name in ("first", "again"):
         lake.append(NODE_SAMPLES, samples("n1"), app_id=name)
     with pytest.raises(KeyboardInterrupt):
         compact(KilledLake(lake.location, after=after), [NODE_SAMPLES])
-    lake.append(NODE_SAMPLES, samples("n1"), app_id="late")  # the next compaction meets other files than the killed one
+    # The next compaction meets other files than the killed one.
+    lake.append(NODE_SAMPLES, samples("n1"), app_id="late")
     for _ in range(2):
         compact(lake, [NODE_SAMPLES])
         assert lake.latest(REJECTS)["removed"].sum() == 2
@@ -108,7 +119,10 @@ def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(tmp_path: 
 
 
 def test_rows_merged_between_chunks_are_counted_by_the_next_run(tmp_path: Path) -> None:
-    chunks = [Chunk(name, name, "s", (ChunkPart("node_samples", samples("n1")),), 1) for name in ("first", "again")]
+    chunks = [
+        Chunk(name, name, "s", (ChunkPart("node_samples", samples("n1")),), 1)
+        for name in ("first", "again")
+    ]
     with pytest.raises(KeyboardInterrupt):
         ingest(InterruptedLake.create(str(tmp_path)), chunks, now=datetime(2026, 2, 1, tzinfo=UTC))
     lake = Lake.open(str(tmp_path))
@@ -119,14 +133,18 @@ def test_rows_merged_between_chunks_are_counted_by_the_next_run(tmp_path: Path) 
 
 
 def a_map(name: str, *jobs: str) -> Chunk:
-    rows = [{"cluster": "c", "job_id": job, "node": "n1", "gpu": 0, "provenance": "explicit"} for job in jobs]
+    rows = [
+        {"cluster": "c", "job_id": job, "node": "n1", "gpu": 0, "provenance": "explicit"}
+        for job in jobs
+    ]
     part = ChunkPart("allocations", pl.DataFrame(rows), overlaps=True, rows_used=len(jobs))
     return Chunk(name, name, "map", (part,), len(jobs))
 
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize(
-    ("jobs", "duplicates"), [(("1", "2"), []), (("1", "2", "2"), [1]), (("0", "1"), [1]), (("0", "0", "1", "1"), [3])]
+    ("jobs", "duplicates"),
+    [(("1", "2"), []), (("1", "2", "2"), [1]), (("0", "1"), [1]), (("0", "0", "1", "1"), [3])],
 )
 def test_rows_of_a_map_that_a_killed_run_landed_are_its_own(
     tmp_path: Path, jobs: tuple[str, ...], duplicates: list[int], killed: bool
@@ -138,7 +156,10 @@ def test_rows_of_a_map_that_a_killed_run_landed_are_its_own(
         with pytest.raises(KeyboardInterrupt):
             ingest(InterruptedLake(lake.location), [a_map("new", *jobs)], now=now)
     report = ingest(lake, [a_map("new", *jobs)], now=now)
-    assert (report.duplicates, report.rows) == (sum(duplicates), {"allocations": len(jobs) - sum(duplicates)})
+    assert (report.duplicates, report.rows) == (
+        sum(duplicates),
+        {"allocations": len(jobs) - sum(duplicates)},
+    )
     assert lake.latest(REJECTS)["removed"].to_list() == duplicates
     assert sorted(lake.latest(ALLOCATIONS)["job_id"]) == sorted({"0", *jobs})
 
@@ -152,13 +173,23 @@ class NoDevicesLake(Lake):
         return super().append(table, frame, **given)
 
 
-def test_a_gpu_whose_samples_landed_alone_is_noted_when_the_stream_is_read_again(tmp_path: Path) -> None:
+def test_a_gpu_whose_samples_landed_alone_is_noted_when_the_stream_is_read_again(
+    tmp_path: Path,
+) -> None:
     lake = Lake.create(str(tmp_path))
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     frame = pl.DataFrame({"t": [begin], "node": "n1", "gpu": 0, "power_w": 1.0})
     part = ChunkPart("gpu_samples", frame)
     chunks = [
-        Chunk("stream", "test", "here", (part,), 1, watermark=begin + timedelta(minutes=minutes), since=begin)
+        Chunk(
+            "stream",
+            "test",
+            "here",
+            (part,),
+            1,
+            watermark=begin + timedelta(minutes=minutes),
+            since=begin,
+        )
         for minutes in (1, 2)
     ]
     with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,9 @@ from tachograph.lake.delta import Lake
 def add(lake: Lake, node: str) -> None:
     row = {"node": node, "gpu": 0, "seq": 0}
     frame = pl.DataFrame([row], schema_overrides=DEVICES.schema)
-    lake.append(DEVICES, pl.concat([DEVICES.empty(), frame], how="diagonal").drop("seq"), app_id=node)
+    lake.append(
+        DEVICES, pl.concat([DEVICES.empty(), frame], how="diagonal").drop("seq"), app_id=node
+    )
 
 
 def nodes(lake: Lake) -> list[str]:
@@ -51,7 +53,8 @@ def test_commits_of_others_and_own_are_seen(tmp_path: Path, read: list[str]) -> 
     read.clear()
     assert (nodes(lake), lake.version(DEVICES), lake.version(JOBS)) == (["n1", "n2", "n3"], 3, -1)
     assert DEVICES.name not in read
-    assert nodes(pickle.loads(pickle.dumps(lake))) == ["n1", "n2", "n3"]  # as workers of an analysis get it
+    # As workers of an analysis get it.
+    assert nodes(pickle.loads(pickle.dumps(lake))) == ["n1", "n2", "n3"]
     assert DEVICES.name in read
 
 
@@ -68,7 +71,9 @@ def test_another_lake_in_the_same_place_is_another(tmp_path: Path) -> None:
 def test_an_analysis_reads_each_log_once_for_each_version(tmp_path: Path, read: list[str]) -> None:
     jobs = [job(name, utc(1, hour), utc(1, hour + 1), gpus=1) for hour, name in enumerate("abc")]
     allocations = [row for name in "abc" for row in held(name, "n1", (0,))]
-    samples = [{"t": utc(1, 0, minute), "node": "n1", "gpu": 0, "gpu_util": 0.5} for minute in range(59)]
+    samples = [
+        {"t": utc(1, 0, minute), "node": "n1", "gpu": 0, "gpu_util": 0.5} for minute in range(59)
+    ]
     lake = make_lake(tmp_path / "lake", jobs=jobs, allocations=allocations, gpu_samples=samples)
     summarized(lake)
     versions = len(list((tmp_path / "lake").glob("*/_delta_log/*.json")))

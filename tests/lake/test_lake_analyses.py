@@ -1,4 +1,6 @@
-"""Rows of superseded analyses: no reader sees them, compaction drops them; analyses at once do no harm."""
+"""Rows of superseded analyses: no reader sees them, compaction drops them; analyses at once do
+no harm.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from lake_jobs import accounting, analyzed, compacted, computed, recording
 from lake_rows import NOW, lying
 
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import ALL_TABLES, FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, LakeTable
+from tachograph.catalog.tables import (
+    ALL_TABLES,
+    FINDINGS,
+    JOB_GPUS,
+    JOB_MINUTES,
+    JOB_SUMMARIES,
+    LakeTable,
+)
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_summaries
@@ -38,7 +47,11 @@ def all_lying(lake: Lake) -> list[int]:
 def only_once(tmp_path: Path) -> Lake:
     """A lake with all samples, analyzed once."""
     made = Lake.create(str(tmp_path / "once"))
-    ingest(made, [accounting(1, 2), recording(1), recording(2, end_s=600), recording(2, start_s=600)], now=NOW)
+    ingest(
+        made,
+        [accounting(1, 2), recording(1), recording(2, end_s=600), recording(2, start_s=600)],
+        now=NOW,
+    )
     analyzed(made)
     return made
 
@@ -59,7 +72,11 @@ def test_readers_see_the_rows_of_the_latest_analysis_only(lake: Lake, tmp_path: 
     once = only_once(tmp_path)
     assert computed(lake) == computed(once)
     assert all_lying(lake) != all_lying(once)
-    assert [more > less for more, less in zip(all_lying(lake), before, strict=True)] == [True, True, True]
+    assert [more > less for more, less in zip(all_lying(lake), before, strict=True)] == [
+        True,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.slow
@@ -73,7 +90,10 @@ def test_compaction_drops_what_was_superseded_and_nothing_else(lake: Lake, tmp_p
     assert computed(lake) == seen == computed(once)
     assert all_lying(lake) == all_lying(once)
     assert (done["job_gpus"].superseded, done["job_gpus"].duplicates) == (8, 0)
-    assert (done["job_minutes"].superseded, done["job_minutes"].duplicates) == (2 * 20 + 2 * 10 + 4 * 20, 0)
+    assert (done["job_minutes"].superseded, done["job_minutes"].duplicates) == (
+        2 * 20 + 2 * 10 + 4 * 20,
+        0,
+    )
     versions = [lake.version(table) for table in ALL_TABLES]
     assert sum(one.superseded for one in compacted(lake)) == 0
     assert [lake.version(table) for table in ALL_TABLES] == versions
@@ -93,7 +113,9 @@ def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -
     assert (computed(lake), all_lying(lake)) == (seen, before)
 
 
-def test_portions_of_an_analysis_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_portions_of_an_analysis_change_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chunks = [accounting(1, 2, 3, 4, 5), *(recording(number) for number in (1, 2, 3))]
     lakes = [Lake.create(str(tmp_path / name)) for name in ("whole", "portions")]
     for lake in lakes:
@@ -107,7 +129,8 @@ def test_portions_of_an_analysis_change_no_number(tmp_path: Path, monkeypatch: p
     assert whole == portions
     assert [len(lake.files(JOB_SUMMARIES)) for lake in lakes] == [1, 3]
     assert [len(lake.files(JOB_GPUS)) for lake in lakes] == [1, 3]
-    assert [len(lake.files(FINDINGS)) for lake in lakes] == [2, 5]  # what holds lies apart; job 5 has none
+    # What holds lies apart; job 5 has none.
+    assert [len(lake.files(FINDINGS)) for lake in lakes] == [2, 5]
 
 
 def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> None:

@@ -42,7 +42,9 @@ def test_the_same_chunk_twice_changes_nothing(lake: Lake) -> None:
 def test_seq_is_the_version_in_which_a_row_landed(lake: Lake) -> None:
     for place in range(3):
         lake.append(GPU_SAMPLES, samples(seconds=[place]), app_id=f"{place}")
-        assert lake.scan(GPU_SAMPLES).select(pl.col("seq").max()).collect().item() == lake.version(GPU_SAMPLES)
+        assert lake.scan(GPU_SAMPLES).select(pl.col("seq").max()).collect().item() == lake.version(
+            GPU_SAMPLES
+        )
     assert lake.scan(GPU_SAMPLES).collect().sort("t").get_column("seq").to_list() == [1, 2, 3]
 
 
@@ -125,8 +127,12 @@ def test_files_that_somebody_else_replaced_are_not_replaced_again(lake: Lake) ->
     assert lake.replace(GPU_SAMPLES, files, [(files[0].day, frame)])
     version, paths = lake.version(GPU_SAMPLES), [file.path for file in lake.files(GPU_SAMPLES)]
     assert not lake.replace(GPU_SAMPLES, files[:1], [(files[0].day, frame)])
-    assert (lake.version(GPU_SAMPLES), [file.path for file in lake.files(GPU_SAMPLES)]) == (version, paths)
-    assert len(list(Path(lake.uri(GPU_SAMPLES)).rglob("part-*.parquet"))) == 3  # two old, one new, none left behind
+    assert (lake.version(GPU_SAMPLES), [file.path for file in lake.files(GPU_SAMPLES)]) == (
+        version,
+        paths,
+    )
+    # Two old, one new, none left behind.
+    assert len(list(Path(lake.uri(GPU_SAMPLES)).rglob("part-*.parquet"))) == 3
 
 
 def test_the_log_carries_what_readers_choose_files_by(lake: Lake) -> None:
@@ -135,7 +141,11 @@ def test_the_log_carries_what_readers_choose_files_by(lake: Lake) -> None:
     [file] = lake.files(GPU_SAMPLES)
     assert (file.low, file.high, file.rows, file.seq) == ("n2", "n7", 3, 1)
     assert (file.first, file.last) == (frames[1]["t"][0], frames[1]["t"][1])
-    log = sorted(Path(lake.uri(GPU_SAMPLES), "_delta_log").glob("*.json"))[-1].read_text().splitlines()
+    log = (
+        sorted(Path(lake.uri(GPU_SAMPLES), "_delta_log").glob("*.json"))[-1]
+        .read_text()
+        .splitlines()
+    )
     added = next(json.loads(line)["add"] for line in log if "add" in json.loads(line))
     assert added["size"] == Path(lake.uri(GPU_SAMPLES), file.path).stat().st_size
     assert added["partitionValues"] == {"day": "2026-03-01"}
@@ -152,4 +162,7 @@ def test_a_lake_whose_allocations_have_no_steps_is_read_and_goes_on(lake: Lake) 
     lake.append(before, pl.DataFrame([held], schema=schema).drop("step"), app_id="a")
     assert lake.latest(ALLOCATIONS).select("job_id", "step").rows() == [("7", None)]
     lake.append(ALLOCATIONS, pl.DataFrame([held | {"step": "batch"}], schema=schema), app_id="b")
-    assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {("7", None), ("7", "batch")}
+    assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {
+        ("7", None),
+        ("7", "batch"),
+    }

@@ -1,4 +1,6 @@
-"""Compaction: readers see the same rows, sorted and each key once; nothing lost, nothing counted twice."""
+"""Compaction: readers see the same rows, sorted and each key once; nothing lost, nothing counted
+twice.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def fill(lake: Lake, *frames: pl.DataFrame) -> None:
 
 
 def test_a_day_becomes_one_sorted_file(lake: Lake) -> None:
-    early, late = samples("n1", seconds=range(0, 1200, 10)), samples("n1", seconds=range(5, 1200, 10))
+    early, late = (
+        samples("n1", seconds=range(0, 1200, 10)),
+        samples("n1", seconds=range(5, 1200, 10)),
+    )
     fill(lake, late, samples("n0", 1), early, samples("n1", 1, mig=3), samples("n1", 1))
     before = rows(lake)
     compact(lake, TABLES)
@@ -44,13 +49,26 @@ def test_a_day_becomes_one_sorted_file(lake: Lake) -> None:
     for file in files:
         frame = lake.read_files(GPU_SAMPLES, [file]).collect()
         assert is_resolved(frame, GPU_SAMPLES)
-        keys = [(n, g, -1 if m is None else m, t) for n, g, m, t in frame.select("node", "gpu", "mig", "t").rows()]
+        keys = [
+            (n, g, -1 if m is None else m, t)
+            for n, g, m, t in frame.select("node", "gpu", "mig", "t").rows()
+        ]
         assert keys == sorted(keys)
-    assert rows(lake) == before == plain(early, late, samples("n0", 1), samples("n1", 1, mig=3), samples("n1", 1))
+    assert (
+        rows(lake)
+        == before
+        == plain(early, late, samples("n0", 1), samples("n1", 1, mig=3), samples("n1", 1))
+    )
 
 
 def test_a_second_compaction_writes_nothing(lake: Lake) -> None:
-    fill(lake, *(samples(node, seconds=range(place, 900, 10)) for place, node in enumerate(("n1", "n2", "n1"))))
+    fill(
+        lake,
+        *(
+            samples(node, seconds=range(place, 900, 10))
+            for place, node in enumerate(("n1", "n2", "n1"))
+        ),
+    )
     compact(lake, TABLES)
     versions = [lake.version(table) for table in TABLES]
     done = compact(lake, TABLES)
@@ -71,14 +89,18 @@ def test_duplicates_are_merged_and_counted_once(lake: Lake) -> None:
     frame = lake.scan(GPU_SAMPLES).sort("t").select("gpu_util", "power_w", "sm_active").collect()
     utilisation = pytest.approx(0.5)
     assert frame.rows()[:30] == [(None, 200.0, 0.25)] * 30
-    assert frame.rows()[30:60] == [(utilisation, 200.0, 0.25)] * 30  # the later one where both have a value
+    # The later one where both have a value.
+    assert frame.rows()[30:60] == [(utilisation, 200.0, 0.25)] * 30
     assert frame.rows()[60:] == [(utilisation, 100.0, None)] * 30
     assert rows(lake) == seen
 
 
 @given(
     st.lists(
-        st.lists(st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 1), st.integers(0, 5)), max_size=8),
+        st.lists(
+            st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.integers(0, 1), st.integers(0, 5)),
+            max_size=8,
+        ),
         min_size=1,
         max_size=5,
     ),
@@ -91,7 +113,10 @@ def test_no_row_is_lost_and_readers_see_the_same(
     lake = Lake.create(str(tmp_path_factory.mktemp("lake")))
     away = 0
     for place, keys in enumerate(chunks):
-        frames = [samples(node, gpu, seconds=[300 * step], power_w=float(place)) for node, gpu, step in keys]
+        frames = [
+            samples(node, gpu, seconds=[300 * step], power_w=float(place))
+            for node, gpu, step in keys
+        ]
         frame = pl.concat([samples(seconds=[]), *frames])
         away += lake.append(GPU_SAMPLES, frame, app_id=f"{place}").duplicates
     seen, lies = rows(lake), lying(lake)
@@ -133,7 +158,10 @@ def device(node: str, **given: float) -> pl.DataFrame:
 
 
 def test_readers_see_the_same_rows_while_days_are_compacted(lake: Lake) -> None:
-    frames = [samples(f"n{place % 3}", seconds=range(place, 1200, 10), power_w=float(place)) for place in range(9)]
+    frames = [
+        samples(f"n{place % 3}", seconds=range(place, 1200, 10), power_w=float(place))
+        for place in range(9)
+    ]
     fill(lake, *frames)
     before = rows(lake)
     stop = threading.Event()
@@ -175,7 +203,12 @@ def test_others_read_the_table_and_its_days_as_delta(lake: Lake) -> None:
     scan = pl.scan_delta(location)
     assert scan.select(pl.len()).collect().item() == 180
     assert scan.collect_schema()["day"] == pl.Date
-    by_day = scan.group_by("day").agg(pl.len(), pl.col("t").dt.date().unique().alias("of")).sort("day").collect()
+    by_day = (
+        scan.group_by("day")
+        .agg(pl.len(), pl.col("t").dt.date().unique().alias("of"))
+        .sort("day")
+        .collect()
+    )
     assert by_day.rows() == [
         (date(2026, 3, 1), 120, [date(2026, 3, 1)]),
         (date(2026, 3, 2), 60, [date(2026, 3, 2)]),

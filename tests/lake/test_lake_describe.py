@@ -15,7 +15,12 @@ from in_process import run_here
 from tachograph.catalog.tables import ALL_TABLES, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
-from tachograph.lake.describe import describe_nodes, describe_rejects, describe_space, describe_tables
+from tachograph.lake.describe import (
+    describe_nodes,
+    describe_rejects,
+    describe_space,
+    describe_tables,
+)
 from tachograph.lake.ingest import ingest
 
 NODE = ("node", "gpus", "samples", "interval_s", "gaps", "longest_gap_s", "silence_s")
@@ -31,18 +36,28 @@ def told(lake: Lake) -> list[tuple[object, ...]]:
 
 
 def without(*gaps: tuple[int, int], until: int = 1200, step: int = 10) -> list[int]:
-    """Seconds from 0 to `until`, none of those after the first and before the second of each gap."""
-    return [second for second in range(0, until, step) if not any(low < second < high for low, high in gaps)]
+    """Seconds from 0 to `until`, none of those after the first and before the second of each
+    gap.
+    """
+    return [
+        second
+        for second in range(0, until, step)
+        if not any(low < second < high for low, high in gaps)
+    ]
 
 
 @pytest.mark.parametrize(
     ("frames", "expected"),
     [
         (  # the first silence is three intervals long: none
-            [samples("n1", seconds=without((100, 130), (200, 240), (800, 900))), samples("n2", seconds=without())],
+            [
+                samples("n1", seconds=without((100, 130), (200, 240), (800, 900))),
+                samples("n2", seconds=without()),
+            ],
             [("n1", 1, 120 - 2 - 3 - 9, 10.0, 2, 100.0, 140.0), ("n2", 1, 120, 10.0, 0, None, 0.0)],
         ),
-        ([samples(seconds=without((500, 700)))], [("n1", 1, 101, 10.0, 1, 200.0, 200.0)]),  # across midnight
+        # Across midnight.
+        ([samples(seconds=without((500, 700)))], [("n1", 1, 101, 10.0, 1, 200.0, 200.0)]),
         (  # the gaps of a node are those of its GPU with most silence
             [
                 samples("n1", 0, seconds=without((100, 200), (300, 400))),
@@ -55,7 +70,9 @@ def without(*gaps: tuple[int, int], until: int = 1200, step: int = 10) -> list[i
         ([], []),
     ],
 )
-def test_gaps_of_nodes(lake: Lake, frames: list[pl.DataFrame], expected: list[tuple[object, ...]]) -> None:
+def test_gaps_of_nodes(
+    lake: Lake, frames: list[pl.DataFrame], expected: list[tuple[object, ...]]
+) -> None:
     ingest(lake, [chunk("a", *frames)], now=NOW)
     assert told(lake) == expected
 
@@ -76,7 +93,9 @@ def test_the_facts_of_tables_come_from_the_log(lake: Lake) -> None:
     of_samples = facts["gpu_samples"]
     assert (of_samples.rows, of_samples.files) == (120, 2)
     assert (of_samples.first, of_samples.last) == (START, START + timedelta(seconds=1190))
-    on_disk = sum(file.stat().st_size for file in Path(lake.uri(GPU_SAMPLES)).rglob("part-*.parquet"))
+    on_disk = sum(
+        file.stat().st_size for file in Path(lake.uri(GPU_SAMPLES)).rglob("part-*.parquet")
+    )
     assert of_samples.bytes == on_disk
     assert of_samples.bytes_per_row == on_disk / 120
 
@@ -84,7 +103,11 @@ def test_the_facts_of_tables_come_from_the_log(lake: Lake) -> None:
 def test_removals_are_put_together_by_reason(lake: Lake) -> None:
     for name in ("a", "b"):
         node = f"n{name}"
-        ingest(lake, [chunk(name, samples(node, seconds=[0, 0, 10], gpu_util=[2.0, 3.0, 0.5]))], now=NOW)
+        ingest(
+            lake,
+            [chunk(name, samples(node, seconds=[0, 0, 10], gpu_util=[2.0, 3.0, 0.5]))],
+            now=NOW,
+        )
     assert describe_rejects(lake).rows() == [
         ("gpu_samples", "out_of_range", "gpu_util", 4, "2.0", 2),
         ("gpu_samples", "duplicate", None, 2, None, 2),
@@ -121,7 +144,9 @@ def test_the_command_tells_the_same(lake: Lake) -> None:
 
 
 def command(*arguments: str, lake: Lake) -> str:
-    done = run_here(["lake", "--lake", lake.location, *arguments], Path(lake.location).parent, os.environ)
+    done = run_here(
+        ["lake", "--lake", lake.location, *arguments], Path(lake.location).parent, os.environ
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -129,12 +154,22 @@ def command(*arguments: str, lake: Lake) -> str:
 def test_space_is_expected_at_the_rate_of_the_days_with_rows(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path))
     day = 86_400
-    ingest(lake, [chunk("days", samples(seconds=[600, day + 700, 20 * day + 700]))], now=NOW + timedelta(days=30))
-    (space,) = [one for one in describe_space(lake, ALL_TABLES, {"gpu_samples": 90}) if one.table == "gpu_samples"]
+    ingest(
+        lake,
+        [chunk("days", samples(seconds=[600, day + 700, 20 * day + 700]))],
+        now=NOW + timedelta(days=30),
+    )
+    (space,) = [
+        one
+        for one in describe_space(lake, ALL_TABLES, {"gpu_samples": 90})
+        if one.table == "gpu_samples"
+    ]
     assert space.rows == 3
     assert space.days == 3.0  # of 21: there were no rows on the others
     assert space.bytes == sum(file.size for file in lake.files(GPU_SAMPLES))
-    on_disk = sum(path.stat().st_size for path in Path(lake.uri(GPU_SAMPLES)).rglob("*") if path.is_file())
+    on_disk = sum(
+        path.stat().st_size for path in Path(lake.uri(GPU_SAMPLES)).rglob("*") if path.is_file()
+    )
     assert space.bytes + (space.other_bytes or 0) == on_disk
     a_day = space.bytes / 3
     assert (space.bytes_per_day, space.expected_year_bytes) == (a_day, a_day * 365)
@@ -145,7 +180,11 @@ def test_nothing_is_expected_of_less_than_a_day(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path))
     ingest(lake, [chunk("minutes", samples(seconds=range(0, 1200, 10)))], now=NOW)  # over midnight
     for one in describe_space(lake, ALL_TABLES, {}):
-        assert (one.bytes_per_day, one.expected_year_bytes, one.expected_kept_bytes) == (None, None, None)
+        assert (one.bytes_per_day, one.expected_year_bytes, one.expected_kept_bytes) == (
+            None,
+            None,
+            None,
+        )
         assert one.retention_days is None
 
 
@@ -155,7 +194,9 @@ def test_space_of_replaced_files_is_counted_until_the_vacuum(tmp_path: Path) -> 
         ingest(lake, [chunk(f"part-{number}", samples(seconds=range(number, 600, 10)))], now=NOW)
 
     def other() -> int:
-        (space,) = [one for one in describe_space(lake, ALL_TABLES, {}) if one.table == "gpu_samples"]
+        (space,) = [
+            one for one in describe_space(lake, ALL_TABLES, {}) if one.table == "gpu_samples"
+        ]
         return space.other_bytes or 0
 
     before = other()

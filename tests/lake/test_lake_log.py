@@ -1,4 +1,6 @@
-"""The log of a table that is appended to for weeks: short, quick to open, and the marks of what landed stay."""
+"""The log of a table that is appended to for weeks: short, quick to open, and the marks of what
+landed stay.
+"""
 
 from __future__ import annotations
 

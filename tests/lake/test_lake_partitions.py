@@ -1,4 +1,6 @@
-"""Partitions: files that share nodes belong together, large groups are cut between nodes, no row is lost or doubled."""
+"""Partitions: files that share nodes belong together, large groups are cut between nodes, no row
+is lost or doubled.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ def file(low: str, high: str) -> DataFile:
 
 
 def test_files_group_where_their_nodes_touch() -> None:
-    files = [file("n5", "n7"), file("n1", "n2"), file("n7", "n9"), file("n3", "n4"), file("n2", "n2")]
+    files = [
+        file("n5", "n7"),
+        file("n1", "n2"),
+        file("n7", "n9"),
+        file("n3", "n4"),
+        file("n2", "n2"),
+    ]
     groups = [[one.path for one in group] for group in overlapping(files)]
     assert groups == [["n1-n2", "n2-n2"], ["n3-n4"], ["n5-n7", "n7-n9"]]
 
@@ -46,15 +54,22 @@ def number(node: str | None) -> int:
 def test_every_file_is_in_one_group_and_no_node_in_two(spans: list[tuple[int, int]]) -> None:
     files = [file(f"n{low}", f"n{min(9, low + length)}") for low, length in spans]
     groups = list(overlapping(files))
-    assert sorted(one.path for group in groups for one in group) == sorted(one.path for one in files)
+    assert sorted(one.path for group in groups for one in group) == sorted(
+        one.path for one in files
+    )
     nodes = [
-        {n for one in group for n in range(int((one.low or "")[1:]), int((one.high or "")[1:]) + 1)} for group in groups
+        {n for one in group for n in range(int((one.low or "")[1:]), int((one.high or "")[1:]) + 1)}
+        for group in groups
     ]
-    assert all(not first & second for place, first in enumerate(nodes) for second in nodes[place + 1 :])
+    assert all(
+        not first & second for place, first in enumerate(nodes) for second in nodes[place + 1 :]
+    )
 
 
 def test_a_day_of_separate_nodes_is_read_file_by_file(tmp_path: Path) -> None:
-    lake = made(tmp_path, *(samples(node, seconds=range(0, 1200, 10)) for node in ("n1", "n2", "n3")))
+    lake = made(
+        tmp_path, *(samples(node, seconds=range(0, 1200, 10)) for node in ("n1", "n2", "n3"))
+    )
     parts = list(partitions(lake, GPU_SAMPLES))
     assert [(part.day, part.files[0].low, part.rows, part.is_whole) for part in parts] == [
         *((FIRST, node, 60, True) for node in ("n1", "n2", "n3")),
@@ -65,7 +80,9 @@ def test_a_day_of_separate_nodes_is_read_file_by_file(tmp_path: Path) -> None:
 
 def test_a_group_that_is_too_large_is_cut_between_nodes(tmp_path: Path) -> None:
     nodes = [samples(f"n{place}", seconds=range(0, 500, 10)) for place in range(6)]
-    lake = made(tmp_path, pl.concat(nodes[:4]), pl.concat(nodes[3:]), pl.concat([nodes[0], nodes[5]]))
+    lake = made(
+        tmp_path, pl.concat(nodes[:4]), pl.concat(nodes[3:]), pl.concat([nodes[0], nodes[5]])
+    )
     parts = list(partitions(lake, GPU_SAMPLES, rows=160))
     assert [(part.low, part.high, part.rows) for part in parts] == [
         ("n0", "n1", 150),
@@ -78,7 +95,9 @@ def test_a_group_that_is_too_large_is_cut_between_nodes(tmp_path: Path) -> None:
 
 
 def test_a_node_is_never_cut(tmp_path: Path) -> None:
-    lake = made(tmp_path, samples("n1", seconds=range(0, 400, 10)), samples("n1", seconds=range(5, 400, 10)))
+    lake = made(
+        tmp_path, samples("n1", seconds=range(0, 400, 10)), samples("n1", seconds=range(5, 400, 10))
+    )
     [part] = partitions(lake, GPU_SAMPLES, rows=10)
     assert (part.low, part.high, part.rows) == ("n1", "n1", 80)
     assert read_partition(lake, GPU_SAMPLES, part)[0].height == 80

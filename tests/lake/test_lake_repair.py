@@ -1,4 +1,6 @@
-"""Torn logs: a reading names the file and what to do; the repair drops what was never committed, and nothing else."""
+"""Torn logs: a reading names the file and what to do; the repair drops what was never committed,
+and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(commits, "CHECKPOINT_EVERY", 5)
         for number in range(APPENDS):
-            lake.append(GPU_SAMPLES, samples(seconds=[number * 10]), app_id="stream", mark=number + 1)
+            lake.append(
+                GPU_SAMPLES, samples(seconds=[number * 10]), app_id="stream", mark=number + 1
+            )
     return folder
 
 
@@ -85,12 +89,16 @@ def test_a_torn_last_entry_is_named_and_dropped(lake: Lake, tear: Callable[[Path
 def test_several_torn_entries_at_the_end_are_dropped_the_last_one_first(lake: Lake) -> None:
     for version in (APPENDS - 1, APPENDS):
         emptied(entry(lake, version))
-    assert [done.file for done in repair(lake)] == [entry(lake, v).name for v in (APPENDS, APPENDS - 1)]
+    assert [done.file for done in repair(lake)] == [
+        entry(lake, v).name for v in (APPENDS, APPENDS - 1)
+    ]
     assert rows(lake) == APPENDS - 2
 
 
 @pytest.mark.parametrize("tear", TEARS)
-def test_a_torn_entry_before_whole_ones_is_refused(lake: Lake, tear: Callable[[Path], None]) -> None:
+def test_a_torn_entry_before_whole_ones_is_refused(
+    lake: Lake, tear: Callable[[Path], None]
+) -> None:
     torn = entry(lake, APPENDS - 1)
     tear(torn)
     before = sorted(log_of(lake).iterdir())
@@ -102,7 +110,9 @@ def test_a_torn_entry_before_whole_ones_is_refused(lake: Lake, tear: Callable[[P
 
 
 @pytest.mark.parametrize("tear", [*TEARS, Path.unlink])
-def test_a_torn_checkpoint_whose_entries_are_there_costs_nothing(lake: Lake, tear: Callable[[Path], None]) -> None:
+def test_a_torn_checkpoint_whose_entries_are_there_costs_nothing(
+    lake: Lake, tear: Callable[[Path], None]
+) -> None:
     [checkpoint] = log_of(lake).glob("*.checkpoint.parquet")
     tear(checkpoint)
     with pytest.raises(LakeError, match=r"_delta_log/.*; run `tachograph lake --repair`"):
@@ -153,7 +163,9 @@ def test_a_table_whose_first_entry_is_torn_was_never_there(tmp_path: Path) -> No
 def test_a_torn_data_file_is_named(lake: Lake, tear: Callable[[Path], None]) -> None:
     file = Path(lake.uri(GPU_SAMPLES), lake.files(GPU_SAMPLES)[5].path)
     tear(file)
-    with pytest.raises(LakeError, match=f"{file}: the data file is .*; run `tachograph lake --repair`"):
+    with pytest.raises(
+        LakeError, match=f"{file}: the data file is .*; run `tachograph lake --repair`"
+    ):
         lake.latest(GPU_SAMPLES)
     assert repair(lake) == []
 

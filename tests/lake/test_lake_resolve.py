@@ -22,7 +22,9 @@ T0 = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def resolved_by_hand(rows: Iterable[Row], table: LakeTable) -> list[Row]:
-    """Group by key, order by age, take the last value of each column: what `resolve` should come to."""
+    """Group by key, order by age, take the last value of each column: what `resolve` should come
+    to.
+    """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in table.key), []).append(row)
@@ -94,7 +96,10 @@ def test_samples_of_one_key_complete_each_other_whatever_their_order(data: st.Da
     result, merged = resolve(frame, GPU_SAMPLES)
     assert as_set(result.to_dicts()) == as_set(resolved_by_hand(stamped, GPU_SAMPLES))
     assert result.height + merged == frame.height
-    keys = [(row["node"], row["gpu"], -1 if row["mig"] is None else row["mig"], row["t"]) for row in result.to_dicts()]
+    keys = [
+        (row["node"], row["gpu"], -1 if row["mig"] is None else row["mig"], row["t"])
+        for row in result.to_dicts()
+    ]
     assert keys == sorted(set(keys))
     shuffled = frame[list(data.draw(st.permutations(range(len(rows)))))] if rows else frame
     assert resolve(shuffled, GPU_SAMPLES)[0].equals(result)
@@ -109,7 +114,9 @@ def test_samples_of_one_key_complete_each_other_whatever_their_order(data: st.Da
 def test_rows_of_jobs_whatever_their_order(
     table: LakeTable, drawn: st.SearchStrategy[list[Row]], data: st.DataObject
 ) -> None:
-    """A record of a job that ended is later than one of it running; summaries of one job are not mixed."""
+    """A record of a job that ended is later than one of it running; summaries of one job are not
+    mixed.
+    """
     rows = data.draw(drawn)
     order = list(data.draw(st.permutations(range(len(rows)))))
     stamped = [row | {"seq": place} for place, row in enumerate(rows)]
@@ -135,30 +142,42 @@ def test_a_value_comes_from_the_last_that_has_one() -> None:
     names = ("node", "gpu", "mig", "uuid", "model", "hbm_mib", "seq")
     frame = pl.DataFrame(rows, schema={name: DEVICES.schema[name] for name in names}, orient="row")
     result, merged = resolve(frame, DEVICES)
-    assert result.rows() == [("n1", 0, None, "GPU-b", "A100", 40960.0, 3), ("n1", 1, None, None, None, 10.0, 1)]
+    assert result.rows() == [
+        ("n1", 0, None, "GPU-b", "A100", 40960.0, 3),
+        ("n1", 1, None, None, None, 10.0, 1),
+    ]
     assert merged == 2
 
 
 def test_rows_of_one_ingest_with_one_key_give_the_last_values_in_their_order() -> None:
     names = ("t", "node", "gpu", "mig", "power_w", "xid", "seq")
     rows = [(T0, "n1", 0, None, 100.0, 31, 4), (T0, "n1", 0, None, 200.0, None, 4)]
-    frame = pl.DataFrame(rows, schema={name: GPU_SAMPLES.schema[name] for name in names}, orient="row")
+    frame = pl.DataFrame(
+        rows, schema={name: GPU_SAMPLES.schema[name] for name in names}, orient="row"
+    )
     assert resolve(frame, GPU_SAMPLES)[0].rows() == [(T0, "n1", 0, None, 200.0, 31, 4)]
 
 
 @pytest.mark.parametrize(
-    ("times", "answer"), [([], True), ([0], True), ([0, 1, 2], True), ([0, 2, 1], False), ([0, 1, 1], False)]
+    ("times", "answer"),
+    [([], True), ([0], True), ([0, 1, 2], True), ([0, 2, 1], False), ([0, 1, 1], False)],
 )
 def test_sorted_rows_are_left_alone(times: list[int], answer: bool) -> None:
     frame = pl.DataFrame(
-        {"node": "n1", "gpu": 0, "mig": None, "t": times}, schema_overrides={"t": pl.Int64}, strict=False
+        {"node": "n1", "gpu": 0, "mig": None, "t": times},
+        schema_overrides={"t": pl.Int64},
+        strict=False,
     )
     assert is_resolved(frame, GPU_SAMPLES) is answer
 
 
-@pytest.mark.parametrize(("nodes", "first_gpu"), [(3, 0), (300, 0), (2, 30_000)], ids=["few", "many", "far"])
+@pytest.mark.parametrize(
+    ("nodes", "first_gpu"), [(3, 0), (300, 0), (2, 30_000)], ids=["few", "many", "far"]
+)
 def test_days_are_those_of_a_plain_sort(nodes: int, first_gpu: int) -> None:
-    """Rows in any order, of several days, with few and many codes of GPUs: as sorted by Polars, day by day."""
+    """Rows in any order, of several days, with few and many codes of GPUs: as sorted by Polars,
+    day by day.
+    """
     rng = np.random.default_rng(nodes)
     count = 20_000
     frame = GPU_SAMPLES.empty().select("t", "node", "gpu", "mig", "power_w", "seq")
@@ -185,28 +204,48 @@ def test_days_are_those_of_a_plain_sort(nodes: int, first_gpu: int) -> None:
 @pytest.mark.parametrize("odd", [None, math.nan, math.inf, -1.0, 101.0, 1e9, 2147483632.0])
 @pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
 def test_one_odd_value_changes_no_other(dtype: type[pl.DataType], odd: float | None) -> None:
-    """Columns without an odd value are converted at once; each value must be the one that it is beside an odd one."""
+    """Columns without an odd value are converted at once; each value must be the one that it is
+    beside an odd one.
+    """
     rng = np.random.default_rng(1)
     percent = pl.Series("gpu_util", np.append(rng.random(1000) * 100, 0.0)).cast(dtype)
     gpus = pl.int_range(1001, dtype=pl.Int16, eager=True)
-    plain = pl.DataFrame(percent).with_columns(t=pl.lit(T0), node=pl.lit("n1"), gpu=gpus, energy_j=percent * 1000)
+    plain = pl.DataFrame(percent).with_columns(
+        t=pl.lit(T0), node=pl.lit("n1"), gpu=gpus, energy_j=percent * 1000
+    )
     beside = plain.with_columns(
-        pl.when(pl.col("gpu") == 1000).then(pl.lit(odd, dtype=dtype)).otherwise(pl.col(name)).alias(name)
+        pl.when(pl.col("gpu") == 1000)
+        .then(pl.lit(odd, dtype=dtype))
+        .otherwise(pl.col(name))
+        .alias(name)
         for name in ("gpu_util", "energy_j")
     )
     units = {"gpu_util": "percent", "energy_j": "mJ"}
-    made = [conform(frame, GPU_SAMPLES, now=T0, units=units).frame.head(1000) for frame in (plain, beside)]
+    made = [
+        conform(frame, GPU_SAMPLES, now=T0, units=units).frame.head(1000)
+        for frame in (plain, beside)
+    ]
     assert made[0].equals(made[1])
-    assert made[0]["gpu_util"].to_list() == (percent.cast(pl.Float64) * 0.01).cast(pl.Float32).to_list()[:1000]
+    assert (
+        made[0]["gpu_util"].to_list()
+        == (percent.cast(pl.Float64) * 0.01).cast(pl.Float32).to_list()[:1000]
+    )
 
 
 @given(st.lists(sample_rows, min_size=1, max_size=4), st.booleans())
-def test_a_batch_is_what_its_frames_come_to_one_after_the_other(recordings: list[list[Row]], same_keys: bool) -> None:
+def test_a_batch_is_what_its_frames_come_to_one_after_the_other(
+    recordings: list[list[Row]], same_keys: bool
+) -> None:
     """Also where two frames hold the same samples in the same order, with other values."""
     if same_keys:
         keys = recordings[0]
-        values = [row for rows in recordings[1:] for row in rows] or [{"xid": None, "power_w": None}]
-        other = [k | {c: values[i % len(values)][c] for c in ("xid", "power_w")} for i, k in enumerate(keys)]
+        values = [row for rows in recordings[1:] for row in rows] or [
+            {"xid": None, "power_w": None}
+        ]
+        other = [
+            k | {c: values[i % len(values)][c] for c in ("xid", "power_w")}
+            for i, k in enumerate(keys)
+        ]
         recordings = [recordings[0], other, *recordings[1:]]
     empty = GPU_SAMPLES.empty()
     schema = {name: empty.schema[name] for name in SAMPLE if name != "seq"}
@@ -219,8 +258,13 @@ def test_a_batch_is_what_its_frames_come_to_one_after_the_other(recordings: list
     in_turn = [row | {"seq": number} for number, rows in enumerate(recordings) for row in rows]
     found = [row for rows in batch.days.values() for row in rows.select(SAMPLE).to_dicts()]
     wanted = resolved_by_hand(in_turn, GPU_SAMPLES)
-    assert as_set([row | {"seq": 0} for row in found]) == as_set([row | {"seq": 0} for row in wanted])
+    assert as_set([row | {"seq": 0} for row in found]) == as_set(
+        [row | {"seq": 0} for row in wanted]
+    )
     assert all(is_resolved(rows, GPU_SAMPLES) for rows in batch.days.values())
-    alone = tuple(len(rows) - len(resolved_by_hand([r | {"seq": 0} for r in rows], GPU_SAMPLES)) for rows in recordings)
+    alone = tuple(
+        len(rows) - len(resolved_by_hand([r | {"seq": 0} for r in rows], GPU_SAMPLES))
+        for rows in recordings
+    )
     assert batch.within == alone
     assert sum(batch.across.values()) == len(in_turn) - len(found) - sum(alone)

@@ -1,4 +1,6 @@
-"""The lake in a bucket: the same answers as in a folder, every command, two writers at once, and what goes wrong."""
+"""The lake in a bucket: the same answers as in a folder, every command, two writers at once, and
+what goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_what_was_written_in_vain_is_taken_away(s3: S3) -> None:
     lake.append(GPU_SAMPLES, samples(seconds=[0]), app_id="a")
     before = lake.files(GPU_SAMPLES)
     lake.append(GPU_SAMPLES, samples(seconds=[10]), app_id="b")
-    assert lake.replace(GPU_SAMPLES, before, [(before[0].day, samples(seconds=[0]).with_columns(seq=pl.lit(1)))])
+    assert lake.replace(
+        GPU_SAMPLES, before, [(before[0].day, samples(seconds=[0]).with_columns(seq=pl.lit(1)))]
+    )
     there = objects(s3, "vain/")
     row = samples(seconds=[20]).with_columns(seq=pl.lit(1))
     assert not lake.replace(GPU_SAMPLES, before, [(before[0].day, row)])  # it is not there any more
@@ -108,8 +112,11 @@ print(landed)
 """
 
 
-def test_two_writers_lose_nothing_and_repeat_nothing(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")  # what an environment must not be able to switch off
+def test_two_writers_lose_nothing_and_repeat_nothing(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What an environment must not be able to switch off.
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     many, where = 5, s3.lake("race")
     processes = [started(WRITE, where, own, str(many)) for own in ("a", "b")]
@@ -136,13 +143,16 @@ ACCOUNTING = (
 )
 
 
-def test_every_command_works_in_a_bucket(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_works_in_a_bucket(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("samples.csv").write_text(SAMPLES)
     Path("jobs.txt").write_text(ACCOUNTING)
     Path("map.csv").write_text("job_id,node,gpu\n1,n1,0\n")
     lake = s3.lake("commands")
-    assert command("init", "--lake", f"{lake}/").returncode == 0  # the others find it in tachograph.toml
+    # The others find it in tachograph.toml.
+    assert command("init", "--lake", f"{lake}/").returncode == 0
     for arguments, said in (
         (("ingest", "ldms", "samples.csv"), f"30 gpu_samples committed to {lake}"),
         (("ingest", "sacct", "jobs.txt"), "1 job, 1 allocation committed to"),
@@ -167,7 +177,9 @@ def test_vacuum_takes_away_what_was_replaced(s3: S3) -> None:
     before = rows(lake)
     assert command("lake", "compact", "--lake", lake.location).returncode == 0
     assert len(objects(s3, "vacuum/gpu_samples/day")) == 5
-    assert command("lake", "compact", "--lake", lake.location, "--vacuum-hours", "0").returncode == 0
+    assert (
+        command("lake", "compact", "--lake", lake.location, "--vacuum-hours", "0").returncode == 0
+    )
     assert len(objects(s3, "vacuum/gpu_samples/day")) == 1
     assert rows(lake) == before
 
@@ -183,19 +195,31 @@ def one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None:
 
 
 def test_a_bucket_without_a_lake_is_named(s3: S3) -> None:
-    one_line(command("jobs", "--lake", s3.lake("nowhere")), f"{s3.lake('nowhere')}: there is no lake", "--lake")
+    one_line(
+        command("jobs", "--lake", s3.lake("nowhere")),
+        f"{s3.lake('nowhere')}: there is no lake",
+        "--lake",
+    )
 
 
 @pytest.mark.parametrize("opened", [Lake.open, Lake.create], ids=["read", "write"])
 def test_what_is_wrong_with_a_store_is_told(
     opened: Callable[[str], Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(LakeError, match=r"^s3://no-such-bucket/lake: there is no such bucket; make it, or name"):
+    with pytest.raises(
+        LakeError, match=r"^s3://no-such-bucket/lake: there is no such bucket; make it, or name"
+    ):
         opened("s3://no-such-bucket/lake")
     for code, said in (
         ("AccessDenied", "not permitted by the object store; request"),
-        ("InvalidAccessKeyId", "the object store does not know the access key; set AWS_ACCESS_KEY_ID and"),
-        ("SignatureDoesNotMatch", "the secret access key is wrong; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (
+            "InvalidAccessKeyId",
+            "the object store does not know the access key; set AWS_ACCESS_KEY_ID and",
+        ),
+        (
+            "SignatureDoesNotMatch",
+            "the secret access key is wrong; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        ),
         ("ExpiredToken", "the credentials have expired; get"),
     ):
         with refusing_server(tmp_path, code) as server:
@@ -207,7 +231,11 @@ def test_what_is_wrong_with_a_store_is_told(
 def test_a_store_that_is_down_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     begin = time.monotonic()
-    one_line(command("lake", "--lake", "s3://telemetry/lake"), "the object store does not answer", "AWS_ENDPOINT_URL")
+    one_line(
+        command("lake", "--lake", "s3://telemetry/lake"),
+        "the object store does not answer",
+        "AWS_ENDPOINT_URL",
+    )
     assert time.monotonic() - begin < 60
 
 
@@ -227,12 +255,17 @@ def test_an_object_that_is_gone_is_named(s3: S3) -> None:
     lake.append(GPU_SAMPLES, samples(seconds=[0]), app_id="a")
     [file] = lake.files(GPU_SAMPLES)
     ObjectStore().delete(lake.uri(GPU_SAMPLES), file.path)
-    with pytest.raises(LakeError, match="a file of the lake is missing from the object store; restore it"):
+    with pytest.raises(
+        LakeError, match="a file of the lake is missing from the object store; restore it"
+    ):
         describe_nodes(lake)
 
 
 def test_an_address_of_another_kind_is_no_lake() -> None:
-    with pytest.raises(LakeError, match=r"http://host/lake: http:// holds no lake; name a folder, or s3://BUCKET/PATH"):
+    with pytest.raises(
+        LakeError,
+        match=r"http://host/lake: http:// holds no lake; name a folder, or s3://BUCKET/PATH",
+    ):
         Lake.open("http://host/lake")
 
 

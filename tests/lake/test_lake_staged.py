@@ -18,10 +18,18 @@ DAY = date(2026, 4, 1)
 def minutes(*numbers: int) -> pl.DataFrame:
     """Return rows of job_minutes, of one GPU."""
     at = pl.datetime(2026, 4, 1, time_zone="UTC") + pl.duration(minutes=pl.col("minute"))
-    frame = pl.DataFrame({"minute": numbers}).with_columns(job_key=pl.lit("c:1:0"), node=pl.lit("n1"), gpu=0, t=at)
+    frame = pl.DataFrame({"minute": numbers}).with_columns(
+        job_key=pl.lit("c:1:0"), node=pl.lit("n1"), gpu=0, t=at
+    )
     given = [name for name in frame.columns if name in JOB_MINUTES.schema]
-    rest = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in JOB_MINUTES.schema.items() if name not in given]
-    return frame.with_columns(rest).select(pl.col(name).cast(dtype) for name, dtype in JOB_MINUTES.schema.items())
+    rest = [
+        pl.lit(None, dtype=dtype).alias(name)
+        for name, dtype in JOB_MINUTES.schema.items()
+        if name not in given
+    ]
+    return frame.with_columns(rest).select(
+        pl.col(name).cast(dtype) for name, dtype in JOB_MINUTES.schema.items()
+    )
 
 
 def read(lake: Lake) -> list[int]:
@@ -31,14 +39,19 @@ def read(lake: Lake) -> list[int]:
 
 def test_staged_rows_are_seen_when_they_land_and_once(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path))
-    staged = [lake.stage(JOB_MINUTES, minutes(0, 1), day=DAY), lake.stage(JOB_MINUTES, minutes(2), day=DAY)]
+    staged = [
+        lake.stage(JOB_MINUTES, minutes(0, 1), day=DAY),
+        lake.stage(JOB_MINUTES, minutes(2), day=DAY),
+    ]
     assert read(lake) == []
     assert lake.commit(JOB_MINUTES, staged, app_id="a", mark=1)
     assert read(lake) == [0, 1, 2]
     again = [lake.stage(JOB_MINUTES, minutes(0, 1, 2), day=DAY)]
     assert not lake.commit(JOB_MINUTES, again, app_id="a", mark=1)
     assert read(lake) == [0, 1, 2]
-    assert lake.commit(JOB_MINUTES, [lake.stage(JOB_MINUTES, minutes(3), day=DAY)], app_id="a", mark=2)
+    assert lake.commit(
+        JOB_MINUTES, [lake.stage(JOB_MINUTES, minutes(3), day=DAY)], app_id="a", mark=2
+    )
     assert read(lake) == [0, 1, 2, 3]
     assert lake.mark(JOB_MINUTES, "a") == 2
 

@@ -1,4 +1,6 @@
-"""Reports attached to jobs: each once, whatever comes between, until they are detached, forgotten or expire."""
+"""Reports attached to jobs: each once, whatever comes between, until they are detached,
+forgotten or expire.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from tachograph.catalog.tables import ALL_TABLES, PROFILES
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import delete_replaced, files_with, forget
-from tachograph.lake.profiles import AttachedProfile, attach_profiles, detach_profiles, read_attached, read_profiles
+from tachograph.lake.profiles import (
+    AttachedProfile,
+    attach_profiles,
+    detach_profiles,
+    read_attached,
+    read_profiles,
+)
 from tachograph.lake.query import rows_that_count
 from tachograph.nsight.launches import Chip, Launch, NcuReport
 from tachograph.nsight.packed_launches import VERSION
@@ -34,12 +42,20 @@ def lake(tmp_path: Path) -> Lake:
 def launches(*milliseconds: float | None, kernel: str = "copy") -> tuple[Launch, ...]:
     """Launches of a kernel that took so long; None: not reported."""
     return tuple(
-        Launch(kernel, {} if took is None else {"gpu__time_duration.sum": took * 1e6}, Chip("H100"), "a", number)
+        Launch(
+            kernel,
+            {} if took is None else {"gpu__time_duration.sum": took * 1e6},
+            Chip("H100"),
+            "a",
+            number,
+        )
         for number, took in enumerate(milliseconds)
     )
 
 
-def profile(name: str, digest: str, *milliseconds: float, kernel: str = "copy", at: datetime = NOW) -> AttachedProfile:
+def profile(
+    name: str, digest: str, *milliseconds: float, kernel: str = "copy", at: datetime = NOW
+) -> AttachedProfile:
     found = launches(*(milliseconds or (1.0, 2.0)), kernel=kernel)
     return AttachedProfile(NcuReport(f"/reports/ann/{name}", found, digest=digest), len(found), at)
 
@@ -58,7 +74,12 @@ def test_what_is_attached_comes_back(lake: Lake) -> None:
     given = profile("a.csv", "d1", 3.0, 1.0)
     assert attach(lake, given) == ("d1",)
     (found,) = read_attached(lake, KEY)
-    assert (found.report.file, found.report.digest, found.launches, found.at) == ("a.csv", "d1", 2, NOW)
+    assert (found.report.file, found.report.digest, found.launches, found.at) == (
+        "a.csv",
+        "d1",
+        2,
+        NOW,
+    )
     assert [dict(launch.metrics) for launch in found.report.launches] == [
         dict(launch.metrics) for launch in given.report.launches
     ]
@@ -90,7 +111,9 @@ def test_reports_are_detached_by_name_or_all(lake: Lake) -> None:
     attach(lake, profile("a.csv", "d1"), key="c:8:100")
     assert detach_profiles(lake, KEY, ["b.csv"], at=NOW) == ("b.csv",)
     assert names(lake) == ["a.csv", "c.csv"]
-    with pytest.raises(NotFoundError, match=r"no report 'b.csv' is attached to this job; attached: a.csv, c.csv"):
+    with pytest.raises(
+        NotFoundError, match=r"no report 'b.csv' is attached to this job; attached: a.csv, c.csv"
+    ):
         detach_profiles(lake, KEY, ["b.csv"], at=NOW)
     assert set(detach_profiles(lake, KEY, at=NOW)) == {"a.csv", "c.csv"}
     assert names(lake) == []
@@ -113,7 +136,11 @@ def test_of_several_at_once_none_is_lost(lake: Lake) -> None:
     attach(lake, profile("first.csv", "d"))
 
     def one(number: int) -> Sequence[str]:
-        return attach(Lake.open(lake.location), profile(f"{number}.csv", f"d{number}"), profile("same.csv", "d-same"))
+        return attach(
+            Lake.open(lake.location),
+            profile(f"{number}.csv", f"d{number}"),
+            profile("same.csv", "d-same"),
+        )
 
     with ThreadPoolExecutor(4) as pool:
         new = [digest for digests in pool.map(one, range(8)) for digest in digests]
@@ -162,9 +189,13 @@ def test_the_longest_launches_are_kept_and_the_others_counted(lake: Lake) -> Non
 def test_a_report_of_another_version_is_a_problem_of_that_report(lake: Lake) -> None:
     attach(lake, profile("a.csv", "d1"), profile("b.csv", "d2"))
     rows = lake.scan(PROFILES).filter(pl.col("digest") == "d1").drop("seq").collect()
-    newer = pl.col("content").str.replace(f'"version":{VERSION}', f'"version":{VERSION + 1}', literal=True)
+    newer = pl.col("content").str.replace(
+        f'"version":{VERSION}', f'"version":{VERSION + 1}', literal=True
+    )
     lake.append(PROFILES, rows.with_columns(newer), app_id="newer")
     first, second = read_attached(lake, KEY)
     assert first.report.launches == ()
-    assert first.report.problems[0].startswith("its launches are in version 2 of the format, not 1; attach")
+    assert first.report.problems[0].startswith(
+        "its launches are in version 2 of the format, not 1; attach"
+    )
     assert len(second.report.launches) == 2

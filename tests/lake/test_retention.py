@@ -39,7 +39,13 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.labels import write_label
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.profiles import AttachedProfile, attach_profiles, read_profiles
-from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
+from tachograph.lake.query import (
+    read_findings,
+    read_gpus,
+    read_minutes,
+    read_summaries,
+    rows_that_count,
+)
 from tachograph.lake.retention import EXPIRING, Expiry, expire, removed_before
 from tachograph.nsight.launches import NcuReport
 from tachograph.pipeline.run import analyze
@@ -49,7 +55,9 @@ END = utc(DAYS + 1, 18)
 Results = dict[str, list[tuple[Any, ...]]]
 
 
-def samples_of(node: str, start: datetime, end: datetime, *, every_s: int = 600) -> list[dict[str, Any]]:
+def samples_of(
+    node: str, start: datetime, end: datetime, *, every_s: int = 600
+) -> list[dict[str, Any]]:
     """Return samples of two GPUs of a node."""
     count = int((end - start).total_seconds()) // every_s
     return [
@@ -101,10 +109,16 @@ def fill_days(folder: Path, *, running: bool, analyzed: bool) -> None:
 def results(lake: Lake, *, minutes: bool = False) -> Results:
     """Return what readers see of computed tables, without `seq`."""
     summaries = read_summaries(lake)
-    frames = {"summaries": summaries, "gpus": read_gpus(lake, summaries), "findings": read_findings(lake, summaries)}
+    frames = {
+        "summaries": summaries,
+        "gpus": read_gpus(lake, summaries),
+        "findings": read_findings(lake, summaries),
+    }
     if minutes:
         frames["minutes"] = read_minutes(lake, summaries)
-    return {name: frame.drop("seq").sort(frame.columns[:4]).rows() for name, frame in frames.items()}
+    return {
+        name: frame.drop("seq").sort(frame.columns[:4]).rows() for name, frame in frames.items()
+    }
 
 
 def by_table(done: list[Expiry]) -> dict[str, Expiry]:
@@ -113,7 +127,9 @@ def by_table(done: list[Expiry]) -> dict[str, Expiry]:
 
 def changed(configuration: Configuration | None = None) -> Configuration:
     """Return options with which every job is analyzed anew."""
-    return Configuration(filters=StudyFilters(min_elapsed_s=60.0 if configuration is None else 61.0))
+    return Configuration(
+        filters=StudyFilters(min_elapsed_s=60.0 if configuration is None else 61.0)
+    )
 
 
 @pytest.mark.slow
@@ -128,8 +144,12 @@ def test_whatever_is_removed_summaries_gpus_and_findings_stay(
     assert results(lake) == before
     if again:  # a change of options analyzes all jobs that still have their samples
         summarized(lake, changed(), now=END)
-        assert {row[0] for row in results(lake)["summaries"]} == {row[0] for row in before["summaries"]}
-        numbers = read_summaries(lake).select("gpu_hours", "samples", "power_w_mean", "energy_j").sum()
+        assert {row[0] for row in results(lake)["summaries"]} == {
+            row[0] for row in before["summaries"]
+        }
+        numbers = (
+            read_summaries(lake).select("gpu_hours", "samples", "power_w_mean", "energy_j").sum()
+        )
         whole = days_of_jobs(tmp_path_factory.mktemp("whole"))
         assert numbers.equals(read_summaries(whole).select(numbers.columns).sum(), null_equal=True)
     oldest = (END - timedelta(days=samples)).date()
@@ -140,7 +160,12 @@ def test_days_before_go_and_later_ones_stay(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake")
     rows = lake.scan(GPU_SAMPLES).filter(pl.col("t") < utc(4)).collect().height
     (done,) = expire(lake, {"gpu_samples": 3}, now=END)
-    assert (done.rows, done.days, done.first, done.last) == (rows, 3, date(2026, 4, 1), date(2026, 4, 3))
+    assert (done.rows, done.days, done.first, done.last) == (
+        rows,
+        3,
+        date(2026, 4, 1),
+        date(2026, 4, 3),
+    )
     assert done.bytes > 0
     assert done.kept_back == ()
     assert lake.days(GPU_SAMPLES)[0] == date(2026, 4, 4)
@@ -152,7 +177,10 @@ def test_nothing_is_removed_that_no_analysis_has_read(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake", analyzed=False)
     rows = lake.scan(GPU_SAMPLES).collect().height
     (done,) = expire(lake, {"gpu_samples": 1}, now=END)
-    assert (done.rows, [(one.why, one.rows) for one in done.kept_back]) == (0, [("not analyzed yet", kept(lake, 6))])
+    assert (done.rows, [(one.why, one.rows) for one in done.kept_back]) == (
+        0,
+        [("not analyzed yet", kept(lake, 6))],
+    )
     assert lake.scan(GPU_SAMPLES).collect().height == rows
 
 
@@ -167,7 +195,9 @@ def test_samples_that_came_late_keep_their_day_and_those_after_it(tmp_path: Path
     fill(lake, {"gpu_samples": late}, chunk="late", now=END)
     (done,) = expire(lake, {"gpu_samples": 1}, now=END)
     assert done.last == date(2026, 4, 2)
-    assert [(one.why, one.first) for one in done.kept_back] == [("not analyzed yet", date(2026, 4, 3))]
+    assert [(one.why, one.first) for one in done.kept_back] == [
+        ("not analyzed yet", date(2026, 4, 3))
+    ]
     summarized(lake, now=END)
     (done,) = expire(lake, {"gpu_samples": 1}, now=END)
     assert (done.first, done.kept_back) == (date(2026, 4, 3), ())
@@ -192,8 +222,18 @@ def test_samples_of_a_node_stay_while_a_job_on_it_is_not_over(tmp_path: Path) ->
     left = lake.scan(GPU_SAMPLES).filter(pl.col("t") < utc(6)).collect()
     assert left["node"].unique().to_list() == ["n3"]
     assert expire(lake, {"gpu_samples": 1}, now=END)[0].rows == 0
-    for one in (lake, never):  # it ends: all its samples are there, so its summary is that of a lake that kept all
-        ended = job("99", utc(1, 12), END, cluster="c", user="ann", gpus=2, node_list="n3", submit=utc(1, 12))
+    # It ends: all its samples are there, so its summary is that of a lake that kept all.
+    for one in (lake, never):
+        ended = job(
+            "99",
+            utc(1, 12),
+            END,
+            cluster="c",
+            user="ann",
+            gpus=2,
+            node_list="n3",
+            submit=utc(1, 12),
+        )
         fill(one, {"jobs": [ended]}, chunk="end", now=END)
         summarized(one, now=END)
     assert results(lake) == results(never)
@@ -204,13 +244,19 @@ def test_samples_of_a_node_stay_while_a_job_on_it_is_not_over(tmp_path: Path) ->
 def test_minutes_of_jobs_that_are_not_over_stay(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake", running=True)
     done = by_table(expire(lake, {"gpu_samples": 1, "job_minutes": 1}, now=END))["job_minutes"]
-    assert [(one.why, one.example) for one in done.kept_back] == [("their jobs are not over", "job 99")]
-    assert lake.scan(JOB_MINUTES).filter(pl.col("t") < utc(6)).collect()["job_id"].unique().to_list() == ["99"]
+    assert [(one.why, one.example) for one in done.kept_back] == [
+        ("their jobs are not over", "job 99")
+    ]
+    assert lake.scan(JOB_MINUTES).filter(pl.col("t") < utc(6)).collect()[
+        "job_id"
+    ].unique().to_list() == ["99"]
 
 
 def test_a_dry_run_writes_nothing_and_is_right(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake")
-    write_label(lake, read_summaries(lake)["job_key"][0], "11", "job_hang", holds=True, by="ben", at=END)
+    write_label(
+        lake, read_summaries(lake)["job_key"][0], "11", "job_hang", holds=True, by="ben", at=END
+    )
     keep = {"gpu_samples": 2, "job_minutes": 3, "jobs": 3, "job_summaries": 3}
     versions = {table.name: lake.version(table) for table in ALL_TABLES}
     would = expire(lake, keep, now=END, dry_run=True)
@@ -225,7 +271,8 @@ def test_accounting_goes_behind_its_samples_and_summaries_stay(tmp_path: Path) -
     lake = days_of_jobs(tmp_path / "lake")
     before = results(lake)
     done = by_table(expire(lake, {"gpu_samples": 3, "jobs": 3}, now=END))
-    assert done["jobs"].rows == 6 - 1  # the one that ended on the day of which samples are there stays
+    # The one that ended on the day of which samples are there stays.
+    assert done["jobs"].rows == 6 - 1
     assert (done["jobs"].kept_back, done["allocations"].rows) == ((), 5 * 2)
     assert "32" in lake.latest(JOBS)["job_id"].to_list()
     assert lake.latest(JOBS)["end"].min() == utc(4, 12)
@@ -253,7 +300,9 @@ def test_summaries_go_last_and_all_that_belongs_to_them(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake")
     first = read_summaries(lake).sort("start")["job_key"][0]
     write_label(lake, first, "11", "job_hang", holds=True, by="ben", at=END)
-    attach_profiles(lake, first, "11", [AttachedProfile(NcuReport("a.csv", (), digest="d"), 0, END)])
+    attach_profiles(
+        lake, first, "11", [AttachedProfile(NcuReport("a.csv", (), digest="d"), 0, END)]
+    )
     done = by_table(expire(lake, {"job_summaries": 3}, now=END))
     assert done["job_summaries"].rows == 0
     assert done["job_summaries"].kept_back[0].why.startswith("their accounting is still there")
@@ -311,7 +360,10 @@ def test_a_lake_without_any_rows_is_no_error(tmp_path: Path) -> None:
     [
         (RetentionOptions(samples="soon"), "retention.samples: invalid time 'soon'"),
         (RetentionOptions(samples="0d"), "retention.samples: invalid time '0d'"),
-        (RetentionOptions(samples="90d", minutes="60d"), "retention.minutes is 60 d, and samples is"),
+        (
+            RetentionOptions(samples="90d", minutes="60d"),
+            "retention.minutes is 60 d, and samples is",
+        ),
         (RetentionOptions(jobs="1y"), "retention.jobs is 365 d, and samples is kept for ever"),
     ],
 )
@@ -325,5 +377,10 @@ def test_wrong_times_are_refused(tmp_path: Path, retention: RetentionOptions, me
 
 def test_times_are_days_weeks_and_years() -> None:
     days = RetentionOptions(samples=" 2 w", minutes="90d", results="2y").days
-    assert (days["gpu_samples"], days["node_samples"], days["job_minutes"], days["job_summaries"]) == (14, 14, 90, 730)
+    assert (
+        days["gpu_samples"],
+        days["node_samples"],
+        days["job_minutes"],
+        days["job_summaries"],
+    ) == (14, 14, 90, 730)
     assert days.keys() == EXPIRING.keys() - {"jobs"}

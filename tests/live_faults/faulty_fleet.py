@@ -1,4 +1,5 @@
-"""Nodes with exporters at which everything goes wrong that may: their pages as text, and servers that answer them.
+"""Nodes with exporters at which everything goes wrong that may: their pages as text, and servers
+that answer them.
 
 fleet = FaultyFleet(random.Random(1), recorded=b"")
 fleet.go_on()               # time passes, faults begin and end; fleet.faults counts them by kind
@@ -56,20 +57,81 @@ SENTINELS = (
     *(0x7FFFFFFFFFFFFFF0 + k for k in range(4)),
     *(140737488355328.0 + k for k in range(4)),
     *(2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, -(2**31), -(2**63)),
-    *(float("nan"), float("inf"), float("-inf"), -1.0, -273.15, 1e38, 1e300, 5e-324, -0.0, 101.0, 1.0000001),
+    *(
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        -1.0,
+        -273.15,
+        1e38,
+        1e300,
+        5e-324,
+        -0.0,
+        101.0,
+        1.0000001,
+    ),
 )
 HOSTS = (
     *("gpu-node-7", "nid001234.cluster.example.org", "N1", "10.1.2.3", "n1:9400", "-", "", " "),
-    *("größe-ß", "ノード一番目", "עברית", "e\u0301\u0301\u0301", "\u200b\u202e\u2066", "🖥️🔥👩\u200d👧"),
-    *("n\x1b[2J", "x" * 300, "9" * 5000, "[red]n[/red]", "$(reboot)", "%s{0}", "None", "nan", "n\\n1", "\ud7ff\ufffd"),
+    *(
+        "größe-ß",
+        "ノード一番目",
+        "עברית",
+        "e\u0301\u0301\u0301",
+        "\u200b\u202e\u2066",
+        "🖥️🔥👩\u200d👧",
+    ),
+    *(
+        "n\x1b[2J",
+        "x" * 300,
+        "9" * 5000,
+        "[red]n[/red]",
+        "$(reboot)",
+        "%s{0}",
+        "None",
+        "nan",
+        "n\\n1",
+        "\ud7ff\ufffd",
+    ),
 )
 MODELS = (
     *("NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB", "Tesla T4", "", "H" * 500),
     *("GPU \x1b]0;title\x07", "未知の装置", "[bold]x"),
 )
-JOBS = ("4711", "4712", "8", "9", "0", "1_3", "12_7", "2+0", "x", "99999999999999999999", "-5", "７", "job 3", "8,9")
+JOBS = (
+    "4711",
+    "4712",
+    "8",
+    "9",
+    "0",
+    "1_3",
+    "12_7",
+    "2+0",
+    "x",
+    "99999999999999999999",
+    "-5",
+    "７",
+    "job 3",
+    "8,9",
+)
 JUNK = (
-    *(b"", b"\n", b"}", b'"', b"{", b" ", b"\xff", b"\x00", b"NaN", b"+Inf", b"\\", b"#", b"\r\n", b"GPU", b"_"),
+    *(
+        b"",
+        b"\n",
+        b"}",
+        b'"',
+        b"{",
+        b" ",
+        b"\xff",
+        b"\x00",
+        b"NaN",
+        b"+Inf",
+        b"\\",
+        b"#",
+        b"\r\n",
+        b"GPU",
+        b"_",
+    ),
     b"\xed\xa0\x80",
 )
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>\x00 }{ nginx</body></html>\n"
@@ -77,7 +139,9 @@ HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>\
 
 @dataclass(slots=True)
 class FaultyServer:
-    """Stands in for one exporter: what it answers next, or why not, and whether it answers at all."""
+    """Stands in for one exporter: what it answers next, or why not, and whether it answers at
+    all.
+    """
 
     node: str
     next: bytes | str = b""
@@ -102,7 +166,11 @@ class FaultyFeed:
         rows = SeriesRows(self._memory)
         for server in self._servers:
             if not server.answers or isinstance(server.next, str):
-                why = server.next if isinstance(server.next, str) else "is still answering since the round before"
+                why = (
+                    server.next
+                    if isinstance(server.next, str)
+                    else "is still answering since the round before"
+                )
                 self.outcome.unreachable[f"{server.node}:9400"] = why
             else:
                 rows.add_page(server.next, t=now, node=server.node)
@@ -141,7 +209,9 @@ class _Host:
 
 
 class FaultyFleet:
-    """Some nodes, one of which may answer a recorded page; what happens is decided by `random_` alone."""
+    """Some nodes, one of which may answer a recorded page; what happens is decided by `random_`
+    alone.
+    """
 
     def __init__(self, random_: random.Random, *, recorded: bytes = b"") -> None:
         self.random = random_
@@ -151,7 +221,13 @@ class FaultyFleet:
         self._recorded = recorded
         self._hosts = [self._host(number) for number in range(NODES)]
         self._servers = [FaultyServer(f"n{number}") for number in range(NODES + bool(recorded))]
-        feed = PolledFeed(FaultyFeed(self._servers), where="faulty", every_s=1.0, kept_s=90.0, clock=lambda: self.now)
+        feed = PolledFeed(
+            FaultyFeed(self._servers),
+            where="faulty",
+            every_s=1.0,
+            kept_s=90.0,
+            clock=lambda: self.now,
+        )
         source = FeedSource(
             "dcgm-exporter",
             [feed],
@@ -208,7 +284,8 @@ class FaultyFleet:
 
     def _values(self) -> dict[str, float]:
         return {
-            name: round(self.random.uniform(low, high), 6 if high <= 1 else 0) for name, (low, high) in METRICS.items()
+            name: round(self.random.uniform(low, high), 6 if high <= 1 else 0)
+            for name, (low, high) in METRICS.items()
         }
 
     def _any(self) -> _Host:
@@ -224,7 +301,9 @@ class FaultyFleet:
                 unit.values[self.random.choice(list(METRICS))] = self.random.choice(SENTINELS)
 
     def _leave_out(self) -> None:
-        self._any().left_out.update(self.random.sample(list(METRICS), self.random.randrange(len(METRICS) + 1)))
+        self._any().left_out.update(
+            self.random.sample(list(METRICS), self.random.randrange(len(METRICS) + 1))
+        )
 
     def _tell_all(self) -> None:
         self._any().left_out.clear()
@@ -236,7 +315,9 @@ class FaultyFleet:
     def _add(self) -> None:
         host = self._any()
         if len(host.units) < 16:
-            host.units.append(Gpu(self.random.choice([0, 1, 2, 3, 4, 5, 6, 7, 15, 255]), dict(self._values())))
+            host.units.append(
+                Gpu(self.random.choice([0, 1, 2, 3, 4, 5, 6, 7, 15, 255]), dict(self._values()))
+            )
 
     def _rename(self) -> None:
         self._any().name = self.random.choice(HOSTS)
@@ -273,11 +354,15 @@ class FaultyFleet:
 
     def _xid(self) -> None:
         if (unit := self._unit()) is not None:
-            unit.values["DCGM_FI_DEV_XID_ERRORS"] = self.random.choice([0, 13, 31, 48, 63, 79, 94, 95, 119, 999, 99999])
+            unit.values["DCGM_FI_DEV_XID_ERRORS"] = self.random.choice(
+                [0, 13, 31, 48, 63, 79, 94, 95, 119, 999, 99999]
+            )
 
     def _lower(self) -> None:
         if (unit := self._unit()) is not None:
-            bits = self.random.choice([0, 1, 4, 8, 0x20, 0x40, 0x80, 0xE8, 0x1FF, 2**31, 2**52, 2**62])
+            bits = self.random.choice(
+                [0, 1, 4, 8, 0x20, 0x40, 0x80, 0xE8, 0x1FF, 2**31, 2**52, 2**62]
+            )
             unit.values["DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] = bits
 
     def _stamp(self) -> None:
@@ -322,7 +407,9 @@ class FaultyFleet:
             )
             for unit in host.units
         ]
-        return page(host.name, Node(units, stamp=host.stamp), self.now).encode(errors="surrogatepass")
+        return page(host.name, Node(units, stamp=host.stamp), self.now).encode(
+            errors="surrogatepass"
+        )
 
     def _damaged(self, text: bytes) -> bytes:
         """The page, or what came of it."""
@@ -347,7 +434,9 @@ class FaultyFleet:
                 return text + text[at:until]
             case 3:
                 self.faults["no page of an exporter"] += 1
-                return self.random.choice([HTML, b"", b"\n", b"\x00" * 100, self.random.randbytes(2000)])
+                return self.random.choice(
+                    [HTML, b"", b"\n", b"\x00" * 100, self.random.randbytes(2000)]
+                )
             case 4:
                 self.faults["lines in another order"] += 1
                 lines = text.split(b"\n")

@@ -1,9 +1,12 @@
-"""Screens of exporters at which everything goes wrong: `make screens` (SCREENS=10000). Prints failures; 1 if any.
+"""Screens of exporters at which everything goes wrong: `make screens` (SCREENS=10000). Prints
+failures; 1 if any.
 
-Pages go through the exporters' own reading, the monitor and the app; between two of them terminal, keys and
-filters do what they like. All of it is decided by the seed. After each refresh the text on the screen is taken, and:
+Pages go through the exporters' own reading, the monitor and the app; between two of them terminal,
+keys and filters do what they like. All of it is decided by the seed. After each refresh the text on
+the screen is taken, and:
 
-- nothing was raised, in the app or in the feed; no traceback is on the screen, and nothing that steers a terminal
+- nothing was raised, in the app or in the feed; no traceback is on the screen, and nothing that
+  steers a terminal
 - every line is as long as the terminal is wide, at most
 - numbers of the fleet's table are those of the snapshot; what is not reported is "-"
 - every value of the snapshot is within the range of its counter
@@ -27,7 +30,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
+    sys.path[:0] = [
+        str(Path(__file__).resolve().parent.parent),
+        str(Path(__file__).resolve().parent),
+    ]
 
 from faulty_fleet import HOSTS, JOBS, FaultyFleet
 from textual import events
@@ -56,7 +62,21 @@ SIZES = (
     *((80, 24), (80, 24), (120, 40), (200, 60), (300, 100)),
     *((40, 10), (20, 5), (10, 3), (3, 2), (1, 1), (80, 1), (1, 50)),
 )
-OTHER_KEYS = ("tab", "shift+tab", "x", "ö", "f5", "delete", "ctrl+l", "ctrl+u", "ctrl+w", "end", "home", "界", "ctrl+a")
+OTHER_KEYS = (
+    "tab",
+    "shift+tab",
+    "x",
+    "ö",
+    "f5",
+    "delete",
+    "ctrl+l",
+    "ctrl+u",
+    "ctrl+w",
+    "end",
+    "home",
+    "界",
+    "ctrl+a",
+)
 QUITS = {"q", "f10", "ctrl+c", "ctrl+q"}
 WORDS = (
     *(
@@ -74,7 +94,24 @@ WORDS = (
         "class",
         "health",
     ),
-    *("sm<20", "sm>", "user=", "job!=4711", "gpu=n*", "(", ")", "'", '"', "\\", "[", "]", "*", "=", "and", "or"),
+    *(
+        "sm<20",
+        "sm>",
+        "user=",
+        "job!=4711",
+        "gpu=n*",
+        "(",
+        ")",
+        "'",
+        '"',
+        "\\",
+        "[",
+        "]",
+        "*",
+        "=",
+        "and",
+        "or",
+    ),
     *("0", "-1", "1e309", "nan", "inf", "5", "0.1", "1e-9", "-power"),
 )
 # column of the fleet's table: counter, how its value is written
@@ -91,7 +128,9 @@ WRITTEN = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of the screens. cells: compared with the snapshot; failures: of each kind the first."""
+    """What came of the screens. cells: compared with the snapshot; failures: of each kind the
+    first.
+    """
 
     screens: int = 0
     cells: int = 0
@@ -139,7 +178,12 @@ def _restricted(fleet: FaultyFleet) -> LiveSource:
 
 async def _live(fleet: FaultyFleet, source: LiveSource, outcome: Outcome, *, until: int) -> None:
     """One app from start to end."""
-    app = Driven(source, interval_s=1.0, history_s=HISTORY_S, job=fleet.random.choice([None, None, "4711", "no such"]))
+    app = Driven(
+        source,
+        interval_s=1.0,
+        history_s=HISTORY_S,
+        job=fleet.random.choice([None, None, "4711", "no such"]),
+    )
     try:
         async with app.run_test(size=(80, 24)) as pilot:
             await _settle(pilot)
@@ -154,7 +198,9 @@ async def _live(fleet: FaultyFleet, source: LiveSource, outcome: Outcome, *, unt
                 _check(app, outcome)
     except Exception as error:  # noqa: BLE001  what the app raises comes out here
         trace = traceback.extract_tb(error.__traceback__)
-        place = next((frame for frame in reversed(trace) if "tachograph" in frame.filename), trace[-1])
+        place = next(
+            (frame for frame in reversed(trace) if "tachograph" in frame.filename), trace[-1]
+        )
         what = f"raised {type(error).__name__} in {Path(place.filename).name}:{place.name}"
         outcome.fail(what, "".join(traceback.format_exception(error))[-3000:])
 
@@ -192,7 +238,9 @@ async def _act(pilot: Pilot[int], random_: random.Random, outcome: Outcome) -> N
 
 
 def _key(random_: random.Random) -> str:
-    key = random_.choice([name for key in keys.KEYS for name in key.keys.split(",")] + [*OTHER_KEYS])
+    key = random_.choice(
+        [name for key in keys.KEYS for name in key.keys.split(",")] + [*OTHER_KEYS]
+    )
     return "f" if key in QUITS and random_.random() < 0.97 else key
 
 
@@ -253,7 +301,8 @@ def _check_ranges(snapshot: Snapshot, outcome: Outcome) -> None:
         counter = COUNTERS_BY_NAME[name]
         wrong = []
         for gpu, value in zip(snapshot.gpus, column.tolist(), strict=True):
-            of_slice = gpu.mig is not None and counter.unit == "fraction"  # normalised by the profile of the slice
+            # Normalised by the profile of the slice.
+            of_slice = gpu.mig is not None and counter.unit == "fraction"
             high = LARGEST_OF_SLICE if of_slice else counter.high
             if not math.isnan(value) and not counter.low <= value <= high:
                 wrong.append(value)
@@ -261,7 +310,9 @@ def _check_ranges(snapshot: Snapshot, outcome: Outcome) -> None:
             outcome.fail(f"{name} out of its range", str(wrong[:3]))
 
 
-def _wrong_cells(fleet: FleetScreen, snapshot: Snapshot, outcome: Outcome) -> Iterator[tuple[str, str]]:
+def _wrong_cells(
+    fleet: FleetScreen, snapshot: Snapshot, outcome: Outcome
+) -> Iterator[tuple[str, str]]:
     """Cells of the table that do not say what the snapshot does."""
     if not fleet._places:
         return
@@ -295,7 +346,9 @@ def _written(value: float | None, unit: str) -> str:
 
 def main() -> int:
     """Run, print what failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--screens", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()

@@ -49,7 +49,9 @@ def test_a_screen_that_stands_still_shows_its_own_gpus_when_others_have_come(key
         clock = Clock()
         source = Changed(8, clock)
         app = app_of(source=source, clock=clock)
-        app.feed._make_judge = lambda: Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(60))
+        app.feed._make_judge = lambda: Monitor(
+            source.about, settings=WorkloadSettings(), history=GpuHistory(60)
+        )
         async with watching(app=app, size=(120, 60)) as pilot:
             await pilot.press("end", key, "space")
             await settled(pilot)
@@ -94,7 +96,11 @@ def test_names_of_hosts_and_jobs_steer_no_terminal(key: str) -> None:
     def renamed(reported: Snapshot) -> Snapshot:
         gpus = tuple(replace(gpu, node=evil) for gpu in reported.gpus)
         return replace(
-            reported, gpus=gpus, allocations=dict.fromkeys(gpus, GpuAllocation(evil, evil)), devices={}, processes={}
+            reported,
+            gpus=gpus,
+            allocations=dict.fromkeys(gpus, GpuAllocation(evil, evil)),
+            devices={},
+            processes={},
         )
 
     async def used() -> list[str]:
@@ -123,14 +129,23 @@ def test_a_job_that_shares_a_gpu_is_found() -> None:
     allocations = dict(
         zip(
             reported.gpus,
-            (GpuAllocation("8,9", "ana,bo"), GpuAllocation("9", "bo"), GpuAllocation("89"), GpuAllocation("8", "ana")),
+            (
+                GpuAllocation("8,9", "ana,bo"),
+                GpuAllocation("9", "bo"),
+                GpuAllocation("89"),
+                GpuAllocation("8", "ana"),
+            ),
             strict=True,
         )
     )
     view = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(4)).step(
         replace(reported, allocations=allocations)
     )
-    found = {job: facts.rows for job in ("8", "9", "89", "8,9") if (facts := job_table.job_facts(view, job))}
+    found = {
+        job: facts.rows
+        for job in ("8", "9", "89", "8,9")
+        if (facts := job_table.job_facts(view, job))
+    }
     assert found == {"8": (0, 3), "9": (0, 1), "89": (2,), "8,9": (0,)}
     rows = FleetRows(view)
     assert matching(rows, parse_filter("job=8")).tolist() == [True, False, False, True]

@@ -1,4 +1,6 @@
-"""What people write by mistake, and terminals that go away: one line that says what to do, all left as it was."""
+"""What people write by mistake, and terminals that go away: one line that says what to do, all
+left as it was.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,41 @@ from tachograph.cli import main
             4,
             "no recording and no lake in this folder; name a folder",
         ),
-        (["watch", "--once", "--recording", "demo"], 4, "no recording and no lake in this folder; name demo/lake"),
+        (
+            ["watch", "--once", "--recording", "demo"],
+            4,
+            "no recording and no lake in this folder; name demo/lake",
+        ),
         (
             ["watch", "--once", "--url", "garbage"],
             2,
             "--url garbage: invalid url; write it as http",
         ),
-        (["watch", "--once", "--simulate", "2", "--interval", "x"], 2, "invalid number x: must be above 0"),
-        (["watch", "--once", "--simulate", "2", "--interval", "1e9"], 2, "1e9 s is more than 3600 s"),
-        (["record", "--simulate", "2", "--duration", "nan"], 2, "invalid duration nan: must be above 0"),
-        (["record", "--simulate", "2", "--duration", "-1"], 2, "invalid duration -1: must be above 0"),
-        (["record", "--interval", "x", "--", "true"], 2, "invalid interval x: not between 0.1 and 3600"),
+        (
+            ["watch", "--once", "--simulate", "2", "--interval", "x"],
+            2,
+            "invalid number x: must be above 0",
+        ),
+        (
+            ["watch", "--once", "--simulate", "2", "--interval", "1e9"],
+            2,
+            "1e9 s is more than 3600 s",
+        ),
+        (
+            ["record", "--simulate", "2", "--duration", "nan"],
+            2,
+            "invalid duration nan: must be above 0",
+        ),
+        (
+            ["record", "--simulate", "2", "--duration", "-1"],
+            2,
+            "invalid duration -1: must be above 0",
+        ),
+        (
+            ["record", "--interval", "x", "--", "true"],
+            2,
+            "invalid interval x: not between 0.1 and 3600",
+        ),
     ],
 )
 def test_mistakes_are_reported(
@@ -54,20 +80,29 @@ def test_mistakes_are_reported(
 
 def test_streams_that_are_closed_are_no_defect(tmp_path: Path) -> None:
     script = f"{sys.executable} -m tachograph watch --once --simulate 2"
-    done = subprocess.run(["sh", "-c", f"{script} >&-"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", f"{script} >&-"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
         "simulated: 2 GPUs; all shown",
         "  real utilisation = 35 % SM + 35 % TENS + 20 % DRAM + 10 % GR activity",
     ]
-    done = subprocess.run(["sh", "-c", f"{script} --gpus 9 >&- 2>&- <&-"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", f"{script} --gpus 9 >&- 2>&- <&-"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (6, "", "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("halts", [(), (signal.SIGSTOP, signal.SIGCONT)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, halts: tuple[signal.Signals, ...]) -> None:
+def test_a_signal_leaves_the_terminal_as_it_was(
+    number: signal.Signals, halts: tuple[signal.Signals, ...]
+) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "xterm-256color"

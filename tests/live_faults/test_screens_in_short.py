@@ -28,6 +28,12 @@ def test_a_fleet_is_the_same_again_and_reports_many_faults() -> None:
         one.go_on()
         two.go_on()
         first, second = one.source.read(), two.source.read()
-        assert (first.t, first.gpus, first.allocations) == (second.t, second.gpus, second.allocations)
-        assert all(first.column(name).tobytes() == second.column(name).tobytes() for name in first.values)
+        assert (first.t, first.gpus, first.allocations) == (
+            second.t,
+            second.gpus,
+            second.allocations,
+        )
+        assert all(
+            first.column(name).tobytes() == second.column(name).tobytes() for name in first.values
+        )
     assert len(one.faults) > 4

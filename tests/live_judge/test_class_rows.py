@@ -1,4 +1,6 @@
-"""Classes of many readings without a compiler: the same as compiled, as one by one, and as plain Python has them."""
+"""Classes of many readings without a compiler: the same as compiled, as one by one, and as plain
+Python has them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.catalog.arrays import Floats
-from tachograph.judge.health import CLOCKS_LOWERED, XID_CRITICAL, XID_MEANINGS, XID_OFTEN_THE_PROGRAM
+from tachograph.judge.health import (
+    CLOCKS_LOWERED,
+    XID_CRITICAL,
+    XID_MEANINGS,
+    XID_OFTEN_THE_PROGRAM,
+)
 from tachograph.judge.workload.arrays import MinuteLabeller, classify_rows
 from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.explained import explained
@@ -35,19 +42,32 @@ FRACTIONS = st.one_of(
     st.sampled_from(EDGES).map(lambda edge: single(max(0.0, edge - 1e-6))),
     st.floats(0, 1, width=32),
 )
-BYTES = st.one_of(st.none(), st.sampled_from([0.0, 9.9e8, 1e9, 3e10]).map(single), st.floats(0, 4e9, width=32))
-READINGS = st.builds(GpuReading, **{name: BYTES if "bytes" in name else FRACTIONS for name in NAMES})
+BYTES = st.one_of(
+    st.none(), st.sampled_from([0.0, 9.9e8, 1e9, 3e10]).map(single), st.floats(0, 4e9, width=32)
+)
+READINGS = st.builds(
+    GpuReading, **{name: BYTES if "bytes" in name else FRACTIONS for name in NAMES}
+)
 WEIGHTS = st.one_of(
     st.sampled_from([*PRESETS.values(), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)]),
     st.tuples(*[st.integers(0, 9)] * 4)
     .filter(any)
-    .map(lambda given: (given[0] / sum(given), given[1] / sum(given), given[2] / sum(given), given[3] / sum(given))),
+    .map(
+        lambda given: (
+            given[0] / sum(given),
+            given[1] / sum(given),
+            given[2] / sum(given),
+            given[3] / sum(given),
+        )
+    ),
 )
 
 
 def columns(readings: list[GpuReading]) -> dict[str, Floats]:
     return {
-        name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float64)
+        name: np.array(
+            [math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float64
+        )
         for name in NAMES
     }
 
@@ -61,7 +81,9 @@ def test_rows_are_what_minutes_of_single_precision_get(
     compiled = MinuteLabeller(how)(minutes, len(readings))
     rows = classify_rows(values, len(readings), how)
     assert rows.labels.tolist() == compiled.tolist()
-    assert [classify(reading, how).name for reading in readings] == [WORKLOAD_CLASSES[place] for place in compiled]
+    assert [classify(reading, how).name for reading in readings] == [
+        WORKLOAD_CLASSES[place] for place in compiled
+    ]
     if published:
         assert UNKNOWN not in {WORKLOAD_CLASSES[place] for place in rows.labels}
         assert not np.isnan(rows.real).any()
@@ -107,7 +129,10 @@ def test_the_explanation_of_a_class_is_true(reading: GpuReading, published: bool
 
 def _number(digits: str, unit: str) -> float:
     prefix = unit.strip().removesuffix("B/s") if "B/s" in unit else ""
-    return float(digits.lstrip("<")) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}[prefix]
+    return (
+        float(digits.lstrip("<"))
+        * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}[prefix]
+    )
 
 
 def test_an_explanation_says_what_is_seen() -> None:
@@ -119,9 +144,14 @@ def test_an_explanation_says_what_is_seen() -> None:
     assert explained(near) == "TENSOR 55 % >= 15 %, SM 60 % >= 40 %"
     just = GpuReading(0.2999, 0.0, 0.2, 0.9, None, 0.0, None, 2e9, 0.0)
     assert explained(just) == "PCIe TX 2.00 GB/s >= 1.00 GB/s, SM 29.99 % < 30 %"
-    assert explained(GpuReading(0.01, 0, 0, 0.01, None, 0, None, 0, 0)).startswith("real 0.45 % < 5 %, GR 1 % < 5 %")
+    assert explained(GpuReading(0.01, 0, 0, 0.01, None, 0, None, 0, 0)).startswith(
+        "real 0.45 % < 5 %, GR 1 % < 5 %"
+    )
     copying = GpuReading(0.1, 0, 0.2, 0.5, None, 0, None, 0, 0, 0.7)
-    assert explained(copying, WorkloadSettings(published=True)) == "MEMCPY 70 % >= 40 %, SM 10 % < 30 %"
+    assert (
+        explained(copying, WorkloadSettings(published=True))
+        == "MEMCPY 70 % >= 40 %, SM 10 % < 30 %"
+    )
 
 
 def test_codes_of_the_driver() -> None:
@@ -137,7 +167,8 @@ def test_live_judging_is_imported_without_tables_and_compiler() -> None:
         "import sys\n"
         "import tachograph.live.view, tachograph.judge.workload.arrays\n"
         "import tachograph.judge.workload.explained, tachograph.live.sources.simulated\n"
-        "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules] or ''))"
+        "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in "
+        "sys.modules] or ''))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) in ((0, ""), (1, "")), done.stderr

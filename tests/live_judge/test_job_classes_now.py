@@ -1,4 +1,6 @@
-"""Job classes of running jobs: the same as the analysis of the same samples gives, minutes that add up, memory."""
+"""Job classes of running jobs: the same as the analysis of the same samples gives, minutes that
+add up, memory.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from tachograph.judge.job_classes import CLASS_CODES
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.lake.query import read_summaries, read_verdicts
-from tachograph.live.job_classes import EVERY_S, FORGET_S, JOB_CLASS_COUNTERS, MOST_MINUTES, JobMinutes, LiveJobClasses
+from tachograph.live.job_classes import (
+    EVERY_S,
+    FORGET_S,
+    JOB_CLASS_COUNTERS,
+    MOST_MINUTES,
+    JobMinutes,
+    LiveJobClasses,
+)
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
 from tachograph.live.view import FleetView, GpuHistory
@@ -30,7 +39,12 @@ ABOUT = SourceInfo("made", "made for tests")
 MODEL = "NVIDIA A100-SXM4-40GB"
 GPUS = tuple(GpuId(node, gpu) for node in ("n1", "n2") for gpu in range(4))
 # job -> its GPUs, and how many minutes after START it began
-JOBS = {"hung": (GPUS[:2], 0), "lopsided": (GPUS[2:4], 3), "slow": (GPUS[4:6], 1), "short": (GPUS[6:8], 80)}
+JOBS = {
+    "hung": (GPUS[:2], 0),
+    "lopsided": (GPUS[2:4], 3),
+    "slow": (GPUS[4:6], 1),
+    "short": (GPUS[6:8], 80),
+}
 EVERY = 30.0  # seconds between samples
 MINUTES = 130
 REST = {"gpu_util": 0.0, "sm_active": 0.0, "gr_engine_active": 0.0, "tensor_active": 0.0, "dram_active": 0.0,
@@ -42,11 +56,16 @@ WORK = {"gpu_util": 0.95, "sm_active": 0.7, "gr_engine_active": 0.9, "tensor_act
 
 
 def values(name: str, place: int, minute: float, rng: np.random.Generator) -> Mapping[str, float]:
-    """What a GPU of a job tells: hung after 40 minutes; one idle of two; nothing done for 65 minutes; at work."""
-    rests = {"hung": minute >= 40, "lopsided": place == 1, "slow": minute < 65, "short": False}[name]
+    """What a GPU of a job tells: hung after 40 minutes; one idle of two; nothing done for 65
+    minutes; at work.
+    """
+    rests = {"hung": minute >= 40, "lopsided": place == 1, "slow": minute < 65, "short": False}[
+        name
+    ]
     noise = float(rng.normal(1, 0.05))
     return {
-        counter: min(value * noise, 1.0) if value < 2 else value for counter, value in (REST if rests else WORK).items()
+        counter: min(value * noise, 1.0) if value < 2 else value
+        for counter, value in (REST if rests else WORK).items()
     }
 
 
@@ -70,7 +89,10 @@ def shown(findings: tuple[Finding, ...]) -> dict[str, Any]:
             *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),
             [(check.name, check.relation, check.threshold, check.holds) for check in one.checks],
             pytest.approx(dict(one.evidence), rel=1e-12),  # seconds are computed by Polars there
-            [None if check.value is None else pytest.approx(check.value, rel=1e-12) for check in one.checks],
+            [
+                None if check.value is None else pytest.approx(check.value, rel=1e-12)
+                for check in one.checks
+            ],
         )
         for one in findings
     }
@@ -85,10 +107,13 @@ def snapshot(t: datetime, reported: Mapping[GpuId, Mapping[str, float]]) -> Snap
         for gpu in gpus
     }
     columns = {
-        name: np.array([reported.get(gpu, {}).get(name, math.nan) for gpu in GPUS]) for name in JOB_CLASS_COUNTERS
+        name: np.array([reported.get(gpu, {}).get(name, math.nan) for gpu in GPUS])
+        for name in JOB_CLASS_COUNTERS
     }
     measured = np.array([at if gpu in reported else math.nan for gpu in GPUS])
-    return Snapshot(at, GPUS, measured, columns, {gpu: GpuDevice(MODEL) for gpu in GPUS}, allocations)
+    return Snapshot(
+        at, GPUS, measured, columns, {gpu: GpuDevice(MODEL) for gpu in GPUS}, allocations
+    )
 
 
 def monitor() -> Monitor:
@@ -129,30 +154,39 @@ def test_live_verdicts_are_those_of_the_analysis(
     verdicts = read_verdicts(lake, summaries)
     assert set(live) == set(JOBS)
     for row in summaries.iter_rows(named=True):
-        mine = verdicts.filter((verdicts["job_key"] == row["job_key"]) & verdicts["code"].is_in(CLASS_CODES))
+        mine = verdicts.filter(
+            (verdicts["job_key"] == row["job_key"]) & verdicts["code"].is_in(CLASS_CODES)
+        )
         stored = read_findings(mine, CLASS_CODES)
         expected = shown(stored)
         # a rule of the language decides it, too, and is not judged live
-        assert {one.code for one in live[row["job_id"]]} - {"load_imbalance_waste"} == set(expected) - {
-            "load_imbalance_waste"
-        }
+        assert {one.code for one in live[row["job_id"]]} - {"load_imbalance_waste"} == set(
+            expected
+        ) - {"load_imbalance_waste"}
         for one in live[row["job_id"]]:
             if one.code not in expected:
                 continue
             assert (
                 *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),
-                [(check.name, check.relation, check.threshold, check.holds) for check in one.checks],
+                [
+                    (check.name, check.relation, check.threshold, check.holds)
+                    for check in one.checks
+                ],
                 dict(one.evidence),
                 [check.value for check in one.checks],
             ) == expected[one.code], (row["job_id"], one.code)
-    reported = {name: {one.code: one.verdict for one in findings} for name, findings in live.items()}
+    reported = {
+        name: {one.code: one.verdict for one in findings} for name, findings in live.items()
+    }
     assert reported["hung"]["job_hang"] == "yes"
     assert reported["lopsided"]["load_imbalance_waste"] == "yes"
     assert reported["slow"]["cold_start"] in ("yes", "unknown")
     assert reported["short"]["job_hang"] == "no"
 
 
-def of(t: float, reported: Mapping[str, float], since: float | None, job_id: str | None = "7") -> FleetView:
+def of(
+    t: float, reported: Mapping[str, float], since: float | None, job_id: str | None = "7"
+) -> FleetView:
     values = {name: np.array([value]) for name, value in reported.items()}
     allocations = {GPUS[0]: GpuAllocation(job_id, None, since)} if job_id else {}
     shot = Snapshot(t, GPUS[:1], np.array([t]), values, {}, allocations)
@@ -168,7 +202,11 @@ def test_minutes_are_counted_from_the_start_of_the_job() -> None:
         gathered.add(of(t - 5, {"power_w": 1e6}, since=970.0))  # older
     seen = gathered.jobs["7"]
     assert [one.minute for one in seen.minutes] == [0, 1, 2]
-    assert [float(one.means[JOB_CLASS_COUNTERS.index("power_w")]) for one in seen.minutes] == [1010.0, 1055.0, 1115.0]
+    assert [float(one.means[JOB_CLASS_COUNTERS.index("power_w")]) for one in seen.minutes] == [
+        1010.0,
+        1055.0,
+        1115.0,
+    ]
     ((now, total),) = gathered.under_way("7")
     assert (now.minute, float(now.means[JOB_CLASS_COUNTERS.index("power_w")])) == (3, 1170.0)
     assert np.isnan(now.means[JOB_CLASS_COUNTERS.index("gpu_util")])

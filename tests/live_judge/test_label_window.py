@@ -1,4 +1,6 @@
-"""Smoothing of many GPUs at once against `smooth` of each: clocks that jump, gaps, values and GPUs that come and go."""
+"""Smoothing of many GPUs at once against `smooth` of each: clocks that jump, gaps, values and
+GPUs that come and go.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tachograph.judge.workload.settings import PRESETS, WorkloadSettings
 from tachograph.live.monitor import SmoothingWindow
 
 LEVELS = [0.0, 0.04, 0.1, 0.15, 0.2, 0.3, 0.45, 0.55, 0.7, 0.9]
-# what a GPU does next: how much its clock moves (0: the value is read again), and its reading; None: it tells nothing
+# what a GPU does next: how much its clock moves (0: the value is read again), and its reading;
+# None: it tells nothing
 VALUE = st.one_of(st.sampled_from(LEVELS), st.floats(0, 1), st.none())
 MADE = st.builds(
     GpuReading,
@@ -28,7 +31,9 @@ MADE = st.builds(
     pcie_tx_bytes_per_s=st.sampled_from([0.0, 2e9, None]),
     pcie_rx_bytes_per_s=st.just(0.0),
 )
-STEADY = st.sampled_from(LEVELS).map(lambda level: GpuReading(level, level / 2, 0.2, level, None, 0.0, None, 0.0, 0.0))
+STEADY = st.sampled_from(LEVELS).map(
+    lambda level: GpuReading(level, level / 2, 0.2, level, None, 0.0, None, 0.0, 0.0)
+)
 READING = st.one_of(STEADY, STEADY, MADE, st.none())
 MOVE = st.sampled_from([0.0, 1.0, 1.0, 1.0, 2.0, 2.5, 4.0, 9.9, 10.0, 11.0, 0.1, -3.0])
 SERIES = st.lists(st.tuples(MOVE, READING), min_size=1, max_size=40)
@@ -63,9 +68,11 @@ def test_all_at_once_are_as_one_by_one(
             if before is None or clocks[place] != before.t:
                 alone[place] = smooth(before, clocks[place], reading, how)
         values = {
-            name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings]) for name in COUNTERS
+            name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings])
+            for name in COUNTERS
         }
-        labels = window.step(200.0, np.array(measured), values)  # looks come fast: nothing is given up for its age
+        # Looks come fast: nothing is given up for its age.
+        labels = window.step(200.0, np.array(measured), values)
         for place, one in enumerate(alone):
             if one is not None:
                 assert WORKLOAD_CLASSES[labels.shown[place]] == one.shown.name
@@ -85,7 +92,9 @@ def test_other_gpus_keep_what_is_theirs() -> None:
     for t in range(8):
         window.step(t, np.array([t, t], float), columns(2))
     window.rearrange(np.array([-1, 1]))  # the first goes, another one comes in its place
-    labels = window.step(8, np.array([8.0, 8.0]), columns(2, sm_active=0.0, gr_engine_active=0.0, dram_active=0.0))
+    labels = window.step(
+        8, np.array([8.0, 8.0]), columns(2, sm_active=0.0, gr_engine_active=0.0, dram_active=0.0)
+    )
     assert [WORKLOAD_CLASSES[place] for place in labels.shown] == ["idle", "compute-heavy"]
     assert labels.means["sm_active"].tolist() == [0.0, sum([0.9] * 8) / 9]
 

@@ -1,4 +1,6 @@
-"""Views of snapshots: labels and health as those of each GPU alone, GPUs that come and go, age, reasons, memory."""
+"""Views of snapshots: labels and health as those of each GPU alone, GPUs that come and go, age,
+reasons, memory.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def monitor(settings: WorkloadSettings | None = None) -> Monitor:
 
 
 def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
-    """Five simulated minutes: classes, real utilisation and health against the functions for one GPU."""
+    """Five simulated minutes: classes, real utilisation and health against the functions for one
+    GPU.
+    """
     t = [1e6]
     source = SimulatedSource(6, seed=3, clock=lambda: t[0])
     how, made = (
@@ -72,13 +76,18 @@ def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
             )  # fmt: skip
             assert view.label(row) == one.shown.name
             assert view.real[row] == pytest.approx(one.raw.real_utilisation, abs=1e-12)
-            assert view.state(row) == health_of(reading, limits_of(shot.devices[shot.gpus[row]].model)).state
+            assert (
+                view.state(row)
+                == health_of(reading, limits_of(shot.devices[shot.gpus[row]].model)).state
+            )
     assert view.reported.all()
     assert (view.stale_s == 0).all()
 
 
 def test_what_is_read_again_is_no_new_reading() -> None:
-    """An exporter that measures every 10 s is polled every second: the window holds what it measured, no more."""
+    """An exporter that measures every 10 s is polled every second: the window holds what it
+    measured, no more.
+    """
     made = monitor(WorkloadSettings(smoothing_s=60))
     for t in range(41):
         view = made.step(snapshot(t, {A: IDLE if t < 10 else BUSY}, measured={A: t // 10 * 10}))
@@ -93,7 +102,11 @@ def test_a_silent_gpu_is_unknown_and_its_label_comes_back() -> None:
     view = made.step(snapshot(7, {A: BUSY, B: {}}))
     assert view.reported.tolist() == [True, False]
     assert [view.label(row) for row in (0, 1)] == ["compute-heavy", UNKNOWN]
-    assert (view.state(1), math.isnan(view.real[1]), view.stale_s.tolist()) == ("unknown", True, [0.0, 3.0])
+    assert (view.state(1), math.isnan(view.real[1]), view.stale_s.tolist()) == (
+        "unknown",
+        True,
+        [0.0, 3.0],
+    )
     assert gpu_reasons(view, 1).why == "no values now"
     view = made.step(snapshot(8, {A: BUSY, B: IDLE}))
     assert view.label(1) == "compute-heavy"  # smoothed on
@@ -105,14 +118,19 @@ def test_a_gpu_that_never_told_anything_has_no_age() -> None:
 
 
 def test_a_gpu_that_is_named_no_more_stays_for_a_while() -> None:
-    made, device = monitor(), {A: GpuDevice("NVIDIA H200"), B: GpuDevice("NVIDIA H200"), C: GpuDevice("A100")}
+    made, device = (
+        monitor(),
+        {A: GpuDevice("NVIDIA H200"), B: GpuDevice("NVIDIA H200"), C: GpuDevice("A100")},
+    )
     for t in range(3):
         made.step(snapshot(t, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
     view = made.step(snapshot(3, {A: BUSY, C: BUSY}, devices={A: device[A], C: device[C]}))
     assert view.snapshot.gpus == (A, B, C)  # in its place
     assert view.reported.tolist() == [True, False, True]
     assert view.snapshot.devices == device
-    assert view.history.series("sm_active", 1).tolist() == pytest.approx([0.9, 0.9, 0.9, math.nan], nan_ok=True)
+    assert view.history.series("sm_active", 1).tolist() == pytest.approx(
+        [0.9, 0.9, 0.9, math.nan], nan_ok=True
+    )
     view = made.step(snapshot(4, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
     assert view.reported.tolist() == [True] * 3
     assert view.label(1) == "compute-heavy"
@@ -139,7 +157,9 @@ def test_the_slowdown_temperature_of_the_device_counts() -> None:
     for t in range(2):
         view = made.step(snapshot(t, hot, devices={A: GpuDevice("NVIDIA A100-SXM4-40GB")}))
     assert view.state(0) == "OK"
-    view = made.step(snapshot(2, hot, devices={A: GpuDevice("NVIDIA A100-SXM4-40GB", slowdown_c=87.0)}))
+    view = made.step(
+        snapshot(2, hot, devices={A: GpuDevice("NVIDIA A100-SXM4-40GB", slowdown_c=87.0)})
+    )
     assert view.state(0) == "HOT"
     reported = gpu_reasons(view, 0)
     assert (reported.limits.warning_c, reported.health_why) == (87.0, "GPU at 88 °C, limit 87 °C")
@@ -149,12 +169,18 @@ def test_reasons_name_rule_values_and_what_is_missing() -> None:
     about = SourceInfo("made", "", unsupported={"sm_active": "run nv-hostengine"})
     made = Monitor(about, settings=WorkloadSettings(), history=GpuHistory(5))
     known = {**BUSY, "sm_active": 0.72, "tensor_active": 0.61}
-    lacking = {name: value for name, value in BUSY.items() if name not in ("sm_active", "mem_temp_c")}
+    lacking = {
+        name: value for name, value in BUSY.items() if name not in ("sm_active", "mem_temp_c")
+    }
     for t in range(2):
         view = made.step(snapshot(t, {A: known, B: lacking | {"tensor_active": 0.6}}))
     first, second = gpu_reasons(view, 0), gpu_reasons(view, 1)
     assert first.why == "TENSOR 61 % >= 50 %, SM 72 % >= 60 %"
-    assert (first.classified.name, first.health.state, first.enable) == ("tensor-heavy compute", "OK", {})
+    assert (first.classified.name, first.health.state, first.enable) == (
+        "tensor-heavy compute",
+        "OK",
+        {},
+    )
     assert second.classified.needs == ("sm_active",)
     assert second.health.needs == ("mem_temp_c",)
     assert second.why == "tensor-heavy compute is undetermined: SM_ACTIVE is missing"
@@ -172,7 +198,8 @@ def test_reasons_say_why_a_class_stays() -> None:
         view = made.step(snapshot(t, {A: IDLE}))
     assert view.label(0) == "compute-heavy"
     assert (
-        gpu_reasons(view, 0).why == "now compute-active (SM 64 % >= 50 %); compute-heavy shown until the change lasts"
+        gpu_reasons(view, 0).why
+        == "now compute-active (SM 64 % >= 50 %); compute-heavy shown until the change lasts"
     )
 
 
@@ -184,7 +211,9 @@ def test_views_stay_as_they_were() -> None:
     for t in range(12):
         view = made.step(snapshot(t, {A: BUSY if t % 5 else IDLE, **({B: IDLE} if t % 3 else {})}))
         views.append(view)
-        kept.append([array.tolist() for array in (view.labels, view.health, view.reported, view.stale_s)])
+        kept.append(
+            [array.tolist() for array in (view.labels, view.health, view.reported, view.stale_s)]
+        )
     for view, before in zip(views, kept, strict=True):
         now = [array.tolist() for array in (view.labels, view.health, view.reported, view.stale_s)]
         assert repr(now) == repr(before)
@@ -194,13 +223,19 @@ def test_history_is_a_ring_of_single_precision() -> None:
     history = GpuHistory(4)
     for t in range(10):
         reported = (
-            {A: {"power_w": float(t)}} if t < 8 else {B: {"power_w": 1.0, "sm_active": 0.5}, A: {"power_w": float(t)}}
+            {A: {"power_w": float(t)}}
+            if t < 8
+            else {B: {"power_w": 1.0, "sm_active": 0.5}, A: {"power_w": float(t)}}
         )
         history.add(snapshot(t, reported))
     assert history.times().tolist() == [6, 7, 8, 9]
     assert history.series("power_w", 1).tolist() == [6, 7, 8, 9]
-    assert history.series("power_w", 0).tolist() == pytest.approx([math.nan, math.nan, 1, 1], nan_ok=True)
-    assert history.series("sm_active", 0).tolist() == pytest.approx([math.nan, math.nan, 0.5, 0.5], nan_ok=True)
+    assert history.series("power_w", 0).tolist() == pytest.approx(
+        [math.nan, math.nan, 1, 1], nan_ok=True
+    )
+    assert history.series("sm_active", 0).tolist() == pytest.approx(
+        [math.nan, math.nan, 0.5, 0.5], nan_ok=True
+    )
     assert np.isnan(history.series("xid", 0)).tolist() == [True] * 4
     assert history.bytes == 2 * 4 * 2 * 4 + 4 * 8  # counters x snapshots x GPUs, and their times
 
@@ -209,9 +244,11 @@ def test_the_way_to_the_first_view_has_no_tables_and_no_compiler() -> None:
     code = (
         "import sys\nfrom tachograph.live.monitor import Monitor\n"
         "from tachograph.live.sources.simulated import SimulatedSource\n"
-        "from tachograph.live.view import GpuHistory\nfrom tachograph.judge.workload.settings import WorkloadSettings\n"
+        "from tachograph.live.view import GpuHistory\nfrom tachograph.judge.workload.settings "
+        "import WorkloadSettings\n"
         "source = SimulatedSource(4)\n"
-        "Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(9)).step(source.read())\n"
+        "Monitor(source.about, settings=WorkloadSettings(), "
+        "history=GpuHistory(9)).step(source.read())\n"
         "print([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

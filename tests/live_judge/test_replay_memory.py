@@ -12,7 +12,9 @@ from one_gpu import EventMemory, remember
 from tachograph.live.monitor import RecentReplays
 
 COUNT = st.one_of(st.none(), st.integers(0, 4))
-LOOK = st.tuples(st.sampled_from([0.0, 1.0, 1.0, 3.0, 5.0, 6.0, -2.0]), st.lists(COUNT, min_size=3, max_size=3))
+LOOK = st.tuples(
+    st.sampled_from([0.0, 1.0, 1.0, 3.0, 5.0, 6.0, -2.0]), st.lists(COUNT, min_size=3, max_size=3)
+)
 
 
 @given(st.lists(LOOK, min_size=1, max_size=30))
@@ -21,9 +23,16 @@ def test_all_at_once_are_as_one_by_one(polls: list[tuple[float, list[int | None]
     replays.rearrange(np.full(3, -1))
     for passed, counts in polls:
         t += passed
-        memories = [remember(memory, t, count, keep_s=5.0) for memory, count in zip(memories, counts, strict=True)]
-        found = replays.step(t, np.array([math.nan if count is None else count for count in counts], float))
-        assert [None if math.isnan(one) else one for one in found.tolist()] == [one.replays for one in memories]
+        memories = [
+            remember(memory, t, count, keep_s=5.0)
+            for memory, count in zip(memories, counts, strict=True)
+        ]
+        found = replays.step(
+            t, np.array([math.nan if count is None else count for count in counts], float)
+        )
+        assert [None if math.isnan(one) else one for one in found.tolist()] == [
+            one.replays for one in memories
+        ]
 
 
 def test_other_gpus_keep_what_is_theirs() -> None:

@@ -1,4 +1,6 @@
-"""Real utilisation, classes and health of what is live, against the published tables as plain if-chains."""
+"""Real utilisation, classes and health of what is live, against the published tables as plain
+if-chains.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,14 @@ BYTES = (None, 0.0, 999_999_999.0, 1e9, 5e9)
 DRAWN = {
     **dict.fromkeys(
         (
-            *("sm_active", "tensor_active", "dram_active", "gr_engine_active", "gpu_util", "fp64_active"),
+            *(
+                "sm_active",
+                "tensor_active",
+                "dram_active",
+                "gr_engine_active",
+                "gpu_util",
+                "fp64_active",
+            ),
             *("tensor_dfma_active", "mem_copy_util"),
         ),
         FRACTIONS,
@@ -47,20 +56,29 @@ def drawn(count: int, missing: float) -> list[Values]:
             some = given[1:4] if low and name != "sm_active" else given[1:]
             values[name] = None if rng.random() < missing else rng.choice(some)
         if values["tensor_active"] is not None and values["tensor_dfma_active"] is not None:
-            values["tensor_dfma_active"] = min(values["tensor_active"], values["tensor_dfma_active"])
+            values["tensor_dfma_active"] = min(
+                values["tensor_active"], values["tensor_dfma_active"]
+            )
         found.append(values)
     return found
 
 
-def snapshot_of(readings: Sequence[Values], devices: Sequence[GpuDevice] = (), t: float = 1e9) -> Snapshot:
+def snapshot_of(
+    readings: Sequence[Values], devices: Sequence[GpuDevice] = (), t: float = 1e9
+) -> Snapshot:
     gpus = tuple(GpuId("n1", place) for place in range(len(readings)))
     names = dict.fromkeys(name for one in readings for name in one)
-    columns = {name: np.array([math.nan if (v := one.get(name)) is None else v for one in readings]) for name in names}
+    columns = {
+        name: np.array([math.nan if (v := one.get(name)) is None else v for one in readings])
+        for name in names
+    }
     return Snapshot(t, gpus, np.full(len(gpus), t), columns, dict(zip(gpus, devices, strict=False)))
 
 
 def judged(readings: Sequence[Values], workload: WorkloadOptions) -> FleetView:
-    return Monitor(ABOUT, settings=settings_of(workload), history=GpuHistory(2)).step(snapshot_of(readings))
+    return Monitor(ABOUT, settings=settings_of(workload), history=GpuHistory(2)).step(
+        snapshot_of(readings)
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +101,9 @@ def test_classes_are_those_of_the_table(how: str, missing: float) -> None:
         seen[wanted] += 1
         assert reported[row]["class"] == wanted, values
         assert reported[row]["bottleneck"] == BOTTLENECKS[wanted]
-        filled = {name: value or 0.0 for name, value in values.items() if name != "gr_engine_active"}
+        filled = {
+            name: value or 0.0 for name, value in values.items() if name != "gr_engine_active"
+        }
         engine = values["gr_engine_active"]
         filled["gr_engine_active"] = (values["gpu_util"] or 0.0) if engine is None else engine
         utilised = real(filled if published else values, weights)
@@ -98,7 +118,9 @@ def test_classes_are_those_of_the_table(how: str, missing: float) -> None:
 
 
 def test_what_a_class_needs_is_asked_of_the_window_it_is_made_of() -> None:
-    """The last reading alone could be classed: SM 30 % rules tensor work out; the means of the window cannot."""
+    """The last reading alone could be classed: SM 30 % rules tensor work out; the means of the
+    window cannot.
+    """
     base: Values = {"dram_active": 0.2, "gr_engine_active": 0.9, "fp64_active": 0.0, "pcie_tx_bytes_per_s": 0.0,
                     "pcie_rx_bytes_per_s": 0.0, "tensor_active": None}  # fmt: skip
     monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions()), history=GpuHistory(20))
@@ -125,12 +147,30 @@ FAULTS: tuple[Values, ...] = (
 
 def test_health_is_that_of_the_table_for_every_model() -> None:
     cases = list(
-        itertools.product(MODELS, (None, 88.0), (60.0, 88.0, 91.0, 92.0, 93.0, 95.0), (50.0, 94.0), FAULTS, (0.0, 2.0))
+        itertools.product(
+            MODELS,
+            (None, 88.0),
+            (60.0, 88.0, 91.0, 92.0, 93.0, 95.0),
+            (50.0, 94.0),
+            FAULTS,
+            (0.0, 2.0),
+        )
     )
-    good: Values = {"row_remap_failure": 0.0, "remapped_rows_uncorrectable": 0.0, "pcie_replays": 7.0, "power_w": 1.0}
-    first = [{**good, "gpu_temp_c": gpu, "mem_temp_c": memory, **fault} for _, _, gpu, memory, fault, _ in cases]
+    good: Values = {
+        "row_remap_failure": 0.0,
+        "remapped_rows_uncorrectable": 0.0,
+        "pcie_replays": 7.0,
+        "power_w": 1.0,
+    }
+    first = [
+        {**good, "gpu_temp_c": gpu, "mem_temp_c": memory, **fault}
+        for _, _, gpu, memory, fault, _ in cases
+    ]
     later = [
-        {**one, "pcie_replays": None if one["pcie_replays"] is None else one["pcie_replays"] + case[-1]}
+        {
+            **one,
+            "pcie_replays": None if one["pcie_replays"] is None else one["pcie_replays"] + case[-1],
+        }
         for one, case in zip(first, cases, strict=True)
     ]
     devices = [GpuDevice(model, slowdown_c=slowdown) for model, slowdown, *_ in cases]
@@ -150,7 +190,9 @@ def test_health_is_that_of_the_table_for_every_model() -> None:
 
 
 def test_replays_are_seen_as_long_as_they_are_remembered() -> None:
-    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions(event_memory_s=60)), history=GpuHistory(2))
+    monitor = Monitor(
+        ABOUT, settings=settings_of(WorkloadOptions(event_memory_s=60)), history=GpuHistory(2)
+    )
     cool: Values = {
         "row_remap_failure": 0.0,
         "remapped_rows_uncorrectable": 0.0,

@@ -1,4 +1,6 @@
-"""From what producers write to what commands print: every counter, recomputed; exporter, dmon, Prometheus, NVML."""
+"""From what producers write to what commands print: every counter, recomputed; exporter, dmon,
+Prometheus, NVML.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ SINGLE = 1e-6  # rows of exporters and Prometheus are in single precision
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Watch:
-    """Runs `tachograph watch` in this process, in an empty folder, outside of jobs; returns what it printed."""
+def watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Watch:
+    """Runs `tachograph watch` in this process, in an empty folder, outside of jobs; returns what
+    it printed.
+    """
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith(("SLURM_", "CUDA_", "TACHOGRAPH_", "COLUMNS")):
@@ -59,10 +65,15 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def units(gpus: Mapping[int, Mapping[int, float]] = RAW) -> list[Unit]:
-    found = [Unit(gpu, {f"DCGM_FI_{FIELDS[k][0]}": v for k, v in raw.items()}) for gpu, raw in gpus.items()]
+    found = [
+        Unit(gpu, {f"DCGM_FI_{FIELDS[k][0]}": v for k, v in raw.items()})
+        for gpu, raw in gpus.items()
+    ]
     for (gpu, mig), raw in SLICES.items():
         labels = {"GPU_I_ID": str(mig), "GPU_I_PROFILE": "1g.10gb"}
-        found.append(Unit(gpu, {f"DCGM_FI_{FIELDS[k][0]}": v for k, v in raw.items()}, labels=labels))
+        found.append(
+            Unit(gpu, {f"DCGM_FI_{FIELDS[k][0]}": v for k, v in raw.items()}, labels=labels)
+        )
     return found
 
 
@@ -75,7 +86,8 @@ def assert_json(printed: str, expected: Mapping[Key, Values], rel: float = SINGL
     assert found.keys() == expected.keys()
     for key, values in expected.items():
         assert {name: found[key][name] for name in COUNTERS} == {
-            name: None if value is None else pytest.approx(value, rel=rel) for name, value in values.items()
+            name: None if value is None else pytest.approx(value, rel=rel)
+            for name, value in values.items()
         }, key
         assert_judged(found[key], values, rel)
 
@@ -90,7 +102,10 @@ def assert_judged(one: Mapping[str, Any], values: Values, rel: float = 1e-12) ->
 
 
 def assert_csv(printed: str, expected: Mapping[Key, Values]) -> None:
-    found = {(int(one["gpu_id"]), int(one["mig"]) if one["mig"] else None): one for one in rows_of(printed)}
+    found = {
+        (int(one["gpu_id"]), int(one["mig"]) if one["mig"] else None): one
+        for one in rows_of(printed)
+    }
     assert found.keys() == expected.keys()
     for key, values in expected.items():
         cells = found[key]
@@ -99,12 +114,15 @@ def assert_csv(printed: str, expected: Mapping[Key, Values]) -> None:
             if value is None:
                 assert cells[column] == "", (key, column)
             else:
-                assert float(cells[column]) == pytest.approx(value * factor, rel=SINGLE, abs=0.51 * 10.0**-digits), (
+                assert float(cells[column]) == pytest.approx(
+                    value * factor, rel=SINGLE, abs=0.51 * 10.0**-digits
+                ), (
                     key,
                     column,
                 )
         both = [values[f"nvlink_{way}_bytes_per_s"] for way in ("tx", "rx")]
-        total = None if None in both else sum(one or 0.0 for one in both) / 1e9  # GB/s, both directions
+        # GB/s, both directions.
+        total = None if None in both else sum(one or 0.0 for one in both) / 1e9
         assert cells["nvlink_gbps"] == ("" if total is None else f"{total:.3f}")
         wanted = real(values, PRESETS["ai"])
         assert cells["real_util_pct"] == ("" if wanted is None else f"{100 * wanted:.2f}")
@@ -118,16 +136,28 @@ def rows_of(printed: str) -> list[dict[str, str]]:
 def assert_table(printed: str, expected: Mapping[Key, Values]) -> None:
     head, *lines = printed.splitlines()
     for line, ((gpu, mig), values) in zip(lines, expected.items(), strict=True):
-        cells = {title: line[max(0, head.index(title) + len(title) - 6) :].split() for title in ("UTIL", "SM", "TENS")}
+        cells = {
+            title: line[max(0, head.index(title) + len(title) - 6) :].split()
+            for title in ("UTIL", "SM", "TENS")
+        }
         assert line.split()[0].partition(":")[2] == (f"{gpu}" if mig is None else f"{gpu}.{mig}")
-        for title, counter in (("UTIL", "gpu_util"), ("TENS", "tensor_active"), ("DRAM", "dram_active")):
+        for title, counter in (
+            ("UTIL", "gpu_util"),
+            ("TENS", "tensor_active"),
+            ("DRAM", "dram_active"),
+        ):
             end = head.index(title) + len(title)
             assert line[:end].split()[-1] == percent(values[counter]), (title, line)
         assert line[: head.index(" SM ") + 3].split()[-1] == percent(values["sm_active"])
         assert line[: head.index("REAL") + 4].split()[-1] == percent(real(values, PRESETS["ai"]))
         power = values["power_w"]
-        assert line[: head.index(" W ") + 2].split()[-1] == ("-" if power is None else f"{power:.0f}")
-        named, name = line[head.index("CLASS") : head.index("REAL")].strip(), kind(values, PRESETS["ai"])
+        assert line[: head.index(" W ") + 2].split()[-1] == (
+            "-" if power is None else f"{power:.0f}"
+        )
+        named, name = (
+            line[head.index("CLASS") : head.index("REAL")].strip(),
+            kind(values, PRESETS["ai"]),
+        )
         assert named == name or (name == "idle" and named in ("idle, held", "free")), cells
 
 
@@ -165,7 +195,10 @@ def test_prometheus_answers_with_the_same_numbers(watch: Watch) -> None:
         if not request.path.endswith("/export"):
             return Reply(b'{"status": "success", "data": {"resultType": "vector", "result": []}}')
         t = round((time.time() - 3) * 1000)
-        lines = [f'{{"metric":{json.dumps(labels)},"values":[{value}],"timestamps":[{t}]}}' for labels, value in series]
+        lines = [
+            f'{{"metric":{json.dumps(labels)},"values":[{value}],"timestamps":[{t}]}}'
+            for labels, value in series
+        ]
         return Reply("\n".join(lines).encode())
 
     with faulty(answer) as server:
@@ -185,18 +218,25 @@ def test_the_stream_of_dmon_comes_out_with_the_same_numbers(watch: Watch, tmp_pa
             counter = FIELDS[field][1]
             given = reported(raw)[counter] is not None or (field == 140 and value == 0)
             found[str(field)] = (
-                (f"{value:.3f}" if field in (155, *range(1001, 1016)) else f"{value:.0f}") if given else "N/A"
+                (f"{value:.3f}" if field in (155, *range(1001, 1016)) else f"{value:.0f}")
+                if given
+                else "N/A"
             )
         return found
 
-    rounded = {gpu: {k: round(v, 3) if v == v else v for k, v in raw.items()} for gpu, raw in RAW.items()}
-    rounded[0][156] = rounded[2][156] = rounded[3][156] = 12345678  # what is wider than its column is cut
+    rounded = {
+        gpu: {k: round(v, 3) if v == v else v for k, v in raw.items()} for gpu, raw in RAW.items()
+    }
+    # What is wider than its column is cut.
+    rounded[0][156] = rounded[2][156] = rounded[3][156] = 12345678
     for raw in rounded.values():
         raw.pop(250, None)
     values = {f"GPU {gpu}": cells(raw) for gpu, raw in rounded.items()}
     shutil.copy(FAKE, tmp_path / "fake_dcgmi.py")
     (tmp_path / "state.json").write_text(json.dumps({"gpus": 4, "values": values, "mode": ""}))
-    (tmp_path / "dcgmi").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{tmp_path}/fake_dcgmi.py" "$@"\n')
+    (tmp_path / "dcgmi").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -S -E "{tmp_path}/fake_dcgmi.py" "$@"\n'
+    )
     (tmp_path / "dcgmi").chmod(0o755)
     expected: dict[Key, Values] = {(gpu, None): reported(raw) for gpu, raw in rounded.items()}
     expected[1, None]["dram_active"] = 1.0  # 1.0000001, at three digits

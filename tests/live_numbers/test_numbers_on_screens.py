@@ -46,7 +46,9 @@ class Clock:
 
 
 def seen() -> tuple[FleetView, list[Snapshot]]:
-    """24 GPUs of 3 nodes after some minutes; one is lost, one lacks counters, one has faulty memory, one replays."""
+    """24 GPUs of 3 nodes after some minutes; one is lost, one lacks counters, one has faulty
+    memory, one replays.
+    """
     clock = Clock()
     source = SimulatedSource(24, seed=5, clock=clock)
     monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(600))
@@ -76,7 +78,10 @@ def seen() -> tuple[FleetView, list[Snapshot]]:
 VIEW, SNAPSHOTS = seen()
 LAST = SNAPSHOTS[-1]
 PLAIN: list[Values] = [
-    {name: None if column[row] != column[row] else float(column[row]) for name, column in LAST.values.items()}
+    {
+        name: None if column[row] != column[row] else float(column[row])
+        for name, column in LAST.values.items()
+    }
     for row in range(24)
 ]
 REPORTED = json_rows(VIEW)
@@ -86,7 +91,9 @@ def written(row: Row) -> str:
     return "".join(part.text for part in row)
 
 
-def cells_of(fleet: FleetRows, line: int | FleetGroup, width: int = 240, skip: int = 0) -> dict[str, str]:
+def cells_of(
+    fleet: FleetRows, line: int | FleetGroup, width: int = 240, skip: int = 0
+) -> dict[str, str]:
     """What stands in each column of a line of the fleet, cut out of the drawn line."""
     places = fit(fleet, width, skip=skip, first=14)
     drawn = "".join(text for text, _ in pieces(fleet, line, places))
@@ -128,15 +135,23 @@ def test_every_form_shows_the_same_numbers() -> None:
         for name, column, title, short, value in pairs:
             assert printed[row][name] == value
             assert cells[column] == ("" if value is None else f"{100 * value:.2f}")
-            assert lines[row][: head.index(f" {title} ") + len(title) + 1].split()[-1] == percent(value)
+            assert lines[row][: head.index(f" {title} ") + len(title) + 1].split()[-1] == percent(
+                value
+            )
             assert on_screen[short].split()[-1] == percent(value)
             if name != "real_utilisation":
                 message = re.search(rf"^{name} +(\S+)", alone, re.MULTILINE)
                 assert message is not None
-                assert message[1] == "-" if value is None else float(message[1]) == pytest.approx(100 * value, abs=0.51)
+                assert (
+                    message[1] == "-"
+                    if value is None
+                    else float(message[1]) == pytest.approx(100 * value, abs=0.51)
+                )
         power, used = plain["power_w"], plain["hbm_used_mib"]
         assert on_screen["power"] == ("-" if power is None else f"{power:.0f}W")
-        assert lines[row][: head.index(" W ") + 2].split()[-1] == ("-" if power is None else f"{power:.0f}")
+        assert lines[row][: head.index(" W ") + 2].split()[-1] == (
+            "-" if power is None else f"{power:.0f}"
+        )
         assert on_screen["mem"] == ("-" if used is None else f"{used / 1024:.1f}/80")
         assert cells["mem_used_pct"] == ("" if used is None else f"{100 * used / 81559:.2f}")
         assert printed[row]["class"] == cells["status"]
@@ -162,9 +177,17 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
             def known(name: str, members: Sequence[int] = members) -> list[float]:
                 return [value for row in members if (value := PLAIN[row][name]) is not None]
 
-            for short, name in (("sm", "sm_active"), ("tensor", "tensor_active"), ("util", "gpu_util")):
-                assert shown[short] == percent(statistics.fmean(known(name)) if known(name) else None)
-            reals = [one for row in members if (one := REPORTED[row]["real_utilisation"]) is not None]
+            for short, name in (
+                ("sm", "sm_active"),
+                ("tensor", "tensor_active"),
+                ("util", "gpu_util"),
+            ):
+                assert shown[short] == percent(
+                    statistics.fmean(known(name)) if known(name) else None
+                )
+            reals = [
+                one for row in members if (one := REPORTED[row]["real_utilisation"]) is not None
+            ]
             mean = statistics.fmean(float(str(one)) for one in reals) if reals else None
             assert shown["real"].split()[-1] == percent(mean)
             total = sum(known("power_w"))
@@ -173,13 +196,23 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
             used = sum(known("hbm_used_mib")) / 1024
             there = 81559 / 1024 * len(known("hbm_used_mib"))
             whole = f"{there:.0f}" if there < 1e3 else f"{there / 1e3:.1f}k"
-            some = f"{used:.1f}" if used < 99.95 else f"{used:.0f}" if used < 1e3 else f"{used / 1e3:.1f}k"
+            some = (
+                f"{used:.1f}"
+                if used < 99.95
+                else f"{used:.0f}"
+                if used < 1e3
+                else f"{used / 1e3:.1f}k"
+            )
             assert shown["mem"] == (f"Σ{some}/{whole}" if known("hbm_used_mib") else "-")
-            assert shown["temp"] == (f"{max(known('gpu_temp_c')):.0f}°" if known("gpu_temp_c") else "-")
+            assert shown["temp"] == (
+                f"{max(known('gpu_temp_c')):.0f}°" if known("gpu_temp_c") else "-"
+            )
             counts = Counter(mark_of(row) for row in members)
             assert {part[-1]: int(part[:-1]) for part in shown["class"].split()} == counts
             worst = next(
-                s for s in ("CRIT", "WARN", "HOT", "unknown", "OK") if s in {REPORTED[r]["health"] for r in members}
+                s
+                for s in ("CRIT", "WARN", "HOT", "unknown", "OK")
+                if s in {REPORTED[r]["health"] for r in members}
             )
             assert shown["health"] == SIGNS[worst].replace(" ?", "")
 
@@ -193,7 +226,10 @@ def test_the_header_counts_limits_and_health(width: int) -> None:
     assert re.match(r"24 GPUs ", gpus)
     counts = {mark: int(count) for mark, count in re.findall(r"([._HCIMX?]) (\d+)", limits)}
     assert counts == Counter(map(mark_of, range(24)))
-    found = {name: int(count) for name, count in re.findall(r"(CRIT|WARN|HOT|OK|unknown)[ !^?]* (\d+)", health)}
+    found = {
+        name: int(count)
+        for name, count in re.findall(r"(CRIT|WARN|HOT|OK|unknown)[ !^?]* (\d+)", health)
+    }
     assert found == Counter(str(one["health"]) for one in REPORTED)
     assert health.endswith(" 1 without values")
 

@@ -1,4 +1,6 @@
-"""What is stored of a fleet equals what was live over the same minutes: shares, health, job classes, imbalance."""
+"""What is stored of a fleet equals what was live over the same minutes: shares, health, job
+classes, imbalance.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plain_numbers import PRESETS, Values, kind
 
 from madelake import held, job, make_lake
+from plain_numbers import PRESETS, Values, kind
 from tachograph.catalog.config import Configuration
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
@@ -45,7 +47,9 @@ class Clock:
 
 
 def live() -> list[Snapshot]:
-    """Two jobs on eight GPUs: one is hot for a while, one has faulty memory, one replays, one at last tells no SM."""
+    """Two jobs on eight GPUs: one is hot for a while, one has faulty memory, one replays, one at
+    last tells no SM.
+    """
     clock = Clock()
     source = SimulatedSource(8, per_node=4, seed=11, clock=clock)
     found = []
@@ -65,8 +69,13 @@ def live() -> list[Snapshot]:
             values["fp64_active"][:4] = 0.0
         if second >= 480:  # two GPUs of a job do less
             values["gpu_util"][4:6] *= 0.25
-        allocations = {gpu: GpuAllocation("a" if row < 4 else "b", "ana", BEGIN) for row, gpu in enumerate(one.gpus)}
-        stored = {name: column.astype(np.float32).astype(np.float64) for name, column in values.items()}
+        allocations = {
+            gpu: GpuAllocation("a" if row < 4 else "b", "ana", BEGIN)
+            for row, gpu in enumerate(one.gpus)
+        }
+        stored = {
+            name: column.astype(np.float32).astype(np.float64) for name, column in values.items()
+        }
         stored["energy_j"] = values["energy_j"]
         found.append(replace(one, values=stored, allocations=allocations))
     return found
@@ -83,12 +92,18 @@ def viewed(settings: WorkloadSettings) -> list[FleetView]:
 
 
 def reading(snapshot: Snapshot, row: int) -> Values:
-    return {n: None if column[row] != column[row] else float(column[row]) for n, column in snapshot.values.items()}
+    return {
+        n: None if column[row] != column[row] else float(column[row])
+        for n, column in snapshot.values.items()
+    }
 
 
 def lake_of(folder: Path, *, start: int = 0, polls: int = LOOKS) -> Any:
     """The looks as they are stored, of jobs that ran from `start` on."""
-    began, ended = START + timedelta(seconds=EVERY * start), START + timedelta(seconds=EVERY * polls)
+    began, ended = (
+        START + timedelta(seconds=EVERY * start),
+        START + timedelta(seconds=EVERY * polls),
+    )
     rows: list[dict[str, Any]] = [
         {
             "t": START + timedelta(seconds=EVERY * poll),
@@ -99,7 +114,13 @@ def lake_of(folder: Path, *, start: int = 0, polls: int = LOOKS) -> Any:
         for poll in range(start, polls)
         for row, gpu in enumerate(GPUS)
     ]
-    whole = ("throttle_reasons", "xid", "pcie_replays", "remapped_rows_uncorrectable", "remapped_rows_correctable")
+    whole = (
+        "throttle_reasons",
+        "xid",
+        "pcie_replays",
+        "remapped_rows_uncorrectable",
+        "remapped_rows_correctable",
+    )
     for one in rows:
         for name in (*whole, "row_remap_failure"):
             one[name] = int(one[name])
@@ -110,9 +131,14 @@ def lake_of(folder: Path, *, start: int = 0, polls: int = LOOKS) -> Any:
         allocations=[
             row
             for name, places in JOBS.items()
-            for row in held(name, GPUS[places[0]].node, [GPUS[place].gpu for place in places], began, ended)
+            for row in held(
+                name, GPUS[places[0]].node, [GPUS[place].gpu for place in places], began, ended
+            )
         ],
-        devices=[{"node": g.node, "gpu": g.gpu, "model": "NVIDIA H100 80GB HBM3", "t": START} for g in GPUS],
+        devices=[
+            {"node": g.node, "gpu": g.gpu, "model": "NVIDIA H100 80GB HBM3", "t": START}
+            for g in GPUS
+        ],
     )
 
 
@@ -125,7 +151,10 @@ def stored(
     analyze(lake, Configuration(), judge=JobJudge, now=START + timedelta(days=1))
     summaries = read_summaries(lake)
     jobs = {row["job_id"]: row for row in summaries.iter_rows(named=True)}
-    gpus = {GpuId(row["node"], row["gpu"]): row for row in read_gpus(lake, summaries).iter_rows(named=True)}
+    gpus = {
+        GpuId(row["node"], row["gpu"]): row
+        for row in read_gpus(lake, summaries).iter_rows(named=True)
+    }
     verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
     for row in read_verdicts(lake, summaries).iter_rows(named=True):
         owner = next(name for name, one in jobs.items() if one["job_key"] == row["job_key"])
@@ -138,7 +167,10 @@ def minute_classes() -> dict[tuple[int, int], str]:
     found = {}
     for row in range(8):
         for minute in range(MINUTES):
-            reported = [reading(SNAPSHOTS[poll], row) for poll in range(PER_MINUTE * minute, PER_MINUTE * (minute + 1))]
+            reported = [
+                reading(SNAPSHOTS[poll], row)
+                for poll in range(PER_MINUTE * minute, PER_MINUTE * (minute + 1))
+            ]
             means: Values = {}
             for name in reported[0]:
                 known = [value for one in reported if (value := one[name]) is not None]
@@ -156,14 +188,20 @@ def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
     for name, rows in JOBS.items():
         shares = dict(zip(WORKLOAD_CLASSES, jobs[name]["workload_fractions"], strict=True))
         plain = Counter(minutes[row, minute] for row in rows for minute in range(MINUTES))
-        assert shares == pytest.approx({one: plain[one] / (4 * MINUTES) for one in WORKLOAD_CLASSES}, abs=1e-6)
+        assert shares == pytest.approx(
+            {one: plain[one] / (4 * MINUTES) for one in WORKLOAD_CLASSES}, abs=1e-6
+        )
         for views in (raw, smoothed):
             reported = Counter(view.label(row) for view in views[:LOOKS] for row in rows)
-            # a minute whose looks are all of one class is of that class when stored; in the others they may differ
+            # a minute whose looks are all of one class is of that class when stored; in the others
+            # they may differ
             unsettled = 0
             for row in rows:
                 for minute in range(MINUTES):
-                    seen = {view.label(row) for view in views[PER_MINUTE * minute : PER_MINUTE * (minute + 1)]}
+                    seen = {
+                        view.label(row)
+                        for view in views[PER_MINUTE * minute : PER_MINUTE * (minute + 1)]
+                    }
                     if seen == {minutes[row, minute]}:
                         continue
                     unsettled += 1
@@ -172,11 +210,17 @@ def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
                     else:  # the label trails by half a window, or by a whole one where means are near a threshold
                         before = {
                             view.label(row)
-                            for view in raw[max(0, PER_MINUTE * minute - 30 // EVERY) : PER_MINUTE * (minute + 1)]
+                            for view in raw[
+                                max(0, PER_MINUTE * minute - 30 // EVERY) : PER_MINUTE
+                                * (minute + 1)
+                            ]
                         }
                         assert len(before) > 1, (row, minute, seen, minutes[row, minute])
             for one in WORKLOAD_CLASSES:
-                assert abs(reported[one] / (4 * LOOKS) - shares[one]) <= unsettled / (4 * MINUTES) + 1e-9
+                assert (
+                    abs(reported[one] / (4 * LOOKS) - shares[one])
+                    <= unsettled / (4 * MINUTES) + 1e-9
+                )
             assert unsettled <= 4 * MINUTES / 2
     assert len(set(minutes.values())) >= 4
 
@@ -185,9 +229,13 @@ def test_stored_health_is_the_worst_that_was_live(
     stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
 ) -> None:
     jobs, gpus, _ = stored
-    views = viewed(WorkloadSettings(event_memory_s=86_400))[1:LOOKS]  # at the first poll new replays are unknown
+    # At the first poll new replays are unknown.
+    views = viewed(WorkloadSettings(event_memory_s=86_400))[1:LOOKS]
     order = ("CRIT", "WARN", "HOT", "unknown", "OK")
-    worst = {gpu: min({view.state(row) for view in views}, key=order.index) for row, gpu in enumerate(GPUS)}
+    worst = {
+        gpu: min({view.state(row) for view in views}, key=order.index)
+        for row, gpu in enumerate(GPUS)
+    }
     assert {gpu: row["health"] for gpu, row in gpus.items()} == worst
     assert {GPUS.index(gpu): state for gpu, state in worst.items() if state != "OK"} == {
         FAULTY: "CRIT",
@@ -207,18 +255,26 @@ def test_stored_job_classes_are_those_told_live(
         judged.step(view, ())
     _, _, verdicts = stored
     found = judged.step(views[LOOKS], tuple(JOBS))
-    reported = {name: {one.code: one.verdict for one in findings} for name, findings in found.items()}
-    assert reported == {name: {code: verdicts[name][code] for code in reported[name]} for name in verdicts}
+    reported = {
+        name: {one.code: one.verdict for one in findings} for name, findings in found.items()
+    }
+    assert reported == {
+        name: {code: verdicts[name][code] for code in reported[name]} for name in verdicts
+    }
     assert len(reported["a"]) >= 5
 
 
 def test_spatial_imbalance_on_the_screen_is_the_stored_one(tmp_path: Path) -> None:
-    """The screen looks back over five whole windows: those of a job that began with the first of them, stored."""
+    """The screen looks back over five whole windows: those of a job that began with the first of
+    them, stored.
+    """
     end = 10 * PER_MINUTE  # the look at which window 10 begins
     lake = lake_of(tmp_path / "lake", start=end - 5 * PER_MINUTE, polls=end)
     analyze(lake, Configuration(), judge=JobJudge, now=START + timedelta(days=1))
     view = None
-    monitor = Monitor(SimulatedSource(8).about, settings=WorkloadSettings(), history=GpuHistory(600))
+    monitor = Monitor(
+        SimulatedSource(8).about, settings=WorkloadSettings(), history=GpuHistory(600)
+    )
     for one in SNAPSHOTS[: end + 1]:
         view = monitor.step(one)
     assert view is not None

@@ -1,8 +1,9 @@
-"""A `dcgmi` for tests, as a real program: what it does stands in a file beside it, read again at every tick.
+"""A `dcgmi` for tests, as a real program: what it does stands in a file beside it, read again at
+every tick.
 
-state.json: {"gpus": 2, "slices": {"21": [0, 2]}, "known": [fields], "values": {"GPU 0": {"203": "85"}}, "mode": "",
-"ids": [further fields], "after": ticks until the mode takes hold, "lists": whether
-`dmon -l` works, "taking_turns": [fields of odd ticks]}
+state.json: {"gpus": 2, "slices": {"21": [0, 2]}, "known": [fields], "values": {"GPU 0": {"203":
+"85"}}, "mode": "", "ids": [further fields], "after": ticks until the mode takes hold, "lists":
+whether `dmon -l` works, "taking_turns": [fields of odd ticks]}
 """
 
 from __future__ import annotations
@@ -93,18 +94,23 @@ def dmon(requested: list[int], delay_s: float, entities: list[str]) -> None:
     now = state()
     for number in requested:
         if number not in now.get("known", FIELDS):
-            fail(f"Error: Got invalid field ID. '{number}'. See dcgm_fields.h for a list of valid field IDs.\n")
+            fail(
+                f"Error: Got invalid field ID. '{number}'. See dcgm_fields.h for a list of "
+                "valid field IDs.\n"
+            )
     if now["mode"] == "old_entities" and entities:
         fail("Error: Unable to parse entity list.\n")
     sys.stdout.write(header(requested))
     if now["mode"] == "no_profiling" and any(number > 1000 for number in requested):
         fail(
-            "Error setting watches. Result: -33: This request is serviced by a module of DCGM that is not currently "
+            "Error setting watches. Result: -33: This request is serviced by a module of DCGM "
+            "that is not currently "
             "loaded\n"
         )
     if now["mode"] == "no_root":
         fail(
-            "Error setting watches. Result: -35: Unable to watch one or more of the requested fields because doing so "
+            "Error setting watches. Result: -35: Unable to watch one or more of the requested "
+            "fields because doing so "
             "requires the host engine to be running as root.\n"
         )
     tick = 0
@@ -114,7 +120,13 @@ def dmon(requested: list[int], delay_s: float, entities: list[str]) -> None:
         names += [f"GPU-I {entity}" for entity in now.get("slices", {})] if entities else []
         mode = now["mode"] if tick >= now.get("after", 0) else ""
         if mode == "die":
-            fail("Error getting values information. Return -16: Host engine connection invalid/disconnected\n", 1)
+            fail(
+                (
+                    "Error getting values information. Return -16: Host engine connection "
+                    "invalid/disconnected\n"
+                ),
+                1,
+            )
         if mode == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if mode == "hang":
@@ -139,7 +151,9 @@ def main(arguments: list[str]) -> None:
     now = state()
     if now["mode"] == "no_engine":
         fail(NO_ENGINE)
-    FIELDS.update({number: (f"F{number}", "", 5) for number in state().get("ids", ()) if number not in FIELDS})
+    FIELDS.update(
+        {number: (f"F{number}", "", 5) for number in state().get("ids", ()) if number not in FIELDS}
+    )
     match arguments:
         case ["discovery", what]:
             discovery(what)

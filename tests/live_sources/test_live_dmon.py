@@ -1,4 +1,6 @@
-"""`dcgmi dmon` as a live source, with a real program in its place: what it prints, and that it never stays a corpse."""
+"""`dcgmi dmon` as a live source, with a real program in its place: what it prints, and that it
+never stays a corpse.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ from tachograph.sources.dcgmi import (
 )
 
 FAKE = Path(__file__).with_name("fake_dcgmi.py")
-VALUES = {"203": "85", "155": "350.500", "156": "123456789", "1002": "0.910", "140": "0", "230": "0", "395": "1"}
+VALUES = {
+    "203": "85",
+    "155": "350.500",
+    "156": "123456789",
+    "1002": "0.910",
+    "140": "0",
+    "230": "0",
+    "395": "1",
+}
 VALUES |= {"393": "2", "112": "4", "250": "81559", "158": "89"}
 PRINTED = {
     "gpu_util": 0.85,
@@ -40,7 +50,10 @@ PRINTED = {
 }
 PRINTED |= {"remapped_rows_uncorrectable": 2, "throttle_reasons": 4}
 IDS = [counter.dcgm_id for counter in COUNTERS if counter.dcgm_id]
-KNOWN = [counter.dcgm_id for counter in COUNTERS if not 1013 <= (counter.dcgm_id or 0) <= 1015] + [158, 250]
+KNOWN = [counter.dcgm_id for counter in COUNTERS if not 1013 <= (counter.dcgm_id or 0) <= 1015] + [
+    158,
+    250,
+]
 TWO = {"GPU 0": VALUES, "GPU 1": {**VALUES, "203": "5"}}
 
 
@@ -49,7 +62,9 @@ class Fake:
     """The program and what it is to do."""
 
     folder: Path
-    state: dict[str, Any] = field(default_factory=lambda: {"gpus": 2, "values": TWO, "mode": "", "ids": IDS})
+    state: dict[str, Any] = field(
+        default_factory=lambda: {"gpus": 2, "values": TWO, "mode": "", "ids": IDS}
+    )
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -63,14 +78,18 @@ class Fake:
 
     def runs(self) -> list[tuple[int, list[str]]]:
         """(pid, arguments) of every `dmon -e` so far."""
-        log = (self.folder / "log").read_text().splitlines() if (self.folder / "log").exists() else []
+        log = (
+            (self.folder / "log").read_text().splitlines() if (self.folder / "log").exists() else []
+        )
         return [(pid, rest) for pid, *rest in map(json.loads, log) if rest[:2] == ["dmon", "-e"]]
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Fake:
     shutil.copy(FAKE, tmp_path / "fake_dcgmi.py")
-    (tmp_path / "dcgmi").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{tmp_path}/fake_dcgmi.py" "$@"\n')
+    (tmp_path / "dcgmi").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -S -E "{tmp_path}/fake_dcgmi.py" "$@"\n'
+    )
     (tmp_path / "dcgmi").chmod(0o755)
     made = Fake(tmp_path)
     made.set()
@@ -89,7 +108,9 @@ def watching(fake: Fake, interval_s: float = 0.1) -> Iterator[DmonSource]:
             assert not Path(f"/proc/{pid}").exists(), "it still runs, or is a zombie"
 
 
-def read_until(source: DmonSource, true: Callable[[Snapshot], bool], within_s: float = 60.0) -> Snapshot:
+def read_until(
+    source: DmonSource, true: Callable[[Snapshot], bool], within_s: float = 60.0
+) -> Snapshot:
     until = time.monotonic() + within_s
     while not true(snapshot := source.read()):
         assert time.monotonic() < until, (snapshot, source.about)
@@ -98,7 +119,9 @@ def read_until(source: DmonSource, true: Callable[[Snapshot], bool], within_s: f
 
 
 def values_of(snapshot: Snapshot, row: int) -> dict[str, float]:
-    return {name: value for name in snapshot.values if (value := snapshot.value(name, row)) is not None}
+    return {
+        name: value for name in snapshot.values if (value := snapshot.value(name, row)) is not None
+    }
 
 
 def reported(snapshot: Snapshot) -> bool:
@@ -115,10 +138,17 @@ def test_the_stream_is_read(fake: Fake) -> None:
         assert values_of(snapshot, 1) == pytest.approx({**PRINTED, "gpu_util": 0.05})
         assert began - 1 < snapshot.measured[0] <= time.time()
         device = snapshot.devices[GpuId("n1", 1)]
-        assert (device.model, device.uuid, device.pci) == ("NVIDIA A100-SXM4-40GB", "GPU-1-uuid", "00000000:01:00.0")
+        assert (device.model, device.uuid, device.pci) == (
+            "NVIDIA A100-SXM4-40GB",
+            "GPU-1-uuid",
+            "00000000:01:00.0",
+        )
         assert (device.hbm_mib, device.slowdown_c) == (81559, 89)
         fake.set(values={"GPU 0": {**VALUES, "203": "42"}, "GPU 1": VALUES})
-        assert read_until(source, lambda s: s.value("gpu_util", 0) == pytest.approx(0.42)).problems == ()
+        assert (
+            read_until(source, lambda s: s.value("gpu_util", 0) == pytest.approx(0.42)).problems
+            == ()
+        )
         read_until(source, lambda s: len(source.about.unsupported) > 5)
         assert {"fp16_active", "gpu_temp_c"} <= set(source.about.unsupported)
         assert not {"gpu_util", "sm_active"} & set(source.about.unsupported)
@@ -147,7 +177,9 @@ def test_fields_that_take_turns_are_carried_on_for_a_while(fake: Fake) -> None:
 
 def test_a_value_is_not_carried_on_for_ever(fake: Fake) -> None:
     later = [0.0]
-    source = DmonSource(interval_s=0.1, program=fake.program, node="n1", clock=lambda: time.time() + later[0])
+    source = DmonSource(
+        interval_s=0.1, program=fake.program, node="n1", clock=lambda: time.time() + later[0]
+    )
     try:
         source.begin()
         read_until(source, reported)
@@ -181,7 +213,8 @@ def test_profiling_that_is_refused_leaves_the_rest(fake: Fake) -> None:
 
 def test_slices_are_rows_of_their_gpu(fake: Fake) -> None:
     fake.set(
-        slices={"21": [0, 2], "7": [1, 5]}, values={**TWO, "GPU-I 21": {"1002": "0.25"}, "GPU-I 7": {"1002": "0.75"}}
+        slices={"21": [0, 2], "7": [1, 5]},
+        values={**TWO, "GPU-I 21": {"1002": "0.25"}, "GPU-I 7": {"1002": "0.75"}},
     )
     with watching(fake) as source:
         snapshot = read_until(source, lambda s: s.value("sm_active", 1) is not None)
@@ -193,7 +226,13 @@ def test_slices_are_rows_of_their_gpu(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("mode", "what"),
     [
-        ("die", "ended with exit code 1: Error getting values information. Return -16: Host engine connection"),
+        (
+            "die",
+            (
+                "ended with exit code 1: Error getting values information. Return -16: Host engine "
+                "connection"
+            ),
+        ),
         ("killed", "was ended by signal 9"),
         ("cut", "ended with exit code 3"),
     ],
@@ -215,7 +254,11 @@ def test_a_death_is_told_and_it_is_started_anew(fake: Fake, mode: str, what: str
 def test_a_program_that_hangs_is_ended_even_if_it_will_not(fake: Fake) -> None:
     later = [0.0]
     source = DmonSource(
-        interval_s=0.1, program=fake.program, node="n1", retry_s=0.2, steady=lambda: time.monotonic() + later[0]
+        interval_s=0.1,
+        program=fake.program,
+        node="n1",
+        retry_s=0.2,
+        steady=lambda: time.monotonic() + later[0],
     )
     try:
         source.begin()
@@ -242,7 +285,9 @@ def test_a_program_that_hangs_is_ended_even_if_it_will_not(fake: Fake) -> None:
         ({"mode": "die"}, "Host engine connection invalid", "systemctl start nvidia-dcgm"),
     ],
 )
-def test_why_it_cannot_be_used_is_reported(fake: Fake, state: dict[str, Any], what: str, do: str) -> None:
+def test_why_it_cannot_be_used_is_reported(
+    fake: Fake, state: dict[str, Any], what: str, do: str
+) -> None:
     fake.set(**state)
     with pytest.raises(InputError) as error:
         connect(Configuration(), program=fake.program)
@@ -278,7 +323,9 @@ def test_columns_go_by_name_and_place() -> None:
     assert rows(header, "ID                              mJ") == []
     (row,) = rows(header, "GPU 3     85           0.910        123")
     assert row == DmonRow(DcgmEntity("GPU", 3), {"GPUTL": 85, "SMACT": 0.91, "TOTEC": 123})
-    assert rows("GPU 3     85           0.910        123") == [], "what the columns are is not known yet"
+    assert rows("GPU 3     85           0.910        123") == [], (
+        "what the columns are is not known yet"
+    )
     (row,) = rows(header, "GPU-I 21               0.910")
     assert row == DmonRow(DcgmEntity("GPU-I", 21), {"SMACT": 0.91})
     (row,) = rows(header, "GPU 0     N/A                       123")
@@ -287,7 +334,9 @@ def test_columns_go_by_name_and_place() -> None:
     assert row.values == {"SMACT": 0.5, "TOTEC": 7}, "a number that was cut is none"
     (row,) = rows(header, "GPU 0     1  2  3  4")
     assert row.values == {}
-    (row,) = rows(header, "#Entity   TOTEC        GPUTL        SMACT", "GPU 0     7            8            9")
+    (row,) = rows(
+        header, "#Entity   TOTEC        GPUTL        SMACT", "GPU 0     7            8            9"
+    )
     assert row.values == {"TOTEC": 7, "GPUTL": 8, "SMACT": 9}
     (row,) = rows(header, "GPU 0     0x10         nan          1_0")
     assert row.values == {}

@@ -48,7 +48,8 @@ def made_page(random_: random.Random, *, stamped: bool = False) -> str:
             gpu,
             {
                 f"DCGM_FI_{name}": round(
-                    random_.uniform(0, high if high <= 150 else 3000), 0 if field in WHOLE_NUMBERS else 3
+                    random_.uniform(0, high if high <= 150 else 3000),
+                    0 if field in WHOLE_NUMBERS else 3,
                 )
                 for field, (name, _, _, _, high) in FIELDS.items()
             },
@@ -57,7 +58,9 @@ def made_page(random_: random.Random, *, stamped: bool = False) -> str:
         )
         for gpu in range(3)
     ]
-    return page(random_.choice(["n1", "n2.example.org"]), Node(units, stamp=stamped), 1_790_000_000.0)
+    return page(
+        random_.choice(["n1", "n2.example.org"]), Node(units, stamp=stamped), 1_790_000_000.0
+    )
 
 
 def damaged(random_: random.Random, text: bytes) -> bytes:
@@ -93,13 +96,21 @@ def written(text: bytes) -> set[float]:
     return found
 
 
-def assert_written(values: Iterator[tuple[str, float]], numbers: set[float], factors: dict[str, set[float]]) -> None:
+def assert_written(
+    values: Iterator[tuple[str, float]], numbers: set[float], factors: dict[str, set[float]]
+) -> None:
     for name, value in values:
         counter = COUNTERS_BY_NAME[name]
         assert counter.low <= value <= counter.high
         from_any = {round(number * factor, 9) for number in numbers for factor in factors[name]}
-        whole = {float(round(one)) for one in from_any if abs(one) < 1e15} if counter.storage == "i64" else set()
-        assert any(math.isclose(value, one, rel_tol=1e-6, abs_tol=1e-9) for one in from_any | whole), (name, value)
+        whole = (
+            {float(round(one)) for one in from_any if abs(one) < 1e15}
+            if counter.storage == "i64"
+            else set()
+        )
+        assert any(
+            math.isclose(value, one, rel_tol=1e-6, abs_tol=1e-9) for one in from_any | whole
+        ), (name, value)
 
 
 FACTORS: dict[str, set[float]] = {name: {1.0} for name in COUNTER_NAMES}
@@ -139,7 +150,9 @@ def test_damaged_pages_show_only_what_is_written_on_them() -> None:
             assert rows.keys() == wanted.keys()
             for unit, values in wanted.items():
                 shown = {name: snapshot.value(name, rows[unit]) for name in snapshot.values}
-                assert {name: value for name, value in shown.items() if value is not None} == pytest.approx(values)
+                assert {
+                    name: value for name, value in shown.items() if value is not None
+                } == pytest.approx(values)
         elif turn % 3 == 0:
             assert_written(numbers_of(snapshot), written(given), FACTORS)
     assert undamaged > READS / 5
@@ -159,5 +172,7 @@ def test_streams_tell_only_what_is_written_in_them() -> None:
         for line in damaged(random_, "\n".join(lines).encode()).decode("latin-1").split("\n"):
             row = stream.line(line)
             if row is not None:
-                assert set(row.values.values()) <= {float(one) for one in line.split() if NUMBER.fullmatch(one)}
+                assert set(row.values.values()) <= {
+                    float(one) for one in line.split() if NUMBER.fullmatch(one)
+                }
                 assert set(row.values) <= set(stream.columns)

@@ -1,4 +1,6 @@
-"""Exporters and Prometheus as live sources: values and their age, sources that fail and recover, restarts."""
+"""Exporters and Prometheus as live sources: values and their age, sources that fail and recover,
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,19 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.live.snapshot import GpuId, Snapshot
-from tachograph.live.sources.feeds import FeedSource, connect_exporters, connect_server, exporter_source
+from tachograph.live.sources.feeds import (
+    FeedSource,
+    connect_exporters,
+    connect_server,
+    exporter_source,
+)
 from tachograph.live.unsupported import NO_VALUE, unsupported_summary
 from tachograph.sources.endpoints import ExporterSettings
 
 UTIL, POWER, SM = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_SM_ACTIVE"
-TWO_NODES = {name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.5} for gpu in range(2)} for name in ("n1", "n2")}
+TWO_NODES = {
+    name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.5} for gpu in range(2)} for name in ("n1", "n2")
+}
 NOON = 1_795_262_400.0
 
 
@@ -54,14 +63,19 @@ def by_hand(urls: list[str], **settings: object) -> Iterator[PolledByHand]:
 
 @contextmanager
 def one_page(text: str) -> Iterator[PolledByHand]:
-    with faulty(lambda request: Reply(text.encode())) as server, by_hand([f"{server.url}/metrics"]) as polled:
+    with (
+        faulty(lambda request: Reply(text.encode())) as server,
+        by_hand([f"{server.url}/metrics"]) as polled,
+    ):
         yield polled
 
 
 def as_dict(snapshot: Snapshot) -> dict[tuple[str, int, int | None], dict[str, float]]:
     return {
         (gpu.node, gpu.gpu, gpu.mig): {
-            name: value for name in snapshot.values if (value := snapshot.value(name, row)) is not None
+            name: value
+            for name in snapshot.values
+            if (value := snapshot.value(name, row)) is not None
         }
         for row, gpu in enumerate(snapshot.gpus)
     }
@@ -83,7 +97,11 @@ def test_values_are_those_of_the_pages_of_all_nodes() -> None:
         assert [gpu.name for gpu in snapshot.gpus] == ["n1:0", "n1:1", "n2:0", "n2:1"]
         assert snapshot.problems == ()
         device = snapshot.devices[GpuId("n1", 1)]
-        assert (device.model, device.uuid, device.pci) == ("NVIDIA H100 80GB HBM3", "GPU-n1-1", "00000000:08:00.0")
+        assert (device.model, device.uuid, device.pci) == (
+            "NVIDIA H100 80GB HBM3",
+            "GPU-n1-1",
+            "00000000:08:00.0",
+        )
         about = polled.source.about
         assert about.sentence == "2 exporters, 4 GPUs of 2 nodes"
         assert set(about.unsupported) == set(COUNTER_NAMES) - {"gpu_util", "power_w"}
@@ -101,9 +119,18 @@ def test_a_recorded_page(recorded: Path) -> None:
 
 def amd_page() -> str:
     """What device-metrics-exporter writes of two GPUs."""
-    values = {"gpu_gfx_activity": 88, "gpu_umc_activity": 40, "gpu_used_vram": 41_000, "gpu_total_vram": 196_592}
+    values = {
+        "gpu_gfx_activity": 88,
+        "gpu_umc_activity": 40,
+        "gpu_used_vram": 41_000,
+        "gpu_total_vram": 196_592,
+    }
     labels = 'gpu_id="{0}",serial_number="s{0}",card_series="AMD Instinct MI300X",hostname="a1"'
-    return "".join(f"{name}{{{labels.format(gpu)}}} {value}\n" for name, value in values.items() for gpu in range(2))
+    return "".join(
+        f"{name}{{{labels.format(gpu)}}} {value}\n"
+        for name, value in values.items()
+        for gpu in range(2)
+    )
 
 
 def test_of_a_page_of_amd_nothing_of_nvidia_is_printed() -> None:
@@ -129,8 +156,11 @@ def test_jobs_of_labels_hold_gpus_and_beside_them_others_are_free() -> None:
         server.hold("n1", 0, "7", "8")
         server.hold("n2", 0, "0")
         snapshot = polled.poll()
-        assert {gpu.name: held.job_id for gpu, held in snapshot.allocations.items()} == {"n1:0": "7,8"}
-        assert snapshot.free == {GpuId("n1", 1)}  # of n2 no job is named: the exporter may not know jobs
+        assert {gpu.name: held.job_id for gpu, held in snapshot.allocations.items()} == {
+            "n1:0": "7,8"
+        }
+        # Of n2 no job is named: the exporter may not know jobs.
+        assert snapshot.free == {GpuId("n1", 1)}
         assert snapshot.value("gpu_util", 0) == 0.05
         server.hold("n1", 0)
         assert polled.poll(60.0).allocations == {}
@@ -148,8 +178,14 @@ def test_exporters_of_one_node_complete_each_other(order: tuple[str, ...]) -> No
         server.nodes["jobstats"].more = JOBSTATS
         with by_hand([server.url(name) for name in order], many_nodes=True) as polled:
             snapshot = polled.poll()
-    assert {gpu.name: held.job_id for gpu, held in snapshot.allocations.items()} == {"n1:1": "7", "n1:0": "8"}
-    assert as_dict(snapshot) == {("n1", 0, None): {"gpu_util": 0.1}, ("n1", 1, None): {"gpu_util": 0.9}}
+    assert {gpu.name: held.job_id for gpu, held in snapshot.allocations.items()} == {
+        "n1:1": "7",
+        "n1:0": "8",
+    }
+    assert as_dict(snapshot) == {
+        ("n1", 0, None): {"gpu_util": 0.1},
+        ("n1", 1, None): {"gpu_util": 0.9},
+    }
 
 
 def test_where_a_job_holds_an_unknown_gpu_none_is_free() -> None:
@@ -272,7 +308,9 @@ def test_why_exporters_cannot_be_used_is_reported() -> None:
 # --- polled by their own threads: real servers
 
 
-def read_until(source: FeedSource, true: Callable[[Snapshot], bool], within_s: float = 60.0) -> Snapshot:
+def read_until(
+    source: FeedSource, true: Callable[[Snapshot], bool], within_s: float = 60.0
+) -> Snapshot:
     until = time.monotonic() + within_s
     while not true(snapshot := source.read()):
         assert time.monotonic() < until, snapshot
@@ -284,7 +322,9 @@ def read_until(source: FeedSource, true: Callable[[Snapshot], bool], within_s: f
 def test_a_slow_exporter_delays_no_other_and_its_late_answer_is_taken() -> None:
     entry = {"source": "dcgm-exporter", "timeout_s": 60.0}
     with exporter(TWO_NODES, slow_s=6.0) as server:
-        with closing(connect_exporters(Configuration(sources=(entry,)), urls=server.urls)) as source:
+        with closing(
+            connect_exporters(Configuration(sources=(entry,)), urls=server.urls)
+        ) as source:
             before = source.read()
             server.fail("n2", "slow")
             server.set("n2", 0, {UTIL: 80})
@@ -293,7 +333,10 @@ def test_a_slow_exporter_delays_no_other_and_its_late_answer_is_taken() -> None:
             began = time.monotonic()
             snapshot = read_until(source, lambda s: s.value("gpu_util", 0) == 0.9)
             assert time.monotonic() - began < 10
-            assert (snapshot.value("gpu_util", 2), snapshot.measured[2]) == (0.05, before.measured[2])
+            assert (snapshot.value("gpu_util", 2), snapshot.measured[2]) == (
+                0.05,
+                before.measured[2],
+            )
             server.fail("n2", None)
             assert read_until(source, lambda s: s.value("gpu_util", 2) == 0.8).problems == ()
             server.fail("n1", "slow")
@@ -321,7 +364,9 @@ def test_an_exporter_that_is_started_late_is_found() -> None:
 
 
 def server_configuration(**settings: object) -> Configuration:
-    return Configuration(sources=({"source": "prometheus", "timeout_s": 2.0, "step_s": 1.0, **settings},))
+    return Configuration(
+        sources=({"source": "prometheus", "timeout_s": 2.0, "step_s": 1.0, **settings},)
+    )
 
 
 def connected(configuration: Configuration, within_s: float = 60.0) -> FeedSource:
@@ -337,7 +382,8 @@ def connected(configuration: Configuration, within_s: float = 60.0) -> FeedSourc
 @pytest.mark.slow
 def test_a_real_prometheus_that_scrapes_exporters_and_is_stopped(tmp_path: Path) -> None:
     nodes: Mapping[str, Mapping[int, Mapping[str, float]]] = {
-        name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.25, SM: 0.5} for gpu in range(2)} for name in ("n1", "n2")
+        name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.25, SM: 0.5} for gpu in range(2)}
+        for name in ("n1", "n2")
     }
     with exporter(nodes) as server:
         server.hold("n1", 0, "7")
@@ -373,7 +419,10 @@ def test_a_real_prometheus_that_scrapes_exporters_and_is_stopped(tmp_path: Path)
 def test_a_real_victoriametrics(tmp_path: Path) -> None:
     now = time.time()
     series = [
-        Series({"__name__": metric, "gpu": str(gpu), "Hostname": node, "instance": f"{node}:9400"}, [(now - 3, value)])
+        Series(
+            {"__name__": metric, "gpu": str(gpu), "Hostname": node, "instance": f"{node}:9400"},
+            [(now - 3, value)],
+        )
         for node in ("n1", "n2", "n30")
         for gpu in range(2)
         for metric, value in ((UTIL, 25.0), (SM, 0.75), (POWER, 1e9))
@@ -388,7 +437,9 @@ def test_a_real_victoriametrics(tmp_path: Path) -> None:
                 for gpu in (0, 1)
             }
             assert snapshot.measured == pytest.approx(np.full(6, now - 3), abs=0.01)
-        with closing(connect_server(server_configuration(url=url, selector='{instance="n2:9400"}'))) as source:
+        with closing(
+            connect_server(server_configuration(url=url, selector='{instance="n2:9400"}'))
+        ) as source:
             assert [gpu.name for gpu in source.read().gpus] == ["n2:0", "n2:1"]
 
 
@@ -409,6 +460,9 @@ def test_why_a_server_cannot_be_used_is_reported() -> None:
         connect_server(server_configuration(url="http://127.0.0.1:1", selector="{what"))
     with pytest.raises(InputError, match="cannot connect"):
         connect_server(Configuration(), url=f"http://127.0.0.1:{free_port()}")
-    with faulty(lambda request: Reply(b"", 401)) as server, pytest.raises(InputError, match="401") as reported:
+    with (
+        faulty(lambda request: Reply(b"", 401)) as server,
+        pytest.raises(InputError, match="401") as reported,
+    ):
         connect_server(Configuration(), url=server.url)
     assert "token_file" in (reported.value.do or "")

@@ -1,4 +1,6 @@
-"""What a report of Nsight Compute proves of the kernels: metrics, verdicts, exit codes; the launches it profiles."""
+"""What a report of Nsight Compute proves of the kernels: metrics, verdicts, exit codes; the
+launches it profiles.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ import calibrate
 from microbench.proofs import PROOFS
 from microbench.workloads import KERNELS
 
-ENOUGH = {kernel: {claim.metrics[0]: claim.least + 1 for claim in claims} for kernel, claims in PROOFS.items()}
+ENOUGH = {
+    kernel: {claim.metrics[0]: claim.least + 1 for claim in claims}
+    for kernel, claims in PROOFS.items()
+}
 
 
 def report(path: Path, launches: list[tuple[str, Mapping[str, float]]]) -> Path:
@@ -38,7 +43,13 @@ def test_a_report_where_all_is_reached(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(lines) == sum(map(len, PROOFS.values()))
     assert all(line.split()[-1] == "reached" for line in lines)
     line = next(line for line in lines if line.startswith("read_l2"))
-    assert line.split() == ["read_l2", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "71.0", "70", "reached"]
+    assert line.split() == [
+        "read_l2",
+        "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+        "71.0",
+        "70",
+        "reached",
+    ]
 
 
 def test_every_kernel_has_a_claim() -> None:
@@ -46,14 +57,22 @@ def test_every_kernel_has_a_claim() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["copy_1", "dmul_4"])
-def test_one_that_is_below_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], kernel: str) -> None:
+def test_one_that_is_below_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kernel: str
+) -> None:
     poor = {name: value - 2 for name, value in ENOUGH[kernel].items()}
     assert prove(report(tmp_path / "bench.csv", list((ENOUGH | {kernel: poor}).items()))) == 1
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert {line[0] for line in lines if line[-1] == "below"} == {kernel}
 
 
-def test_reports_of_other_programs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert prove(report(tmp_path / "other.csv", [("gemm", {"sm__inst_executed.sum.pct": 3.0})])) != 0
-    assert "no kernel of the bench was measured; profile it: ncu --set full" in capsys.readouterr().err
+def test_reports_of_other_programs_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        prove(report(tmp_path / "other.csv", [("gemm", {"sm__inst_executed.sum.pct": 3.0})])) != 0
+    )
+    assert (
+        "no kernel of the bench was measured; profile it: ncu --set full" in capsys.readouterr().err
+    )
     assert prove(tmp_path / "gone.csv") != 0

@@ -1,4 +1,6 @@
-"""A bench within a time, ended and continued: what is in the file, what is measured again, what is refused."""
+"""A bench within a time, ended and continued: what is in the file, what is measured again, what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_a_file_of_another_gpu_or_plan_is_refused(tmp_path: Path) -> None:
     measure(SimulatedGpu(), tmp_path, *ONLY)
     content = (tmp_path / "c.toml").read_bytes()
     device = SimulatedGpu(gpu=replace(H100_NVL, name="NVIDIA H200"))
-    with pytest.raises(InputError, match=r"c\.toml: it is of another GPU: NVIDIA H100 NVL, not NVIDIA H200; name"):
+    with pytest.raises(
+        InputError, match=r"c\.toml: it is of another GPU: NVIDIA H100 NVL, not NVIDIA H200; name"
+    ):
         measure(device, tmp_path, *ONLY)
     with pytest.raises(InputError, match="another number of SMs: 132, not 114"):
         measure(SimulatedGpu(gpu=replace(H100_NVL, sms=114)), tmp_path, *ONLY)
@@ -93,7 +97,9 @@ def test_a_file_of_another_gpu_or_plan_is_refused(tmp_path: Path) -> None:
         measure(SimulatedGpu(), tmp_path, *ONLY)
 
 
-def test_what_time_does_not_allow_is_done_next_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_time_does_not_allow_is_done_next_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("--only", "issue", "--only", "fp64", "--minutes", "0.5")
     device, calls = SimulatedGpu(), 0
     while calls < 10:

@@ -19,21 +19,38 @@ from tachograph.sharing.demand import H100_NVL
 
 
 def measure(device: SimulatedGpu, *words: str) -> int:
-    return calibrate.measure(calibrate.options().parse_args(["--runs", "2", *words]), device, None, Conditions)
+    return calibrate.measure(
+        calibrate.options().parse_args(["--runs", "2", *words]), device, None, Conditions
+    )
 
 
-def test_a_rehearsal_writes_the_file_that_advice_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--rehearse", "--runs", "2", "--only", "bandwidth", "--only", "pitfalls", "-o", str(tmp_path / "c.toml")]
+def test_a_rehearsal_writes_the_file_that_advice_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "--rehearse",
+        "--runs",
+        "2",
+        "--only",
+        "bandwidth",
+        "--only",
+        "pitfalls",
+        "-o",
+        str(tmp_path / "c.toml"),
+    ]
     assert calibrate.main(words) == 0
     found = read_calibration(tmp_path / "c.toml")
     assert found.measured_on == "NVIDIA H100 NVL"
     assert found.source == "measured: achievable_share, dram_curvature"
     rows = {row.name: row for row in read_bench_file(tmp_path / "c.toml").experiments}
-    assert {"pitfall-roofline", "pitfall-occupancy"} <= set(rows)  # both pitfalls of the published set
+    # Both pitfalls of the published set.
+    assert {"pitfall-roofline", "pitfall-occupancy"} <= set(rows)
     assert "interference.calibration" in capsys.readouterr().err
 
 
-def test_failures_are_reported_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_reported_and_the_rest_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     device = SimulatedGpu(fails=frozenset({"dmul_2"}))
     assert measure(device, "--only", "fp64", "-o", str(tmp_path / "c.toml")) == 0
     assert "fp64-2: dmul_2: CUDA_ERROR_INVALID_VALUE" in capsys.readouterr().err
@@ -59,12 +76,22 @@ def test_without_a_driver_it_shows_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "folder does not exist" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [device.name for device in DEVICE_CATALOGUE if device.vendor == "NVIDIA"])
+@pytest.mark.parametrize(
+    "name", [device.name for device in DEVICE_CATALOGUE if device.vendor == "NVIDIA"]
+)
 def test_every_gpu_of_the_catalogue_has_a_plan(name: str) -> None:
     gpu = gpu_called(name)
     every = experiments(gpu)
     assert len({one.name for one in every}) == len(every)
-    assert {one.group for one in every} >= {"blocks", "bandwidth", "l1", "issue", "fp64", "matmul", "pitfalls"}
+    assert {one.group for one in every} >= {
+        "blocks",
+        "bandwidth",
+        "l1",
+        "issue",
+        "fp64",
+        "matmul",
+        "pitfalls",
+    }
     threads = gpu.threads_per_sm or 0
     for one in every:
         assert one.bytes_needed <= (gpu.hbm_bytes or 0)
@@ -82,14 +109,18 @@ class _Nvml:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, *, fails: str = "", processes: tuple[int, ...] = (1, 99), **answers: object) -> None:
+    def __init__(
+        self, *, fails: str = "", processes: tuple[int, ...] = (1, 99), **answers: object
+    ) -> None:
         self.fails, self.processes, self.answers = fails, processes, answers
 
     def __getattr__(self, name: str) -> object:
         if name == self.fails:
             raise self.NVMLError(name)
         answers = {
-            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=number) for number in self.processes],
+            "nvmlDeviceGetComputeRunningProcesses": [
+                SimpleNamespace(pid=number) for number in self.processes
+            ],
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x1,
             "nvmlDeviceGetClockInfo": 1700,
             "nvmlDeviceGetMaxClockInfo": 1980,

@@ -1,4 +1,6 @@
-"""The file of a calibration: what is written is read again, what is broken is said with its place."""
+"""The file of a calibration: what is written is read again, what is broken is said with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -78,18 +80,25 @@ def test_the_configuration_names_it(tmp_path: Path) -> None:
     write_bench_file(tmp_path / "c.toml", SOME)
     plain = config.Configuration()
     assert calibration_of(plain) == Calibration()
-    named = config.Configuration(interference=config.InterferenceOptions(calibration=str(tmp_path / "c.toml")))
+    named = config.Configuration(
+        interference=config.InterferenceOptions(calibration=str(tmp_path / "c.toml"))
+    )
     assert calibration_of(named).dram_curvature == 0.43
-    gone = config.Configuration(interference=config.InterferenceOptions(calibration=str(tmp_path / "gone.toml")))
+    gone = config.Configuration(
+        interference=config.InterferenceOptions(calibration=str(tmp_path / "gone.toml"))
+    )
     with pytest.raises(ConfigError, match=r"interference\.calibration.*no file"):
         calibration_of(gone)
-    folder = config.Configuration(interference=config.InterferenceOptions(calibration=str(tmp_path)))
+    folder = config.Configuration(
+        interference=config.InterferenceOptions(calibration=str(tmp_path))
+    )
     with pytest.raises(ConfigError, match="is a folder"):
         calibration_of(folder)
 
 
 GOOD = (
-    'format = 1\ngpu = "x"\ndriver = ""\ndate = ""\n[calibration.l2_miss_cost]\nvalue = 3.0\nprovenance = "measured"\n'
+    'format = 1\ngpu = "x"\ndriver = ""\ndate = ""\n'
+    '[calibration.l2_miss_cost]\nvalue = 3.0\nprovenance = "measured"\n'
 )
 
 
@@ -102,10 +111,16 @@ GOOD = (
             GOOD.replace("= 3.0", '= "3"'),
             r"Expected 'float \| null', got 'str' - at 'calibration\.l2_miss_cost\.value'",
         ),
-        (GOOD.replace("= 3.0", "= -3.0"), r"calibration\.l2_miss_cost\.value is -3: it lies between 1 and 1000"),
+        (
+            GOOD.replace("= 3.0", "= -3.0"),
+            r"calibration\.l2_miss_cost\.value is -3: it lies between 1 and 1000",
+        ),
         (GOOD.replace("= 3.0", "= nan"), r"calibration\.l2_miss_cost\.value"),
         (GOOD.replace("= 3.0", "= 0.5"), "between 1 and 1000"),
-        (GOOD.replace("measured", "guessed"), r"'guessed' - at 'calibration\.l2_miss_cost\.provenance'"),
+        (
+            GOOD.replace("measured", "guessed"),
+            r"'guessed' - at 'calibration\.l2_miss_cost\.provenance'",
+        ),
         (GOOD + "[calibration]\nx = 1\n", r"Expected 'object', got 'int' - at 'calibration\.x'"),
         ("calibration = 3\n" + GOOD.partition("[")[0], "calibration"),
         (f"gpu = {'9' * 5000}", "invalid TOML"),
@@ -113,7 +128,10 @@ GOOD = (
         (GOOD.replace("l2_miss_cost", "l3_miss_cost"), r"calibration\.l3_miss_cost"),
         (GOOD.replace("format = 1", "format = 9"), "format 9"),
         (GOOD + "surplus = 1\n", "surplus"),
-        (GOOD.replace("value = 3.0\n", ""), r"calibration\.l2_miss_cost is measured and has no value"),
+        (
+            GOOD.replace("value = 3.0\n", ""),
+            r"calibration\.l2_miss_cost is measured and has no value",
+        ),
     ],
 )
 def test_a_broken_file_is_named_with_its_key(tmp_path: Path, content: str, message: str) -> None:
@@ -124,11 +142,17 @@ def test_a_broken_file_is_named_with_its_key(tmp_path: Path, content: str, messa
 
 
 def test_files_of_the_format_before_are_read(tmp_path: Path) -> None:
-    rows = '[[experiments]]\nname = "fp64-3"\nmode = "streams"\ncompared = "gain"\nmeasured = 1.36\n'
+    rows = (
+        '[[experiments]]\nname = "fp64-3"\nmode = "streams"\ncompared = "gain"\nmeasured = 1.36\n'
+    )
     (tmp_path / "c.toml").write_text(GOOD + "[knees]\nl2_array_bytes_alone = 2.4e7\n" + rows)
     found = read_bench_file(tmp_path / "c.toml")
     assert found.values.l2_miss_cost == 3.0
-    assert (found.plan, found.experiments[0].measured, found.experiments[0].launches) == (None, 1.36, [])
+    assert (found.plan, found.experiments[0].measured, found.experiments[0].launches) == (
+        None,
+        1.36,
+        [],
+    )
     assert found.values.l2_knee == Calibration().l2_knee
 
 

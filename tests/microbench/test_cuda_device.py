@@ -1,4 +1,6 @@
-"""What the device of the micro-benchmarks calls: names that CUDA for Python has, arguments that the kernels take."""
+"""What the device of the micro-benchmarks calls: names that CUDA for Python has, arguments that
+the kernels take.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The kernels as NVRTC compiles them: they do the work that they declare, and no compiler leaves any of it out."""
+"""The kernels as NVRTC compiles them: they do the work that they declare, and no compiler leaves
+any of it out.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,18 @@ def test_a_round_of_chains_is_the_work_that_the_kernel_declares(kernel: str) -> 
 
 @pytest.mark.parametrize("chains", [1, 2, 3, 4])
 def test_chains_are_independent_of_each_other(chains: int) -> None:
-    """In PTX of compute_90 every register is written once: so a chain is the registers that feed each other."""
+    """In PTX of compute_90 every register is written once: so a chain is the registers that feed
+    each other.
+    """
     for name, word in (("fmul", "mul.rn.f32"), ("dmul", "mul.rn.f64")):
         chain: dict[str, int] = {}
         lengths: Counter[int] = Counter()
-        for made, first, second in re.findall(rf"{re.escape(word)}\s+(%\w+), (%\w+), (%\w+);", ptx(f"{name}_{chains}")):
-            number = next((chain[one] for one in (second, first) if one in chain), len(set(chain.values())))
+        for made, first, second in re.findall(
+            rf"{re.escape(word)}\s+(%\w+), (%\w+), (%\w+);", ptx(f"{name}_{chains}")
+        ):
+            number = next(
+                (chain[one] for one in (second, first) if one in chain), len(set(chain.values()))
+            )
             chain[made] = number
             lengths[number] += 1
         assert lengths == dict.fromkeys(range(chains), 64)
@@ -64,7 +72,9 @@ def test_chains_are_independent_of_each_other(chains: int) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_both_clocks_are_read_before_and_after(kernel: str) -> None:
-    """Of the SM, which counts cycles, and of the GPU, which counts ns: together they tell how fast the SM was."""
+    """Of the SM, which counts cycles, and of the GPU, which counts ns: together they tell how
+    fast the SM was.
+    """
     assert ptx(kernel).count("%clock64") == 2
     assert ptx(kernel).count("%globaltimer") == 2
 
@@ -73,15 +83,26 @@ def formula(name: str, **values: int) -> int:
     """A line of kernels.cu that computes a place, in Python."""
     sides = {"TILE": 64, "DEPTH": 16}
     names = "|".join(
-        ("LEFT_PITCH", "SHARED_STEP", "LEFT_ROW", "LEFT_COLUMN", "RIGHT_ROW", "RIGHT_COLUMN", "SHARED_WORD")
+        (
+            "LEFT_PITCH",
+            "SHARED_STEP",
+            "LEFT_ROW",
+            "LEFT_COLUMN",
+            "RIGHT_ROW",
+            "RIGHT_COLUMN",
+            "SHARED_WORD",
+        )
     )
     lines = dict(re.findall(rf"#define ({names})(?:\([^)]*\))? (.+?)(?: //.*)?\n", source()))
     assert all(f"#define {side} {value} " in source() for side, value in sides.items())
-    return int(eval(lines[name].replace("/", "//"), {}, sides | values))  # a formula of this repository
+    # A formula of this repository.
+    return int(eval(lines[name].replace("/", "//"), {}, sides | values))
 
 
 def conflicts(words: list[int], width: int) -> int:
-    """How often the fullest bank is asked for different words, at most, of the groups that are served at once."""
+    """How often the fullest bank is asked for different words, at most, of the groups that are
+    served at once.
+    """
     lanes = 32 // width
     most = 0
     for begin in range(0, 32, lanes):
@@ -99,15 +120,27 @@ def test_the_multiplication_has_no_conflicts_of_banks() -> None:
             threads = range(warp * 32, warp * 32 + 32)
             for side, width, places in (("LEFT", pitch, left), ("RIGHT", 64, right)):
                 found = [
-                    (formula(f"{side}_ROW", thread=one, part=part), formula(f"{side}_COLUMN", thread=one, part=part))
+                    (
+                        formula(f"{side}_ROW", thread=one, part=part),
+                        formula(f"{side}_COLUMN", thread=one, part=part),
+                    )
                     for one in threads
                 ]
-                assert conflicts([row * width + column for row, column in found], 1) == 1, (side, warp, part)
+                assert conflicts([row * width + column for row, column in found], 1) == 1, (
+                    side,
+                    warp,
+                    part,
+                )
                 places.update(found)
-        for k in range(16):  # reads of four words: rows of `left` by thread / 16, columns of `right` by thread % 16
+        # Reads of four words: rows of `left` by thread / 16, columns of `right` by thread % 16.
+        for k in range(16):
             assert conflicts([k * pitch + one // 16 * 4 for one in threads], 4) == 1
             assert conflicts([k * 64 + one % 16 * 4 for one in threads], 4) == 1
-    assert left == right == {(row, column) for row in range(16) for column in range(64)} - (left ^ right)
+    assert (
+        left
+        == right
+        == {(row, column) for row in range(16) for column in range(64)} - (left ^ right)
+    )
     assert pitch % 4 == 0  # reads of four words begin at 16 bytes
 
 

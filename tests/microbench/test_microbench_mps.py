@@ -1,4 +1,6 @@
-"""Two real processes that take orders, on simulated GPUs: what they answer, and that none stays behind."""
+"""Two real processes that take orders, on simulated GPUs: what they answer, and that none stays
+behind.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,15 @@ def pairs(behaviour: str) -> MpsPairs:
 
 def experiment(kernel: str = "fmul_4", share: float = 0.0625) -> Experiment:
     one = BenchWorkload(kernel=kernel, blocks=132, threads=128)
-    return Experiment(name="x", group="x", question="x", first=one, second=one, shares=(share, share))
+    return Experiment(
+        name="x", group="x", question="x", first=one, second=one, shares=(share, share)
+    )
 
 
 def children() -> set[str]:
-    """Processes of this thread: other tests of this process may keep servers, which are of no concern here."""
+    """Processes of this thread: other tests of this process may keep servers, which are of no
+    concern here.
+    """
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
@@ -67,7 +73,9 @@ def test_two_processes_are_measured_with_their_shares() -> None:
         ("works", "dmul_2", "CUDA_ERROR_INVALID_VALUE"),
     ],
 )
-def test_a_process_that_fails_is_reported_and_gone(behaviour: str, kernel: str, message: str) -> None:
+def test_a_process_that_fails_is_reported_and_gone(
+    behaviour: str, kernel: str, message: str
+) -> None:
     with pytest.raises(LaunchError, match=message):
         pairs(behaviour).measure(experiment(kernel), BenchPlan(runs=1, target_s=0.02))
 

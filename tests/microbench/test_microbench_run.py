@@ -1,4 +1,6 @@
-"""The runner, on a simulated GPU: what is run in which order, what comes out, what happens when something fails."""
+"""The runner, on a simulated GPU: what is run in which order, what comes out, what happens when
+something fails.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from tachograph.sharing.estimate import estimate
 QUICK = BenchPlan(runs=3, target_s=0.02)
 
 
-def predict(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
+def predict(
+    demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration
+) -> Estimate:
     return estimate(demands, gpu=gpu, sharing=sharing, calibration=calibration)
 
 
@@ -37,15 +41,23 @@ def run(device: SimulatedGpu, *names: str, plan: BenchPlan = QUICK) -> Bench:
 
 
 def measured(found: Bench) -> dict[str, float]:
-    return {one.experiment.name: one.measured.median for one in found.results if one.measured is not None}
+    return {
+        one.experiment.name: one.measured.median
+        for one in found.results
+        if one.measured is not None
+    }
 
 
 def test_nothing_runs_together_before_all_was_foretold() -> None:
     device, requested = SimulatedGpu(), []
 
-    def watch(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
+    def watch(
+        demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration
+    ) -> Estimate:
         requested.append(len(device.launched))
-        assert not any(launch.endswith("1") for launch in device.launched), "a launch of the second stream came before"
+        assert not any(launch.endswith("1") for launch in device.launched), (
+            "a launch of the second stream came before"
+        )
         return predict(demands, gpu, sharing, calibration)
 
     wanted = chosen(experiments(device.gpu), ["fp64", "blocks"])
@@ -57,7 +69,15 @@ def test_nothing_runs_together_before_all_was_foretold() -> None:
 
 def test_slowdowns_are_those_of_the_simulated_gpu() -> None:
     rates = {("fmul_4", "copy_1"): 1.0, ("copy_1", "fmul_4"): 0.5, ("dmul_3", "dmul_3"): 0.68}
-    found = measured(run(SimulatedGpu(noise=0.0, beside=rates), "pitfall-roofline", "fp64-3", "blocks", "bandwidth"))
+    found = measured(
+        run(
+            SimulatedGpu(noise=0.0, beside=rates),
+            "pitfall-roofline",
+            "fp64-3",
+            "blocks",
+            "bandwidth",
+        )
+    )
     # the copy has done half when the other ends, and goes on alone
     assert found["pitfall-roofline"] == pytest.approx(1.5, rel=0.03)
     assert found["fp64-3"] == pytest.approx(2 * 0.68, rel=0.01)
@@ -91,10 +111,14 @@ def test_a_kernel_that_never_ends_ends_the_run_and_frees_nothing() -> None:
 
 
 def test_demands_come_from_the_clock_of_the_sm() -> None:
-    """Instructions that the kernels declare over the cycles of the simulated GPU, computed here by hand."""
+    """Instructions that the kernels declare over the cycles of the simulated GPU, computed here
+    by hand.
+    """
     seen: dict[str, Demand] = {}
 
-    def keep(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
+    def keep(
+        demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration
+    ) -> Estimate:
         seen.update({demand.name: demand for demand in demands})
         return predict(demands, gpu, sharing, calibration)
 
@@ -105,7 +129,9 @@ def test_demands_come_from_the_clock_of_the_sm() -> None:
     for chains in range(1, 5):
         demand = seen[f"dmul_{chains} 132x128"]
         cycles = 64 * max(8.0, 2.0 * chains)
-        assert demand.cycles["fp64"] == pytest.approx(min(1.0, 64 * chains / cycles * 4 / 2), rel=0.01)
+        assert demand.cycles["fp64"] == pytest.approx(
+            min(1.0, 64 * chains / cycles * 4 / 2), rel=0.01
+        )
         assert demand.cycles["issue"] == pytest.approx((64 * chains + 6) / cycles, rel=0.01)
         assert demand.cycles["tensor"] == 0.0
         assert (demand.irregular, demand.warps) == (0.0, 1.0)
@@ -127,8 +153,12 @@ def test_a_known_curve_comes_back(curvature: float) -> None:
     assert found.residual < 1e-4
 
 
-@pytest.mark.parametrize("points", [[], [(33, 0.2), (66, 0.4)], [(33, 1.0), (66, 1.0), (99, 0.99), (132, 0.5)]])
-def test_no_curve_through_too_few_points_below_saturation(points: list[tuple[float, float]]) -> None:
+@pytest.mark.parametrize(
+    "points", [[], [(33, 0.2), (66, 0.4)], [(33, 1.0), (66, 1.0), (99, 0.99), (132, 0.5)]]
+)
+def test_no_curve_through_too_few_points_below_saturation(
+    points: list[tuple[float, float]],
+) -> None:
     assert fit_curve(points) is None
 
 

@@ -12,7 +12,13 @@ from tachograph.nsight.reports import read_report
 
 PUSH_POP = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 START_STOP = "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
-RULES = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")
+RULES = (
+    "Rule Name",
+    "Rule Type",
+    "Rule Description",
+    "Estimated Speedup Type",
+    "Estimated Speedup",
+)
 NOISE = (
     "==PROF== Connected to process 4711 (/opt/app/run)",
     "step 3: loss 0.5, 12 % done",
@@ -29,7 +35,9 @@ NOISE = (
 
 @dataclass(frozen=True)
 class Value:
-    """A metric as a page writes it: `number` in `unit`. `metric`: its own name, `times`: from unit to base unit."""
+    """A metric as a page writes it: `number` in `unit`. `metric`: its own name, `times`: from
+    unit to base unit.
+    """
 
     section: str
     label: str
@@ -65,7 +73,9 @@ class Made:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is written. `decimal`, `group`: signs before the fraction and between thousands."""
+    """How a file is written. `decimal`, `group`: signs before the fraction and between
+    thousands.
+    """
 
     decimal: str = "."
     group: str = ""
@@ -87,54 +97,100 @@ def quoted(cells: Sequence[str]) -> str:
 
 
 def _identity(dialect: Dialect, made: Made) -> dict[str, str]:
-    ranges = "  ".join(f'"<default domain>:{name}:none:none:none:none:none:none"' for name in made.ranges)
-    row = {"ID": str(made.number), "Process ID": "4711", "Process Name": "app", "Host Name": "127.0.0.1"}
+    ranges = "  ".join(
+        f'"<default domain>:{name}:none:none:none:none:none:none"' for name in made.ranges
+    )
+    row = {
+        "ID": str(made.number),
+        "Process ID": "4711",
+        "Process Name": "app",
+        "Host Name": "127.0.0.1",
+    }
     if dialect.nvtx:
         row |= {PUSH_POP: f"13416  {ranges}" if ranges else "", START_STOP: ""}
     row["Kernel Name"] = made.kernel
     row |= {"Context": "1", "Stream": "7"}
     if dialect.sized:
-        row |= {"Block Size": str(made.block), "Grid Size": str(made.grid), "Device": "0", "CC": "9.0"}
+        row |= {
+            "Block Size": str(made.block),
+            "Grid Size": str(made.grid),
+            "Device": "0",
+            "CC": "9.0",
+        }
     return row
 
 
 def details(launches: Sequence[Made], dialect: Dialect = Dialect()) -> str:
     """A details page."""
-    names = [*_identity(dialect, launches[0]), "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
+    names = [
+        *_identity(dialect, launches[0]),
+        "Section Name",
+        "Metric Name",
+        "Metric Unit",
+        "Metric Value",
+    ]
     lines = [quoted([*names, *(RULES if dialect.rules else ())])]
     rows = []
     for made in launches:
         first = list(_identity(dialect, made).values())
-        rows += [quoted([*first, *value.cells, written(value.number, dialect)]) for value in made.values]
+        rows += [
+            quoted([*first, *value.cells, written(value.number, dialect)]) for value in made.values
+        ]
         if dialect.rules:
             advice = 'Use "fast" math.\nIt is, in short,\n"faster".'
-            rows.append(quoted([*first, "SpeedOfLight", "", "", "", "SOLBottleneck", "OPT", advice, "global", "50"]))
+            rows.append(
+                quoted(
+                    [
+                        *first,
+                        "SpeedOfLight",
+                        "",
+                        "",
+                        "",
+                        "SOLBottleneck",
+                        "OPT",
+                        advice,
+                        "global",
+                        "50",
+                    ]
+                )
+            )
     return _noisy([*lines, *_ordered(rows, dialect.order)], dialect)
 
 
 def raw(launches: Sequence[Made], dialect: Dialect = Dialect()) -> str:
-    """A raw page: a column per metric that any launch has, in the unit that the first launch with it has."""
+    """A raw page: a column per metric that any launch has, in the unit that the first launch
+    with it has.
+    """
     units: dict[str, Value] = {}
     for made in launches:
         for value in made.values:
             units.setdefault(value.metric, value)
     names = list(_identity(dialect, launches[0]))
-    lines = [quoted([*names, *units]), quoted([*("" for _ in names), *(value.unit for value in units.values())])]
+    lines = [
+        quoted([*names, *units]),
+        quoted([*("" for _ in names), *(value.unit for value in units.values())]),
+    ]
     rows = []
     for made in launches:
         own = {value.metric: written(value.number, dialect) for value in made.values}
-        rows.append(quoted([*_identity(dialect, made).values(), *(own.get(metric, "") for metric in units)]))
+        rows.append(
+            quoted([*_identity(dialect, made).values(), *(own.get(metric, "") for metric in units)])
+        )
     return _noisy([*lines, *_ordered(rows, dialect.order)], dialect)
 
 
 def _ordered(rows: list[str], order: Sequence[int]) -> list[str]:
     """The rows, those at `order` first."""
     first = list(dict.fromkeys(place % len(rows) for place in order))
-    return [rows[place] for place in first] + [row for place, row in enumerate(rows) if place not in set(first)]
+    return [rows[place] for place in first] + [
+        row for place, row in enumerate(rows) if place not in set(first)
+    ]
 
 
 def _noisy(lines: list[str], dialect: Dialect) -> str:
-    """The lines, with output of others before, between and after them; never between the header and the units."""
+    """The lines, with output of others before, between and after them; never between the header
+    and the units.
+    """
     out = list(dialect.noise)
     for place, line in enumerate(lines):
         out.append(line)
@@ -165,8 +221,22 @@ COPY = Made(
             "%",
             Decimal("65.77"),
         ),
-        Value(MEMORY, "Memory Throughput", "dram__bytes.sum.per_second", "Tbyte/s", Decimal("3.36"), Decimal(10) ** 12),
-        Value(SPEED, "SM Frequency", "gpc__cycles_elapsed.avg.per_second", "Ghz", Decimal("1.98"), Decimal(10) ** 9),
+        Value(
+            MEMORY,
+            "Memory Throughput",
+            "dram__bytes.sum.per_second",
+            "Tbyte/s",
+            Decimal("3.36"),
+            Decimal(10) ** 12,
+        ),
+        Value(
+            SPEED,
+            "SM Frequency",
+            "gpc__cycles_elapsed.avg.per_second",
+            "Ghz",
+            Decimal("1.98"),
+            Decimal(10) ** 9,
+        ),
         Value("Launch Statistics", "Threads", "launch__thread_count", "thread", Decimal(67584)),
         Value(
             "Launch Statistics",
@@ -183,7 +253,9 @@ COPY = Made(
             "inst/cycle",
             Decimal("0.61"),
         ),
-        Value("Occupancy", "Block Limit SM", "launch__occupancy_limit_blocks", "block", Decimal(32)),
+        Value(
+            "Occupancy", "Block Limit SM", "launch__occupancy_limit_blocks", "block", Decimal(32)
+        ),
         Value(
             "Command line profiler metrics",
             "smsp__inst_executed.sum",
@@ -200,10 +272,18 @@ MULTIPLY = Made(
     values=(
         Value(SPEED, "Duration", DURATION, "usecond", Decimal("117.344"), Decimal(1000)),
         Value(
-            SPEED, "Compute (SM) Throughput", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "%", Decimal("93.10")
+            SPEED,
+            "Compute (SM) Throughput",
+            "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+            "%",
+            Decimal("93.10"),
         ),
         Value(
-            "Occupancy", "Achieved Occupancy", "sm__warps_active.avg.pct_of_peak_sustained_active", "%", Decimal("6.25")
+            "Occupancy",
+            "Achieved Occupancy",
+            "sm__warps_active.avg.pct_of_peak_sustained_active",
+            "%",
+            Decimal("6.25"),
         ),
     ),
 )
@@ -213,7 +293,9 @@ LAUNCHES = (COPY, MULTIPLY)
 def assert_same(report: NcuReport, launches: Sequence[Made], dialect: Dialect = Dialect()) -> None:
     """Assert that these very launches were read, with these very metrics."""
     found = {launch.number: launch for launch in report.launches}
-    assert sorted(launch.number for launch in report.launches) == sorted(made.number for made in launches)
+    assert sorted(launch.number for launch in report.launches) == sorted(
+        made.number for made in launches
+    )
     for made in launches:
         launch = found[made.number]
         assert launch.kernel == made.kernel
@@ -222,4 +304,8 @@ def assert_same(report: NcuReport, launches: Sequence[Made], dialect: Dialect = 
             assert abs(launch.metrics[metric] - truth) <= 1e-9 * abs(truth), metric
         assert launch.ranges == (made.ranges if dialect.nvtx else ())
         if dialect.sized:
-            assert (launch.grid, launch.block, launch.chip.compute_capability) == (made.grid, made.block, "9.0")
+            assert (launch.grid, launch.block, launch.chip.compute_capability) == (
+                made.grid,
+                made.block,
+                "9.0",
+            )

@@ -14,14 +14,17 @@ from tachograph.nsight.reports import read_reports
 
 DENIED = (
     "==PROF== Connected to process 4711 (/usr/bin/python3)\n"
-    "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the"
+    "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU "
+    "Performance Counters on the"
     " target device 0. For instructions see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n"
     "==ERROR== The application returned an error code (1).\n"
 )
 FOREIGN = {
     "nsys": "Time (%),Total Time (ns),Instances,Avg (ns),Name\n100.0,12,1,12.0,k\n",
     "JSON": '{"kernels": []}\n',
-    "page for people": "  k (8, 1, 1)x(256, 1, 1), Context 1\n    Section: Occupancy\n    Block Limit SM   block\n",
+    "page for people": (
+        "  k (8, 1, 1)x(256, 1, 1), Context 1\n    Section: Occupancy\n    Block Limit SM   block\n"
+    ),
     "source page": '"ID","Kernel Name","Address","Source","a__b.sum"\n"1","k","0x0","IMAD","3"\n',
     "no kernel": '"Metric Name","Metric Unit","Metric Value"\n"a__b.sum","%","1.5"\n',
     "spreadsheet": raw(LAUNCHES).replace('","', '";"'),
@@ -35,7 +38,10 @@ FOREIGN = {
 def test_a_file_of_another_kind(tmp_path: Path, kind: str) -> None:
     report = read(tmp_path, FOREIGN[kind])
     (problem,) = report.problems
-    assert (report.launches, problem.partition(";")[0]) == ((), "no table of Nsight Compute is in it")
+    assert (report.launches, problem.partition(";")[0]) == (
+        (),
+        "no table of Nsight Compute is in it",
+    )
 
 
 def test_empty(tmp_path: Path) -> None:
@@ -44,7 +50,9 @@ def test_empty(tmp_path: Path) -> None:
 
 def test_only_errors(tmp_path: Path) -> None:
     (problem,) = read(tmp_path, DENIED).problems
-    assert problem.startswith("the profiler failed: ERR_NVGPUCTRPERM - The user does not have permission")
+    assert problem.startswith(
+        "the profiler failed: ERR_NVGPUCTRPERM - The user does not have permission"
+    )
     assert "; have the administrator load the kernel module nvidia with NVreg_Restrict" in problem
 
 
@@ -76,7 +84,9 @@ def test_a_folder_stands_for_its_reports(tmp_path: Path) -> None:
     (inside / "slurm.log").write_text("nothing\n")
     (inside / "picture.png").write_bytes(b"\x89PNG")
     reports = read_reports([tmp_path / "runs"])
-    assert [(Path(report.file).name, len(report.launches), len(report.problems)) for report in reports] == [
+    assert [
+        (Path(report.file).name, len(report.launches), len(report.problems)) for report in reports
+    ] == [
         ("a.log", 1, 0),
         ("b.csv.gz", 2, 0),
         ("slurm.log", 0, 1),
@@ -97,10 +107,15 @@ def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
     remarks: list[str] = []
     steps: list[tuple[str, int, int]] = []
     reports = read_reports(
-        [first, copy, first, other], remark=remarks.append, progress=lambda *step: steps.append(step)
+        [first, copy, first, other],
+        remark=remarks.append,
+        progress=lambda *step: steps.append(step),
     )
     assert [Path(report.file).name for report in reports] == ["first.csv", "other.csv"]
-    assert remarks == [f"{copy}: the same as {first}, read once", f"{first}: the same as {first}, read once"]
+    assert remarks == [
+        f"{copy}: the same as {first}, read once",
+        f"{first}: the same as {first}, read once",
+    ]
     assert steps == [("read reports", number, 4) for number in range(4)]
     assert reports[0].digest == hashlib.sha256(first.read_bytes()).hexdigest()
 

@@ -1,4 +1,6 @@
-"""The two pages of a CSV: whatever is written comes back, and what ncu does not write is counted or refused."""
+"""The two pages of a CSV: whatever is written comes back, and what ncu does not write is counted
+or refused.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,12 @@ def launches(draw: st.DrawFn) -> list[Made]:
     for number in range(draw(st.integers(1, 4))):
         collected = draw(st.lists(st.sampled_from(sorted(METRICS)), unique=True, min_size=1))
         values = tuple(
-            Value(*METRICS[metric], metric, units[metric], draw(NUMBERS), TIMES[units[metric]]) for metric in collected
+            Value(*METRICS[metric], metric, units[metric], draw(NUMBERS), TIMES[units[metric]])
+            for metric in collected
         )
-        kernel = draw(st.text('abc_<>,:*&" ()é', min_size=1, max_size=20).map(str.strip).filter(bool))
+        kernel = draw(
+            st.text('abc_<>,:*&" ()é', min_size=1, max_size=20).map(str.strip).filter(bool)
+        )
         made.append(Made(number, kernel, values, ranges=("step",)))
     return made
 
@@ -90,14 +95,17 @@ def test_what_is_written_is_read(folder: Path, made: list[Made], dialect: Dialec
 
 
 @pytest.mark.parametrize(
-    ("decimal", "group"), [(",", ""), (",", "."), (",", "\u00a0"), (",", "\u202f"), (".", "\u2019"), (".", "'")]
+    ("decimal", "group"),
+    [(",", ""), (",", "."), (",", "\u00a0"), (",", "\u202f"), (".", "\u2019"), (".", "'")],
 )
 def test_of_another_locale_no_number_is_used(tmp_path: Path, decimal: str, group: str) -> None:
     for page in (details, raw):
         report = read(tmp_path, page(LAUNCHES, Dialect(decimal=decimal, group=group)))
         assert report.launches == ()
         assert "LC_ALL=C ncu --csv" in report.problems[0]
-        assert {reject.reason for reject in report.rejects} == {"not a number as the C locale writes it"}
+        assert {reject.reason for reject in report.rejects} == {
+            "not a number as the C locale writes it"
+        }
 
 
 def lines_of(*rows: tuple[str, ...]) -> str:
@@ -112,7 +120,15 @@ def raw_page(columns: dict[str, tuple[str, str]], *, units: bool = True) -> str:
 
 
 def details_page(*values: tuple[str, str, str, str]) -> str:
-    names = ("ID", "Process ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value")
+    names = (
+        "ID",
+        "Process ID",
+        "Kernel Name",
+        "Section Name",
+        "Metric Name",
+        "Metric Unit",
+        "Metric Value",
+    )
     return lines_of(names, *(("0", "1", "k", *value) for value in values))
 
 
@@ -150,9 +166,16 @@ def test_without_units_values_may_be_scaled(tmp_path: Path) -> None:
 
 def test_runs_one_after_the_other_and_both_pages_in_one_file(tmp_path: Path) -> None:
     later = Made(7, "later", COPY.values)
-    report = read(tmp_path, "10%\r20% no line end: " + details(LAUNCHES) + "\n".join(NOISE) + "\n" + raw([later]))
+    report = read(
+        tmp_path,
+        "10%\r20% no line end: " + details(LAUNCHES) + "\n".join(NOISE) + "\n" + raw([later]),
+    )
     assert_same(report, [*LAUNCHES, later])
-    assert [launch.kernel for launch in report.launches] == [COPY.kernel, "sgemm_128x64_nn", "later"]
+    assert [launch.kernel for launch in report.launches] == [
+        COPY.kernel,
+        "sgemm_128x64_nn",
+        "later",
+    ]
 
 
 def test_damaged_rows_are_counted_and_the_others_read(tmp_path: Path) -> None:
@@ -184,7 +207,10 @@ def test_the_chip_of_a_raw_page(tmp_path: Path) -> None:
         "device__attribute_max_mem_frequency_khz": ("Ghz", "2.619"),
         "device__attribute_l2_cache_size": ("Mbyte", "52.43"),
         "device__attribute_total_memory": ("byte", "99,857,989,632"),
-        **{f"launch__grid_dim_{axis}": ("", size) for axis, size in zip("xyz", ("512", "2", "1"), strict=True)},
+        **{
+            f"launch__grid_dim_{axis}": ("", size)
+            for axis, size in zip("xyz", ("512", "2", "1"), strict=True)
+        },
     }
     (launch,) = read(tmp_path, raw_page(columns)).launches
     assert (launch.chip.name, launch.chip.compute_capability) == ("NVIDIA H100 NVL", "9.0")

@@ -12,14 +12,22 @@ from hypothesis import strategies as st
 
 from tachograph.catalog.errors import InputError
 from tachograph.nsight.launches import Chip, Launch, encodable
-from tachograph.nsight.packed_launches import VERSION, PackedLaunches, pack_launches, unpack_launches
+from tachograph.nsight.packed_launches import (
+    VERSION,
+    PackedLaunches,
+    pack_launches,
+    unpack_launches,
+)
 
 NAMES = st.text(st.characters(exclude_categories=()), max_size=12)  # also halves of surrogate pairs
 METRICS = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(), max_size=6)
 SIDES = st.integers(0, 2**31 - 1)
 SIZES = st.none() | st.tuples(SIDES, SIDES, SIDES)
 CHIPS = st.builds(
-    Chip, st.none() | NAMES, st.none() | st.just("9.0"), st.dictionaries(NAMES.map(encodable), st.floats(0, 1e12))
+    Chip,
+    st.none() | NAMES,
+    st.none() | st.just("9.0"),
+    st.dictionaries(NAMES.map(encodable), st.floats(0, 1e12)),
 )
 LAUNCHES = st.lists(
     st.builds(
@@ -57,7 +65,9 @@ def test_launches_come_back_as_they_were(launches: list[Launch]) -> None:
 
 
 def test_the_object_names_its_version_and_has_no_names_of_a_person() -> None:
-    launch = Launch("ann::copy", {"b": 2.0, "a": 0.5}, Chip("H100"), "ann.csv", 7, ranges=("ann/step",))
+    launch = Launch(
+        "ann::copy", {"b": 2.0, "a": 0.5}, Chip("H100"), "ann.csv", 7, ranges=("ann/step",)
+    )
     packed = pack_launches([launch, launch])
     content = json.loads(packed.content)
     assert (content["version"], content["metrics"]) == (VERSION, ["a", "b"])

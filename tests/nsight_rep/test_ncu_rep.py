@@ -1,4 +1,6 @@
-"""Stored reports, written by tests/made_report.py and read by the library of Nsight Compute itself."""
+"""Stored reports, written by tests/made_report.py and read by the library of Nsight Compute
+itself.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ def read(folder: Path, *launches: MadeLaunch) -> NcuReport:
 
 
 def test_a_launch_with_all_that_belongs_to_it(tmp_path: Path) -> None:
-    grid: dict[str, Value] = {f"launch__grid_dim_{axis}": size for axis, size in zip("xyz", (264, 2, 1), strict=True)}
-    block: dict[str, Value] = {f"launch__block_dim_{axis}": size for axis, size in zip("xyz", (32, 8, 1), strict=True)}
+    grid: dict[str, Value] = {
+        f"launch__grid_dim_{axis}": size for axis, size in zip("xyz", (264, 2, 1), strict=True)
+    }
+    block: dict[str, Value] = {
+        f"launch__block_dim_{axis}": size for axis, size in zip("xyz", (32, 8, 1), strict=True)
+    }
     made = MadeLaunch(
         "void axpy<float>(int, float, float const*, float*)",
         "axpy",
@@ -56,8 +62,14 @@ def test_a_launch_with_all_that_belongs_to_it(tmp_path: Path) -> None:
         Launch(
             kernel="void axpy<float>(int, float, float const*, float*)",
             metrics={
-                **{f"launch__grid_dim_{axis}": size for axis, size in zip("xyz", (264.0, 2.0, 1.0), strict=True)},
-                **{f"launch__block_dim_{axis}": size for axis, size in zip("xyz", (32.0, 8.0, 1.0), strict=True)},
+                **{
+                    f"launch__grid_dim_{axis}": size
+                    for axis, size in zip("xyz", (264.0, 2.0, 1.0), strict=True)
+                },
+                **{
+                    f"launch__block_dim_{axis}": size
+                    for axis, size in zip("xyz", (32.0, 8.0, 1.0), strict=True)
+                },
                 "gpu__time_duration.sum": 12_345.0,
             },
             chip=CHIP,
@@ -115,7 +127,10 @@ def test_what_is_written_is_read(tmp_path: Path, seed: int) -> None:
     made = [
         MadeLaunch(
             f"kernel_{number % 7}(int)",
-            metrics={f"metric_{at}": draw.choice((draw.random() * 1e12, draw.randrange(1 << 50))) for at in at_hand},
+            metrics={
+                f"metric_{at}": draw.choice((draw.random() * 1e12, draw.randrange(1 << 50)))
+                for at in at_hand
+            },
             ranges=tuple(f"range {at}" for at in range(number % 3)),
             stream=number % 4,
         )
@@ -135,7 +150,9 @@ def test_a_compressed_report_under_any_name(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         found = read_ncu_rep(tmp_path / name)
         assert found.problems == ()
-        assert [launch.metrics["x"] for launch in found.launches] == [float(at) for at in range(900)]
+        assert [launch.metrics["x"] for launch in found.launches] == [
+            float(at) for at in range(900)
+        ]
 
 
 def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
@@ -144,9 +161,13 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
 
 
 def test_launches_without_any_metric_are_counted(tmp_path: Path) -> None:
-    found = read(tmp_path, MadeLaunch(metrics={"x": 1.0}), MadeLaunch("bare()"), MadeLaunch("bare()"))
+    found = read(
+        tmp_path, MadeLaunch(metrics={"x": 1.0}), MadeLaunch("bare()"), MadeLaunch("bare()")
+    )
     assert [launch.number for launch in found.launches] == [0]
-    ((reason, column, count, example),) = [(r.reason, r.column, r.count, r.example) for r in found.rejects]
+    ((reason, column, count, example),) = [
+        (r.reason, r.column, r.count, r.example) for r in found.rejects
+    ]
     assert (reason, column, count, example) == ("no metrics", None, 2, "bare()")
 
 
@@ -155,7 +176,8 @@ def test_a_report_of_nothing(tmp_path: Path) -> None:
     assert found.launches == ()
     (problem,) = found.problems
     assert problem == (
-        "no results in it; if there should be some: export it with the Nsight Compute that wrote it: "
+        "no results in it; if there should be some: export it with the Nsight Compute that "
+        "wrote it: "
         "ncu -i made.ncu-rep --page raw --csv > made.csv"
     )
 
@@ -166,6 +188,7 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InputError) as caught:
         read_ncu_rep(path)
     assert str(caught.value) == (
-        f"{path}: a .ncu-rep file needs the library of Nsight Compute; pip install 'tachograph[nsight]', "
+        f"{path}: a .ncu-rep file needs the library of Nsight Compute; pip install "
+        "'tachograph[nsight]', "
         "or export it: ncu -i 'my run.ncu-rep' --page raw --csv > 'my run.csv'"
     )

@@ -18,19 +18,26 @@ from tachograph.nsight.ncu_rep import read_ncu_rep
 MADE = [
     MadeLaunch(
         f"kernel_{at}(int)",
-        metrics={"gpu__time_duration.sum": 1000.0 + at, "launch__grid_size": at, "per SM": Instanced([1.0, 2.0], 3.0)},
+        metrics={
+            "gpu__time_duration.sum": 1000.0 + at,
+            "launch__grid_size": at,
+            "per SM": Instanced([1.0, 2.0], 3.0),
+        },
         ranges=("outer", "inner"),
     )
     for at in range(8)
 ]
 WHOLE = report(MADE, per_block=3)
-_ALONE = [report(MADE[: at + 1], per_block=3) for at in range(len(MADE))]  # the last stands at the end of each
+# The last stands at the end of each.
+_ALONE = [report(MADE[: at + 1], per_block=3) for at in range(len(MADE))]
 ENDS = [
     WHOLE.index(name) + len(alone) - alone.index(name)
     for at, alone in enumerate(_ALONE)
     for name in [f"kernel_{at}(".encode()]
 ]
-DIED = re.compile(r"the library that reads it died \(signal \d+, SIG[A-Z]+\): the file is damaged, or memory is short")
+DIED = re.compile(
+    r"the library that reads it died \(signal \d+, SIG[A-Z]+\): the file is damaged, or memory is short"
+)
 
 
 def refusal(path: Path) -> str:
@@ -48,7 +55,14 @@ def test_a_file_of_others(tmp_path: Path) -> None:
 
 def test_files_of_other_kinds(tmp_path: Path) -> None:
     path = tmp_path / "a.ncu-rep"
-    for content in (b"", b"\0" * 5000, b'"ID","Process ID"\n', b"NVR", b"NVR\1" + WHOLE[4:], b"\x1f\x8b\x08\0" * 9):
+    for content in (
+        b"",
+        b"\0" * 5000,
+        b'"ID","Process ID"\n',
+        b"NVR",
+        b"NVR\1" + WHOLE[4:],
+        b"\x1f\x8b\x08\0" * 9,
+    ):
         path.write_bytes(content)
         assert refusal(path) == f"{path}: no report of Nsight Compute; name files written by ncu -o"
     nsys = tmp_path / "a.sqlite"
@@ -72,13 +86,17 @@ def test_a_cut_file_gives_whole_launches_and_reports_the_rest(tmp_path: Path, le
 
 
 def stretched(launch: int) -> bytes:
-    """The file with 16 bytes too many in one launch: from there on no length stands where it should."""
+    """The file with 16 bytes too many in one launch: from there on no length stands where it
+    should.
+    """
     at = WHOLE.index(b"outer", ENDS[launch - 1])
     return WHOLE[:at] + b"x" * 16 + WHOLE[at:]
 
 
 def test_a_file_that_kills_the_library(tmp_path: Path) -> None:
-    """The same in a compressed report; with the library in this process, the tests would end here."""
+    """The same in a compressed report; with the library in this process, the tests would end
+    here.
+    """
     path = tmp_path / "a.ncu-repz"
     path.write_bytes(compressed(stretched(1)))
     found = read_ncu_rep(path)
@@ -88,14 +106,17 @@ def test_a_file_that_kills_the_library(tmp_path: Path) -> None:
 
 def test_a_launch_that_is_damaged_inside(tmp_path: Path) -> None:
     """The library logs it, and of its whole block hands out launches without metrics."""
-    at = WHOLE.index(b"kernel_4(") - 2  # the field's number becomes one that is not known: its name is missing
+    # The field's number becomes one that is not known: its name is missing.
+    at = WHOLE.index(b"kernel_4(") - 2
     path = tmp_path / "a.ncu-rep"
     path.write_bytes(WHOLE[:at] + b"\xfa" + WHOLE[at + 1 :])
     found = read_ncu_rep(path)
     assert [launch.number for launch in found.launches] == [0, 1, 2, 6, 7]
     assert found.rejects == (Reject("damaged", None, 3, ""),)
     (problem,) = found.problems
-    assert problem.startswith("parts of it are damaged, their metrics are missing: Can't parse message")
+    assert problem.startswith(
+        "parts of it are damaged, their metrics are missing: Can't parse message"
+    )
 
 
 def test_random_damage_never_gets_out(tmp_path: Path) -> None:
@@ -111,7 +132,9 @@ def test_random_damage_never_gets_out(tmp_path: Path) -> None:
                 case 1:
                     del content[at : at + draw.randrange(1, 20)]
                 case _:
-                    content[at : at + 4] = draw.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f"))
+                    content[at : at + 4] = draw.choice(
+                        (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f")
+                    )
         path.write_bytes(compressed(content))
         try:
             found = read_ncu_rep(path)
@@ -127,7 +150,9 @@ def test_a_compressed_report_that_is_cut_off(tmp_path: Path) -> None:
     path.write_bytes(compressed(WHOLE)[:-50])
     found = read_ncu_rep(path)
     assert [launch.number for launch in found.launches] == list(range(6))
-    assert found.problems == ("2 of its 8 results are damaged: the file may be cut off; copy it again",)
+    assert found.problems == (
+        "2 of its 8 results are damaged: the file may be cut off; copy it again",
+    )
     assert found.rejects == (Reject("damaged", None, 2, ""),)
 
 
@@ -163,7 +188,9 @@ def made(folder: Path, count: int) -> Path:
 
 
 def test_what_is_no_kernel_is_counted(tmp_path: Path, library: Path) -> None:
-    library.write_text(FAKE + "    return [[Action(0), Action(1)], [Action(3), Action(2), Action(0)]]\n")
+    library.write_text(
+        FAKE + "    return [[Action(0), Action(1)], [Action(3), Action(2), Action(0)]]\n"
+    )
     found = read_ncu_rep(made(tmp_path, 5))
     assert [(launch.kernel, launch.number, dict(launch.metrics)) for launch in found.launches] == [
         ("work 0", 0, {"time": 1.5}),
@@ -176,13 +203,18 @@ def test_what_is_no_kernel_is_counted(tmp_path: Path, library: Path) -> None:
 def test_a_library_that_dies_on_the_way(tmp_path: Path, library: Path) -> None:
     library.write_text(FAKE + "    yield [Action(0)]\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
     assert read_ncu_rep(made(tmp_path, 5)).problems == (
-        "the library that reads it died (signal 11, SIGSEGV): the file is damaged, or memory is short",
+        (
+            "the library that reads it died (signal 11, SIGSEGV): the file is damaged, or memory "
+            "is short"
+        ),
     )
 
 
 def test_a_library_that_takes_all_memory(tmp_path: Path, library: Path) -> None:
     library.write_text(FAKE + "    return [bytearray(64 << 30)]\n")
-    assert read_ncu_rep(made(tmp_path, 5)).problems == ("the library that reads it failed: MemoryError",)
+    assert read_ncu_rep(made(tmp_path, 5)).problems == (
+        "the library that reads it failed: MemoryError",
+    )
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, library: Path) -> None:

@@ -1,4 +1,6 @@
-"""The library of `fake_nvml.c`, built; what it shall say; a process that reads it through the real pynvml."""
+"""The library of `fake_nvml.c`, built; what it shall say; a process that reads it through the
+real pynvml.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""NVML as a table of answers: what each call says of each GPU, changed at will; everything else is the real pynvml."""
+"""NVML as a table of answers: what each call says of each GPU, changed at will; everything else
+is the real pynvml.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def index_of(one: Any) -> int:
 
 @dataclass
 class InProcessNvml:
-    """answers: {call: value, or {GPU: value}}; a value that is a code of an error (`Code`) is raised."""
+    """answers: {call: value, or {GPU: value}}; a value that is a code of an error (`Code`) is
+    raised.
+    """
 
     gpus: int
     answers: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +40,9 @@ class InProcessNvml:
     def _call(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **_: Any) -> Any:
             self.calls.append(name)
-            value = self.answers.get(name, _DEFAULTS.get(name, Code(pynvml.NVML_ERROR_NOT_SUPPORTED)))
+            value = self.answers.get(
+                name, _DEFAULTS.get(name, Code(pynvml.NVML_ERROR_NOT_SUPPORTED))
+            )
             if isinstance(value, dict):
                 value = value.get(index_of(arguments[0]), Code(pynvml.NVML_ERROR_NOT_SUPPORTED))
             if callable(value):

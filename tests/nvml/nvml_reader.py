@@ -1,4 +1,6 @@
-"""A program that tells what the source `nvml` tells, as JSON: one answer for each line of its input."""
+"""A program that tells what the source `nvml` tells, as JSON: one answer for each line of its
+input.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,14 @@ def reported(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "gpus": [[gpu.node, gpu.gpu, gpu.mig] for gpu in snapshot.gpus],
         "measured": [number(value) for value in snapshot.measured.tolist()],
-        "values": {name: [number(value) for value in column.tolist()] for name, column in snapshot.values.items()},
+        "values": {
+            name: [number(value) for value in column.tolist()]
+            for name, column in snapshot.values.items()
+        },
         "devices": [asdict(snapshot.devices[gpu]) for gpu in snapshot.gpus],
-        "processes": {gpu.name: [asdict(one) for one in held] for gpu, held in snapshot.processes.items()},
+        "processes": {
+            gpu.name: [asdict(one) for one in held] for gpu, held in snapshot.processes.items()
+        },
         "problems": [problem.sentence for problem in snapshot.problems],
     }
 
@@ -35,7 +42,9 @@ def main() -> None:
     passed = [0.0]
 
     def fresh() -> nvml.NvmlSource:
-        return nvml.NvmlSource(pynvml, node=nvml.this_node(), monotonic=lambda: time.monotonic() + passed[0])
+        return nvml.NvmlSource(
+            pynvml, node=nvml.this_node(), monotonic=lambda: time.monotonic() + passed[0]
+        )
 
     source = fresh()
     for line in sys.stdin:

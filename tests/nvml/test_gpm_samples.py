@@ -1,4 +1,6 @@
-"""Two samples of GPM: how far apart, what is asked of them, what becomes of codes, NaN and units."""
+"""Two samples of GPM: how far apart, what is asked of them, what becomes of codes, NaN and
+units.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,9 @@ def test_an_unknown_answer_begins_anew() -> None:
     broken = gpus.read()
     assert np.isnan(broken.column("sm_active")).all()
     assert broken.value("power_w", 0) == 100.0
-    assert [problem.sentence for problem in broken.problems] == ["n1:0: GPM: Unknown Error; retried"]
+    assert [problem.sentence for problem in broken.problems] == [
+        "n1:0: GPM: Unknown Error; retried"
+    ]
     nvml.answers["nvmlGpmMetricsGet"] = answers({2: 60.0})
     for _ in range(2):
         clock.now += 1

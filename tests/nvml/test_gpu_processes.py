@@ -28,7 +28,9 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make(proc: Path, pid: int, *, line: bytes, name: str = "python", started: int = 5, uid: int = 0) -> None:
+def make(
+    proc: Path, pid: int, *, line: bytes, name: str = "python", started: int = 5, uid: int = 0
+) -> None:
     folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True, exist_ok=True)
     fields = " ".join(str(number) for number in range(4, 22)).split()
@@ -82,8 +84,13 @@ def test_in_a_container_only_who_holds_the_gpu_has_a_name(proc: Path) -> None:
 
 
 def test_an_older_driver_is_asked_in_the_old_way(proc: Path) -> None:
-    old = {CALL: Code(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND), CALL.replace("_v3", "_v2"): running((9, MIB))}
-    assert [one.pid for one in GpuProcesses(InProcessNvml(1, old), proc=proc).of([handle(0)])] == [9]
+    old = {
+        CALL: Code(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND),
+        CALL.replace("_v3", "_v2"): running((9, MIB)),
+    }
+    assert [one.pid for one in GpuProcesses(InProcessNvml(1, old), proc=proc).of([handle(0)])] == [
+        9
+    ]
 
 
 def test_clients_of_a_shared_context_are_told_once(proc: Path) -> None:
@@ -97,7 +104,12 @@ def test_processes_are_asked_once_a_second_and_a_refusal_is_nobody(proc: Path) -
     clock = Clock()
     nvml = InProcessNvml(2, {CALL: {0: running((9, MIB)), 1: Code(pynvml.NVML_ERROR_UNKNOWN)}})
     gpus = NvmlSource(
-        nvml, node="n", clock=clock, monotonic=clock, sleep=clock.sleep, processes=GpuProcesses(nvml, proc=proc)
+        nvml,
+        node="n",
+        clock=clock,
+        monotonic=clock,
+        sleep=clock.sleep,
+        processes=GpuProcesses(nvml, proc=proc),
     )
     gpus.start()
     nvml.calls.clear()

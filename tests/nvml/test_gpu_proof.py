@@ -1,4 +1,6 @@
-"""The proof on a real GPU, as far as it goes without one: its numbers, its labels, a rehearsal through the library."""
+"""The proof on a real GPU, as far as it goes without one: its numbers, its labels, a rehearsal
+through the library.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,12 @@ class Counting(run_proof.Proof):
 
 @pytest.mark.parametrize("label", LABELS, ids=lambda label: str(label.name))
 def test_what_is_pretended_has_the_class_of_its_label(label: Label) -> None:
-    reading = dict.fromkeys(("gpu_util", "sm_active", "tensor_active", "dram_active", "gr_engine_active"), 0.0)
-    reading |= dict.fromkeys(("fp64_active", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "mem_copy_util"), 0.0)
+    reading = dict.fromkeys(
+        ("gpu_util", "sm_active", "tensor_active", "dram_active", "gr_engine_active"), 0.0
+    )
+    reading |= dict.fromkeys(
+        ("fp64_active", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "mem_copy_util"), 0.0
+    )
     if label.name != "hang":  # which ends idle
         reading |= label.typical
     assert classify(reading_of(reading)).label in label.classes
@@ -89,9 +95,19 @@ def test_runs_with_and_without_a_recording_take_turns(tmp_path: Path) -> None:
 def test_a_rehearsal_comes_out_as_expected(tmp_path: Path) -> None:
     program("gcc", package="gcc libc6-dev")
     out = tmp_path / "proof"
-    command = [sys.executable, str(PROOF / "proof.py"), "--rehearse", "--out", str(out), "--only", "fp16"]
+    command = [
+        sys.executable,
+        str(PROOF / "proof.py"),
+        "--rehearse",
+        "--out",
+        str(out),
+        "--only",
+        "fp16",
+    ]
     command += ["--seconds", "6", "--repeats", "0"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
+    }
     done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     results = json.loads((out / "results.json").read_text())

@@ -13,7 +13,9 @@ from tachograph.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, Xid
 
 
 def test_every_counter_of_the_catalogue_is_asked_for_once() -> None:
-    asked = [counter for call in CALLS for counter in call.counters] + [metric.counter for metric in GPM_METRICS]
+    asked = [counter for call in CALLS for counter in call.counters] + [
+        metric.counter for metric in GPM_METRICS
+    ]
     assert sorted([*asked, "xid"]) == sorted(counter.name for counter in COUNTERS if counter.nvml)
     assert len(asked) == len(set(asked))
 
@@ -25,14 +27,31 @@ def test_every_call_exists_in_the_library() -> None:
     for counter in COUNTERS:
         if counter.nvml and counter.nvml.startswith("GPM "):
             _, number, name = counter.nvml.split()
-            ours = [value for key, value in vars(pynvml).items() if key.startswith(f"NVML_GPM_METRIC_{name}")]
+            ours = [
+                value
+                for key, value in vars(pynvml).items()
+                if key.startswith(f"NVML_GPM_METRIC_{name}")
+            ]
             assert int(number) in ours
 
 
 def test_codes_are_those_of_the_library() -> None:
-    for name in ("UNINITIALIZED", "NOT_SUPPORTED", "NO_PERMISSION", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND"):
+    for name in (
+        "UNINITIALIZED",
+        "NOT_SUPPORTED",
+        "NO_PERMISSION",
+        "DRIVER_NOT_LOADED",
+        "LIBRARY_NOT_FOUND",
+    ):
         assert getattr(nvml_calls, name) == getattr(pynvml, f"NVML_ERROR_{name}")
-    for name in ("FUNCTION_NOT_FOUND", "GPU_IS_LOST", "RESET_REQUIRED", "IN_USE", "GPU_NOT_FOUND", "UNKNOWN"):
+    for name in (
+        "FUNCTION_NOT_FOUND",
+        "GPU_IS_LOST",
+        "RESET_REQUIRED",
+        "IN_USE",
+        "GPU_NOT_FOUND",
+        "UNKNOWN",
+    ):
         assert getattr(nvml_calls, name) == getattr(pynvml, f"NVML_ERROR_{name}")
     assert nvml_calls.VERSION_MISMATCH == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
@@ -50,7 +69,9 @@ def test_memory_of_an_old_driver_is_told_in_the_old_way() -> None:
 
 
 def event(index: int, code: int, instance: int = 0xFFFFFFFF, kind: int = 8) -> SimpleNamespace:
-    return SimpleNamespace(device=handle(index), eventType=kind, eventData=code, gpuInstanceId=instance)
+    return SimpleNamespace(
+        device=handle(index), eventType=kind, eventData=code, gpuInstanceId=instance
+    )
 
 
 def test_events_are_taken_in_order_and_others_left() -> None:
@@ -58,7 +79,13 @@ def test_events_are_taken_in_order_and_others_left() -> None:
     events = XidEvents(nvml)
     for index in range(3):
         events.register(index, handle(index))
-    nvml.events += [event(0, 13), event(1, 31, instance=7), event(1, 1, kind=1), event(2, 48), event(0, 79)]
+    nvml.events += [
+        event(0, 13),
+        event(1, 31, instance=7),
+        event(1, 1, kind=1),
+        event(2, 48),
+        event(0, 79),
+    ]
     assert events.take() == [XidEvent(0, None, 13), XidEvent(1, 7, 31), XidEvent(0, None, 79)]
     assert events.take() == []
     assert not events.registered(2)

@@ -1,4 +1,6 @@
-"""Whatever NVML answers, a read returns rows that fit together; once it answers well again, everything is told."""
+"""Whatever NVML answers, a read returns rows that fit together; once it answers well again,
+everything is told.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ HEALTHY: dict[str, Any] = {
     "nvmlDeviceGetCurrentClocksEventReasons": 0,
     "nvmlDeviceGetPcieReplayCounter": 0,
     "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
-    "nvmlDeviceGetFieldValues": [SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=60))],
+    "nvmlDeviceGetFieldValues": [
+        SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=60))
+    ],
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceRegisterEvents": None,
     "nvmlDeviceGetComputeRunningProcesses_v3": [],
@@ -83,8 +87,11 @@ def test_no_answer_of_nvml_breaks_a_read(seed: int) -> None:
         for name, column in snapshot.values.items():
             assert column.shape == (len(snapshot.gpus),)
             known = column[np.isfinite(column)]
-            assert ((known >= COUNTERS_BY_NAME[name].low) & (known <= COUNTERS_BY_NAME[name].high)).all()
-            assert np.isnan(column[np.isnan(snapshot.measured)]).all()  # what told nothing tells nothing
+            assert (
+                (known >= COUNTERS_BY_NAME[name].low) & (known <= COUNTERS_BY_NAME[name].high)
+            ).all()
+            # What told nothing tells nothing.
+            assert np.isnan(column[np.isnan(snapshot.measured)]).all()
         if np.isnan(snapshot.measured).any():
             assert snapshot.problems
         assert source.about.sentence

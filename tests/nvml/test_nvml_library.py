@@ -1,4 +1,6 @@
-"""The source `nvml` through the real pynvml and a library that says what it is told: a process of its own each time."""
+"""The source `nvml` through the real pynvml and a library that says what it is told: a process
+of its own each time.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def looking(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeNode, Reader]]:
+def looking(
+    library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[FakeNode, Reader]]:
     """A node and who looks at it, one for all tests: starting Python takes longest."""
     made = FakeNode(tmp_path_factory.mktemp("node"), library)
     made.write()
@@ -81,8 +85,13 @@ def reader(looking: tuple[FakeNode, Reader], node: FakeNode) -> Reader:
 
 
 def expected(state: Mapping[str, str], gpu: int) -> dict[str, float]:
-    reported = {counter: float(state[f"{gpu}.{key}"]) * factor for counter, (key, factor) in PLAIN.items()}
-    reported |= {counter: float(state[f"{gpu}.gpm.{metric}"]) * factor for counter, (metric, factor) in GPM.items()}
+    reported = {
+        counter: float(state[f"{gpu}.{key}"]) * factor for counter, (key, factor) in PLAIN.items()
+    }
+    reported |= {
+        counter: float(state[f"{gpu}.gpm.{metric}"]) * factor
+        for counter, (metric, factor) in GPM.items()
+    }
     return reported | {"xid": 0.0}
 
 
@@ -118,7 +127,14 @@ def test_every_counter_comes_out_as_it_was_told(node: FakeNode, reader: Reader) 
 
 def test_metrics_that_fail_alone_are_missing_alone(node: FakeNode, reader: Reader) -> None:
     node.write(
-        {"0.gpm.2": "nan", "0.gpm.5": "!3", "0.gpm.20": "!999", "0.gpm.10": "inf", "1.gpm.5": "!3", "0.memtemp": "0"}
+        {
+            "0.gpm.2": "nan",
+            "0.gpm.5": "!3",
+            "0.gpm.20": "!999",
+            "0.gpm.10": "inf",
+            "1.gpm.5": "!3",
+            "0.memtemp": "0",
+        }
     )
     reader.connect()
     answer = reader.read()
@@ -156,7 +172,8 @@ def test_refused_permission_says_whom_to_ask(node: FakeNode, reader: Reader) -> 
     reader.connect()
     answer = reader.read()
     unsupported = reader.ask("about")["unsupported"]
-    node.write({f"{gpu}.{what}": "1" for gpu in (0, 1) for what in ("gpm", "power")})  # somebody permitted it
+    # Somebody permitted it.
+    node.write({f"{gpu}.{what}": "1" for gpu in (0, 1) for what in ("gpm", "power")})
     reader.pass_time(61)
     reader.read()
     reader.pass_time(1)
@@ -196,7 +213,9 @@ def test_a_lost_gpu_says_so_and_comes_back(node: FakeNode, reader: Reader) -> No
     assert node.log[-1].endswith("samples=0 sets=0")
 
 
-def test_a_gpu_that_stays_lost_is_looked_for_by_starting_anew(node: FakeNode, reader: Reader) -> None:
+def test_a_gpu_that_stays_lost_is_looked_for_by_starting_anew(
+    node: FakeNode, reader: Reader
+) -> None:
     reader.connect()
     node.write({"1.lost": "!15"})
     for _ in range(4):
@@ -238,7 +257,9 @@ def test_a_reloaded_driver_is_found_again(node: FakeNode, reader: Reader) -> Non
 
 
 def test_another_driver_needs_a_new_start(node: FakeNode, reader: Reader) -> None:
-    """NVML answers `uninitialized` until it is started again; an update leaves the loaded library behind."""
+    """NVML answers `uninitialized` until it is started again; an update leaves the loaded
+    library behind.
+    """
     reader.connect()
     node.write({"driver": "2"})
     reader.pass_time(1)
@@ -345,7 +366,10 @@ def test_a_gpu_the_driver_no_longer_lists_is_told(node: FakeNode, reader: Reader
 def test_processes_have_memory_user_and_command(node: FakeNode, reader: Reader) -> None:
     absent = 4_194_000  # above what Linux gives by default
     node.write(
-        {"0.processes": f"{os.getpid()}:{5 * MIB} {absent}:na", "0.mps": f"{os.getpid()}:{5 * MIB} {absent + 1}:{MIB}"}
+        {
+            "0.processes": f"{os.getpid()}:{5 * MIB} {absent}:na",
+            "0.mps": f"{os.getpid()}:{5 * MIB} {absent + 1}:{MIB}",
+        }
     )
     reader.connect()
     answer = reader.read()

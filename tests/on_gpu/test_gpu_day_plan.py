@@ -1,4 +1,6 @@
-"""The day on a GPU as it is planned: order and time of its steps, its numbers, its archives, its wheels."""
+"""The day on a GPU as it is planned: order and time of its steps, its numbers, its archives, its
+wheels.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_short_time_shortens_the_last_step_and_leaves_out_the_others() -> None:
 
 
 def test_a_step_that_is_finished_is_read_back_as_it_was(tmp_path: Path) -> None:
-    document = StepDocument("x", "X", "done", device="NVIDIA H200", not_measured=["a: b"], result={"a": [1, None]})
+    document = StepDocument(
+        "x", "X", "done", device="NVIDIA H200", not_measured=["a: b"], result={"a": [1, None]}
+    )
     document.save(tmp_path)
     assert load(tmp_path, "x") == document
     assert (tmp_path / "x.md").read_text() == markdown(document)
@@ -72,7 +76,9 @@ def test_the_rate_of_a_pair_is_that_while_both_run() -> None:
     device = real_pairs.Simulated()
     found = real_pairs.measured(device, ("copy", "reduction"))
     assert found["slowdowns"] == pytest.approx([1.8, 1.8], rel=0.02)
-    assert real_pairs.measured(device, ("gemm-fp32", "copy"))["slowdowns"] == pytest.approx([1.0, 1.0], rel=0.02)
+    assert real_pairs.measured(device, ("gemm-fp32", "copy"))["slowdowns"] == pytest.approx(
+        [1.0, 1.0], rel=0.02
+    )
 
 
 def test_real_kernels_are_predicted_from_their_reports(tmp_path: Path) -> None:
@@ -81,7 +87,10 @@ def test_real_kernels_are_predicted_from_their_reports(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.csv"
         file.write_text(raw_csv([kernel(name)], launches=3))
         reports[name] = read_report(file).launches
-    pairs = [{"pair": ["copy", "gemm-bf16"], "slowdowns": [1.2, 1.1]}, {"pair": ["copy", "fft"], "slowdowns": [2.0, 1]}]
+    pairs = [
+        {"pair": ["copy", "gemm-bf16"], "slowdowns": [1.2, 1.1]},
+        {"pair": ["copy", "fft"], "slowdowns": [2.0, 1]},
+    ]
     found = pair_numbers.checks(pairs, reports, Calibration())
     assert [(one.name, one.beside) for one in found] == [
         ("copy", "gemm-bf16"), ("gemm-bf16", "copy"), ("copy", "fft"), ("fft", "copy"),
@@ -93,7 +102,9 @@ def test_real_kernels_are_predicted_from_their_reports(tmp_path: Path) -> None:
     assert pair_numbers.pair_errors(found).checked == 2
 
 
-@pytest.mark.parametrize(("factor", "within"), [(1.0, None), (0.975, True), (0.8, False), (1.25, False)])
+@pytest.mark.parametrize(
+    ("factor", "within"), [(1.0, None), (0.975, True), (0.8, False), (1.25, False)]
+)
 def test_a_counter_seen_late_is_no_difference_of_energy(factor: float, within: bool | None) -> None:
     t = np.array(
         [0.103 * one + 1e-4 for one in range(20)]
@@ -126,14 +137,18 @@ def test_results_travel_to_another_machine_without_overwriting(tmp_path: Path) -
 
 def test_the_lock_is_that_of_the_other_python() -> None:
     text = (REPOSITORY / "requirements" / "run.txt").read_text(encoding="utf-8")
-    found = {py: [one.split()[0] for one in day_pack.locked(text, python=py)] for py in ("3.11", "3.12")}
+    found = {
+        py: [one.split()[0] for one in day_pack.locked(text, python=py)] for py in ("3.11", "3.12")
+    }
     assert found["3.11"] != found["3.12"]
     for each in found.values():
         names = [one.split("==")[0] for one in each]
         assert len(names) == len(set(names))
         assert {"polars", "deltalake", "numpy"} <= set(names)
     assert all("--hash=sha256:" in one for one in day_pack.locked(text, python="3.12"))
-    of_pm = list(day_pack.locked((DAY / "pm-sampling.txt").read_text(encoding="utf-8"), python="3.12"))
+    of_pm = list(
+        day_pack.locked((DAY / "pm-sampling.txt").read_text(encoding="utf-8"), python="3.12")
+    )
     assert any(one.startswith("cupti-python==") for one in of_pm)
 
 
@@ -144,7 +159,11 @@ def test_wheels_are_unpacked_once(tmp_path: Path) -> None:
         wheel.writestr("a-1.data/purelib/c.py", "")
         wheel.writestr("a-1.data/scripts/run", "")
     day_pack.unpack(tmp_path)
-    names = {str(file.relative_to(tmp_path / "site")) for file in (tmp_path / "site").rglob("*") if file.is_file()}
+    names = {
+        str(file.relative_to(tmp_path / "site"))
+        for file in (tmp_path / "site").rglob("*")
+        if file.is_file()
+    }
     assert names == {"a/__init__.py", "c.py"}
     day_pack.unpack(tmp_path)
     assert not (tmp_path / "site.new").exists()
@@ -169,19 +188,25 @@ def test_pytorch_keeps_its_own_packages(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(SITE, str(tmp_path))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (tmp_path / "torch.py").write_text("raise SystemExit('that of the pack')")
-    monkeypatch.setitem(sys.modules, "torch", importlib.import_module("json"))  # stands in for an installed one
+    # Stands in for an installed one.
+    monkeypatch.setitem(sys.modules, "torch", importlib.import_module("json"))
     assert load_torch() is json
     assert str(tmp_path) not in sys.path
 
 
 def test_a_program_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> None:
-    child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    child = (
+        "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import "
+        "time; time.sleep(600)'])"
+    )
     tools = DayTools(tmp_path, 0, time.monotonic() + 600, True, {"PATH": "/usr/bin"})
     begun = time.monotonic()
     with pytest.raises(StepError, match="did not end within 1 s"):
         tools.run([sys.executable, "-c", f"{child}; time.sleep(600)"], 1.0)
     assert time.monotonic() - begun < 120
-    with started([sys.executable, "-c", f"{child}; print('up', flush=True); time.sleep(600)"], {}) as process:
+    with started(
+        [sys.executable, "-c", f"{child}; print('up', flush=True); time.sleep(600)"], {}
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         end_session(process)
@@ -192,4 +217,6 @@ def test_the_steps_are_listed(tmp_path: Path) -> None:
     command = [sys.executable, str(DAY / "gpu_day.py"), "--out", str(tmp_path), "--list"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [step.name for step in gpu_day.STEPS]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        step.name for step in gpu_day.STEPS
+    ]

@@ -1,4 +1,6 @@
-"""The day from end to end against stand-ins, ended in the middle of its longest steps, and resumed."""
+"""The day from end to end against stand-ins, ended in the middle of its longest steps, and
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,24 @@ MIDDLE = {
 
 
 def command(out: Path, *options: str) -> list[str]:
-    words = ["--out", str(out), "--rehearse", "--workloads", "idle,fp16,copy", "--collect", str(out / "back")]
+    words = [
+        "--out",
+        str(out),
+        "--rehearse",
+        "--workloads",
+        "idle,fp16,copy",
+        "--collect",
+        str(out / "back"),
+    ]
     return [sys.executable, str(DAY / "gpu_day.py"), *words, *options]
 
 
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("TACHOGRAPH_", "SLURM"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TACHOGRAPH_", "SLURM"))
+    }
 
 
 def await_file(file: Path, process: subprocess.Popen[bytes]) -> None:
@@ -51,7 +65,9 @@ def test_a_day_that_is_killed_goes_on(tmp_path: Path) -> None:
     program("gcc", package="gcc libc6-dev")
     out = tmp_path / "day"
     for number, (step, middle) in enumerate(MIDDLE.items()):
-        process = subprocess.Popen(command(out, "--only", step), env=environment(), stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command(out, "--only", step), env=environment(), stderr=subprocess.DEVNULL
+        )
         file = out / middle
         await_file(file, process)
         process.send_signal(signal.SIGKILL if number % 2 else signal.SIGTERM)
@@ -59,7 +75,9 @@ def test_a_day_that_is_killed_goes_on(tmp_path: Path) -> None:
         state = read(out / f"{step}.json")["state"] if (out / f"{step}.json").exists() else "begun"
         assert state in ("begun", "skipped")
     kept = (out / "proof" / "results.json").read_text(encoding="utf-8")
-    done = subprocess.run(command(out), env=environment(), capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(
+        command(out), env=environment(), capture_output=True, text=True, timeout=1500
+    )
     assert done.returncode == 0, done.stderr
     documents = {step: read(out / f"{step}.json") for step in STEPS}
     assert {one["state"] for one in documents.values()} <= {"done", "skipped"}
@@ -67,7 +85,9 @@ def test_a_day_that_is_killed_goes_on(tmp_path: Path) -> None:
     for name, had in before.items():
         if "shown" in had.get("done", ()):
             assert after[name]["shares"] == had["shares"]  # not measured again
-    energy = next(table for table in documents["proof"]["tables"] if table["title"].startswith("Energy"))
+    energy = next(
+        table for table in documents["proof"]["tables"] if table["title"].startswith("Energy")
+    )
     drawn = {row[0]: row for row in energy["rows"]}["fp16"]
     assert drawn[-1] is not False
     checks = documents["pairs"]["result"]["real_pairs"]
@@ -81,6 +101,8 @@ def test_a_day_that_is_killed_goes_on(tmp_path: Path) -> None:
         "gpu-day-results.tar.gz", "report.md", "sample-data.tar.xz",
     }  # fmt: skip
     assert (out / "back" / "sample-data.tar.xz").stat().st_size < 600_000
-    again = subprocess.run(command(out), env=environment(), capture_output=True, text=True, timeout=600)
+    again = subprocess.run(
+        command(out), env=environment(), capture_output=True, text=True, timeout=600
+    )
     assert again.returncode == 0
     assert again.stderr.count(" before\n") == 4

@@ -1,4 +1,6 @@
-"""A node without a GPU whose GPUs are sampled: a stand-in of CUPTI, in this process or in a child."""
+"""A node without a GPU whose GPUs are sampled: a stand-in of CUPTI, in this process or in a
+child.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ VARIABLE = "TACHOGRAPH_CUPTI_SCENARIO"
 
 
 def gpu(number: int = 0, **changes: Any) -> dict[str, Any]:
-    known = {"uuid": f"{number:032x}", "pci": f"0000:{number + 16:02x}:00.0", "model": "NVIDIA H200", "chip": "GH100"}
+    known = {
+        "uuid": f"{number:032x}",
+        "pci": f"0000:{number + 16:02x}:00.0",
+        "model": "NVIDIA H200",
+        "chip": "GH100",
+    }
     return known | changes
 
 
@@ -48,9 +55,15 @@ class PmNode:
         whole.replace(self.path)
 
     def environment(self, *, programs: Path | None = None) -> dict[str, str]:
-        """For a child: the stand-in in place of the library, programs of a folder in place of installed ones."""
+        """For a child: the stand-in in place of the library, programs of a folder in place of
+        installed ones.
+        """
         self.write()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "TACHOGRAPH"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "TACHOGRAPH"))
+        }
         path = kept["PATH"] if programs is None else f"{programs}{os.pathsep}{kept['PATH']}"
         modules = os.pathsep.join(map(str, (STAND_IN, self._installed(), SOURCES)))
         return kept | {"PYTHONPATH": modules, "PATH": path, VARIABLE: str(self.path)}
@@ -58,17 +71,24 @@ class PmNode:
     def _installed(self) -> Path:
         """A folder with what the package brings besides: its version, and CUDA's driver."""
         folder = self.folder / "installed"
-        bindings, facts = folder / "cuda" / "bindings", folder / f"cupti_python-{self.version}.dist-info"
+        bindings, facts = (
+            folder / "cuda" / "bindings",
+            folder / f"cupti_python-{self.version}.dist-info",
+        )
         for one in (bindings, facts):
             one.mkdir(parents=True, exist_ok=True)
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cupti-python\nVersion: {self.version}\n")
+        (facts / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: cupti-python\nVersion: {self.version}\n"
+        )
         (bindings / "__init__.py").touch()
         shutil.copy(STAND_IN / "cuda_driver.py", bindings / "driver.py")
         return folder
 
     @contextmanager
     def library(self, now_ns: Callable[[], int] | None = None) -> Iterator[PmLibrary]:
-        """Yield the stand-in in this process, under a name of its own. now_ns: the clock of its GPUs."""
+        """Yield the stand-in in this process, under a name of its own. now_ns: the clock of its
+        GPUs.
+        """
         self.write()
         before = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = str(self.path)
@@ -77,7 +97,13 @@ class PmNode:
         if now_ns is not None:
             modules["scenario"].now_ns = now_ns
         try:
-            yield PmLibrary(modules["pm_sampling"], modules["profiler_host"], modules["cupti"], _driver(), "13.4.0")
+            yield PmLibrary(
+                modules["pm_sampling"],
+                modules["profiler_host"],
+                modules["cupti"],
+                _driver(),
+                "13.4.0",
+            )
         finally:
             modules["scenario"].now_ns = clock
             if before is None:
@@ -95,7 +121,10 @@ _NAME = "stand_in_of_cupti"
 def _modules() -> dict[str, Any]:
     if _NAME not in sys.modules:
         _load(_NAME, STAND_IN / "cupti" / "__init__.py")
-    return {name: import_module(f"{_NAME}.{name}") for name in ("scenario", "cupti", "profiler_host", "pm_sampling")}
+    return {
+        name: import_module(f"{_NAME}.{name}")
+        for name in ("scenario", "cupti", "profiler_host", "pm_sampling")
+    }
 
 
 def _driver() -> Any:
@@ -112,7 +141,9 @@ def _load(name: str, file: Path) -> Any:
 
 
 class GpuClock:
-    """Time that passes when it is told to; the clock of the GPU and ours, which count from other moments."""
+    """Time that passes when it is told to; the clock of the GPU and ours, which count from other
+    moments.
+    """
 
     def __init__(self, start_s: float = 1_795_000_000.0) -> None:
         self.start_s, self.passed_ns = start_s, 0

@@ -1,5 +1,5 @@
-"""`tachograph watch sample`, `record` and `scores` with PM sampling, as processes: their output, their ends, their
-faults.
+"""`tachograph watch sample`, `record` and `scores` with PM sampling, as processes: their output,
+their ends, their faults.
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "tachograph", *words]
 
 
-def run(node: PmNode, *words: str, programs: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    node: PmNode, *words: str, programs: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = node.environment(programs=programs)
     return subprocess.run(
-        command(*words), cwd=node.folder, env=environment, capture_output=True, text=True, timeout=300
+        command(*words),
+        cwd=node.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -76,8 +83,12 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def test_sample_prints_json_lines(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, [gpu(0, kernel=KERNEL), gpu(1, kernel=KERNEL | {"warps": 64, "sm_active": 1.0})])
-    done = run(node, "watch", "sample", "--json", "--duration", "1", "--every", "0.5", "--interval", "0.01")
+    node = PmNode(
+        tmp_path, [gpu(0, kernel=KERNEL), gpu(1, kernel=KERNEL | {"warps": 64, "sm_active": 1.0})]
+    )
+    done = run(
+        node, "watch", "sample", "--json", "--duration", "1", "--every", "0.5", "--interval", "0.01"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     found = lines(done.stdout)
     whole = {one["gpu"]: one for one in found if one["kind"] == "whole"}
@@ -140,15 +151,23 @@ def test_dcgm_is_paused_only_where_that_is_wished(tmp_path: Path) -> None:
     node, programs = PmNode(tmp_path), dcgmi(tmp_path)
     assert run(node, "watch", "sample", "--duration", "0.5", programs=programs).returncode == 0
     assert calls(tmp_path) == []
-    assert run(node, "watch", "sample", "--duration", "0.5", "--pause-dcgm", programs=programs).returncode == 0
+    assert (
+        run(
+            node, "watch", "sample", "--duration", "0.5", "--pause-dcgm", programs=programs
+        ).returncode
+        == 0
+    )
     assert calls(tmp_path) == ["profile --pause", "profile --resume"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "whom"), [(signal.SIGINT, "parent"), (signal.SIGKILL, "parent"), (signal.SIGKILL, "child")]
+    ("number", "whom"),
+    [(signal.SIGINT, "parent"), (signal.SIGKILL, "parent"), (signal.SIGKILL, "child")],
 )
-def test_dcgm_is_resumed_however_sampling_ends(tmp_path: Path, number: signal.Signals, whom: str) -> None:
+def test_dcgm_is_resumed_however_sampling_ends(
+    tmp_path: Path, number: signal.Signals, whom: str
+) -> None:
     node, programs = PmNode(tmp_path), dcgmi(tmp_path)
     with subprocess.Popen(
         command("watch", "sample", "--pause-dcgm", "--every", "0.2", "--duration", "30"),
@@ -169,7 +188,13 @@ def test_dcgm_is_resumed_however_sampling_ends(tmp_path: Path, number: signal.Si
 
 def test_dcgm_that_refuses_to_pause_is_one_line(tmp_path: Path) -> None:
     done = run(
-        PmNode(tmp_path), "watch", "sample", "--pause-dcgm", "--duration", "1", programs=dcgmi(tmp_path, fails=True)
+        PmNode(tmp_path),
+        "watch",
+        "sample",
+        "--pause-dcgm",
+        "--duration",
+        "1",
+        programs=dcgmi(tmp_path, fails=True),
     )
     assert done.returncode == 4
     assert "dcgmi profile --pause fails: Error: not permitted" in done.stderr
@@ -189,7 +214,10 @@ def recording(node: PmNode, *work: str) -> subprocess.Popen[str]:
 
 
 # a minute at most, however long the recorder takes to start
-WAIT_FOR_SPOOL = "n=0; until ls kept/recordings/*.spool || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done >/dev/null 2>&1"
+WAIT_FOR_SPOOL = (
+    "n=0; until ls kept/recordings/*.spool || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done "
+    ">/dev/null 2>&1"
+)
 
 
 @pytest.mark.slow
@@ -206,7 +234,8 @@ def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
     assert bursts.get_column("pm_samples").max() in (2, 3)  # 100 ms in samples of 50 ms
     assert samples.filter(sm_active=0).height < samples.height
     whole = scores.select("sm_cycles_active", "gpc_cycles_elapsed").sum().row(0)
-    assert bursts.get_column("sm_cycles_active").sum() == pytest.approx(whole[0])  # all activity is in bursts
+    # All activity is in bursts.
+    assert bursts.get_column("sm_cycles_active").sum() == pytest.approx(whole[0])
     assert whole[0] / whole[1] < 0.2
     job = json.loads(run(node, "jobs", "--lake", "kept", "--json").stdout)[0]["job_id"]
     ways = json.loads(run(node, "lab", "scores", job, "--lake", "kept", "--json").stdout)["ways"]
@@ -217,7 +246,9 @@ def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_sampler_leaves_the_job_and_the_recording(tmp_path: Path) -> None:
     node = PmNode(tmp_path)
-    with recording(node, "sh", "-c", "until test -e stop; do sleep 0.1; done; echo job done") as process:
+    with recording(
+        node, "sh", "-c", "until test -e stop; do sleep 0.1; done; echo job done"
+    ) as process:
         spool = tmp_path / "kept" / "recordings"
         until(lambda: spool.is_dir() and any(one.stat().st_size > 2000 for one in spool.iterdir()))
         child = sampler_of(process.pid)
@@ -229,14 +260,18 @@ def test_a_killed_sampler_leaves_the_job_and_the_recording(tmp_path: Path) -> No
         out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "job done\n")
     assert "while it was recorded: " in err
-    assert "PM sampling: the process that samples was ended by signal 9; other counters go on" in err
+    assert (
+        "PM sampling: the process that samples was ended by signal 9; other counters go on" in err
+    )
     assert Lake.open(str(tmp_path / "kept")).latest(GPU_SCORES).height
 
 
 @pytest.mark.slow
 def test_a_killed_recorder_leaves_the_job_and_ends_the_sampler(tmp_path: Path) -> None:
     node = PmNode(tmp_path)
-    with recording(node, "sh", "-c", "until test -e stop; do sleep 0.1; done; echo job done") as process:
+    with recording(
+        node, "sh", "-c", "until test -e stop; do sleep 0.1; done; echo job done"
+    ) as process:
         until(lambda: sampler_of(process.pid) is not None)
         child = sampler_of(process.pid)
         assert child is not None
@@ -261,7 +296,11 @@ def test_a_library_that_crashes_is_started_again(tmp_path: Path) -> None:
         until(lambda: process.take().sums)
         node.gpus[0]["kernel"] = {"crash": True}
         node.write()
-        until(lambda: process.take() and any("signal 11" in one.fault.what for one in process.faults()))
+        until(
+            lambda: (
+                process.take() and any("signal 11" in one.fault.what for one in process.faults())
+            )
+        )
         node.gpus[0]["kernel"] = KERNEL
         node.write()
         until(lambda: process.take().sums and not process.faults())

@@ -31,7 +31,12 @@ CASES = [
     ("enable", "ERROR_NOT_SUPPORTED", (), "chip"),
     ("enable", "ERROR_CMP_DEVICE_NOT_SUPPORTED", (), "chip"),
     ("configure", "ValueError:Invalid chip_name 'GV100'", (), "chip"),
-    ("configure", "ValueError:Requested PM sampling configuration is not supported. ", (), "interval"),
+    (
+        "configure",
+        "ValueError:Requested PM sampling configuration is not supported. ",
+        (),
+        "interval",
+    ),
     ("enable", "RuntimeError:CUPTI could not load the nvperf* libraries required", (), "nvperf"),
     ("enable", "RuntimeError:only CUDA 13.0 or later driver is supported", (), "driver_old"),
     ("enable", "ValueError:Invalid device_index: 0", (), "lost"),
@@ -46,7 +51,9 @@ def test_a_refusal_has_its_own_line(
 ) -> None:
     node = PmNode(tmp_path, [gpu(faults={step: raised})])
     with node.library() as library:
-        sampler = DeviceSampler(library, node.listed(library), PmInterval(), running=lambda kind: kind in running)
+        sampler = DeviceSampler(
+            library, node.listed(library), PmInterval(), running=lambda kind: kind in running
+        )
         with pytest.raises(PmSamplingError) as caught:
             sampler.open()
     fault = caught.value
@@ -65,8 +72,13 @@ def test_every_fault_of_a_gpu_is_tested_and_says_what_to_do() -> None:
 
 def test_an_unknown_error_keeps_its_text(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(faults={"enable": "ERROR_UNKNOWN"})])
-    with node.library() as library, pytest.raises(PmSamplingError, match=r"CUPTI: ERROR_UNKNOWN \(999\); retried"):
-        DeviceSampler(library, node.listed(library), PmInterval(), running=lambda kind: False).open()
+    with (
+        node.library() as library,
+        pytest.raises(PmSamplingError, match=r"CUPTI: ERROR_UNKNOWN \(999\); retried"),
+    ):
+        DeviceSampler(
+            library, node.listed(library), PmInterval(), running=lambda kind: False
+        ).open()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +97,10 @@ def test_cuda_that_does_not_start(tmp_path: Path, init: str, code: str) -> None:
 
 
 def test_a_node_without_gpus(tmp_path: Path) -> None:
-    with PmNode(tmp_path, gpus=[]).library() as library, pytest.raises(PmSamplingError, match="lists no GPU"):
+    with (
+        PmNode(tmp_path, gpus=[]).library() as library,
+        pytest.raises(PmSamplingError, match="lists no GPU"),
+    ):
         list_gpus(library)
 
 
@@ -94,13 +109,17 @@ def test_the_library_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", absent)
-    with pytest.raises(PmSamplingError, match=r"not installed; pip install 'tachograph\[pm-sampling\]'"):
+    with pytest.raises(
+        PmSamplingError, match=r"not installed; pip install 'tachograph\[pm-sampling\]'"
+    ):
         load_library()
 
 
 def test_the_library_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: "13.0.1")
-    with pytest.raises(PmSamplingError, match=r"13\.0\.1 has no PM sampling, which came with 13\.3; pip install"):
+    with pytest.raises(
+        PmSamplingError, match=r"13\.0\.1 has no PM sampling, which came with 13\.3; pip install"
+    ):
         load_library()
 
 

@@ -23,13 +23,19 @@ from tachograph.sources.pm_sampling.sums import PmSums
 from tachograph.sources.registry import configured_feeds, load_feed
 
 START = datetime(2026, 4, 1, 12, tzinfo=UTC)
-SUMS = {"sm__cycles_active.avg": 500.0, "gpc__cycles_elapsed.max": 1000.0, "sm__warps_active.avg": 16000.0}
+SUMS = {
+    "sm__cycles_active.avg": 500.0,
+    "gpc__cycles_elapsed.max": 1000.0,
+    "sm__warps_active.avg": 16000.0,
+}
 
 
 class ScriptedProcess:
     """What a sampling process gives, poll by poll."""
 
-    def __init__(self, outputs: list[Mapping[int, list[PmSums]]], faults: list[PmDeviceFault] | None = None) -> None:
+    def __init__(
+        self, outputs: list[Mapping[int, list[PmSums]]], faults: list[PmDeviceFault] | None = None
+    ) -> None:
         self.gpus = {1: CudaGpu(1, "GPU-1", "0000:3b:00.0", "NVIDIA H100 80GB HBM3")}
         self.places, self.cut, self.chips = {1: 0}, {1: ("score_gpumem",)}, {1: "GH100"}
         self._outputs, self._faults, self.closed = outputs, faults or [], False
@@ -94,7 +100,9 @@ def test_it_samples_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         rows = 0
         end = datetime.now(UTC) + timedelta(minutes=2)
         while not rows and datetime.now(UTC) < end:
-            (chunk,) = source.poll(lambda stream: None, now=datetime.now(UTC) + timedelta(minutes=2))
+            (chunk,) = source.poll(
+                lambda stream: None, now=datetime.now(UTC) + timedelta(minutes=2)
+            )
             rows = chunk.rows_read
     finally:
         source.close()

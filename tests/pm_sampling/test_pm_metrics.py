@@ -1,4 +1,6 @@
-"""Which metrics are sampled on a chip: as many as one pass counts, by priority; what is cut is named."""
+"""Which metrics are sampled on a chip: as many as one pass counts, by priority; what is cut is
+named.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_a_single_pass_set_that_the_library_cannot_open_is_not_taken(tmp_path: P
 
 
 def test_a_chip_on_which_no_score_fits_is_refused(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, chips={"GH100": {"per_pass": 1, "costs": {"dram__cycles_active.avg": 2}}})
+    node = PmNode(
+        tmp_path, chips={"GH100": {"per_pass": 1, "costs": {"dram__cycles_active.avg": 2}}}
+    )
     with node.library() as library, pytest.raises(PmSamplingError, match="one pass"):
         DeviceSampler(library, node.listed(library), PmInterval()).open()
 

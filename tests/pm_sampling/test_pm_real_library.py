@@ -13,7 +13,9 @@ from tachograph.sources.pm_sampling.library import LEAST_VERSION, PACKAGE, relea
 
 # {module: what of it is used}
 USED: dict[str, dict[str, tuple[str, ...]]] = {
-    "pm_sampling": {"Collector": ("enable", "configure", "start", "stop", "decode", "disable", "__init__")},
+    "pm_sampling": {
+        "Collector": ("enable", "configure", "start", "stop", "decode", "disable", "__init__")
+    },
     "profiler_host": {
         "ProfilerHost": ("__init__", "initialize", "deinitialize", "create_config_image"),
         "get_num_of_passes": (),
@@ -37,7 +39,9 @@ def installed() -> Path:
 
 
 def signatures(folder: Path, module: str) -> dict[str, list[tuple[str, str | None]]]:
-    """{function or Class.method: [(parameter, its default as written)]}, without importing anything."""
+    """{function or Class.method: [(parameter, its default as written)]}, without importing
+    anything.
+    """
     tree = ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))
     found = {}
     for top in tree.body:
@@ -52,7 +56,10 @@ def _parameters(arguments: ast.arguments) -> list[tuple[str, str | None]]:
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults += arguments.defaults
-    pairs = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    pairs = [
+        *zip(positional, defaults, strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
     return [(one.arg, None if default is None else ast.unparse(default)) for one, default in pairs]
 
 

@@ -20,7 +20,9 @@ RECORD = 4096  # bytes of a sample in the stand-in's buffer
 
 
 @contextmanager
-def sampled(node: PmNode, clock: GpuClock, interval_s: float = 0.05, **options: Any) -> Iterator[DeviceSampler]:
+def sampled(
+    node: PmNode, clock: GpuClock, interval_s: float = 0.05, **options: Any
+) -> Iterator[DeviceSampler]:
     """A session that the test drains itself."""
     with node.library(clock.now_ns) as library:
         sampler = DeviceSampler(
@@ -54,11 +56,14 @@ def test_sums_are_those_of_the_samples(tmp_path: Path) -> None:
     assert found.sums["gpc__cycles_elapsed.max"] == pytest.approx(1.98e9)
     assert found.scores(64)["score_gpu"] == pytest.approx(87.5)
     assert found.counters(64)["sm_clock_mhz"] == pytest.approx(1980)
-    assert [found.begin, found.end] == pytest.approx([clock.start_s, clock.start_s + 1])  # our clock
+    # Our clock.
+    assert [found.begin, found.end] == pytest.approx([clock.start_s, clock.start_s + 1])
 
 
 def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
-    """Three hours without a reader, drained meanwhile: one sum per minute, and every sample is in one of them."""
+    """Three hours without a reader, drained meanwhile: one sum per minute, and every sample is
+    in one of them.
+    """
     clock = GpuClock()
     with sampled(PmNode(tmp_path), clock, 1.0, buffer_bytes=100 * RECORD) as sampler:
         for _ in range(3 * 60 * 2):
@@ -76,7 +81,11 @@ def test_a_thread_that_drains_keeps_a_small_buffer_from_overflow(tmp_path: Path)
     node = PmNode(tmp_path)
     with node.library() as library:
         sampler = DeviceSampler(
-            library, node.listed(library), PmInterval(0.001), buffer_bytes=2000 * RECORD, drain_s=0.01
+            library,
+            node.listed(library),
+            PmInterval(0.001),
+            buffer_bytes=2000 * RECORD,
+            drain_s=0.01,
         )
         sampler.open()
         sampler.start()
@@ -168,7 +177,9 @@ def test_a_lost_gpu_ends_its_session_and_keeps_what_was_measured(tmp_path: Path)
 def test_a_session_that_does_not_open_is_closed(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(faults={"start": "ERROR_HARDWARE_BUSY"})])
     with node.library() as library:
-        sampler = DeviceSampler(library, node.listed(library), PmInterval(), running=lambda kind: False)
+        sampler = DeviceSampler(
+            library, node.listed(library), PmInterval(), running=lambda kind: False
+        )
         with pytest.raises(PmSamplingError, match="another process"):
             sampler.open()
         collector: Any = sampler._collector

@@ -1,4 +1,6 @@
-"""Libraries of a wheel are loaded from where it is, also where it lies beside the installed packages."""
+"""Libraries of a wheel are loaded from where it is, also where it lies beside the installed
+packages.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,19 @@ import pytest
 from tachograph.catalog.shared_libraries import load_of_package
 
 
-def test_libraries_of_a_package_are_loaded_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_of_a_package_are_loaded_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, about = tmp_path / "nvidia" / "cu13" / "lib", tmp_path / "made_cupti-1.dist-info"
     folder.mkdir(parents=True)
     about.mkdir()
     names = ("libcupti.so.13", "libcheckpoint.so", "libnvperf_host.so")
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: made-cupti\nVersion: 1\n", encoding="utf-8")
-    (about / "RECORD").write_text("".join(f"nvidia/cu13/lib/{name},,\n" for name in names), encoding="utf-8")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: made-cupti\nVersion: 1\n", encoding="utf-8"
+    )
+    (about / "RECORD").write_text(
+        "".join(f"nvidia/cu13/lib/{name},,\n" for name in names), encoding="utf-8"
+    )
     for name in names:
         (folder / name).touch()
     loaded: list[str] = []
@@ -26,7 +34,9 @@ def test_libraries_of_a_package_are_loaded_in_order(tmp_path: Path, monkeypatch:
     assert loaded == [str(folder / "libnvperf_host.so"), str(folder / "libcupti.so.13")]
 
 
-def test_a_library_that_does_not_load_is_left_to_whoever_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_load_is_left_to_whoever_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(path: str) -> None:
         raise OSError(path)
 

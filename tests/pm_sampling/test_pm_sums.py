@@ -1,4 +1,6 @@
-"""The three ways to a score on common inputs: where they agree, and where they differ as documented."""
+"""The three ways to a score on common inputs: where they agree, and where they differ as
+documented.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ METRICS = (
 )
 
 
-def sample(begin: float, active: float, warps: float, dram: float, *, length: float = 0.05) -> PmSums:
+def sample(
+    begin: float, active: float, warps: float, dram: float, *, length: float = 0.05
+) -> PmSums:
     """A sample: share of cycles in which SMs and memory were active, warps in an active cycle."""
     sm, memory = SM_HZ * length, DRAM_HZ * length
     values = (active * sm, sm, active * sm * warps, dram * memory, memory)
@@ -36,7 +40,10 @@ def dcgm(active: float, occupancy: float, dram: float, *, clocks: bool = True) -
     row |= {"dram_active_mean": dram, "sm_clock_mhz_mean": SM_HZ / 1e6 if clocks else None}
     row |= {"mem_clock_mhz_mean": DRAM_HZ / 1e6 if clocks else None}
     return with_scores(
-        pl.DataFrame([row], schema_overrides=dict.fromkeys(row, pl.Float64) | {"gpu_model": pl.String}), {}
+        pl.DataFrame(
+            [row], schema_overrides=dict.fromkeys(row, pl.Float64) | {"gpu_model": pl.String}
+        ),
+        {},
     ).row(0, named=True)
 
 
@@ -45,7 +52,9 @@ activities = st.tuples(st.floats(0.01, 1), st.floats(0, 64), st.floats(0, 1))
 
 @given(st.lists(activities, min_size=1, max_size=20))
 def test_the_three_ways_agree_on_the_same_cycles(samples: list[tuple[float, float, float]]) -> None:
-    """DCGM's means of the same samples, with the clocks at which they were counted, give the same scores."""
+    """DCGM's means of the same samples, with the clocks at which they were counted, give the
+    same scores.
+    """
     parts = [sample(0.05 * at, *one) for at, one in enumerate(samples)]
     whole = total(parts)
     assert whole is not None
@@ -71,15 +80,19 @@ def test_without_clocks_only_the_normalized_form_is_the_same() -> None:
     of_dcgm = dcgm(1.0, 0.5, 1.0, clocks=False)
     of_pm = whole.scores(W_HW)
     assert (of_dcgm["score_gpumem"], of_dcgm["score_gpumem_normalized"]) == (50.0, 50.0)
-    assert of_pm["score_gpumem"] == pytest.approx(61.7834394904)  # memory counts more cycles in the same time
+    # Memory counts more cycles in the same time.
+    assert of_pm["score_gpumem"] == pytest.approx(61.7834394904)
     assert of_pm["score_gpumem_normalized"] == pytest.approx(50.0)
 
 
 def test_a_smaller_w_max_limits_warps_per_active_cycle() -> None:
-    """Half of the time 64 warps, W_max 16: as published 100 (1 - 16/16 x 0.5), not 1 - min(occupancy x 4, 1)."""
+    """Half of the time 64 warps, W_max 16: as published 100 (1 - 16/16 x 0.5), not 1 -
+    min(occupancy x 4, 1).
+    """
     whole = sample(0, 0.5, 64, 0.1)
     assert whole.scores(16)["score_gpu"] == pytest.approx(50.0)
-    assert whole.counters(W_HW)["sm_occupancy"] == pytest.approx(0.5)  # per elapsed cycle: four times it is above 1
+    # Per elapsed cycle: four times it is above 1.
+    assert whole.counters(W_HW)["sm_occupancy"] == pytest.approx(0.5)
 
 
 def test_averages_come_first_and_clamps_after() -> None:
@@ -98,7 +111,9 @@ def test_scores_of_minutes_are_recomputed_exactly_from_stored_sums() -> None:
     minutes: dict[int, PmSums] = {}
     for one in parts:
         minutes.setdefault(one.minute, PmSums(one.begin, one.begin)).add(one)
-    rows = [one.row(node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None) for one in minutes.values()]
+    rows = [
+        one.row(node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None) for one in minutes.values()
+    ]
     again = total(map(sums_of_row, rows))
     straight = total(parts)
     assert again is not None
@@ -112,17 +127,27 @@ def test_scores_of_minutes_are_recomputed_exactly_from_stored_sums() -> None:
 def test_what_was_cut_stays_missing() -> None:
     only_sm = PmSums(0, 1, 1, 1, sums=dict.fromkeys(METRICS[:3], 1.0))
     row = only_sm.row(node="n1", gpu=0, mig=None, max_warps=64, cut="score_gpumem")
-    assert (row["dram_cycles_active"], row["score_gpumem"], row["score_gpumem_normalized"]) == (None, None, None)
+    assert (row["dram_cycles_active"], row["score_gpumem"], row["score_gpumem_normalized"]) == (
+        None,
+        None,
+        None,
+    )
     assert only_sm.scores(None)["score_gpu"] is None  # of an unknown device
     assert "dram_active" not in only_sm.counters(64)
 
 
 def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
-    """A kernel for half of the time: its report has 100 % activity, the samples of the whole time 50 %."""
+    """A kernel for half of the time: its report has 100 % activity, the samples of the whole
+    time 50 %.
+    """
     kernel = dict(sample(0, 1.0, 64, 0.5).sums)
     of_report = profiled_way([kernel, kernel], max_warps=W_HW)
     gpu = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
-    rows = [sample(60.0, 0.5, 64, 0.25, length=30).row(node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None)]
+    rows = [
+        sample(60.0, 0.5, 64, 0.25, length=30).row(
+            node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None
+        )
+    ]
     begin, end = datetime.fromtimestamp(60, UTC), datetime.fromtimestamp(120, UTC)
     of_samples = sampled_way(rows, gpus=[gpu], begin=begin, end=end, limits={})
     assert of_report.scores["score_gpu"] == pytest.approx(0.0)
@@ -133,7 +158,9 @@ def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
 def test_reports_with_warps_per_active_cycle_give_the_same() -> None:
     whole = dict(sample(0, 0.7, 24, 0.3).sums)
     ratio = dict(whole)
-    ratio["sm__warps_active.avg.per_cycle_active"] = ratio.pop("sm__warps_active.avg") / whole["sm__cycles_active.avg"]
+    ratio["sm__warps_active.avg.per_cycle_active"] = (
+        ratio.pop("sm__warps_active.avg") / whole["sm__cycles_active.avg"]
+    )
     one, other = (profiled_way([launch, whole], max_warps=W_HW) for launch in (whole, ratio))
     assert one.scores["score_gpu"] == pytest.approx(other.scores["score_gpu"])
 
@@ -141,12 +168,15 @@ def test_reports_with_warps_per_active_cycle_give_the_same() -> None:
 def test_minutes_that_are_in_part_of_others_are_left_out() -> None:
     gpu = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
     rows = [
-        sample(60.0 * at, active, 64, 0.2, length=60).row(node="n1", gpu=0, mig=None, max_warps=64, cut="tensor_active")
+        sample(60.0 * at, active, 64, 0.2, length=60).row(
+            node="n1", gpu=0, mig=None, max_warps=64, cut="tensor_active"
+        )
         for at, active in enumerate((1.0, 0.5, 1.0))
     ]
     begin, end = datetime.fromtimestamp(30, UTC), datetime.fromtimestamp(150, UTC)
     way = sampled_way(rows, gpus=[gpu], begin=begin, end=end, limits={"H200 SXM 141GB": 32})
-    assert way.scores["score_gpu"] == pytest.approx(50.0)  # of the minute between, W_max as configured
+    # Of the minute between, W_max as configured.
+    assert way.scores["score_gpu"] == pytest.approx(50.0)
     assert way.notes == (
         "2 minutes at begin or end left out, in part of others",
         "not counted in one pass: tensor_active",
@@ -162,7 +192,11 @@ def test_order_and_grouping_of_samples_do_not_matter(order: list[int], split: in
     other = total(halves)
     assert straight is not None
     assert other is not None
-    assert (other.begin, other.end, other.samples) == (straight.begin, straight.end, straight.samples)
+    assert (other.begin, other.end, other.samples) == (
+        straight.begin,
+        straight.end,
+        straight.samples,
+    )
     for name, value in straight.scores(64).items():
         assert other.scores(64)[name] == pytest.approx(value)
 

@@ -1,4 +1,6 @@
-"""Policies in rounds: warnings, receivers, dry runs, what is down; Slurm's answers are files of its output."""
+"""Policies in rounds: warnings, receivers, dry runs, what is down; Slurm's answers are files of
+its output.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,22 @@ def lake(tmp_path: Path) -> Lake:
 
 def queue_line(**values: str) -> str:
     """A line of `squeue --Format` of a running job, with some values replaced."""
-    known = {"State": "RUNNING", "StartTime": f"{START.timestamp():.0f}", "RestartCnt": "0", "BatchFlag": "1"}
-    known |= {"ArrayTaskID": "N/A", "HetJobID": "N/A", "HetJobOffset": "N/A", "UserName": "daemon", **values}
-    return "".join(known.get(field, "").ljust(width) for field, width in QUEUE_FIELDS.items()) + "\n"
+    known = {
+        "State": "RUNNING",
+        "StartTime": f"{START.timestamp():.0f}",
+        "RestartCnt": "0",
+        "BatchFlag": "1",
+    }
+    known |= {
+        "ArrayTaskID": "N/A",
+        "HetJobID": "N/A",
+        "HetJobOffset": "N/A",
+        "UserName": "daemon",
+        **values,
+    }
+    return (
+        "".join(known.get(field, "").ljust(width) for field, width in QUEUE_FIELDS.items()) + "\n"
+    )
 
 
 @pytest.fixture
@@ -55,16 +70,27 @@ def site(tmp_path: Path) -> Path:
     return programs
 
 
-def configured(site: Path, *policies: PolicyOptions, port: int = 25, url: str = "", **act: bool) -> Configuration:
+def configured(
+    site: Path, *policies: PolicyOptions, port: int = 25, url: str = "", **act: bool
+) -> Configuration:
     return Configuration(
-        act=msgspec.structs.replace(ActOptions(dry_run=False, slurm_before=(str(site / "of-site"),)), **act),
+        act=msgspec.structs.replace(
+            ActOptions(dry_run=False, slurm_before=(str(site / "of-site"),)), **act
+        ),
         policy=policies,
-        mail=MailOptions(host=f"127.0.0.1:{port}", tls="none", sender="gpu@example.org", address="{user}@example.org"),
+        mail=MailOptions(
+            host=f"127.0.0.1:{port}",
+            tls="none",
+            sender="gpu@example.org",
+            address="{user}@example.org",
+        ),
         webhook=(WebhookOptions("staff", url=url),) if url else (),
     )
 
 
-def applied(lake: Lake, state: Path, configuration: Configuration, now: datetime = NOW) -> list[ActionRecord]:
+def applied(
+    lake: Lake, state: Path, configuration: Configuration, now: datetime = NOW
+) -> list[ActionRecord]:
     with ActionLedger(state, clock=lambda: now) as ledger:
         return apply_policies(ledger, lake, configuration, now=now)
 
@@ -83,20 +109,32 @@ def test_a_mail_is_sent_once(lake: Lake, site: Path, tmp_path: Path) -> None:
     assert (site / "calls").read_text().count("squeue") == 1
 
 
-def test_while_the_mail_server_is_down_other_policies_act(lake: Lake, site: Path, tmp_path: Path) -> None:
+def test_while_the_mail_server_is_down_other_policies_act(
+    lake: Lake, site: Path, tmp_path: Path
+) -> None:
     note = PolicyOptions("n", "hung", dry_run=False, minutes=10)
     configuration = configured(site, POLICY, note, port=free_port())
     with pytest.raises(ExportError, match="mail server"):
         applied(lake, tmp_path / "state", configuration)
-    assert [(one.kind, one.state) for one in read_ledger(tmp_path / "state")] == [("note", "begun"), ("note", "done")]
+    assert [(one.kind, one.state) for one in read_ledger(tmp_path / "state")] == [
+        ("note", "begun"),
+        ("note", "done"),
+    ]
 
 
-def test_warnings_keep_their_distance_and_dry_runs_count_for_nothing(lake: Lake, site: Path, tmp_path: Path) -> None:
-    policy = PolicyOptions("p", "hung", "cancel", dry_run=False, minutes=10, warnings=2, warning_minutes=10)
+def test_warnings_keep_their_distance_and_dry_runs_count_for_nothing(
+    lake: Lake, site: Path, tmp_path: Path
+) -> None:
+    policy = PolicyOptions(
+        "p", "hung", "cancel", dry_run=False, minutes=10, warnings=2, warning_minutes=10
+    )
     dry = msgspec.structs.replace(policy, dry_run=True)
     state = tmp_path / "state"
     kinds = [
-        [(one.kind, one.state) for one in applied(lake, state, configured(site, dry), NOW + timedelta(minutes=later))]
+        [
+            (one.kind, one.state)
+            for one in applied(lake, state, configured(site, dry), NOW + timedelta(minutes=later))
+        ]
         for later in (0, 5, 10, 20, 25)
     ]
     assert kinds == [[("mail", "would")], [], [("mail", "would")], [("cancel", "would")], []]
@@ -105,14 +143,16 @@ def test_warnings_keep_their_distance_and_dry_runs_count_for_nothing(lake: Lake,
         for later, expected in ((0, ["mail"]), (5, []), (10, ["mail"]), (20, ["cancel"])):
             made = applied(lake, state, real, NOW + timedelta(minutes=later))
             assert [one.kind for one in made] == expected, later
-        assert "you get 1 further warning, and then it is cancelled" in str(sink.messages[0].get_payload()).replace(
-            "\n", " "
-        )
+        assert "you get 1 further warning, and then it is cancelled" in str(
+            sink.messages[0].get_payload()
+        ).replace("\n", " ")
     assert (site / "calls").read_text().count("scancel") == 1
 
 
 def test_a_receiver_gets_the_case(lake: Lake, site: Path, tmp_path: Path) -> None:
-    policy = PolicyOptions("tell-staff", "hung", "webhook", dry_run=False, minutes=10, webhook="staff")
+    policy = PolicyOptions(
+        "tell-staff", "hung", "webhook", dry_run=False, minutes=10, webhook="staff"
+    )
     with webhook_receiver() as receiver:
         configuration = configured(site, policy, url=receiver.url)
         receiver.status = 503
@@ -148,21 +188,30 @@ def test_what_slurm_says_now_decides(lake: Lake, site: Path, tmp_path: Path) -> 
     assert would.why.endswith("Slurm was not asked whether it is interactive or in a reservation.")
 
 
-@pytest.mark.parametrize("job_id", ["7.0", "7_[0-2]", "7,8", "-u daemon", "--user=daemon", "0", "7\n8", "$(id)"])
-def test_a_record_with_a_word_that_slurm_does_not_have_is_refused(site: Path, tmp_path: Path, job_id: str) -> None:
+@pytest.mark.parametrize(
+    "job_id", ["7.0", "7_[0-2]", "7,8", "-u daemon", "--user=daemon", "0", "7\n8", "$(id)"]
+)
+def test_a_record_with_a_word_that_slurm_does_not_have_is_refused(
+    site: Path, tmp_path: Path, job_id: str
+) -> None:
     cancel = PolicyOptions("p", "hung", "cancel", dry_run=False, minutes=10, warnings=0)
     lake = hung_lake(tmp_path / "lake", job_id, START)
     (record,) = applied(lake, tmp_path / "state", configured(site, cancel))
     assert record.state == "refused"
     assert record.result.startswith("invalid job: ")
     assert record.result.endswith("; nothing was run")
-    assert applied(lake, tmp_path / "state", configured(site, cancel), NOW + timedelta(minutes=11)) == []
+    assert (
+        applied(lake, tmp_path / "state", configured(site, cancel), NOW + timedelta(minutes=11))
+        == []
+    )
     assert not (site / "calls").exists()
 
 
 def test_old_results_and_other_jobs_are_no_cases(lake: Lake, site: Path) -> None:
     configuration = configured(site, POLICY)
-    assert [isinstance(case.found, str) for case in policy_cases(lake, configuration, now=NOW)] == [False]
+    assert [isinstance(case.found, str) for case in policy_cases(lake, configuration, now=NOW)] == [
+        False
+    ]
     assert list(policy_cases(lake, configuration, now=NOW + timedelta(hours=1))) == []
 
 
@@ -170,7 +219,10 @@ def test_a_busy_job_is_no_case(site: Path, tmp_path: Path) -> None:
     lake = hung_lake(tmp_path / "busy", 7, START, course="W" * 50)
     (case,) = policy_cases(lake, configured(site, POLICY), now=NOW)
     assert case.found == "it is not judged job_hang"
-    assert applied(Lake.create(str(tmp_path / "new")), tmp_path / "state", configured(site, POLICY)) == []
+    assert (
+        applied(Lake.create(str(tmp_path / "new")), tmp_path / "state", configured(site, POLICY))
+        == []
+    )
 
 
 # -------------------------------------------------------------------------------------------------- files and commands
@@ -202,7 +254,9 @@ def test_wrong_policies_are_refused(line: str, message: str, tmp_path: Path) -> 
 def test_the_written_configuration_takes_policies_and_receivers(tmp_path: Path) -> None:
     run_here(["init"], tmp_path, {})
     with (tmp_path / "tachograph.toml").open("a") as file:
-        file.write('[[policy]]\nname = "p"\ncheck = "hung"\n[[webhook]]\nname = "w"\nurl = "http://h"\n')
+        file.write(
+            '[[policy]]\nname = "p"\ncheck = "hung"\n[[webhook]]\nname = "w"\nurl = "http://h"\n'
+        )
     assert [one.name for one in load(str(tmp_path / "tachograph.toml")).policy] == ["p"]
 
 
@@ -217,10 +271,15 @@ def test_commands(lake: Lake, site: Path, tmp_path: Path) -> None:
     assert shown.stdout.startswith(
         "p: Cancel a job that is hung in two windows of 10 min, after 1 warning; a dry run.\n"
     )
-    assert run_here(["act", "policy", "status", *words], tmp_path, {}).stdout == "No policy did anything yet.\n"
+    assert (
+        run_here(["act", "policy", "status", *words], tmp_path, {}).stdout
+        == "No policy did anything yet.\n"
+    )
     assert "0 jobs of 0" in run_here(["act", "policy", "backtest", *words], tmp_path, {}).stdout
     assert run_here(["act", "policy", "check", "q", *words], tmp_path, {}).returncode == 3
-    found = json.loads(run_here(["act", "policy", "backtest", "--json", *words], tmp_path, {}).stdout)
+    found = json.loads(
+        run_here(["act", "policy", "backtest", "--json", *words], tmp_path, {}).stdout
+    )
     assert found[0]["hits"] == 0
     none = run_here(["act", "policy", "check", "--lake", lake.location], tmp_path, {})
     assert "no policy is configured" in none.stderr

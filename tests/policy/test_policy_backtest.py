@@ -42,7 +42,9 @@ def test_one_that_works_again_after_the_action_would_have_been_wrong() -> None:
 
 
 def test_little_work_later_does_not_hide_that_it_was_thought_hung() -> None:
-    """At a hundredth of its usual work a job looks hung; that this became usual later was not known."""
+    """At a hundredth of its usual work a job looks hung; that this became usual later was not
+    known.
+    """
     row = minutes("W" * 60 + "I" * 40)
     assert replayed("W" * 60 + "I" * 90).outcome == "hit"
     assert row.height == 100

@@ -1,4 +1,6 @@
-"""Evidence of policies: twice, of every GPU, fresh and without a gap; and an independent look in plain Python."""
+"""Evidence of policies: twice, of every GPU, fresh and without a gap; and an independent look in
+plain Python.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,23 @@ def minutes(*courses: str) -> pl.DataFrame:
     for gpu, course in enumerate(courses):
         for minute, letter in enumerate(course):
             if letter != ".":
-                key = {"job_key": "c:100:1", "job_id": "100", "seq": 1, "node": "n1", "gpu": gpu, "minute": minute}
-                rows.append(key | {"t": START + timedelta(minutes=minute), "samples": 2} | LEVELS[letter])
+                key = {
+                    "job_key": "c:100:1",
+                    "job_id": "100",
+                    "seq": 1,
+                    "node": "n1",
+                    "gpu": gpu,
+                    "minute": minute,
+                }
+                rows.append(
+                    key | {"t": START + timedelta(minutes=minute), "samples": 2} | LEVELS[letter]
+                )
     return frame(JOB_MINUTES, rows)
 
 
-def look(policy: PolicyOptions, *courses: str, held: int | None = None, late: float = 1) -> PolicyEvidence | str:
+def look(
+    policy: PolicyOptions, *courses: str, held: int | None = None, late: float = 1
+) -> PolicyEvidence | str:
     job = {"gpus": held or len(courses), "start": START, "attribution": "explicit"}
     now = START + timedelta(minutes=max(map(len, courses)) + late)
     return idle_evidence(policy, job, gpus(*({} for _ in courses)), minutes(*courses), now=now)
@@ -49,7 +62,8 @@ def test_a_hang_of_all_gpus_in_two_windows() -> None:
     assert found.since == START + timedelta(minutes=30)
     assert found.gpu_hours == pytest.approx(2 * 45 / 60)
     assert found.sentence == (
-        "2 GPUs did no work from 30 min after the start on, for 45 min (1.5 h GPU time); idle or polling in both of "
+        "2 GPUs did no work from 30 min after the start on, for 45 min (1.5 h GPU time); idle "
+        "or polling in both of "
         "the last two windows of 20 min, 100 % measured."
     )
 
@@ -59,7 +73,10 @@ def test_a_hang_of_all_gpus_in_two_windows() -> None:
     [
         (["W" * 40 + "P" * 39], "worked in the last 40 min"),
         (["W" * 30 + "P" * 45, "W" * 75], "worked in the last 40 min"),
-        (["W" * 30 + "P" * 45, "W" * 30 + "P" * 12 + "." * 4 + "P" * 29], "not measured throughout"),
+        (
+            ["W" * 30 + "P" * 45, "W" * 30 + "P" * 12 + "." * 4 + "P" * 29],
+            "not measured throughout",
+        ),
         (["W" * 30 + "P" * 45, "W" * 30 + "." * 45], "not measured throughout"),
         (["W" * 30 + "P" * 45, "W" * 30 + "P" * 40 + "." * 5], "not measured throughout"),
         (["P" * 75], "never worked"),
@@ -109,9 +126,9 @@ def test_utilisation_alone_is_no_evidence() -> None:
 
 
 # long stretches: the windows of 20 minutes see something of each
-COURSES = st.lists(st.tuples(st.sampled_from("WPI."), st.integers(2, 50)), min_size=1, max_size=6).map(
-    lambda parts: "".join(letter * count for letter, count in parts)
-)
+COURSES = st.lists(
+    st.tuples(st.sampled_from("WPI."), st.integers(2, 50)), min_size=1, max_size=6
+).map(lambda parts: "".join(letter * count for letter, count in parts))
 
 
 @given(st.lists(COURSES, min_size=1, max_size=3), st.sampled_from([HUNG, IDLE]))
@@ -124,7 +141,12 @@ def test_evidence_means_that_each_gpu_was_seen_without_work_in_both_windows(
     if not length:
         return
     found = look(policy, *courses)
-    windows = [course[first : first + 20] for course in courses for first in (length - 40, length - 20) if first >= 0]
+    windows = [
+        course[first : first + 20]
+        for course in courses
+        for first in (length - 40, length - 20)
+        if first >= 0
+    ]
     whole = length >= 40
     allowed = "PI" if policy is HUNG else "I"
     clean = whole and all(set(window) <= set(allowed) for window in windows)
@@ -148,7 +170,13 @@ def test_whom_a_policy_leaves_alone() -> None:
         "a", "hung", "cancel", partitions=("gpu*",), exempt_users=("ann",), exempt_accounts=("staff*",),
         exempt_qos=("urgent",),
     )  # fmt: skip
-    job = {"user": "bob", "account": "physics", "qos": "normal", "partition": "gpu-long", "het_job_id": None}
+    job = {
+        "user": "bob",
+        "account": "physics",
+        "qos": "normal",
+        "partition": "gpu-long",
+        "het_job_id": None,
+    }
     assert exemption(policy, job) == ""
     for change in (
         {"user": "ann"}, {"account": "staff-1"}, {"qos": "urgent"}, {"qos": None}, {"partition": "cpu"},
@@ -174,8 +202,10 @@ def faults(*rows: tuple[int, int, float | None, float | None]) -> pl.DataFrame:
     ("xids", "applies"),
     [
         ({**dict.fromkeys(range(30), 0.0), **dict.fromkeys(range(30, 61), 79.0)}, True),
-        ({**dict.fromkeys(range(50), 0.0), **dict.fromkeys(range(50, 61), 79.0)}, False),  # in one window alone
-        ({**dict.fromkeys(range(30), 0.0), **dict.fromkeys(range(30, 61), 31.0)}, False),  # mostly the program's
+        # In one window alone.
+        ({**dict.fromkeys(range(50), 0.0), **dict.fromkeys(range(50, 61), 79.0)}, False),
+        # Mostly the program's.
+        ({**dict.fromkeys(range(30), 0.0), **dict.fromkeys(range(30, 61), 31.0)}, False),
         (dict.fromkeys(range(61), 79.0), False),  # came up before
     ],
 )
@@ -188,5 +218,9 @@ def test_a_fault_shows_in_both_windows(xids: dict[int, float], applies: bool) ->
         assert found.nodes == ("n1",)
         assert "XID 79" in found.sentence
         other = gpus({"gpu": 1})
-        assert isinstance(fault_evidence(policy, JOB, other, samples, now=START + timedelta(minutes=61)), str)
-        assert isinstance(fault_evidence(policy, JOB, gpus({}), samples, now=START + timedelta(minutes=95)), str)
+        assert isinstance(
+            fault_evidence(policy, JOB, other, samples, now=START + timedelta(minutes=61)), str
+        )
+        assert isinstance(
+            fault_evidence(policy, JOB, gpus({}), samples, now=START + timedelta(minutes=95)), str
+        )

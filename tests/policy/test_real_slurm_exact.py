@@ -1,4 +1,6 @@
-"""Actions on a real Slurm hit exactly one run: tasks of arrays, components, requeued runs, ids that are used again."""
+"""Actions on a real Slurm hit exactly one run: tasks of arrays, components, requeued runs, ids
+that are used again.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,15 @@ def commands(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def array(slurm: SlurmCluster) -> Iterator[int]:
-    """An array of three tasks that run until they are ended: the last one has the id of the array."""
+    """An array of three tasks that run until they are ended: the last one has the id of the
+    array.
+    """
     job = slurm.submit("sleep 3600", "--array=0-2", "--gres=gpu:1", "--requeue")
-    wait_for(lambda: set(states(slurm, job).values()) == {"RUNNING"} and len(states(slurm, job)) == 3, "array", 120)
+    wait_for(
+        lambda: set(states(slurm, job).values()) == {"RUNNING"} and len(states(slurm, job)) == 3,
+        "array",
+        120,
+    )
     yield job
     end(slurm, job)
 
@@ -70,13 +78,17 @@ def without_task(folder: Path, word: str) -> Path:
     """A prefix that cuts `_2` off the words of a command that has this word."""
     prefix = folder / "prefix"
     cut = 'words=("${words[@]/_2/}")'
-    prefix.write_text(f'#!/bin/bash\nwords=("$@")\ncase " $* " in *" {word} "*) {cut};; esac\nexec "${{words[@]}}"\n')
+    prefix.write_text(
+        f'#!/bin/bash\nwords=("$@")\ncase " $* " in *" {word} "*) {cut};; esac\nexec "${{words[@]}}"\n'
+    )
     prefix.chmod(0o755)
     return prefix
 
 
 @pytest.mark.parametrize(("action", "task"), [("cancel", 0), ("suspend", 1), ("requeue", 2)])
-def test_an_action_hits_one_task_of_an_array(slurm: SlurmCluster, array: int, task: int, action: JobAction) -> None:
+def test_an_action_hits_one_task_of_an_array(
+    slurm: SlurmCluster, array: int, task: int, action: JobAction
+) -> None:
     name = f"{array}_{task}"
     seen = SlurmJobs().change(action, job_of(slurm, name), "testing")
     assert seen.startswith(f"{name} was RUNNING, is ")
@@ -90,8 +102,14 @@ def test_an_action_hits_one_task_of_an_array(slurm: SlurmCluster, array: int, ta
 def test_the_pending_rest_of_an_array_stays(slurm: SlurmCluster) -> None:
     job = slurm.submit("sleep 3600", "--array=0-9%3", "--gres=gpu:1")
     try:
-        wait_for(lambda: list(states(slurm, job).values()).count("RUNNING") == 3, "three tasks", 120)
-        assert SlurmJobs().change("suspend", job_of(slurm, f"{job}_1"), None).startswith(f"{job}_1 was RUNNING")
+        wait_for(
+            lambda: list(states(slurm, job).values()).count("RUNNING") == 3, "three tasks", 120
+        )
+        assert (
+            SlurmJobs()
+            .change("suspend", job_of(slurm, f"{job}_1"), None)
+            .startswith(f"{job}_1 was RUNNING")
+        )
         after = states(slurm, job)
         assert after[f"{job}_1"] == "SUSPENDED"
         assert sorted(after.values()) == ["PENDING", "RUNNING", "RUNNING", "SUSPENDED"]
@@ -106,13 +124,21 @@ def test_the_pending_rest_of_an_array_stays(slurm: SlurmCluster) -> None:
         end(slurm, job)
 
 
-def test_a_policy_cancels_the_last_task_alone(slurm: SlurmCluster, array: int, tmp_path: Path) -> None:
-    """The raw id of the last task is the id of the array, which commands take for all of its tasks."""
+def test_a_policy_cancels_the_last_task_alone(
+    slurm: SlurmCluster, array: int, tmp_path: Path
+) -> None:
+    """The raw id of the last task is the id of the array, which commands take for all of its
+    tasks.
+    """
     job = job_of(slurm, f"{array}_2")
     assert job.job_id == str(array)
     assert job.start is not None
-    lake = hung_lake(tmp_path / "lake", array, job.start, display_id=f"{array}_2", array_job_id=str(array))
-    (record,) = applied(lake, tmp_path / "state", job.start + timedelta(minutes=51), configured(CANCEL))
+    lake = hung_lake(
+        tmp_path / "lake", array, job.start, display_id=f"{array}_2", array_job_id=str(array)
+    )
+    (record,) = applied(
+        lake, tmp_path / "state", job.start + timedelta(minutes=51), configured(CANCEL)
+    )
     assert (record.state, record.target) == ("done", f"job {array}_2")
     assert record.result.startswith(f"{array}_2 was RUNNING, is ")
     assert record.result.endswith("; 2 others of its array did not change")
@@ -120,14 +146,17 @@ def test_a_policy_cancels_the_last_task_alone(slurm: SlurmCluster, array: int, t
     assert {after[f"{array}_{task}"] for task in (0, 1)} == {"RUNNING"}
 
 
-def test_a_record_that_calls_the_run_otherwise_is_another_run(slurm: SlurmCluster, array: int, tmp_path: Path) -> None:
+def test_a_record_that_calls_the_run_otherwise_is_another_run(
+    slurm: SlurmCluster, array: int, tmp_path: Path
+) -> None:
     job = job_of(slurm, f"{array}_2")
     assert job.start is not None
     now = job.start + timedelta(minutes=51)
     for number, facts in enumerate(({"display_id": f"{array}_1"}, {"user": "games"})):
         lake = hung_lake(tmp_path / f"lake-{number}", array, job.start, **facts)
         assert applied(lake, tmp_path / "state", now, configured(CANCEL)) == []
-    later = hung_lake(tmp_path / "later", array, job.start - timedelta(minutes=1))  # the id came round again
+    # The id came round again.
+    later = hung_lake(tmp_path / "later", array, job.start - timedelta(minutes=1))
     assert applied(later, tmp_path / "state", now, configured(CANCEL)) == []
     assert set(states(slurm, array).values()) == {"RUNNING"}
 
@@ -140,14 +169,20 @@ def test_what_changed_since_it_was_looked_at_is_left_alone(slurm: SlurmCluster, 
     assert states(slurm, array)[job.name] == "SUSPENDED"
 
 
-def test_a_command_that_hits_others_too_is_no_success(slurm: SlurmCluster, array: int, tmp_path: Path) -> None:
+def test_a_command_that_hits_others_too_is_no_success(
+    slurm: SlurmCluster, array: int, tmp_path: Path
+) -> None:
     """As Slurm did with the raw id; here a prefix cuts the task off the name of the job."""
     prefix = without_task(tmp_path, "suspend")
-    with pytest.raises(ExportError, match=f"job {array}_2 was changed, but not alone: .*{array}_0 is SUSPENDED"):
+    with pytest.raises(
+        ExportError, match=f"job {array}_2 was changed, but not alone: .*{array}_0 is SUSPENDED"
+    ):
         SlurmJobs((str(prefix),)).change("suspend", job_of(slurm, f"{array}_2"), None)
 
 
-def test_a_command_that_does_nothing_is_no_success(slurm: SlurmCluster, array: int, tmp_path: Path) -> None:
+def test_a_command_that_does_nothing_is_no_success(
+    slurm: SlurmCluster, array: int, tmp_path: Path
+) -> None:
     prefix = tmp_path / "prefix"
     prefix.write_text('#!/bin/sh\ncase " $* " in *" scancel "*) exit 0;; esac\nexec "$@"\n')
     prefix.chmod(0o755)
@@ -155,7 +190,9 @@ def test_a_command_that_does_nothing_is_no_success(slurm: SlurmCluster, array: i
         SlurmJobs((str(prefix),)).change("cancel", job_of(slurm, f"{array}_0"), None)
 
 
-def test_components_of_a_heterogeneous_job_are_left_alone(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_components_of_a_heterogeneous_job_are_left_alone(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
     job = slurm.submit("sleep 3600", "--gres=gpu:1", "-n1", ":", "-p", "cpu", "-n1")
     try:
         wait_for(lambda: set(states(slurm, job).values()) == {"RUNNING"}, "both components", 120)
@@ -188,7 +225,9 @@ def test_a_drain_is_of_one_node(slurm: SlurmCluster, array: int) -> None:
         shown = slurm.command("sinfo", "-N", "-h", "-o", "%N %T")
         assert [line.split()[0] for line in shown.splitlines() if "drain" in line] == [node]
         assert "Reason=XID 79, State=RESUME" not in slurm.command("scontrol", "show", "node", node)
-        assert "Reason=XID 79 State=RESUME id on gpu 2 [" in slurm.command("scontrol", "show", "node", node)
+        assert "Reason=XID 79 State=RESUME id on gpu 2 [" in slurm.command(
+            "scontrol", "show", "node", node
+        )
     finally:
         slurm.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
@@ -197,13 +236,24 @@ def test_a_drain_is_of_one_node(slurm: SlurmCluster, array: int) -> None:
 
 
 def accounted(slurm: SlurmCluster, job: int, *names: str) -> dict[str, dict[str, Any]]:
-    """{name: row as job_summaries has it} of the last runs of all that an id stands for, once it has these names."""
+    """{name: row as job_summaries has it} of the last runs of all that an id stands for, once it
+    has these names.
+    """
     wait_for(lambda: set(names) <= set(_accounted(slurm, job)), f"the accounting of {names}", 120)
     return _accounted(slurm, job)
 
 
 def _accounted(slurm: SlurmCluster, job: int) -> dict[str, dict[str, Any]]:
-    words = ("sacct", "-X", "-n", "-P", "-o", "JobID,JobIDRaw,User,Submit,AdminComment", "-j", str(job))
+    words = (
+        "sacct",
+        "-X",
+        "-n",
+        "-P",
+        "-o",
+        "JobID,JobIDRaw,User,Submit,AdminComment",
+        "-j",
+        str(job),
+    )
     rows = {}
     for line in slurm.command(*words).splitlines():
         name, raw, user, submit, comment = line.split("|")
@@ -240,8 +290,12 @@ def test_a_comment_is_of_one_task(slurm: SlurmCluster) -> None:
         AdminComments().write({**rows[f"{job}_2"], "display_id": None}, SUMMARY)
 
 
-def test_a_comment_that_sacctmgr_would_give_to_several_is_not_written(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """As Slurm does with the raw id of an array's last task; here a prefix cuts the task off, for sacctmgr alone."""
+def test_a_comment_that_sacctmgr_would_give_to_several_is_not_written(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """As Slurm does with the raw id of an array's last task; here a prefix cuts the task off,
+    for sacctmgr alone.
+    """
     job = slurm.submit("true", "--array=0-2", "--gres=gpu:1")
     slurm.wait(job, within_s=240)
     prefix = without_task(tmp_path, "sacctmgr")
@@ -263,12 +317,15 @@ def test_a_comment_is_of_one_component(slurm: SlurmCluster) -> None:
 
 
 def test_a_comment_is_of_the_run_that_has_the_id(slurm: SlurmCluster) -> None:
-    """Of two runs in the accounting under one id Slurm reads and writes the last: the first is refused."""
+    """Of two runs in the accounting under one id Slurm reads and writes the last: the first is
+    refused.
+    """
     job, older = slurm.ended_jobs(2)
     first = {**accounted(slurm, older, str(older))[str(older)], "job_id": str(job)}
     first["submit"] -= timedelta(days=400)
     same_id = (
-        f"update slurm_acct_db.testing_job_table set id_job={job}, time_submit=time_submit-400*86400, "
+        f"update slurm_acct_db.testing_job_table set id_job={job}, "
+        "time_submit=time_submit-400*86400, "
         f"time_start=time_start-400*86400, time_end=time_end-400*86400 where id_job={older}"
     )
     client = ["mariadb", "--no-defaults", f"--socket={slurm.plan.database_socket}", "-e", same_id]
@@ -287,9 +344,15 @@ def test_a_comment_is_of_the_run_that_has_the_id(slurm: SlurmCluster) -> None:
 def test_a_requeued_run_gets_no_comment_of_the_run_before(slurm: SlurmCluster, array: int) -> None:
     before = accounted(slurm, array, f"{array}_2")[f"{array}_2"]
     time_of_submit = before["submit"]
-    wait_for(lambda: datetime.now(UTC) > time_of_submit + timedelta(seconds=4), "a later second", 60)
+    wait_for(
+        lambda: datetime.now(UTC) > time_of_submit + timedelta(seconds=4), "a later second", 60
+    )
     SlurmJobs().change("requeue", job_of(slurm, f"{array}_2"), None)
-    wait_for(lambda: _accounted(slurm, array)[f"{array}_2"]["submit"] != time_of_submit, "the next run", 120)
+    wait_for(
+        lambda: _accounted(slurm, array)[f"{array}_2"]["submit"] != time_of_submit,
+        "the next run",
+        120,
+    )
     with pytest.raises(RefusedError, match="another run"):
         AdminComments().write(before, SUMMARY)
     assert set(comments_of(slurm, array).values()) == {""}

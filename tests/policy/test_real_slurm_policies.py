@@ -1,4 +1,6 @@
-"""Policies on a real Slurm: warned, then cancelled; left alone; killed between decision and action."""
+"""Policies on a real Slurm: warned, then cancelled; left alone; killed between decision and
+action.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +62,15 @@ def start_of(slurm: SlurmCluster, job: int) -> datetime:
 
 
 def configured(*policies: PolicyOptions, port: int = 25) -> Configuration:
-    mail = MailOptions(host=f"127.0.0.1:{port}", tls="none", sender="gpu@example.org", address="{user}@example.org")
+    mail = MailOptions(
+        host=f"127.0.0.1:{port}", tls="none", sender="gpu@example.org", address="{user}@example.org"
+    )
     return Configuration(act=ActOptions(dry_run=False), policy=policies, mail=mail)
 
 
-def applied(lake: Lake, state: Path, now: datetime, configuration: Configuration) -> list[ActionRecord]:
+def applied(
+    lake: Lake, state: Path, now: datetime, configuration: Configuration
+) -> list[ActionRecord]:
     with ActionLedger(state, clock=lambda: now) as ledger:
         return apply_policies(ledger, lake, configuration, now=now)
 
@@ -88,7 +94,9 @@ def test_a_job_that_works_again_after_a_warning_is_left_alone(
 ) -> None:
     start = start_of(slurm, sleeping)
     lake, now = hung_lake(tmp_path / "lake", sleeping, start), start + timedelta(minutes=51)
-    policy = PolicyOptions("cancel-hung", "hung", "cancel", dry_run=False, minutes=10, warning_minutes=30)
+    policy = PolicyOptions(
+        "cancel-hung", "hung", "cancel", dry_run=False, minutes=10, warning_minutes=30
+    )
     with mail_sink() as sink:
         configuration = configured(policy, port=sink.port)
         (warned,) = applied(lake, tmp_path / "state", now, configuration)
@@ -111,8 +119,12 @@ def test_a_job_that_works_again_after_a_warning_is_left_alone(
 def test_suspended_and_requeued_jobs(slurm: SlurmCluster, sleeping: int, tmp_path: Path) -> None:
     start = start_of(slurm, sleeping)
     lake, now = hung_lake(tmp_path / "lake", sleeping, start), start + timedelta(minutes=51)
-    requeue = PolicyOptions("requeue-hung", "hung", "requeue", dry_run=False, minutes=10, warnings=0)
-    suspend = PolicyOptions("suspend-hung", "hung", "suspend", dry_run=False, minutes=10, warnings=0)
+    requeue = PolicyOptions(
+        "requeue-hung", "hung", "requeue", dry_run=False, minutes=10, warnings=0
+    )
+    suspend = PolicyOptions(
+        "suspend-hung", "hung", "suspend", dry_run=False, minutes=10, warnings=0
+    )
     (made,) = applied(lake, tmp_path / "state", now, configured(suspend))
     assert (made.state, slurm.state(sleeping)) == ("done", "SUSPENDED")
     assert applied(lake, tmp_path / "state", now, configured(requeue)) == []  # it does not run now
@@ -129,7 +141,10 @@ def test_interactive_jobs_reservations_and_other_users_are_left_alone(
     slurm: SlurmCluster, sleeping: int, tmp_path: Path
 ) -> None:
     start = start_of(slurm, sleeping)
-    lake, now = hung_lake(tmp_path / "lake", sleeping, start, user="root"), start + timedelta(minutes=51)
+    lake, now = (
+        hung_lake(tmp_path / "lake", sleeping, start, user="root"),
+        start + timedelta(minutes=51),
+    )
     assert applied(lake, tmp_path / "state", now, configured(CANCEL)) == []
     base = {"PATH": os.environ["PATH"], **slurm.environment}
     words = ["salloc", "--gres=gpu:1", "--no-shell", "--job-name=talk"]
@@ -160,11 +175,19 @@ def test_a_reservation_is_exempt(slurm: SlurmCluster, tmp_path: Path) -> None:
         start = start_of(slurm, job)
         lake, now = hung_lake(tmp_path / "lake", job, start), start + timedelta(minutes=51)
         exempt = PolicyOptions(
-            "a", "hung", "cancel", dry_run=False, minutes=10, warnings=0, exempt_reservations=("c*",)
+            "a",
+            "hung",
+            "cancel",
+            dry_run=False,
+            minutes=10,
+            warnings=0,
+            exempt_reservations=("c*",),
         )
         assert applied(lake, tmp_path / "state", now, configured(exempt)) == []
         assert slurm.state(job) == "RUNNING"
-        assert [one.state for one in applied(lake, tmp_path / "state", now, configured(CANCEL))] == ["done"]
+        assert [
+            one.state for one in applied(lake, tmp_path / "state", now, configured(CANCEL))
+        ] == ["done"]
     finally:
         if job:
             slurm.command("scancel", str(job))
@@ -172,11 +195,18 @@ def test_a_reservation_is_exempt(slurm: SlurmCluster, tmp_path: Path) -> None:
         slurm.command("scontrol", "delete", "reservation=course")
 
 
-def test_killed_between_decision_and_action_it_acts_once(slurm: SlurmCluster, sleeping: int, tmp_path: Path) -> None:
-    """SIGKILL while the command is about to be run: the next round asks Slurm again, and cancels."""
+def test_killed_between_decision_and_action_it_acts_once(
+    slurm: SlurmCluster, sleeping: int, tmp_path: Path
+) -> None:
+    """SIGKILL while the command is about to be run: the next round asks Slurm again, and
+    cancels.
+    """
     start = start_of(slurm, sleeping)
     lake, now = hung_lake(tmp_path / "lake", sleeping, start), start + timedelta(minutes=51)
-    programs, real = tmp_path / "programs", subprocess.check_output(["which", "scancel"], text=True).strip()
+    programs, real = (
+        tmp_path / "programs",
+        subprocess.check_output(["which", "scancel"], text=True).strip(),
+    )
     programs.mkdir()
     kills = programs / "scancel"
     kills.write_text(f'#!/bin/sh\nkill -9 "$TACHOGRAPH_TEST_PID"\nexec {real} --version\n')
@@ -221,12 +251,16 @@ def test_while_slurm_is_down_nothing_is_done_and_the_round_says_so(
 ) -> None:
     start = start_of(slurm, sleeping)
     lake, now = hung_lake(tmp_path / "lake", sleeping, start), start + timedelta(minutes=51)
-    down = Configuration(act=ActOptions(dry_run=False, slurm_before=("/bin/false",)), policy=(CANCEL,))
+    down = Configuration(
+        act=ActOptions(dry_run=False, slurm_before=("/bin/false",)), policy=(CANCEL,)
+    )
 
     def no_report(*_: object) -> JobReport:
         raise AssertionError
 
-    api = ActApi(no_report, lambda _: WrittenAdvice(0, 0), dict, lambda name, accounts: pl.lit(value=False))
+    api = ActApi(
+        no_report, lambda _: WrittenAdvice(0, 0), dict, lambda name, accounts: pl.lit(value=False)
+    )
     result = act_once(ActRound(lake, down, tmp_path / "state", now, api), lambda: now)
     (step,) = [one for one in result.steps if one.problem]
     assert step.step == "policy"
@@ -235,11 +269,18 @@ def test_while_slurm_is_down_nothing_is_done_and_the_round_says_so(
     assert slurm.state(sleeping) == "RUNNING"
 
 
-def test_a_node_with_a_failing_gpu_is_drained_once(slurm: SlurmCluster, sleeping: int, tmp_path: Path) -> None:
+def test_a_node_with_a_failing_gpu_is_drained_once(
+    slurm: SlurmCluster, sleeping: int, tmp_path: Path
+) -> None:
     start = start_of(slurm, sleeping)
     lake = hung_lake(tmp_path / "lake", sleeping, start, course="W" * 50)
     faults = [
-        {"t": start + timedelta(minutes=at, seconds=45), "node": NODE, "gpu": 2, "xid": 79 if at > 20 else 0}
+        {
+            "t": start + timedelta(minutes=at, seconds=45),
+            "node": NODE,
+            "gpu": 2,
+            "xid": 79 if at > 20 else 0,
+        }
         for at in range(50)
     ]
     now = start + timedelta(minutes=50)
@@ -248,7 +289,11 @@ def test_a_node_with_a_failing_gpu_is_drained_once(slurm: SlurmCluster, sleeping
     policy = PolicyOptions("drain", "failing_gpu", "drain", dry_run=False, minutes=10)
     try:
         (made,) = applied(lake, tmp_path / "state", now, configured(policy))
-        assert (made.state, made.target, made.result) == ("done", NODE, f"{NODE} was mixed, is draining")
+        assert (made.state, made.target, made.result) == (
+            "done",
+            NODE,
+            f"{NODE} was mixed, is draining",
+        )
         assert "XID 79" in slurm.command("scontrol", "show", "node", NODE)
         (again,) = applied(lake, tmp_path / "other", now, configured(policy))
         assert again.result == f"{NODE} is draining already"

@@ -1,4 +1,6 @@
-"""Pages name everything there is: commands, keys, metrics, findings, reasons; options are on a generated page."""
+"""Pages name everything there is: commands, keys, metrics, findings, reasons; options are on a
+generated page.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from tachograph.judge.checks import CHECKS
 from tachograph.simulate.behaviours import JOB_KINDS
 from tachograph.simulate.defects import DefectKind
 from tachograph.sources.registry import SOURCES, SourceEntry
-from tachograph.sources.table.mapping import MappingKey, MappingMetric, MappingTarget, MappingTime, TableMapping
+from tachograph.sources.table.mapping import (
+    MappingKey,
+    MappingMetric,
+    MappingTarget,
+    MappingTime,
+    TableMapping,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DOCS = REPOSITORY / "docs"
@@ -34,7 +42,9 @@ PAGE_OF_SOURCE = {
     "slurm-live": "attribution",
     "recording": "record",
 }
-REASON = re.compile(r'(?:BadRowError|Reject|NotTelemetryError|counted|_counted|_count_lines)\(\s*f?"([a-z_0-9]+)"')
+REASON = re.compile(
+    r'(?:BadRowError|Reject|NotTelemetryError|counted|_counted|_count_lines)\(\s*f?"([a-z_0-9]+)"'
+)
 
 
 def page(name: str) -> str:
@@ -60,25 +70,39 @@ def test_a_source_is_documented_on_its_page(source: SourceEntry) -> None:
 
 def test_every_key_of_the_configuration_is_documented_with_its_default() -> None:
     text = page("configuration")
-    defaults = {key: getattr(Configuration(), key) for key in keys(Configuration).keys() - sections().keys()}
+    defaults = {
+        key: getattr(Configuration(), key) for key in keys(Configuration).keys() - sections().keys()
+    }
     for name, table in sections().items():
         defaults |= {f"{name}.{key}": getattr(table(), key) for key in keys(table)}
     rows = {f"| `{key}` | `{_toml(default)}` |" for key, default in defaults.items()}
     assert {row for row in rows if row not in text} == set()
-    assert set(re.findall(r"^\| `((?:[a-z]+\.)?[a-z_]+)` \|", text, re.MULTILINE)) == defaults.keys()
+    assert (
+        set(re.findall(r"^\| `((?:[a-z]+\.)?[a-z_]+)` \|", text, re.MULTILINE)) == defaults.keys()
+    )
 
 
 def _toml(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        f'"{value}"'
+        if isinstance(value, str)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def test_every_key_of_a_mapping_is_documented() -> None:
     text = page("ingest-table")
     names = [field.name for field in msgspec.structs.fields(TableMapping)]
     names += [f"time.{field.name}" for field in msgspec.structs.fields(MappingTime)]
-    names += [f"{key}.{field.name}" for key in ("node", "gpu", "mig") for field in msgspec.structs.fields(MappingKey)]
+    names += [
+        f"{key}.{field.name}"
+        for key in ("node", "gpu", "mig")
+        for field in msgspec.structs.fields(MappingKey)
+    ]
     names += [f"metric.{field.name}" for field in msgspec.structs.fields(MappingMetric)]
     names += [f"columns.X.{field.name}" for field in msgspec.structs.fields(MappingTarget)]
     sections = {"time", "node", "gpu", "mig", "metric"}
@@ -88,12 +112,18 @@ def test_every_key_of_a_mapping_is_documented() -> None:
 def test_every_metric_is_documented() -> None:
     text = page("metrics")
     known = {column.name for column in JOBS.columns} | {"seq"}
-    known |= {f"{counter.name}_{end}" for counter in COUNTERS for end in ("mean", "max")} - {"power_w_mean"}
+    known |= {f"{counter.name}_{end}" for counter in COUNTERS for end in ("mean", "max")} - {
+        "power_w_mean"
+    }
     missing = []
     for column in JOB_SUMMARIES.columns:
         general = re.sub(rf"_({'|'.join(PIPES)})$", "_<pipe>", column.name)
         general = re.sub(rf"imbalance_({'|'.join(MINUTE_MEANS)})$", "imbalance_<counter>", general)
-        if column.name not in known and f"`{column.name}`" not in text and f"`{general}`" not in text:
+        if (
+            column.name not in known
+            and f"`{column.name}`" not in text
+            and f"`{general}`" not in text
+        ):
             missing.append(column.name)
     assert missing == []
 
@@ -110,7 +140,9 @@ def test_a_finding_has_a_row_with_its_severity(code: str) -> None:
 
 def test_every_reason_for_a_reject_is_documented() -> None:
     readers = [path for room in ("sources", "lake") for path in SOURCE.joinpath(room).rglob("*.py")]
-    reasons = {reason for path in readers for reason in REASON.findall(path.read_text(encoding="utf-8"))}
+    reasons = {
+        reason for path in readers for reason in REASON.findall(path.read_text(encoding="utf-8"))
+    }
     reported = "".join(map(page, sorted(set(PAGE_OF_SOURCE.values()))))
     assert {"bad_time", "missing_mark", "ragged_row", "no_match"} <= reasons
     assert [reason for reason in sorted(reasons) if f"`{reason}`" not in reported] == []
@@ -132,9 +164,13 @@ def test_the_first_page_leads_to_every_page() -> None:
 def test_links_into_a_page_lead_to_a_heading() -> None:
     broken = []
     for path in (*REPOSITORY.glob("*.md"), *DOCS.glob("*.md")):
-        for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        for link, anchor in re.findall(
+            r"\]\(([^)#:\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8")
+        ):
             target = (path.parent / link if link else path).read_text(encoding="utf-8")
-            headings = {_anchor(heading) for heading in re.findall(r"^#+ (.+)$", target, re.MULTILINE)}
+            headings = {
+                _anchor(heading) for heading in re.findall(r"^#+ (.+)$", target, re.MULTILINE)
+            }
             broken += [(path.name, link, anchor)] if anchor not in headings else []
     assert broken == []
 
@@ -144,4 +180,6 @@ def _anchor(heading: str) -> str:
 
 
 def test_images_are_small() -> None:
-    assert [path.name for path in DOCS.joinpath("images").iterdir() if path.stat().st_size > 250_000] == []
+    assert [
+        path.name for path in DOCS.joinpath("images").iterdir() if path.stat().st_size > 250_000
+    ] == []

@@ -32,22 +32,31 @@ def every_page() -> list[object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", every_page())
 def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path, tmp_path: Path) -> None:
-    for step, done in run_all(prepare(page, demo, tmp_path), tmp_path, in_shell=page.name in IN_SHELL):
+    for step, done in run_all(
+        prepare(page, demo, tmp_path), tmp_path, in_shell=page.name in IN_SHELL
+    ):
         assert done.returncode == 0, f"{page.name}: {step.command}\n{done.stderr}"
         if step.printed:
             assert matches(done.stdout, step.printed), (
-                f"{page.name}: {step.command} prints\n{done.stdout}\n`make docs` writes it into the page"
+                f"{page.name}: {step.command} prints\n{done.stdout}\n`make docs` writes it "
+                "into the page"
             )
 
 
 def test_a_page_is_read_as_people_read_it() -> None:
-    page = "text\n```console\n$ tachograph a \\\n> --b\nline 1\n\nline 2\n$ ls\n```\n```python\n$ tachograph no\n```\n"
+    page = (
+        "text\n```console\n$ tachograph a \\\n> --b\nline 1\n\nline 2\n$ "
+        "ls\n```\n```python\n$ tachograph no\n```\n"
+    )
     assert steps(page) == [Step("tachograph a --b", "line 1\n\nline 2"), Step("ls", "")]
 
 
 def test_a_file_is_written_as_in_a_shell() -> None:
     page = "```console\n$ cat > a.csv <<END\n> a,b\n> 1,2\n> END\n$ cat a.csv\na,b\n1,2\n```\n"
-    assert steps(page) == [Step("cat > a.csv <<END\na,b\n1,2\nEND", ""), Step("cat a.csv", "a,b\n1,2")]
+    assert steps(page) == [
+        Step("cat > a.csv <<END\na,b\n1,2\nEND", ""),
+        Step("cat a.csv", "a,b\n1,2"),
+    ]
 
 
 @pytest.mark.slow
@@ -71,7 +80,9 @@ def test_cd_holds_for_what_follows(tmp_path: Path) -> None:
         ("ls jobs", None),
     ],
 )
-def test_what_takes_a_shell_has_one(command: str, words: tuple[list[str], str | None] | None) -> None:
+def test_what_takes_a_shell_has_one(
+    command: str, words: tuple[list[str], str | None] | None
+) -> None:
     assert words_of(command) == words
 
 
@@ -84,7 +95,9 @@ def test_a_command_in_this_process_prints_what_it_prints_in_a_shell(demo: Path) 
 
 
 @pytest.mark.slow
-def test_what_a_command_writes_into_a_file_is_there_as_from_a_shell(demo: Path, tmp_path: Path) -> None:
+def test_what_a_command_writes_into_a_file_is_there_as_from_a_shell(
+    demo: Path, tmp_path: Path
+) -> None:
     command = f"tachograph jobs --lake {demo}/lake --user user003 --csv >"
     for name, in_shell in (("here.csv", False), ("shell.csv", True)):
         done = run_step(Step(f"{command} {name}", ""), tmp_path, in_shell=in_shell)
@@ -94,13 +107,17 @@ def test_what_a_command_writes_into_a_file_is_there_as_from_a_shell(demo: Path, 
 
 def test_every_question_has_an_answer_in_the_demo(demo: Path) -> None:
     rows = re.findall(
-        r"^\| (.*) \| `(tachograph jobs .*)` \|$", (REPOSITORY / "docs/index.md").read_text("utf-8"), re.MULTILINE
+        r"^\| (.*) \| `(tachograph jobs .*)` \|$",
+        (REPOSITORY / "docs/index.md").read_text("utf-8"),
+        re.MULTILINE,
     )
     assert len(rows) > 5
     for question, command in rows:
         if "-o " not in command:
             printed = run_step(Step(command, ""), demo).stdout
-            assert printed.startswith("No matching jobs; the newest of ") is ("none in the demo" in question), command
+            assert printed.startswith("No matching jobs; the newest of ") is (
+                "none in the demo" in question
+            ), command
 
 
 @pytest.mark.parametrize(
@@ -127,7 +144,9 @@ def test_every_question_has_an_answer_in_the_demo(demo: Path) -> None:
         ("4.25 s\n", "4.2... s", True),
     ],
 )
-def test_structure_and_numbers_must_be_those_of_the_page(printed: str, expected: str, same: bool) -> None:
+def test_structure_and_numbers_must_be_those_of_the_page(
+    printed: str, expected: str, same: bool
+) -> None:
     assert matches(printed, expected) is same
 
 
@@ -141,7 +160,9 @@ def test_structure_and_numbers_must_be_those_of_the_page(printed: str, expected:
         ("...\nend 1", "x\nend 2\n", "...\nend 2"),
     ],
 )
-def test_a_page_is_written_anew_with_what_it_hides_hidden(shown: str, printed: str, anew: str) -> None:
+def test_a_page_is_written_anew_with_what_it_hides_hidden(
+    shown: str, printed: str, anew: str
+) -> None:
     assert refreshed(shown, printed) == anew
     assert shows(printed, anew)
     page = f"# A\n\n```console\n$ cd here\n$ tachograph a \\\n> --b\n{shown}\n$ ls\n```\n\nend\n"

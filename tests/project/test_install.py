@@ -32,7 +32,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def required(extra: str) -> set[str]:
-    """Names of the distributions that tachograph needs with one extra, and those that these need."""
+    """Names of the distributions that tachograph needs with one extra, and those that these
+    need.
+    """
     names: set[str] = set()
     waiting = [("tachograph", extra)]
     visited = set()
@@ -60,7 +62,9 @@ def top_level_files(name: str) -> Iterator[Path]:
 
 
 def installed(wheel: Path, folder: Path, extra: str) -> Path:
-    """The program of a fresh environment. Libraries are links to those of ours: no registry is asked."""
+    """The program of a fresh environment. Libraries are links to those of ours: no registry is
+    asked.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
     for name in required(extra):
@@ -70,13 +74,17 @@ def installed(wheel: Path, folder: Path, extra: str) -> Path:
                 link.symlink_to(path)
     python = str(folder / "bin" / "python")
     own_pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
-    subprocess.run([*own_pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+    subprocess.run(
+        [*own_pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True
+    )
     return folder / "bin" / "tachograph"
 
 
 def run(program: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "UTC", "COLUMNS": "100"}
-    return subprocess.run([program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        [program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +102,8 @@ def home(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["jobs --limit 3", "job 1000360", "waste", "seff 1000360", "status", "export csv --to tables"]
+    "command",
+    ["jobs --limit 3", "job 1000360", "waste", "seff 1000360", "status", "export csv --to tables"],
 )
 def test_the_core_alone_reports(core: Path, home: Path, command: str) -> None:
     done = run(core, home, *command.split(), "--lake", "tachograph-demo/lake")
@@ -136,7 +145,9 @@ def test_extras_name_no_module_that_the_core_requires() -> None:
         ("watch", "watch --once --simulate 4"),
     ],
 )
-def test_an_extra_alone_runs_its_command(wheel: Path, home: Path, tmp_path: Path, extra: str, command: str) -> None:
+def test_an_extra_alone_runs_its_command(
+    wheel: Path, home: Path, tmp_path: Path, extra: str, command: str
+) -> None:
     done = run(installed(wheel, tmp_path / "venv", extra), home, *command.split())
     assert done.returncode == 0, done.stderr
 

@@ -1,7 +1,8 @@
 """The words of what is printed, in one snapshot: findings, help, and the commands people use first.
 
-A change of words changes this snapshot (`make test ARGS='tests/project/test_printed_words.py --snapshot-update'`) and
-the pages that show them (`make docs`); other tests compare numbers, codes and structure.
+A change of words changes this snapshot (`make test ARGS='tests/project/test_printed_words.py
+--snapshot-update'`) and the pages that show them (`make docs`); other tests compare numbers, codes
+and structure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def words(folder: Path, line: str) -> str:
 def test_findings(demo: Path, snapshot: SnapshotAssertion) -> None:
     """Of each code and verdict the first job: title, sentence, advice."""
     findings = open_lake(str(demo / "lake")).findings(verdict=None)
-    first = findings.sort("code", "verdict", "job_key").unique(["code", "verdict"], keep="first", maintain_order=True)
+    first = findings.sort("code", "verdict", "job_key").unique(
+        ["code", "verdict"], keep="first", maintain_order=True
+    )
     rows = first.select("code", "verdict", "severity", "title", "sentence", "advice").iter_rows()
     assert "\n\n".join("\n".join(str(value) for value in row) for row in rows) == snapshot
 

@@ -7,8 +7,8 @@ The line above a code block reports where the block goes:
     In `PATH`, below `TEXT`:             below the only line that is TEXT
     In `PATH`, at the end:               below the last line
 
-All recipes of `APPLIED` go into one copy. Then `make docs` is run there, lint, and the tests that the recipes name.
-Other recipes are followed step by step in a copy of the package alone.
+All recipes of `APPLIED` go into one copy. Then `make docs` is run there, lint, and the tests that
+the recipes name. Other recipes are followed step by step in a copy of the package alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ APPLIED = (
     "An endpoint",
 )
 MOST_FILES = 3
-UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}  # a copy has no compiled code yet, and compiling takes longer than these jobs
+# A copy has no compiled code yet, and compiling takes longer than these jobs.
+UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}
 _EDIT = re.compile(
     r"^(?:New file|In) `(?P<path>[^`]+)`"
     r"(?:, at the end of `(?P<name>\w+)`|, below `(?P<line>[^`]+)`|(?P<end>, at the end))?:\n\n"
@@ -76,7 +77,9 @@ class Edit:
             assert closing, f"{self.path}: {self.name} has no end"
             at = closing.start()
         elif self.line:
-            assert text.count(f"{self.line}\n") == 1, f"{self.path} has no single line {self.line!r}"
+            assert text.count(f"{self.line}\n") == 1, (
+                f"{self.path} has no single line {self.line!r}"
+            )
             at = text.index(f"{self.line}\n") + len(self.line) + 1
         file.write_text(text[:at] + self.text + text[at:], encoding="utf-8")
 
@@ -132,9 +135,16 @@ def in_tree(tree: Path, *arguments: str) -> None:
     """Run a program of the tree with its package; it must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     environment.setdefault("TACHOGRAPH_RECORDED", str(REPOSITORY.parent / "shared" / "data"))
-    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS"):
+    for name in (
+        "PYTEST_XDIST_WORKER",
+        "PYTEST_XDIST_WORKER_COUNT",
+        "PYTEST_CURRENT_TEST",
+        "PYTEST_ADDOPTS",
+    ):
         environment.pop(name, None)
-    done = subprocess.run([sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
 
 
@@ -164,7 +174,9 @@ def test_layers_of_the_tree_with_all_recipes(tree: Path) -> None:
 @pytest.mark.slow
 def test_types_of_the_tree_with_all_recipes(tree: Path) -> None:
     """Of the files that recipes write or change, and what these import."""
-    files = {edit.path for title in APPLIED for edit in edits(title) if edit.path.startswith("src/")}
+    files = {
+        edit.path for title in APPLIED for edit in edits(title) if edit.path.startswith("src/")
+    }
     in_tree(tree, "-m", "mypy", "--strict", *sorted(file for file in files if file.endswith(".py")))
 
 
@@ -179,7 +191,9 @@ def test_the_tests_that_recipes_name_pass_with_all_recipes(tree: Path) -> None:
 def package(tmp_path: Path) -> Path:
     """A copy of the package to change."""
     shutil.copytree(
-        REPOSITORY / "src" / "tachograph", tmp_path / "tachograph", ignore=shutil.ignore_patterns("__pycache__")
+        REPOSITORY / "src" / "tachograph",
+        tmp_path / "tachograph",
+        ignore=shutil.ignore_patterns("__pycache__"),
     )
     return tmp_path / "tachograph"
 
@@ -204,7 +218,9 @@ def python(package: Path, *arguments: str, **more: str) -> str:
     """What a program prints that takes the changed package, and the made-up jobs of these tests."""
     folders = (package.parent, TESTS, TESTS / "classes")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))} | more
-    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -214,7 +230,11 @@ def test_one_file_and_one_line_add_a_command(package: Path) -> None:
     (package / "cli" / "hello.py").write_text(file, encoding="utf-8")
     add_to_end_of_tuple(package / "cli" / "registry.py", "COMMANDS", line)
     assert python(package, "-m", "tachograph", "hello", "you") == "hello you\n"
-    assert re.search(r"^  hello +greet somebody$", python(package, "-m", "tachograph", "help", "--all"), re.MULTILINE)
+    assert re.search(
+        r"^  hello +greet somebody$",
+        python(package, "-m", "tachograph", "help", "--all"),
+        re.MULTILINE,
+    )
     assert "Greet somebody." in python(package, "-m", "tachograph", "hello", "--help")
 
 
@@ -239,10 +259,12 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
         "from tachograph.judge.workload.rules import GpuReading, classify\n"
         "from tachograph.judge.workload.settings import WorkloadSettings\n"
         "from tachograph.judge.workload.arrays import MinuteLabeller\n"
-        "known = dict(tensor_active=0, dram_active=0.1, gr_engine_active=0.5, fp64_active=0, tensor_dfma_active=0,\n"
+        "known = dict(tensor_active=0, dram_active=0.1, gr_engine_active=0.5, fp64_active=0, "
+        "tensor_dfma_active=0,\n"
         "             pcie_tx_bytes_per_s=0, pcie_rx_bytes_per_s=0)\n"
         "for sm in (0.45, 0.35):\n"
-        "    values = {name: np.array([value], np.float32) for name, value in (known | {'sm_active': sm}).items()}\n"
+        "    values = {name: np.array([value], np.float32) for name, value in (known | "
+        "{'sm_active': sm}).items()}\n"
         "    place = MinuteLabeller(WorkloadSettings())(values, 1)[0]\n"
         "    print(classify(GpuReading(**known, sm_active=sm)).name, WORKLOAD_CLASSES[place])"
     )
@@ -254,7 +276,9 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
     replace(
         package / "judge" / "scores.py",
         {
-            "scored = rows.with_columns(": "scored = rows.with_columns(score_sm=_limited(1 - pl.col('sm')),",
+            "scored = rows.with_columns(": (
+                "scored = rows.with_columns(score_sm=_limited(1 - pl.col('sm')),"
+            ),
         },
     )
     replace(
@@ -278,9 +302,11 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
         "from tachograph.catalog.tables import JOB_SUMMARIES\n"
         "of = gpus({'sm_active_mean': 0.2}, {'sm_active_mean': 0.4, 'dram_active_mean': 0.1}, {})\n"
         "scored = judge_scores(frame(JOB_SUMMARIES, [summary()]), of, ScoreOptions())\n"
-        "print(scored.gpus['score_sm'].round(3).to_list(), scored.jobs['score_sm'].round(3).to_list())"
+        "print(scored.gpus['score_sm'].round(3).to_list(), "
+        "scored.jobs['score_sm'].round(3).to_list())"
     )
-    assert python(package, "-c", code).strip() == "[80.0, 60.0, None] [60.0]"  # of a job: of GPUs that report both
+    # Of a job: of GPUs that report both.
+    assert python(package, "-c", code).strip() == "[80.0, 60.0, None] [60.0]"
 
 
 def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
@@ -301,7 +327,8 @@ def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
         "from tachograph.pipeline.timelines import timelines_of\n"
         "from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES\n"
         "job = frame(JOB_SUMMARIES, [summary(gpus=1, elapsed_s=3600.0)])\n"
-        "of, never = timelines_of(minutes([1.0] * 60), idle_util=0.1), gpus({'gpu_util_max': 1.0})\n"
+        "of, never = timelines_of(minutes([1.0] * 60), idle_util=0.1), gpus({'gpu_util_max': "
+        "1.0})\n"
         "found = judge_waste(job, never, of, frame(FINDINGS, []), idle_util=0.1, idle_minutes=9)\n"
         "print(found['gpu_hours_half'].item(), found.select(productive()).item())"
     )
@@ -327,7 +354,8 @@ def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
         "from tachograph.sharing.demand import H100_NVL, Demand\n"
         "from tachograph.sharing.estimate import estimate\n"
         "from tachograph.sharing.estimate import matrix\n"
-        "rays = Demand(name='rays', cycles={'issue': 0.1, 'ray': 0.75}, irregular=0.0, seconds=1.0)\n"
+        "rays = Demand(name='rays', cycles={'issue': 0.1, 'ray': 0.75}, irregular=0.0, "
+        "seconds=1.0)\n"
         "member = estimate([rays, rays], gpu=H100_NVL).members[0]\n"
         "print(member.binding, member.slowdown, matrix([rays], gpu=H100_NVL).slowdown)"
     )
@@ -340,7 +368,12 @@ def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
         *APPLIED,
         "A source",
         "A workload class, a health limit",
-        *("A score", "A cause of waste", "A label of Nsight Compute", "A resource of the estimator"),
+        *(
+            "A score",
+            "A cause of waste",
+            "A label of Nsight Compute",
+            "A resource of the estimator",
+        ),
         *("A micro-benchmark", "A renderer", "A command"),
     ],
 )

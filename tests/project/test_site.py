@@ -1,4 +1,6 @@
-"""The documentation as a site: every page is in the contents, no link is broken, nothing is loaded from afar."""
+"""The documentation as a site: every page is in the contents, no link is broken, nothing is
+loaded from afar.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         importlib.import_module("sphinx")
     pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("built")
-    (command,) = re.findall(r"^site:.*\n\t\$\(BIN\)/python (.*)$", (REPOSITORY / "Makefile").read_text("utf-8"), re.M)
+    (command,) = re.findall(
+        r"^site:.*\n\t\$\(BIN\)/python (.*)$", (REPOSITORY / "Makefile").read_text("utf-8"), re.M
+    )
     words = [
-        {"site": str(folder / "site"), ".doctrees": str(folder / "trees")}.get(word, word) for word in command.split()
+        {"site": str(folder / "site"), ".doctrees": str(folder / "trees")}.get(word, word)
+        for word in command.split()
     ]
     done = subprocess.run([sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -43,14 +48,22 @@ def test_the_contents_have_every_page_once() -> None:
     assert all((DOCS / f"{page}.md").is_file() for page in pages)
     assert len(set(pages)) == len(pages)
     kinds = [part.split(":")[0] for part in contents]
-    assert list(dict.fromkeys(kinds)) == ["Tutorial", "How-to", "Reference", "Explanation", "Project"]
+    assert list(dict.fromkeys(kinds)) == [
+        "Tutorial",
+        "How-to",
+        "Reference",
+        "Explanation",
+        "Project",
+    ]
 
 
 @pytest.mark.slow
 def test_the_first_page_leads_to_each_in_order(site: Path) -> None:
     contents = runpy.run_path(str(DOCS / "conf.py"))["CONTENTS"]
     first = (site / "docs" / "index.html").read_text("utf-8")
-    links = re.findall(r'class="toctree-l1"><a class="reference internal" href="([^"]+)\.html"', first)
+    links = re.findall(
+        r'class="toctree-l1"><a class="reference internal" href="([^"]+)\.html"', first
+    )
     assert links == [page for part in contents.values() for page in part]
     assert all((site / "docs" / f"{link}.html").is_file() for link in links)
     assert "url=docs/index.html" in (site / "index.html").read_text("utf-8")

@@ -1,4 +1,6 @@
-"""The package of a site in CONTRIBUTING.md, installed beside the project: its source, check, export and command."""
+"""The package of a site in CONTRIBUTING.md, installed beside the project: its source, check,
+export and command.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ MINUTES = 60
 
 def written(folder: Path) -> Path:
     """The files of the recipe, in a folder."""
-    section = CONTRIBUTING.read_text(encoding="utf-8").partition("## A package of a site's own\n")[2]
-    files = re.findall(r"^New file `([^`]+)`:\n\n```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    section = CONTRIBUTING.read_text(encoding="utf-8").partition("## A package of a site's own\n")[
+        2
+    ]
+    files = re.findall(
+        r"^New file `([^`]+)`:\n\n```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL
+    )
     for name, text in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -39,8 +45,17 @@ def written(folder: Path) -> Path:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of packages in which the package of the site is installed, without network."""
     folder = tmp_path_factory.mktemp("site")
-    words = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(folder / "packages")]
-    subprocess.run([sys.executable, "-m", "pip", "install", *words, str(written(folder))], check=True)
+    words = [
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(folder / "packages"),
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *words, str(written(folder))], check=True
+    )
     return folder / "packages"
 
 
@@ -69,8 +84,15 @@ def test_a_package_of_a_site_adds_a_source_a_check_an_export_and_a_command(
     site: Path, lake: Lake, tmp_path: Path
 ) -> None:
     file = tmp_path / "day.room"
-    times = [(BEGIN + timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M:%S") for minute in range(MINUTES)]
-    lines = [f"{time},{node},0,80,{celsius}\n" for time in times for node, celsius in (("cold", 12), ("warm", 60))]
+    times = [
+        (BEGIN + timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M:%S")
+        for minute in range(MINUTES)
+    ]
+    lines = [
+        f"{time},{node},0,80,{celsius}\n"
+        for time in times
+        for node, celsius in (("cold", 12), ("warm", 60))
+    ]
     file.write_text("time,node,gpu,percent,celsius\n" + "".join(lines), encoding="ascii")
     where = ("--lake", lake.location)
 
@@ -86,7 +108,11 @@ def test_a_package_of_a_site_adds_a_source_a_check_an_export_and_a_command(
     run(site, "export", "tickets", "--to", str(tmp_path / "tickets"), *where)
     assert (tmp_path / "tickets").read_text(encoding="utf-8") == f"cold: {listed[0]['job_key']}\n"
     assert run(site, "rooms") == "cellar\n"
-    assert re.search(r"^Of installed packages:\n  rooms +list our rooms$", run(site, "help", "--all"), re.MULTILINE)
+    assert re.search(
+        r"^Of installed packages:\n  rooms +list our rooms$",
+        run(site, "help", "--all"),
+        re.MULTILINE,
+    )
 
 
 def declare(folder: Path, name: str, group: str, entry: str, module: str) -> None:
@@ -99,7 +125,9 @@ def declare(folder: Path, name: str, group: str, entry: str, module: str) -> Non
         (folder / f"{name}_site.py").write_text(module)
 
 
-def test_a_package_may_add_a_source_that_is_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_may_add_a_source_that_is_polled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = (
         "from tachograph.sources.registry import FeedSettings, SourceEntry\n"
         "ENTRY = SourceEntry('bmc', 'polled_site', 'controllers')\n"
@@ -117,13 +145,19 @@ def test_a_package_may_add_a_source_that_is_polled(tmp_path: Path, monkeypatch: 
         settings_of({"source": "ipmi"}, where="here")
 
 
-def test_an_entry_that_is_none_is_one_line_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_is_none_is_one_line_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     declare(tmp_path, "broken", "commands", "rooms", "")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"rooms of broken: cannot be imported: No module named 'broken_site'"):
+    with pytest.raises(
+        ConfigError, match=r"rooms of broken: cannot be imported: No module named 'broken_site'"
+    ):
         find(["rooms"])
     (tmp_path / "broken_site.py").write_text("ENTRY = 7\n")
-    with pytest.raises(ConfigError, match=r"broken_site:ENTRY is of type int; let it name a CommandEntry"):
+    with pytest.raises(
+        ConfigError, match=r"broken_site:ENTRY is of type int; let it name a CommandEntry"
+    ):
         added_entries("commands", CommandEntry)
     assert find(["jobs"]).name == "jobs"
 

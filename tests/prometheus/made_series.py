@@ -37,15 +37,24 @@ class Made:
     gpu_rows: Expected = field(default_factory=dict)
     node_rows: Expected = field(default_factory=dict)
 
-    def add_gpu(self, node: str, gpu: int, mig: int | None, scrapes: Iterable[int], **labels: str) -> None:
+    def add_gpu(
+        self, node: str, gpu: int, mig: int | None, scrapes: Iterable[int], **labels: str
+    ) -> None:
         """One GPU or slice, scraped at these steps."""
         scrapes = list(scrapes)
         for metric, (column, factor) in GPU_METRICS.items():
             points = [(self.at(k), _value(metric, gpu, k)) for k in scrapes]
-            told = {"__name__": metric, "gpu": str(gpu), "Hostname": f"{node}.example.org", "UUID": f"GPU-{node}-{gpu}"}
+            told = {
+                "__name__": metric,
+                "gpu": str(gpu),
+                "Hostname": f"{node}.example.org",
+                "UUID": f"GPU-{node}-{gpu}",
+            }
             if mig is not None:
                 told |= {"GPU_I_ID": str(mig), "GPU_I_PROFILE": "1g.10gb"}
-            self.series.append(Series({**told, "instance": f"{node}:9400", "job": "dcgm", **labels}, points))
+            self.series.append(
+                Series({**told, "instance": f"{node}:9400", "job": "dcgm", **labels}, points)
+            )
             for t, value in points:
                 self.gpu_rows.setdefault((node, gpu, mig, moment(t)), {})[column] = value * factor
 
@@ -56,7 +65,11 @@ class Made:
         name = {"__name__": "node_uname_info", "nodename": f"{node}.example.org"}
         self.series.append(Series({**name, **common}, [(self.at(k), 1.0) for k in scrapes]))
         for cpu in range(3):
-            for mode, column in (("user", "cpu_user_s"), ("iowait", "cpu_iowait_s"), ("softirq", None)):
+            for mode, column in (
+                ("user", "cpu_user_s"),
+                ("iowait", "cpu_iowait_s"),
+                ("softirq", None),
+            ):
                 labels = {"__name__": "node_cpu_seconds_total", "cpu": str(cpu), "mode": mode}
                 points = [(self.at(k), 1000.0 * cpu + 0.25 * k) for k in scrapes]
                 self.series.append(Series({**labels, **common}, points))
@@ -107,7 +120,9 @@ def rows_of(lake: Lake, table: LakeTable) -> Expected:
     keys = {"t", "node", "gpu", "mig", "seq"}
     for row in lake.latest(table).iter_rows(named=True):
         key = (row["node"], row.get("gpu"), row.get("mig"), row["t"])
-        found[key] = {name: value for name, value in row.items() if name not in keys and value is not None}
+        found[key] = {
+            name: value for name, value in row.items() if name not in keys and value is not None
+        }
     return found
 
 
@@ -131,4 +146,6 @@ def held(lake: Lake) -> set[tuple[Any, ...]]:
     """(job, node, gpu, mig, start, end) of every allocation."""
     from tachograph.catalog.tables import ALLOCATIONS
 
-    return set(lake.latest(ALLOCATIONS).select("job_id", "node", "gpu", "mig", "start", "end").iter_rows())
+    return set(
+        lake.latest(ALLOCATIONS).select("job_id", "node", "gpu", "mig", "start", "end").iter_rows()
+    )

@@ -1,4 +1,6 @@
-"""Answers taken apart: numbers to the last bit, ugly ones with a line, recorded ones as they are."""
+"""Answers taken apart: numbers to the last bit, ugly ones with a line, recorded ones as they
+are.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,18 @@ written = st.one_of(
     st.floats(-1e6, 1e6).map(lambda x: f"{x:.6f}"),
     st.integers(-(10**30), 10**30).map(str),
     st.sampled_from(
-        ["NaN", "+Inf", "-Inf", "0", "-0", "1e22", "1e23", "5e-324", "9007199254740993", "140737488355328"]
+        [
+            "NaN",
+            "+Inf",
+            "-Inf",
+            "0",
+            "-0",
+            "1e22",
+            "1e23",
+            "5e-324",
+            "9007199254740993",
+            "140737488355328",
+        ]
     ),
 )
 
@@ -63,15 +76,22 @@ def test_no_bytes_make_it_stumble(text: bytes) -> None:
 
 
 def answer(document: object) -> HttpAnswer:
-    return HttpAnswer(document if isinstance(document, bytes) else json.dumps(document).encode(), "http://x/api")
+    return HttpAnswer(
+        document if isinstance(document, bytes) else json.dumps(document).encode(), "http://x/api"
+    )
 
 
 def matrix(*series: object, **more: object) -> HttpAnswer:
-    return answer({"status": "success", "data": {"resultType": "matrix", "result": list(series)}, **more})
+    return answer(
+        {"status": "success", "data": {"resultType": "matrix", "result": list(series)}, **more}
+    )
 
 
 def test_warnings_are_told_and_remove_nothing() -> None:
-    series = {"metric": {"__name__": "DCGM_FI_DEV_GPU_UTIL", "Hostname": "n", "gpu": "0"}, "values": [[1.5, "2"]]}
+    series = {
+        "metric": {"__name__": "DCGM_FI_DEV_GPU_UTIL", "Hostname": "n", "gpu": "0"},
+        "values": [[1.5, "2"]],
+    }
     found = read_result(matrix(series, warnings=["store-3 did not answer"]))
     made = series_parts(found, SeriesMemory(), overlaps=False)
     rejects = [reject for part in made for reject in part.rejects]
@@ -87,9 +107,15 @@ def test_warnings_are_told_and_remove_nothing() -> None:
         (b"", "the answer is no JSON but unknown: ''"),
         (b"\xff\xfe", "the answer is no JSON"),
         ([], "the answer has another shape: Expected 'object', got 'array'"),
-        ({"status": "error", "errorType": "bad_data", "error": "no"}, "bad_data: no; fix the query"),
+        (
+            {"status": "error", "errorType": "bad_data", "error": "no"},
+            "bad_data: no; fix the query",
+        ),
         ({"status": "error", "errorType": "422", "error": "no"}, "http://x/api: no; fix the query"),
-        ({"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}}, "has another shape"),
+        (
+            {"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}},
+            "has another shape",
+        ),
         (
             {"status": "success", "data": {"resultType": "string", "result": []}},
             "the result is a string, not a matrix or a vector",
@@ -114,11 +140,16 @@ def test_an_export_with_stale_marks_and_broken_lines() -> None:
     (run,) = read_export([good, b"", b"  "], "x").runs
     assert (run.t.tolist(), run.values.tolist()) == ([1000, 3000], [1.0, 3.5])
     named = b'{"metric":{"__name__":"a","job":"\\"values\\":[NaN,+Inf]"}'
-    (run,) = read_export([named + b',"values":[NaN,+Inf,-Inf,null,NaN,5],"timestamps":[1,2,3,4,5,6]}'], "x").runs
+    (run,) = read_export(
+        [named + b',"values":[NaN,+Inf,-Inf,null,NaN,5],"timestamps":[1,2,3,4,5,6]}'], "x"
+    ).runs
     assert (run.labels, run.t.tolist()) == (named.removeprefix(b'{"metric":'), [2, 3, 6])
     assert run.values.tolist() == [float("inf"), float("-inf"), 5.0]
     for line, told in (
-        (b'{"metric":{}}', "x: line 2 is none of an export: Object missing required field 'values'"),
+        (
+            b'{"metric":{}}',
+            "x: line 2 is none of an export: Object missing required field 'values'",
+        ),
         (b"half", "line 2 is none of an export"),
         (b'{"metric":{},"values":[1],"timestamps":[1,2]}', "line 2 has 2 times and 1 values"),
     ):
@@ -142,11 +173,18 @@ def test_what_series_lack_is_counted_by_points() -> None:
             series(6, __name__=util, Hostname="n", gpu="0", GPU_I_ID="x"),
             series(7, __name__="node_cpu_seconds_total", mode="user", cpu="0"),
             series(8, __name__="node_cpu_seconds_total", mode="softirq", cpu="0", instance="n:1"),
-            {"metric": {"__name__": util, "Hostname": "n", "gpu": "1"}, "values": [[1, "NaN"], [2, "50"]]},
+            {
+                "metric": {"__name__": util, "Hostname": "n", "gpu": "1"},
+                "values": [[1, "NaN"], [2, "50"]],
+            },
         )
     )
     made = series_parts(found, SeriesMemory(), overlaps=False)
-    counted = {(part.table, reject.reason, reject.column): reject.count for part in made for reject in part.rejects}
+    counted = {
+        (part.table, reject.reason, reject.column): reject.count
+        for part in made
+        for reject in part.rejects
+    }
     assert counted == {
         ("gpu_samples", "unknown_metric", None): 1 + 2,
         ("gpu_samples", "no_node", None): 3,
@@ -160,11 +198,17 @@ def test_what_series_lack_is_counted_by_points() -> None:
 
 def test_job_numbers_as_values_become_allocations() -> None:
     series = {
-        "metric": {"__name__": "nvidia_gpu_jobId", "instance": "n:9445", "minor_number": "2", "uuid": "GPU-a"},
+        "metric": {
+            "__name__": "nvidia_gpu_jobId",
+            "instance": "n:9445",
+            "minor_number": "2",
+            "uuid": "GPU-a",
+        },
         "values": [[10, "0"], [20, "45916256"], [30, "45916256"], [40, "0"], [50, "45916257"]],
     }
     made = {
-        part.table: part.frame for part in series_parts(read_result(matrix(series)), SeriesMemory(), overlaps=False)
+        part.table: part.frame
+        for part in series_parts(read_result(matrix(series)), SeriesMemory(), overlaps=False)
     }
     rows = made["allocations"].select("job_id", "node", "gpu", "start", "end").rows()
     assert [(*row[:3], *(t and t.timestamp() for t in row[3:])) for row in rows] == [
@@ -175,8 +219,15 @@ def test_job_numbers_as_values_become_allocations() -> None:
 
 @pytest.mark.recorded
 def test_recorded_answers_of_one_instant_stand_in_one_row(recorded: Path, tmp_path: Path) -> None:
-    """Independent of the reader: every value of the four files, by host and GPU, read with the standard library."""
-    columns = {"FB_USED": "hbm_used_mib", "GPU_TEMP": "gpu_temp_c", "GPU_UTIL": "gpu_util", "POWER_USAGE": "power_w"}
+    """Independent of the reader: every value of the four files, by host and GPU, read with the
+    standard library.
+    """
+    columns = {
+        "FB_USED": "hbm_used_mib",
+        "GPU_TEMP": "gpu_temp_c",
+        "GPU_UTIL": "gpu_util",
+        "POWER_USAGE": "power_w",
+    }
     wanted: dict[tuple[str, int], dict[str, float]] = {}
     lake, memory = Lake.create(str(tmp_path)), SeriesMemory()
     for metric, column in columns.items():
@@ -200,11 +251,19 @@ def test_recorded_answers_of_one_instant_stand_in_one_row(recorded: Path, tmp_pa
 def test_recorded_answers_of_a_scheduler_exporter(recorded: Path) -> None:
     folder = recorded / "slurmrestd" / "prometheus"
     chunk = read_saved(folder / "gpus-hour.json", SeriesMemory())
-    points = sum(len(one["values"]) for one in json.loads((folder / "gpus-hour.json").read_text())["data"]["result"])
+    points = sum(
+        len(one["values"])
+        for one in json.loads((folder / "gpus-hour.json").read_text())["data"]["result"]
+    )
     (part,) = chunk.parts
-    assert [(reject.reason, reject.count) for reject in part.rejects] == [("unknown_metric", points)]
+    assert [(reject.reason, reject.count) for reject in part.rejects] == [
+        ("unknown_metric", points)
+    ]
     assert read_saved(folder / "unknown-metric.json", SeriesMemory()).parts == ()
-    with pytest.raises(InputError, match=r"unknown-path.json: bad_data: invalid parameter \"query\": 1:1: parse error"):
+    with pytest.raises(
+        InputError,
+        match=r"unknown-path.json: bad_data: invalid parameter \"query\": 1:1: parse error",
+    ):
         read_saved(folder / "unknown-path.json", SeriesMemory())
 
 
@@ -214,7 +273,11 @@ def test_matchers_of_a_selector() -> None:
 
 def test_lines_of_an_export_with_the_same_times_keep_their_own_values() -> None:
     line = '{"metric":{"__name__":"m%d"},"values":[%s],"timestamps":[%s]}'
-    lines = [line % (0, "1,2", "1000,2000"), line % (1, "NaN,4", "1000,2000"), line % (2, "5", "3000")]
+    lines = [
+        line % (0, "1,2", "1000,2000"),
+        line % (1, "NaN,4", "1000,2000"),
+        line % (2, "5", "3000"),
+    ]
     found = read_export([one.encode() for one in lines], "x")
     assert [(run.t.tolist(), run.values.tolist()) for run in found.runs] == [
         ([1000, 2000], [1.0, 2.0]),

@@ -1,4 +1,6 @@
-"""Each way a server can fail, through the real command line and the feed: a clear line, and nothing lost afterwards."""
+"""Each way a server can fail, through the real command line and the feed: a clear line, and
+nothing lost afterwards.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.sources.http import HttpServer, RequestError, RequestPace
 from tachograph.sources.prometheus import connect
-from tachograph.sources.prometheus_query import PrometheusQueries, PrometheusSettings, server_message
+from tachograph.sources.prometheus_query import (
+    PrometheusQueries,
+    PrometheusSettings,
+    server_message,
+)
 from tachograph.sources.registry import settings_of
 
 pytestmark = pytest.mark.slow
@@ -63,9 +69,23 @@ def command_line(url: str, folder: Path, *more: str) -> subprocess.CompletedProc
     (folder / "tachograph.toml").write_text(
         f'[[sources]]\nsource = "prometheus"\nurl = "{url}"\nattempts = 2\ntimeout_s = 1\nhow = "raw"\n'
     )
-    command = [sys.executable, "-m", "tachograph", "ingest", "prometheus", "--from", START, "--to", END]
+    command = [
+        sys.executable,
+        "-m",
+        "tachograph",
+        "ingest",
+        "prometheus",
+        "--from",
+        START,
+        "--to",
+        END,
+    ]
     return subprocess.run(
-        [*command, "--lake", str(folder / "lake"), *more], cwd=folder, capture_output=True, text=True, timeout=300
+        [*command, "--lake", str(folder / "lake"), *more],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -80,12 +100,27 @@ def refused(url: str, folder: Path, *more: str) -> str:
 PARTIAL = b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}'
 REFUSED = b'{"status":"error","errorType":"execution","error":"no such thing"}'
 ANSWERS: list[tuple[Fault, str]] = [  # those of any server: tests/sources/test_http.py
-    (Status(503, body=GARBAGE), "answered 503 Service Unavailable (2 attempts); see the server's log"),
+    (
+        Status(503, body=GARBAGE),
+        "answered 503 Service Unavailable (2 attempts); see the server's log",
+    ),
     (CutOff(), "the answer broke off (2 attempts); see the server's log"),
     (Silence(3), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
-    (Garbage(), "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer of Prometheus?"),
-    (Garbage(b'{"status":1}', "application/json"), "the answer has another shape: Expected 'str', got 'int'"),
-    (Garbage(b'{"status":"success"}', "application/json"), "the answer has neither a success status nor an error"),
+    (
+        Garbage(),
+        (
+            "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer "
+            "of Prometheus?"
+        ),
+    ),
+    (
+        Garbage(b'{"status":1}', "application/json"),
+        "the answer has another shape: Expected 'str', got 'int'",
+    ),
+    (
+        Garbage(b'{"status":"success"}', "application/json"),
+        "the answer has neither a success status nor an error",
+    ),
     (
         Status(422, body=REFUSED),
         "answered 422 Unprocessable Entity: execution: no such thing; request less at a time",
@@ -102,7 +137,14 @@ def test_the_feed_tells_what_was_wrong_and_loses_nothing(
     between: Faulty, made: Made, tmp_path: Path, fault: Fault, told: str
 ) -> None:
     lake = Lake.create(str(tmp_path))
-    raw = {"source": "prometheus", "url": between.url, "from": START, "attempts": 2, "timeout_s": 1, "how": "raw"}
+    raw = {
+        "source": "prometheus",
+        "url": between.url,
+        "from": START,
+        "attempts": 2,
+        "timeout_s": 1,
+        "how": "raw",
+    }
     settings = settings_of({**raw, "settle_s": 0}, where="test")
     assert isinstance(settings, PrometheusSettings)
     feed = connect(settings, configuration=Configuration())
@@ -135,7 +177,10 @@ def test_the_command_line_tells_it_in_one_line(between: Faulty, tmp_path: Path) 
     del between.faults[:]
     nobody = f"http://127.0.0.1:{free_port()}"
     assert refused(nobody, tmp_path) == (
-        f"tachograph: {nobody}/api/v1/status/buildinfo: cannot connect: connection refused (2 attempts); "
+        f"tachograph: {nobody}/api/v1/status/buildinfo: cannot connect: connection refused (2 "
+        "attempts); "
         "is it running, and is the port right?"
     )
-    assert "no host has this name; check the host in the url" in refused("http://prometheus.invalid", tmp_path)
+    assert "no host has this name; check the host in the url" in refused(
+        "http://prometheus.invalid", tmp_path
+    )

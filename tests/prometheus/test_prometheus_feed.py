@@ -1,4 +1,6 @@
-"""The feed on real servers: what is scraped lands once, late samples too; gaps, restarts and clocks that are wrong."""
+"""The feed on real servers: what is scraped lands once, late samples too; gaps, restarts and
+clocks that are wrong.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,13 @@ END = T0 + STEP * 400
 
 @contextmanager
 def feed_of(url: str, **more: object) -> Iterator[PrometheusFeed]:
-    raw = {"source": "prometheus", "url": url, "from": moment(T0).isoformat(), "settle_s": 0, **more}
+    raw = {
+        "source": "prometheus",
+        "url": url,
+        "from": moment(T0).isoformat(),
+        "settle_s": 0,
+        **more,
+    }
     settings = settings_of(raw, where="test")
     assert isinstance(settings, PrometheusSettings)
     feed = connect(settings, configuration=Configuration())
@@ -69,7 +77,8 @@ def test_rounds_land_everything_once(tmp_path: Path, how: str) -> None:
             for t in (T0 + 700, T0 + 715, T0 + 730.5, END + 1):
                 poll(feed, lake, t)
                 assert_rows(lake, before(made, t))
-        assert watermark(lake, "prometheus:prometheus") == moment(END - STEP + 0.001)  # behind the newest sample
+        # Behind the newest sample.
+        assert watermark(lake, "prometheus:prometheus") == moment(END - STEP + 0.001)
         with feed_of(url, how=how) as feed:  # another process goes on
             poll(feed, lake, END + 100)
     assert_rows(lake, made)
@@ -99,7 +108,9 @@ def test_after_downtime_each_window_lands_on_its_own(tmp_path: Path) -> None:
     assert_rows(lake, made)
 
 
-def _refuse_after(good: int, answer: Callable[[SeenRequest], Reply]) -> Callable[[SeenRequest], Reply]:
+def _refuse_after(
+    good: int, answer: Callable[[SeenRequest], Reply]
+) -> Callable[[SeenRequest], Reply]:
     """Answers a number of requests, and no more."""
     asked = count(1)
     return lambda request: answer(request) if next(asked) <= good else Reply(b"", 403)
@@ -113,7 +124,9 @@ def _refuse_after(good: int, answer: Callable[[SeenRequest], Reply]) -> Callable
         pytest.param([*range(110), *range(125, 400)], 60, id="silent for longer than a window"),
     ],
 )
-def test_borders_of_windows_delay_no_sample(tmp_path: Path, scrapes: Sequence[int], window_s: float) -> None:
+def test_borders_of_windows_delay_no_sample(
+    tmp_path: Path, scrapes: Sequence[int], window_s: float
+) -> None:
     """Polls at each scrape, from before an hour begins (T0 + 1800 s) until after it."""
     lake, made = Lake.create(str(tmp_path / "lake")), Made()
     made.add_gpu("n1", 0, None, scrapes)
@@ -151,7 +164,12 @@ def test_late_samples_land_and_nothing_twice(tmp_path: Path) -> None:
 
 
 def test_what_is_removed_counts_once_however_often_it_is_looked_at(tmp_path: Path) -> None:
-    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "gpu": "0", "Hostname": "n1", "instance": "n1:9400"}
+    labels = {
+        "__name__": "DCGM_FI_DEV_GPU_UTIL",
+        "gpu": "0",
+        "Hostname": "n1",
+        "instance": "n1:9400",
+    }
     util = [(float(T0 + STEP * k), 500.0 if k == 3 else 50.0) for k in range(100)]
     lake = Lake.create(str(tmp_path / "lake"))
     with victoria(tmp_path / "server") as url, feed_of(url, lookback_s=300) as feed:
@@ -166,9 +184,14 @@ def test_what_is_removed_counts_once_however_often_it_is_looked_at(tmp_path: Pat
 
 
 def test_a_gap_of_the_exporter_and_a_restart_of_the_server_stay_gaps(tmp_path: Path) -> None:
-    """What a real Prometheus scraped from a real exporter is what the exporter served: nothing more, nothing less."""
+    """What a real Prometheus scraped from a real exporter is what the exporter served: nothing
+    more, nothing less.
+    """
     started = time.time()
-    ramp = {"DCGM_FI_DEV_GPU_UTIL": lambda t: int(t * 10) % 100, "DCGM_FI_DEV_POWER_USAGE": lambda t: 100 + t % 60}
+    ramp = {
+        "DCGM_FI_DEV_GPU_UTIL": lambda t: int(t * 10) % 100,
+        "DCGM_FI_DEV_POWER_USAGE": lambda t: 100 + t % 60,
+    }
     lake = Lake.create(str(tmp_path / "lake"))
     with exporter({"n1": {0: ramp, 1: ramp}}) as pages:
         targets = [url.removeprefix("http://").removesuffix("/metrics") for url in pages.urls]
@@ -196,7 +219,10 @@ def test_a_gap_of_the_exporter_and_a_restart_of_the_server_stay_gaps(tmp_path: P
     }
     assert {(key[1], key[3]) for key in found} == points.keys()
     pages_of = [_values(one.text, 0) for one in pages.served if one.status == 200]
-    shown = {(page["DCGM_FI_DEV_GPU_UTIL"], round(page["DCGM_FI_DEV_POWER_USAGE"], 3)) for page in pages_of}
+    shown = {
+        (page["DCGM_FI_DEV_GPU_UTIL"], round(page["DCGM_FI_DEV_POWER_USAGE"], 3))
+        for page in pages_of
+    }
     for key, row in found.items():
         util = points[key[1] or 0, key[3]]
         assert row["gpu_util"] == pytest.approx(util / 100, abs=1e-6)
@@ -225,12 +251,16 @@ def _values(page: str, gpu: int) -> dict[str, float]:
 
 
 def test_clocks_that_differ_are_told_and_lose_nothing(tmp_path: Path) -> None:
-    """The server's clock is 200 s behind ours: at our END it has scraped up to END - 200, and not beyond."""
+    """The server's clock is 200 s behind ours: at our END it has scraped up to END - 200, and
+    not beyond.
+    """
     made = cluster()
     lake = Lake.create(str(tmp_path / "lake"))
     with victoria(tmp_path / "server") as url:
         put(url, made.series)
-        ahead = Series({"__name__": "node_time_seconds", "instance": "10.0.0.1:9100", "job": "node"}, [])
+        ahead = Series(
+            {"__name__": "node_time_seconds", "instance": "10.0.0.1:9100", "job": "node"}, []
+        )
         points = [(time.time() - k, time.time() - k + 42.0) for k in range(20, -1, -1)]
         put(url, [Series(ahead.labels, points)])
 
@@ -265,7 +295,13 @@ def test_a_wrong_date_for_some_answers_loses_nothing(tmp_path: Path, ahead_s: fl
         with faulty(dated) as between, feed_of(between.url) as feed:
             begun = T0
             for until in range(T0 + 150, T0 + 1650, 150):
-                put(url, [Series(one.labels, [at for at in one.points if begun <= at[0] < until]) for one in stamps])
+                put(
+                    url,
+                    [
+                        Series(one.labels, [at for at in one.points if begun <= at[0] < until])
+                        for one in stamps
+                    ],
+                )
                 begun = until
                 poll(feed, lake, until)
                 reached = watermark(lake, "prometheus:prometheus")

@@ -1,4 +1,6 @@
-"""Imports from real servers: the rows in the lake are those that were put into the server, whichever way is taken."""
+"""Imports from real servers: the rows in the lake are those that were put into the server,
+whichever way is taken.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def imported(lake: Lake, url: str, *more: str) -> IngestReport:
 
 
 @pytest.mark.parametrize(("server", "how"), WAYS)
-def test_every_way_gives_the_same_rows(servers: Servers, tmp_path: Path, server: str, how: str) -> None:
+def test_every_way_gives_the_same_rows(
+    servers: Servers, tmp_path: Path, server: str, how: str
+) -> None:
     lake = Lake.create(str(tmp_path))
     report = imported(lake, servers.url(server), "--how", how)
     assert report.chunks == 3
@@ -121,8 +125,27 @@ def test_windows_that_are_there_are_not_asked_for_again(servers: Servers, tmp_pa
 
 def test_a_killed_import_takes_up_where_it_was(servers: Servers, tmp_path: Path) -> None:
     with faulty(forward(servers.prometheus)) as between:
-        command = [sys.executable, "-m", "tachograph", "ingest", "prometheus", "--url", between.url, "--how", "raw"]
-        command += ["--from", START, "--to", END, "--window", "1500", "--lake", str(tmp_path / "lake")]
+        command = [
+            sys.executable,
+            "-m",
+            "tachograph",
+            "ingest",
+            "prometheus",
+            "--url",
+            between.url,
+            "--how",
+            "raw",
+        ]
+        command += [
+            "--from",
+            START,
+            "--to",
+            END,
+            "--window",
+            "1500",
+            "--lake",
+            str(tmp_path / "lake"),
+        ]
         between.hold_after(5)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while len(between.requests) < 6:
@@ -150,7 +173,9 @@ def test_what_is_too_much_for_the_server_is_asked_in_parts(tmp_path: Path) -> No
 def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path))
     report = imported(lake, servers.prometheus, "--selector", '{job="dcgm", Hostname=~"n1.*"}')
-    wanted = Made(gpu_rows={key: row for key, row in servers.made.gpu_rows.items() if key[0] == "n1"})
+    wanted = Made(
+        gpu_rows={key: row for key, row in servers.made.gpu_rows.items() if key[0] == "n1"}
+    )
     assert_rows(lake, wanted)
     assert "node_samples" not in report.rows
 
@@ -160,17 +185,41 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
     [
         ([], UsageError, "no server is named"),
         (["--url", "http://x"], UsageError, "--from is missing"),
-        (["--url", "http://x", "--from", "2026-01-02", "--to", "2026-01-01"], UsageError, "--from is not before --to"),
+        (
+            ["--url", "http://x", "--from", "2026-01-02", "--to", "2026-01-01"],
+            UsageError,
+            "--from is not before --to",
+        ),
         (
             ["--url", "http://x", "--from", "2030-01-01"],
             UsageError,
             "--from is not before --to, or both are yet to come",
         ),
-        (["--url", "http://x", "--from", "1h", "--how", "range"], ConfigError, "how = range needs step_s"),
-        (["--url", "http://x", "--from", "1h", "--selector", "up"], ConfigError, "selector 'up' is none"),
-        (["--url", "http://x", "--from", "1h", "--window", "0"], ConfigError, "window_s is 0, less than 1"),
-        (["--url", "http://x", "--from", "1h", "--header", "X"], UsageError, "--header 'X' has no value"),
-        (["--name", "other", "--from", "1h"], UsageError, "no [[sources]] entry of prometheus is called 'other'"),
+        (
+            ["--url", "http://x", "--from", "1h", "--how", "range"],
+            ConfigError,
+            "how = range needs step_s",
+        ),
+        (
+            ["--url", "http://x", "--from", "1h", "--selector", "up"],
+            ConfigError,
+            "selector 'up' is none",
+        ),
+        (
+            ["--url", "http://x", "--from", "1h", "--window", "0"],
+            ConfigError,
+            "window_s is 0, less than 1",
+        ),
+        (
+            ["--url", "http://x", "--from", "1h", "--header", "X"],
+            UsageError,
+            "--header 'X' has no value",
+        ),
+        (
+            ["--name", "other", "--from", "1h"],
+            UsageError,
+            "no [[sources]] entry of prometheus is called 'other'",
+        ),
     ],
 )
 def test_options_that_do_not_fit(given: list[str], error: type[Exception], told: str) -> None:
@@ -185,7 +234,10 @@ def test_options_that_do_not_fit(given: list[str], error: type[Exception], told:
         (
             {"metrics": {"foo": ["gpu_utl", "percent"]}},
             ["saved.json"],
-            "own.toml: [[sources]] prometheus: metrics.foo: no counter 'gpu_utl'; see docs/counters.md",
+            (
+                "own.toml: [[sources]] prometheus: metrics.foo: no counter 'gpu_utl'; see "
+                "docs/counters.md"
+            ),
         ),
         (
             {"name": "big", "window_s": 0},
@@ -197,14 +249,28 @@ def test_options_that_do_not_fit(given: list[str], error: type[Exception], told:
             ["--from", "1h"],
             "own.toml: [[sources]] prometheus: Expected 'float', got 'str' - at '$.window_s'",
         ),
-        ({"headers": 5}, ["--from", "1h"], "own.toml: [[sources]] prometheus: Expected 'object', got 'int'"),
-        ({}, ["--from", "1h", "--window", "0"], "--url: window_s is 0, less than 1; give window_s more"),
+        (
+            {"headers": 5},
+            ["--from", "1h"],
+            "own.toml: [[sources]] prometheus: Expected 'object', got 'int'",
+        ),
+        (
+            {},
+            ["--from", "1h", "--window", "0"],
+            "--url: window_s is 0, less than 1; give window_s more",
+        ),
     ],
 )
-def test_errors_of_an_entry_name_the_file_and_the_key(entry: dict[str, object], given: list[str], error: str) -> None:
+def test_errors_of_an_entry_name_the_file_and_the_key(
+    entry: dict[str, object], given: list[str], error: str
+) -> None:
     configuration = Configuration(sources=({"source": "prometheus", "url": "http://x", **entry},))
     with pytest.raises(ConfigError) as caught:
-        list(source.read(options(*given, "--config", "own.toml"), configuration=configuration, now=NOW))
+        list(
+            source.read(
+                options(*given, "--config", "own.toml"), configuration=configuration, now=NOW
+            )
+        )
     assert str(caught.value).startswith(error)
 
 

@@ -1,4 +1,6 @@
-"""Polls at any time, of samples that come at any time: none is missed, none waits for longer than it must."""
+"""Polls at any time, of samples that come at any time: none is missed, none waits for longer
+than it must.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ LABELS = b'{"__name__": "DCGM_FI_DEV_GPU_UTIL", "gpu": "0", "Hostname": "n1"}'
 
 
 class Scraped(PrometheusQueries):
-    """A server at a time `now`, in ms. `arrivals`: {time of a sample: when it can be queried}, both in ms.
+    """A server at a time `now`, in ms. `arrivals`: {time of a sample: when it can be queried}, both
+    in ms.
 
     `answers`: how many requests more it answers; None: all.
     """
@@ -39,7 +42,9 @@ class Scraped(PrometheusQueries):
                 raise RequestError("refused", where="test")
             self.answers -= 1
         there = sorted(t for t, at in self.arrivals.items() if start <= t < end and at <= self.now)
-        return SeriesAnswer([SeriesRun(LABELS, np.array(there, np.int64), np.ones(len(there)))] if there else [])
+        return SeriesAnswer(
+            [SeriesRun(LABELS, np.array(there, np.int64), np.ones(len(there)))] if there else []
+        )
 
     def node_skew_s(self) -> SeriesAnswer:
         return SeriesAnswer()
@@ -74,7 +79,9 @@ def scrapes(draw: st.DrawFn, lookback_s: int) -> dict[int, int]:
     for _ in range(draw(st.integers(1, 8))):
         t += 1000 * draw(st.sampled_from([0, 1, 10, 59, 61, 299, 301, 700, 3600]))
         step = 1000 * draw(st.sampled_from([1, 5, 15, 60]))
-        late = 1000 * draw(st.sampled_from([0, 0, 0, min(lookback_s, 1), lookback_s // 3, lookback_s]))
+        late = 1000 * draw(
+            st.sampled_from([0, 0, 0, min(lookback_s, 1), lookback_s // 3, lookback_s])
+        )
         for _ in range(draw(st.integers(1, 40))):
             t += step
             arrivals[t] = t + late
@@ -116,7 +123,9 @@ def test_every_sample_lands_as_soon_as_it_can(
             mark = landed.marks.get(settings.stream, moment(BEGIN))
             assert milliseconds(mark) <= max(max(landed.times, default=BEGIN - 1) + 1, now - silent)
             if server.answers is None:  # every request was answered
-                assert landed.times >= {t for t, at in arrivals.items() if at == t < now - 1000 * settle_s}
+                assert landed.times >= {
+                    t for t, at in arrivals.items() if at == t < now - 1000 * settle_s
+                }
         server.answers, now = None, max(now, *arrivals)
         for later in (2, 4, 8):
             server.now = now + later * silent

@@ -1,4 +1,6 @@
-"""Series become rows: nothing depends on their order or on where windows cut; who held what; values read again."""
+"""Series become rows: nothing depends on their order or on where windows cut; who held what;
+values read again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_series import T0, cluster
 
-from tachograph.sources.series import AllocationTracker, SeriesAnswer, SeriesMemory, SeriesRereads, SeriesRun
+from tachograph.sources.series import (
+    AllocationTracker,
+    SeriesAnswer,
+    SeriesMemory,
+    SeriesRereads,
+    SeriesRun,
+)
 from tachograph.sources.series_rows import series_parts
 
 MADE = cluster()
@@ -23,9 +31,13 @@ def runs(start: float = T0, end: float = T0 + 6000) -> list[SeriesRun]:
     found = []
     for series in MADE.series:
         points = [(t, value) for t, value in series.points if start <= t < end]
-        labels = ("{" + ",".join(f'"{name}":"{text}"' for name, text in series.labels.items()) + "}").encode()
+        labels = (
+            "{" + ",".join(f'"{name}":"{text}"' for name, text in series.labels.items()) + "}"
+        ).encode()
         t = np.array([round(t * 1000) for t, _ in points], dtype=np.int64)
-        found.append(SeriesRun(labels, t, np.array([value for _, value in points], dtype=np.float64)))
+        found.append(
+            SeriesRun(labels, t, np.array([value for _, value in points], dtype=np.float64))
+        )
     return [run for run in found if run.t.size]
 
 
@@ -38,13 +50,18 @@ def frames(given: SeriesAnswer, memory: SeriesMemory) -> dict[str, pl.DataFrame]
 def test_the_order_of_series_is_irrelevant(random: Random) -> None:
     one, other = runs(), runs()
     random.shuffle(other)
-    wanted, found = frames(SeriesAnswer(one), SeriesMemory()), frames(SeriesAnswer(other), SeriesMemory())
+    wanted, found = (
+        frames(SeriesAnswer(one), SeriesMemory()),
+        frames(SeriesAnswer(other), SeriesMemory()),
+    )
     for table, frame in wanted.items():
         assert found[table].select(frame.columns).sort(pl.all()).equals(frame.sort(pl.all())), table
 
 
 def test_metrics_that_lack_different_scrapes_name_the_job_together() -> None:
-    """Each of two metrics lacks one scrape, at which the other names the job: it holds the GPU all the time."""
+    """Each of two metrics lacks one scrape, at which the other names the job: it holds the GPU
+    all the time.
+    """
     named, given = {"GPU_UTIL": (1, 2, 4), "POWER_USAGE": (1, 3, 4), "GPU_TEMP": (1, 2, 3, 4)}, []
     for metric, scrapes in named.items():
         job = "" if metric == "GPU_TEMP" else ',"hpc_job":"7"'
@@ -65,14 +82,23 @@ def test_where_windows_cut_is_irrelevant(cuts: set[int]) -> None:
         pieces.append(frames(SeriesAnswer(runs(T0 + start, T0 + end)), memory))
     for table in ("gpu_samples", "node_samples", "devices"):
         found = pl.concat([piece[table] for piece in pieces if table in piece], how="diagonal")
-        assert found.select(whole[table].columns).sort(pl.all()).equals(whole[table].sort(pl.all())), table
+        assert (
+            found.select(whole[table].columns).sort(pl.all()).equals(whole[table].sort(pl.all()))
+        ), table
     held = pl.concat([piece["allocations"] for piece in pieces if "allocations" in piece])
-    latest = held.group_by("job_id", "node", "gpu", "mig", "start", maintain_order=True).agg(pl.col("end").last())
+    latest = held.group_by("job_id", "node", "gpu", "mig", "start", maintain_order=True).agg(
+        pl.col("end").last()
+    )
     assert set(latest.rows()) == set(whole["allocations"].select(latest.columns).rows())
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sets(st.sampled_from("ab"))), max_size=30), st.sets(st.integers(0, 30)))
-def test_holders_against_a_walk_scrape_by_scrape(scrapes: list[tuple[bool, set[str]]], cuts: set[int]) -> None:
+@given(
+    st.lists(st.tuples(st.booleans(), st.sets(st.sampled_from("ab"))), max_size=30),
+    st.sets(st.integers(0, 30)),
+)
+def test_holders_against_a_walk_scrape_by_scrape(
+    scrapes: list[tuple[bool, set[str]]], cuts: set[int]
+) -> None:
     """A scrape (or none: the exporter was silent) and who was named at it; windows cut anywhere."""
     wanted: dict[tuple[str, int], int | None] = {}
     open_now: dict[str, int] = {}
@@ -87,8 +113,13 @@ def test_holders_against_a_walk_scrape_by_scrape(scrapes: list[tuple[bool, set[s
     holders = AllocationTracker()
     borders = sorted({0, len(scrapes), *(cut for cut in cuts if cut < len(scrapes))})
     for start, end in pairwise(borders):
-        window = [(t, named) for t, (seen, named) in enumerate(scrapes) if seen and start <= t < end]
-        times = {job: np.array([t for t, named in window if job in named], dtype=np.int64) for job in "ab"}
+        window = [
+            (t, named) for t, (seen, named) in enumerate(scrapes) if seen and start <= t < end
+        ]
+        times = {
+            job: np.array([t for t, named in window if job in named], dtype=np.int64)
+            for job in "ab"
+        }
         told = {job: t for job, t in times.items() if t.size}
         for hold in holders.changes(UNIT, np.array([t for t, _ in window], dtype=np.int64), told):
             found[hold.job, hold.start] = hold.end
@@ -96,7 +127,11 @@ def test_holders_against_a_walk_scrape_by_scrape(scrapes: list[tuple[bool, set[s
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0.0, 1.0, float("nan")])), min_size=1, max_size=25),
+    st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from([0.0, 1.0, float("nan")])),
+        min_size=1,
+        max_size=25,
+    ),
     st.sets(st.integers(1, 25)),
 )
 def test_values_read_again_are_those_of_the_rule_for_single_rounds(
@@ -115,7 +150,10 @@ def test_values_read_again_are_those_of_the_rule_for_single_rounds(
     found: list[bool] = []
     for start, end in pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
         times = np.array([t * 1_000_000 for t, _ in rows[start:end]], dtype=np.int64)
-        columns = {"gpu_util": np.array([value for _, value in rows[start:end]]), "power_w": np.full(end - start, 5.0)}
+        columns = {
+            "gpu_util": np.array([value for _, value in rows[start:end]]),
+            "power_w": np.full(end - start, 5.0),
+        }
         found += windows.fresh(UNIT, times, columns).tolist()
     assert found == wanted
 
@@ -123,7 +161,11 @@ def test_values_read_again_are_those_of_the_rule_for_single_rounds(
 def test_a_job_label_that_is_no_job_id_is_counted_and_the_sample_stays() -> None:
     labels = b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0","hpc_job":"what?"}'
     made = series_parts(
-        SeriesAnswer([SeriesRun(labels, np.array([1000, 2000]), np.ones(2))]), SeriesMemory(), overlaps=False
+        SeriesAnswer([SeriesRun(labels, np.array([1000, 2000]), np.ones(2))]),
+        SeriesMemory(),
+        overlaps=False,
     )
     assert made[0].frame.height == 2
-    assert [(reject.reason, reject.example) for part in made for reject in part.rejects] == [("bad_job_id", "what?")]
+    assert [(reject.reason, reject.example) for part in made for reject in part.rejects] == [
+        ("bad_job_id", "what?")
+    ]

@@ -39,7 +39,12 @@ def chunks(server: Asked, *, end: int, settled: int) -> list[Chunk]:
 
 def test_windows_are_those_of_the_clock(server: Asked) -> None:
     chunks(server, end=320_000, settled=400_000)
-    assert server.windows == [(50_000, 100_000), (100_000, 200_000), (200_000, 300_000), (300_000, 320_000)]
+    assert server.windows == [
+        (50_000, 100_000),
+        (100_000, 200_000),
+        (200_000, 300_000),
+        (300_000, 320_000),
+    ]
 
 
 def test_what_may_not_have_settled_is_asked_for_and_once_more_later(server: Asked) -> None:

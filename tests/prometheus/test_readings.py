@@ -1,4 +1,6 @@
-"""Metrics of a scrape that are stamped seconds apart are one row; values of one metric never are."""
+"""Metrics of a scrape that are stamped seconds apart are one row; values of one metric never
+are.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def rows_of(times: Mapping[str, Sequence[float]]) -> list[tuple[float, dict[str, float]]]:
-    """(time, {column: value}) of each row; the value of a metric is the time in seconds when it was stamped."""
+    """(time, {column: value}) of each row; the value of a metric is the time in seconds when it
+    was stamped.
+    """
     runs = [
         SeriesRun(
             f'{{"__name__":"{metric}","gpu":"0","Hostname":"n"}}'.encode(),
@@ -34,12 +38,20 @@ def rows_of(times: Mapping[str, Sequence[float]]) -> list[tuple[float, dict[str,
         )
         for metric, stamps in times.items()
     ]
-    (part,) = (one for one in series_parts(SeriesAnswer(runs), SeriesMemory(), overlaps=False) if one.table == SAMPLES)
+    (part,) = (
+        one
+        for one in series_parts(SeriesAnswer(runs), SeriesMemory(), overlaps=False)
+        if one.table == SAMPLES
+    )
     assert part.rows_used == sum(map(len, times.values()))
     return [
         (
             row["t"].timestamp(),
-            {name: row[name] for name in part.frame.columns if name in NAMES and row[name] is not None},
+            {
+                name: row[name]
+                for name in part.frame.columns
+                if name in NAMES and row[name] is not None
+            },
         )
         for row in part.frame.iter_rows(named=True)
     ]
@@ -50,7 +62,9 @@ SAMPLES, NAMES = "gpu_samples", set(COLUMNS.values())
 
 @pytest.mark.parametrize("every", [10, 30, 60])
 def test_a_scrape_is_one_row_of_the_first_stamp(every: int) -> None:
-    made = rows_of({metric: [every * k + after for k in range(1, 7)] for metric, after in STAMPS.items()})
+    made = rows_of(
+        {metric: [every * k + after for k in range(1, 7)] for metric, after in STAMPS.items()}
+    )
     assert [t for t, _ in made] == [every * k for k in range(1, 7)]
     for t, values in made:
         assert values == {COLUMNS[metric]: t + after for metric, after in STAMPS.items()}
@@ -60,7 +74,10 @@ def test_pages_with_stamps_are_one_row_each() -> None:
     rows = SeriesRows(SeriesMemory())
     for scrape in range(6):
         start = round(NOON.timestamp()) + 30 * scrape
-        lines = [f'{metric}{{gpu="0",Hostname="n"}} 1 {(start + after) * 1000}\n' for metric, after in STAMPS.items()]
+        lines = [
+            f'{metric}{{gpu="0",Hostname="n"}} 1 {(start + after) * 1000}\n'
+            for metric, after in STAMPS.items()
+        ]
         rows.add_page("".join(lines).encode(), t=NOON, node=None)
     (part,) = (one for one in rows.parts() if one.table == SAMPLES)
     assert (part.frame.height, part.rows_used) == (6, 24)
@@ -68,7 +85,9 @@ def test_pages_with_stamps_are_one_row_each() -> None:
 
 
 def test_metrics_of_other_rates_stay_readings_of_their_own() -> None:
-    """One is read each second, one each ten: what lies more than half a second apart is not joined."""
+    """One is read each second, one each ten: what lies more than half a second apart is not
+    joined.
+    """
     often = [float(t) for t in range(100, 130)]
     made = rows_of({"DCGM_FI_DEV_GPU_UTIL": often, "DCGM_FI_DEV_FB_USED": [100.3, 110.3, 120.7]})
     assert [t for t, values in made if "hbm_used_mib" in values] == [100, 110, 120.7]
@@ -86,7 +105,8 @@ def test_parts_of_a_column_are_added_within_a_reading() -> None:
     for k in range(3):
         start = round(NOON.timestamp()) + 30 * k
         lines = [
-            f'nvlink_bytes{{gpu="0",Hostname="n",link="{one}"}} {one + 5} {(start + one) * 1000}\n' for one in (0, 1)
+            f'nvlink_bytes{{gpu="0",Hostname="n",link="{one}"}} {one + 5} {(start + one) * 1000}\n'
+            for one in (0, 1)
         ]
         rows.add_page("".join(lines).encode(), t=NOON, node=None)
     (part,) = (one for one in rows.parts() if one.table == SAMPLES)
@@ -94,11 +114,17 @@ def test_parts_of_a_column_are_added_within_a_reading() -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(sorted(COLUMNS)), st.sets(st.integers(0, 200), min_size=1, max_size=12), min_size=1)
+    st.dictionaries(
+        st.sampled_from(sorted(COLUMNS)),
+        st.sets(st.integers(0, 200), min_size=1, max_size=12),
+        min_size=1,
+    )
 )
 def test_no_value_is_lost_or_moved_far(stamps: Mapping[str, set[int]]) -> None:
     made = rows_of({metric: sorted(times) for metric, times in stamps.items()})
     found = {(name, value): t for t, values in made for name, value in values.items()}
-    assert found.keys() == {(COLUMNS[metric], float(t)) for metric, times in stamps.items() for t in times}
+    assert found.keys() == {
+        (COLUMNS[metric], float(t)) for metric, times in stamps.items() for t in times
+    }
     assert all(0 <= stamp - t <= 15 for (_, stamp), t in found.items())
     assert [t for t, _ in made] == sorted({t for t, _ in made})

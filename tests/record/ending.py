@@ -1,4 +1,6 @@
-"""Ends what a test has started: recorders and their commands outlive a parent that is killed, and none its test."""
+"""Ends what a test has started: recorders and their commands outlive a parent that is killed,
+and none its test.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _MARK = "OF_A_TEST_OF_RECORD"  # in the environment of whatever is started, and 
 
 @contextmanager
 def ending_all() -> Iterator[str]:
-    """Kill what was started inside the block and lives at its end, however it ends; yields the mark of it."""
+    """Kill what was started inside the block and lives at its end, however it ends; yields the
+    mark of it.
+    """
     mark = uuid4().hex
     before = os.environ.get(_MARK)
     os.environ[_MARK] = mark

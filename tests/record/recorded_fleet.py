@@ -1,4 +1,6 @@
-"""A fleet that is recorded under a clock that tests move, with GPUs that stop reporting and missing counters."""
+"""A fleet that is recorded under a clock that tests move, with GPUs that stop reporting and
+missing counters.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Clock:
 
 
 class Faulty:
-    """A simulated fleet: one GPU is lost for a while, another loses a counter, one has an XID error."""
+    """A simulated fleet: one GPU is lost for a while, another loses a counter, one has an XID
+    error.
+    """
 
     def __init__(self, clock: Clock, gpus: int = 8, seed: int = 3) -> None:
         self._source = SimulatedSource(gpus, per_node=4, seed=seed, clock=clock)
@@ -82,7 +86,9 @@ def recorded(
         live.append(sampler.step())
     if end:
         ended = CommandEnd(0, None, BEGIN + looks * interval_s)
-        spool.note({"kind": "end", "end": ended.at, "exit_code": ended.code, "exit_signal": ended.signal})
+        spool.note(
+            {"kind": "end", "end": ended.at, "exit_code": ended.code, "exit_signal": ended.signal}
+        )
     assert spool.flush()
     spool.close()
     return plan.spool, live

@@ -1,4 +1,6 @@
-"""The last instant of a recording: its values are those that were live, and enough GPUs report at it."""
+"""The last instant of a recording: its values are those that were live, and enough GPUs report
+at it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_the_last_instant_with_enough_gpus_is_shown(
 ) -> None:
     clock = Clock()
     looks = int(max(ends) / EVERY_S) + 1
-    spool, _ = recorded(tmp_path / "run", looks, interval_s=EVERY_S, clock=clock, source=EndingFleet(clock, *ends))
+    spool, _ = recorded(
+        tmp_path / "run", looks, interval_s=EVERY_S, clock=clock, source=EndingFleet(clock, *ends)
+    )
     source = RecordingSource(commit_spool(spool, tmp_path / "run"))
     now = source.read()
     assert earliest <= now.t - BEGIN <= latest
@@ -66,7 +70,9 @@ def test_the_last_instant_with_enough_gpus_is_shown(
     early_s = max(ends) - (now.t - BEGIN)
     assert early_s <= LAST_S
     assert ("before its end" in source.about.sentence) == (early_s > 60)
-    assert (f"{reporting} of {len(ends)} GPUs measured" in source.about.sentence) == (reporting < len(ends))
+    assert (f"{reporting} of {len(ends)} GPUs measured" in source.about.sentence) == (
+        reporting < len(ends)
+    )
 
 
 def test_values_are_those_that_were_shown_live(tmp_path: Path) -> None:
@@ -87,7 +93,9 @@ def test_a_job_is_shown_just_before_its_end(tmp_path: Path) -> None:
     spool, live = recorded(tmp_path / "run", 50)
     lake = commit_spool(spool, tmp_path / "run")
     now = RecordingSource(lake, job="local-1").read()
-    assert {(one.job_id, one.user, one.since) for one in now.allocations.values()} == {("local-1", "ana", BEGIN)}
+    assert {(one.job_id, one.user, one.since) for one in now.allocations.values()} == {
+        ("local-1", "ana", BEGIN)
+    }
     assert now.t == live[-1].t
     with pytest.raises(NotFoundError, match="job 99 has no GPU in view"):
         choose_source(Configuration(), SourceRequest(recording=lake.location, job="99"))
@@ -102,7 +110,9 @@ def test_watch_prints_it_once(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert [(row["node"], row["gpu"], row["job_id"]) for row in rows] == [
         (gpu.node, gpu.gpu, "local-1") for gpu in live[-1].gpus
     ]
-    assert [row["power_w"] for row in rows] == pytest.approx(live[-1].column("power_w").tolist(), rel=1e-6)
+    assert [row["power_w"] for row in rows] == pytest.approx(
+        live[-1].column("power_w").tolist(), rel=1e-6
+    )
     assert "as of 2025-03-04 09:20:49 UTC" in err
 
 

@@ -16,8 +16,19 @@ SLURM = {
 
 def test_a_task_of_an_array() -> None:
     reported = identify([], SLURM, start=0.0)
-    assert (reported.job_id, reported.display_id, reported.array_task_id, reported.name) == ("77", "70_3", 3, "fit")
-    assert (reported.user, reported.account, reported.partition, reported.cluster, reported.nodes) == (
+    assert (reported.job_id, reported.display_id, reported.array_task_id, reported.name) == (
+        "77",
+        "70_3",
+        3,
+        "fit",
+    )
+    assert (
+        reported.user,
+        reported.account,
+        reported.partition,
+        reported.cluster,
+        reported.nodes,
+    ) == (
         "ana",
         "phys",
         "gpu",
@@ -38,5 +49,7 @@ def test_an_anonymous_identity_has_no_personal_data() -> None:
     reported = identify(["train", "secret"], SLURM, start=0.0, anonymous=True, cluster="site")
     text = repr(replace(reported, job_id=""))  # which is made of random digits
     assert re.fullmatch("anonymous-[0-9a-f]{12}", reported.job_id)
-    assert not any(word in text for word in ("ana", "77", "70", "phys", "c1", "secret", "site", "fit"))
+    assert not any(
+        word in text for word in ("ana", "77", "70", "phys", "c1", "secret", "site", "fit")
+    )
     assert reported.job_id != identify([], SLURM, start=0.0, anonymous=True).job_id

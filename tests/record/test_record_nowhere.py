@@ -1,4 +1,6 @@
-"""Where no recording can be written, the command runs; what, where and what to do is reported behind it."""
+"""Where no recording can be written, the command runs; what, where and what to do is reported
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,15 @@ def a_file_of_spools(run: Path) -> Path:
         (a_file_of_spools, "a file, not a folder"),
     ],
 )
-def test_the_obstacle_is_reported_after_the_command(tmp_path: Path, make: Callable[[Path], Path], what: str) -> None:
+def test_the_obstacle_is_reported_after_the_command(
+    tmp_path: Path, make: Callable[[Path], Path], what: str
+) -> None:
     where = make(tmp_path / "run")
     code, out, err = record(tmp_path, "sh", "-c", "sleep 4; echo done; exit 3")
     assert (code, out) == (3, "done\n")
-    assert err == f"tachograph: nothing was recorded: {where}: {what}; name another folder with -o\n"
+    assert (
+        err == f"tachograph: nothing was recorded: {where}: {what}; name another folder with -o\n"
+    )
 
 
 def test_without_a_command_it_is_reported_at_once(tmp_path: Path) -> None:
@@ -57,17 +63,36 @@ def test_without_a_command_it_is_reported_at_once(tmp_path: Path) -> None:
     done = run_here(words, tmp_path, environment())
     assert time.monotonic() - began < 60
     assert (done.returncode, done.stdout) == (5, "")
-    printed = f"nothing was recorded: {tmp_path / 'run'}: a file, not a folder; name another folder with -o"
+    printed = (
+        f"nothing was recorded: {tmp_path / 'run'}: a file, not a folder; name another "
+        "folder with -o"
+    )
     assert done.stderr == f"tachograph: {printed}\n"
     assert (tmp_path / "run").read_text() == "mine\n"
 
 
 def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
-    line = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *RECORD, "-o", "run", "--", "sh", "-c", "sleep 4; exit 6"]
-    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    line = [
+        "bash",
+        "-c",
+        'ulimit -f 0; exec "$@"',
+        "bash",
+        *RECORD,
+        "-o",
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "sleep 4; exit 6",
+    ]
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 6
     assert done.stderr.startswith("tachograph: nothing was recorded: ")
-    assert done.stderr.endswith("disk or quota full; free some space, or name another folder with -o\n")
+    assert done.stderr.endswith(
+        "disk or quota full; free some space, or name another folder with -o\n"
+    )
 
 
 @pytest.mark.parametrize(

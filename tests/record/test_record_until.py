@@ -17,7 +17,19 @@ from tachograph.catalog.tables import GPU_SAMPLES, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.service.record.recorder import job_is_over
 
-RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "2", "--interval", "0.1", "--quiet", "-o", "run"]
+RECORD = [
+    sys.executable,
+    "-m",
+    "tachograph",
+    "record",
+    "--simulate",
+    "2",
+    "--interval",
+    "0.1",
+    "--quiet",
+    "-o",
+    "run",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +74,12 @@ def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_duration(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*RECORD, "--duration", "1"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+        [*RECORD, "--duration", "1"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     lake = Lake.open(str(tmp_path / "run"))
@@ -72,8 +89,14 @@ def test_a_duration(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
-    slurm = environment() | {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "fit", "SLURM_JOB_NUM_NODES": "1"}
-    process = subprocess.Popen([*RECORD, "--until-job-ends", "--duration", "120"], cwd=tmp_path, env=slurm)
+    slurm = environment() | {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NAME": "fit",
+        "SLURM_JOB_NUM_NODES": "1",
+    }
+    process = subprocess.Popen(
+        [*RECORD, "--until-job-ends", "--duration", "120"], cwd=tmp_path, env=slurm
+    )
     spool_of(tmp_path)
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
@@ -94,7 +117,11 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
     ],
 )
 def test_conflicting_options_are_reported_before_the_command_runs(
-    tmp_path: Path, options: list[str], printed: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    options: list[str],
+    printed: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tachograph.cli import main
 

@@ -1,4 +1,6 @@
-"""Real processes: the command behind `tachograph record` notices nothing of it, whatever happens to either."""
+"""Real processes: the command behind `tachograph record` notices nothing of it, whatever happens
+to either.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,26 @@ from tachograph.catalog.spool import SpoolRows, read_spool
 from tachograph.catalog.tables import GPU_SAMPLES, JOBS
 from tachograph.lake.delta import Lake
 
-# the command ends when the test has seen what it wants, and some minutes after a test that was killed
+# the command ends when the test has seen what it wants, and some minutes after a test that was
+# killed
 UNTIL_GO = "n=0; while [ ! -e go ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.05; done"
-# the command ends when it has been recorded for two seconds, however long the recorder took to start
+# the command ends when it has been recorded for two seconds, however long the recorder took to
+# start
 RECORDED = (
-    "n=0; until ls run/recordings/*.spool || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done >/dev/null 2>&1; sleep 2"
+    "n=0; until ls run/recordings/*.spool || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done "
+    ">/dev/null 2>&1; sleep 2"
 )
-RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "4", "--interval", "0.1", "--quiet"]
+RECORD = [
+    sys.executable,
+    "-m",
+    "tachograph",
+    "record",
+    "--simulate",
+    "4",
+    "--interval",
+    "0.1",
+    "--quiet",
+]
 COUNT_SIGNALS = """
 import os, signal, sys, time
 seen = []
@@ -56,17 +71,30 @@ def nothing_survives() -> Iterator[None]:
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TACHOGRAPH_", "SLURM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TACHOGRAPH_", "SLURM_"))
+    }
     return kept | {"NO_COLOR": "1", "PYTHONWARNINGS": "error"}
 
 
-def start(folder: Path, *command: str, options: tuple[str, ...] = (), **how: object) -> subprocess.Popen[str]:
-    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **how}
+def start(
+    folder: Path, *command: str, options: tuple[str, ...] = (), **how: object
+) -> subprocess.Popen[str]:
+    given = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "stdin": subprocess.DEVNULL,
+        **how,
+    }
     line = [*RECORD, "-o", str(folder / "run"), *options, "--", *command]
     return subprocess.Popen(line, text=True, env=environment(), cwd=folder, **given)  # type: ignore[call-overload, no-any-return]
 
 
-def record(folder: Path, *command: str, options: tuple[str, ...] = (), given: str = "") -> tuple[int, str, str]:
+def record(
+    folder: Path, *command: str, options: tuple[str, ...] = (), given: str = ""
+) -> tuple[int, str, str]:
     process = start(folder, *command, options=options, stdin=subprocess.PIPE)
     out, err = process.communicate(given, timeout=300)
     return process.returncode, out, err
@@ -75,7 +103,10 @@ def record(folder: Path, *command: str, options: tuple[str, ...] = (), given: st
 def children(pid: int) -> dict[int, str]:
     """{process: its command line} of the children of a process."""
     recorded = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return {int(one): Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode() for one in recorded}
+    return {
+        int(one): Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        for one in recorded
+    }
 
 
 def recorder_of(process: subprocess.Popen[str]) -> int:
@@ -96,9 +127,13 @@ def spool_of(folder: Path) -> Path:
 
 
 def wait_until_seen(folder: Path, signal_name: str) -> None:
-    """Of signals that wait together, the one of the lowest number comes first: the next is sent when this one came."""
+    """Of signals that wait together, the one of the lowest number comes first: the next is sent
+    when this one came.
+    """
     until = time.monotonic() + 60
-    while not (folder / "seen").exists() or signal_name not in (folder / "seen").read_text().split():
+    while (
+        not (folder / "seen").exists() or signal_name not in (folder / "seen").read_text().split()
+    ):
         assert time.monotonic() < until, f"no {signal_name} came"
         time.sleep(0.02)
 
@@ -144,7 +179,12 @@ def test_the_report_follows_the_command_on_stderr(tmp_path: Path) -> None:
 def reported(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     line = [one for one in RECORD if one != "--quiet"]
     return subprocess.run(
-        [*line, "-o", "run", "--", *command], capture_output=True, text=True, env=environment(), cwd=folder, check=False
+        [*line, "-o", "run", "--", *command],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=folder,
+        check=False,
     )
 
 
@@ -201,7 +241,15 @@ def test_a_signal_sent_to_us_alone_reaches_the_command_once(tmp_path: Path) -> N
         process.send_signal(getattr(signal, name))
         wait_until_seen(tmp_path, name)
     out, _ = process.communicate(timeout=300)
-    assert out.split() == ["SIGUSR1", "SIGHUP", "SIGTERM", "SIGINT", "SIGWINCH", "SIGCONT", "SIGUSR2"]
+    assert out.split() == [
+        "SIGUSR1",
+        "SIGHUP",
+        "SIGTERM",
+        "SIGINT",
+        "SIGWINCH",
+        "SIGCONT",
+        "SIGUSR2",
+    ]
     assert process.returncode == 0
 
 
@@ -313,7 +361,11 @@ print(recorder.record_command(command, connect, plan).kept.problem)
 @pytest.mark.parametrize(
     ("where", "command", "problem"),
     [
-        ("connects", "true", "the recording process was not ready 1 s after the end of the command"),
+        (
+            "connects",
+            "true",
+            "the recording process was not ready 1 s after the end of the command",
+        ),
         (
             "reads",
             "while [ ! -e run/recordings ]; do sleep 0.1; done; sleep 1",
@@ -325,7 +377,9 @@ def test_a_recorder_that_hangs_is_ended_and_that_is_reported(
     tmp_path: Path, where: str, command: str, problem: str
 ) -> None:
     line = [sys.executable, "-c", HANGING, where, command]
-    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+    )
     assert (done.stdout, done.stderr) == (f"{problem}\n", "")
 
 
@@ -358,7 +412,10 @@ def test_where_the_parent_is_killed_command_and_recording_go_on(tmp_path: Path) 
     (tmp_path / "go").touch()
     process.communicate()
     until = time.monotonic() + 120
-    while Path(f"/proc/{recorder}/stat").exists() and " Z " not in Path(f"/proc/{recorder}/stat").read_text():
+    while (
+        Path(f"/proc/{recorder}/stat").exists()
+        and " Z " not in Path(f"/proc/{recorder}/stat").read_text()
+    ):
         assert time.monotonic() < until
         time.sleep(0.1)
     assert (tmp_path / "finished").exists()
@@ -372,8 +429,22 @@ def test_where_the_parent_is_killed_command_and_recording_go_on(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_full_disk_does_not_affect_the_command(tmp_path: Path) -> None:
-    line = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *RECORD, "-o", "run", "--", "sh", "-c", "sleep 3; exit 6"]
-    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    line = [
+        "bash",
+        "-c",
+        'ulimit -f 1; exec "$@"',
+        "bash",
+        *RECORD,
+        "-o",
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "sleep 3; exit 6",
+    ]
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 6
     assert "tachograph: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -381,8 +452,20 @@ def test_a_full_disk_does_not_affect_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_source_the_command_runs_and_a_line_gives_the_reason(tmp_path: Path) -> None:
-    line = [*RECORD[:4], "--source", "dcgm-exporter", "--url", "http://127.0.0.1:9/metrics", "--", "sh", "-c", "exit 3"]
-    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    line = [
+        *RECORD[:4],
+        "--source",
+        "dcgm-exporter",
+        "--url",
+        "http://127.0.0.1:9/metrics",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
+    ]
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 3
     assert done.stderr.startswith("tachograph: nothing was recorded: ")
     assert done.stderr.count("\n") == 1

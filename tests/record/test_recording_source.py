@@ -1,4 +1,6 @@
-"""A recording in the lake of a site: spools, cut off and whole, and tables; read again it changes nothing."""
+"""A recording in the lake of a site: spools, cut off and whole, and tables; read again it
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def take_in(lake: Lake, *paths: Path, without_jobs: bool = False) -> IngestReport:
-    options = Namespace(files=[str(path) for path in paths], without_jobs=without_jobs, lake=lake.location)
+    options = Namespace(
+        files=[str(path) for path in paths], without_jobs=without_jobs, lake=lake.location
+    )
     return ingest(lake, read(options, configuration=Configuration(), now=NOW), now=NOW)
 
 
@@ -40,7 +44,9 @@ def test_samples_are_those_that_were_shown_live(tmp_path: Path) -> None:
                 continue  # one row without values when it stopped reporting, no more
             wanted += 1
     assert rows.height == wanted
-    one = rows.filter(pl.col("t").dt.epoch("s") == int(BEGIN) + 7, node="sim002", gpu=1).row(0, named=True)
+    one = rows.filter(pl.col("t").dt.epoch("s") == int(BEGIN) + 7, node="sim002", gpu=1).row(
+        0, named=True
+    )
     assert one["energy_j"] == live[7].value("energy_j", 5)
     assert abs(one["sm_active"] - (live[7].value("sm_active", 5) or 0)) < 1e-7
     unreported = rows.filter(node="sim001", gpu=SILENT_GPU).filter(pl.col("power_w").is_null())
@@ -52,13 +58,18 @@ def test_job_devices_and_allocations(tmp_path: Path) -> None:
     lake = commit_spool(spool, tmp_path / "run")
     job = lake.latest(JOBS).row(0, named=True)
     reported = {
-        name: job[name] for name in ("job_id", "name", "user", "cluster", "state", "exit_code", "nodes", "gpus")
+        name: job[name]
+        for name in ("job_id", "name", "user", "cluster", "state", "exit_code", "nodes", "gpus")
     }
     assert reported == {
         "job_id": JOB.job_id, "name": JOB.name, "user": "ana", "cluster": "tiny", "state": "COMPLETED", "exit_code": 0,
         "nodes": 2, "gpus": 8,
     }  # fmt: skip
-    assert (job["start"].timestamp(), job["elapsed_s"], job["node_list"]) == (BEGIN, 10.0, "sim001,sim002")
+    assert (job["start"].timestamp(), job["elapsed_s"], job["node_list"]) == (
+        BEGIN,
+        10.0,
+        "sim001,sim002",
+    )
     held = lake.latest(ALLOCATIONS)
     assert held.height == 8
     assert set(held["provenance"]) == {"explicit"}

@@ -1,4 +1,6 @@
-"""Verdicts on recorded jobs of a real system: every verdict here was read beside the recording by a person."""
+"""Verdicts on recorded jobs of a real system: every verdict here was read beside the recording
+by a person.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def worth_knowing(lake: Lake, job_id: str) -> set[str]:
 
 
 def test_the_jobs_with_samples_are_judged(jobs: dict[str, dict[str, Any]]) -> None:
-    """The accounting holds more jobs of that user, of which no samples were exported, some of them without nodes."""
+    """The accounting holds more jobs of that user, of which no samples were exported, some of
+    them without nodes.
+    """
     sampled = {LATE, *WHOLE, *PART}
     assert sampled < set(jobs)
     assert {jobs[job]["attribution"] for job in set(jobs) - sampled} == {"ambiguous"}
@@ -104,11 +108,17 @@ def test_the_jobs_with_samples_are_judged(jobs: dict[str, dict[str, Any]]) -> No
 def utilisation(recorded: Path) -> dict[int, float]:
     """{second: utilisation} of the job that began late, as recorded."""
     rows = json.loads((recorded / "nersc_perlmutter" / "metrics-data.json").read_text())[LATE]
-    return {row["Floored Relative Time"]: row["nersc_ldms_dcgm_gpu_utilization"] / 100 for row in rows}
+    return {
+        row["Floored Relative Time"]: row["nersc_ldms_dcgm_gpu_utilization"] / 100 for row in rows
+    }
 
 
-def test_a_job_that_began_late(found: dict[str, dict[str, dict[str, Any]]], utilisation: dict[int, float]) -> None:
-    """Nothing at all for 870 s; then it starts up under 1 %, and from 960 s on it works at about 20 %."""
+def test_a_job_that_began_late(
+    found: dict[str, dict[str, dict[str, Any]]], utilisation: dict[int, float]
+) -> None:
+    """Nothing at all for 870 s; then it starts up under 1 %, and from 960 s on it works at about
+    20 %.
+    """
     assert min(second for second, value in utilisation.items() if value > 0) == 870
     per_minute: dict[int, list[float]] = defaultdict(list)
     for second, value in utilisation.items():
@@ -120,21 +130,30 @@ def test_a_job_that_began_late(found: dict[str, dict[str, dict[str, Any]]], util
     assert json.loads(late["evidence"])["interval_s"] == first * 60 == 960
 
 
-def test_what_is_said_of_the_job_that_began_late(lake: Lake, found: dict[str, dict[str, dict[str, Any]]]) -> None:
+def test_what_is_said_of_the_job_that_began_late(
+    lake: Lake, found: dict[str, dict[str, dict[str, Any]]]
+) -> None:
     findings = found[LATE]
     assert worth_knowing(lake, LATE) == {"cold_start"}
     classes = dict.fromkeys(("job_hang", "stall", "stable"), "no")
     assert verdicts(findings, CLASS_CODES) == classes | {"cold_start": "yes"}
-    assert verdicts(findings, ("score_gpu", "score_gpumem")) == {"score_gpu": "yes", "score_gpumem": "no"}
+    assert verdicts(findings, ("score_gpu", "score_gpumem")) == {
+        "score_gpu": "yes",
+        "score_gpumem": "no",
+    }
     assert findings["workload"]["verdict"] == findings["health"]["verdict"] == "unknown"
-    assert findings["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]  # "no I/O" is part of idle
+    # "no I/O" is part of idle.
+    assert findings["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]
     assert findings["low_utilisation"]["covered_by"] == "cold_start"
 
 
-def test_scores_are_of_the_means_of_the_samples(jobs: dict[str, dict[str, Any]], recorded: Path) -> None:
+def test_scores_are_of_the_means_of_the_samples(
+    jobs: dict[str, dict[str, Any]], recorded: Path
+) -> None:
     rows = json.loads((recorded / "nersc_perlmutter" / "metrics-data.json").read_text())[LATE]
     occupancy, sm, dram = (
-        mean(row[f"nersc_ldms_dcgm_{name}"] for row in rows) for name in ("sm_occupancy", "sm_active", "dram_active")
+        mean(row[f"nersc_ldms_dcgm_{name}"] for row in rows)
+        for name in ("sm_occupancy", "sm_active", "dram_active")
     )
     assert jobs[LATE]["score_gpu"] == pytest.approx(100 * (1 - occupancy), abs=1e-4)
     assert jobs[LATE]["score_gpumem"] == pytest.approx(100 * dram / (dram + sm), rel=1e-4)
@@ -142,20 +161,28 @@ def test_scores_are_of_the_means_of_the_samples(jobs: dict[str, dict[str, Any]],
 
 @pytest.mark.parametrize("job_id", WHOLE)
 def test_jobs_that_left_their_gpus_unused(
-    job_id: str, lake: Lake, jobs: dict[str, dict[str, Any]], found: dict[str, dict[str, dict[str, Any]]]
+    job_id: str,
+    lake: Lake,
+    jobs: dict[str, dict[str, Any]],
+    found: dict[str, dict[str, dict[str, Any]]],
 ) -> None:
     seconds, gpus, known = WHOLE[job_id]
     assert (jobs[job_id]["elapsed_s"], jobs[job_id]["gpus"]) == (seconds, gpus)
     assert worth_knowing(lake, job_id) == known
     findings = verdicts(found[job_id], (*CLASS_CODES, "load_imbalance_waste"))
-    assert {findings.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
-    assert findings == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone
+    # They ran for seconds.
+    assert {findings.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}
+    # DRAM and PCIe alone.
+    assert findings == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")
     for code in ("score_gpu", "score_gpumem", "workload", "health"):
         assert found[job_id][code]["verdict"] == "unknown"
         assert found[job_id][code]["needs"]
-    imbalance = {code for code, row in found[job_id].items() if row["verdict"] == "yes" and code in RULES}
+    imbalance = {
+        code for code, row in found[job_id].items() if row["verdict"] == "yes" and code in RULES
+    }
     assert not imbalance - {"load_imbalance_spread", "load_imbalance_two_sided"}
-    assert all(found[job_id][code]["covered_by"] for code in imbalance)  # a more specific one is reported
+    # A more specific one is reported.
+    assert all(found[job_id][code]["covered_by"] for code in imbalance)
 
 
 @pytest.mark.parametrize("job_id", PART)
@@ -165,16 +192,29 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
     assert worth_knowing(lake, job_id) == {"ambiguous_attribution"}
     findings = dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "unknown")
     assert verdicts(found[job_id], CLASS_CODES) == findings
-    for code in ("score_gpu", "score_gpumem", "workload", "health", "one_gpu_of_many", "gpus_never_used"):
+    for code in (
+        "score_gpu",
+        "score_gpumem",
+        "workload",
+        "health",
+        "one_gpu_of_many",
+        "gpus_never_used",
+    ):
         assert found[job_id][code]["verdict"] == "unknown"
 
 
 @pytest.mark.slow
 def test_taken_for_whole_nodes_they_used_one_gpu_or_some(tmp_path: Path, recorded: Path) -> None:
-    """What a site gets that calls a shared QOS exclusive: GPUs of others are taken for unused ones."""
+    """What a site gets that calls a shared QOS exclusive: GPUs of others are taken for unused
+    ones.
+    """
     lake = judged(tmp_path, recorded, shared="[]")
     reported = {job_id: worth_knowing(lake, job_id) for job_id in PART}
-    assert reported == {"51567294": {"gpus_never_used"}, "51569945": {"idle_job"}, "51906088": {"one_gpu_of_many"}}
+    assert reported == {
+        "51567294": {"gpus_never_used"},
+        "51569945": {"idle_job"},
+        "51906088": {"one_gpu_of_many"},
+    }
     rules = read_verdicts(lake, read_summaries(lake), pl.col("code").is_in(RULES))
     rules = rules.filter(verdict="yes", job_id="51906088")
     assert "load_imbalance_waste" in set(rules.get_column("code"))
@@ -182,10 +222,14 @@ def test_taken_for_whole_nodes_they_used_one_gpu_or_some(tmp_path: Path, recorde
 
 
 def test_the_ledger_takes_each_gpu_hour_once(lake: Lake, jobs: dict[str, dict[str, Any]]) -> None:
-    """The late job: 16 minutes without work; the others: GPUs that stayed under 1 % in every sample."""
+    """The late job: 16 minutes without work; the others: GPUs that stayed under 1 % in every
+    sample.
+    """
     late = jobs[LATE]
     assert late["gpu_hours_idle"] == pytest.approx(16 / 60)
-    assert [late[f"gpu_hours_{cause}"] for cause in ("never_used", "hung", "cold_start", "imbalance")] == [0, 0, 0, 0]
+    assert [
+        late[f"gpu_hours_{cause}"] for cause in ("never_used", "hung", "cold_start", "imbalance")
+    ] == [0, 0, 0, 0]
     gpus = read_gpus(lake, read_summaries(lake))
     for job_id in WHOLE:
         row = jobs[job_id]
@@ -194,13 +238,18 @@ def test_the_ledger_takes_each_gpu_hour_once(lake: Lake, jobs: dict[str, dict[st
         unused = never * row["elapsed_s"] / 3600
         assert row["gpu_hours_never_used"] + row["gpu_hours_unmeasured"] >= unused - 1e-9
         assert 0 < row["gpu_hours_never_used"] <= unused + 1e-9
-        lost = sum(row[f"gpu_hours_{cause}"] for cause in ("never_used", "hung", "cold_start", "idle", "imbalance"))
+        lost = sum(
+            row[f"gpu_hours_{cause}"]
+            for cause in ("never_used", "hung", "cold_start", "idle", "imbalance")
+        )
         assert lost + row["gpu_hours_unmeasured"] <= row["gpu_hours"] + 1e-9
         assert row["energy_j_never_used"] is None
 
 
 def test_one_moment_of_sixteen_gpus_tells_no_class_and_no_health(recorded: Path) -> None:
-    """One of them holds 74,166 MiB at 113.6 W and 0 %: that is not idle; its class is undetermined."""
+    """One of them holds 74,166 MiB at 113.6 W and 0 %: that is not idle; its class is
+    undetermined.
+    """
     folder = recorded / "prometheus_h100"
     gpus: dict[str, dict[str, float]] = defaultdict(dict)
     for name in ("GPU_UTIL", "POWER_USAGE", "FB_USED", "GPU_TEMP"):

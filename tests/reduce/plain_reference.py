@@ -1,6 +1,8 @@
-"""The metrics of a job once more, from dictionaries and loops: what the compiled reduction must come to.
+"""The metrics of a job once more, from dictionaries and loops: what the compiled reduction must
+come to.
 
-Definitions: Cankur, Austin, Kulkarni, Bhatele (IPDPS 2026) in the default variant of each. No array library.
+Definitions: Cankur, Austin, Kulkarni, Bhatele (IPDPS 2026) in the default variant of each. No array
+library.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from tachograph.catalog.counters import COUNTERS, CounterKind
 
 Unit = tuple[str, int, int | None]
 Sample = Mapping[str, Any]
-PIPES = {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
+PIPES = {
+    "fp64": "fp64_active",
+    "fp32": "fp32_active",
+    "fp16": "fp16_active",
+    "tensor": "tensor_active",
+}
 LOWERING = (0x4, 0x8, 0x20, 0x40, 0x80)
 VOLUMES = {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is CounterKind.RATE}
 WINDOWED = (
@@ -29,7 +36,13 @@ WINDOWED = (
 )
 MINUTE_MEANS = (
     *(*WINDOWED, "power_w"),
-    *("mem_copy_util", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+    *(
+        "mem_copy_util",
+        "pcie_tx_bytes_per_s",
+        "pcie_rx_bytes_per_s",
+        "nvlink_tx_bytes_per_s",
+        "nvlink_rx_bytes_per_s",
+    ),
 )
 EDGES = [10 ** (-3 + 6 * k / 30) for k in range(31)]
 
@@ -42,7 +55,8 @@ class Run:
     start: datetime
     end: datetime
     units: tuple[Unit, ...]
-    taken_over: frozenset[Unit] = frozenset()  # GPUs that another run had until the second of its start
+    # GPUs that another run had until the second of its start.
+    taken_over: frozenset[Unit] = frozenset()
 
     def sampled_from(self, unit: Unit) -> datetime:
         """From when on samples are surely its own."""
@@ -57,7 +71,10 @@ def with_taken_over(runs: Iterable[Run]) -> list[Run]:
     """Runs with the GPUs that others of them had until the second of their start."""
     runs = list(runs)
     ended = {(unit, run.end) for run in runs for unit in run.units}
-    return [replace(run, taken_over=frozenset(one for one in run.units if (one, run.start) in ended)) for run in runs]
+    return [
+        replace(run, taken_over=frozenset(one for one in run.units if (one, run.start) in ended))
+        for run in runs
+    ]
 
 
 @dataclass(slots=True)
@@ -72,7 +89,9 @@ class Telemetry:
         found: dict[Unit, list[Sample]] = defaultdict(list)
         for sample in samples:
             found[sample["node"], sample["gpu"], sample["mig"]].append(sample)
-        telemetry = cls({unit: sorted(rows, key=lambda row: row["t"]) for unit, rows in found.items()})
+        telemetry = cls(
+            {unit: sorted(rows, key=lambda row: row["t"]) for unit, rows in found.items()}
+        )
         for unit, rows in telemetry.rows.items():
             days: dict[date, list[datetime]] = defaultdict(list)
             for row in rows:
@@ -83,13 +102,17 @@ class Telemetry:
 
 
 def typical_distance(times: Sequence[datetime]) -> float:
-    """Mean of the distances within a quarter octave or two of the median one (s); NaN for one sample."""
+    """Mean of the distances within a quarter octave or two of the median one (s); NaN for one
+    sample.
+    """
     distances = sorted(microseconds(b - a) for a, b in pairwise(times))
     if not distances:
         return math.nan
     cells = [int(4 * math.log2(max(distance, 1))) for distance in distances]
     middle = cells[(len(cells) - 1) // 2]
-    near = [distance for distance, cell in zip(distances, cells, strict=True) if abs(cell - middle) <= 1]
+    near = [
+        distance for distance, cell in zip(distances, cells, strict=True) if abs(cell - middle) <= 1
+    ]
     return math.fsum(near) / len(near) / 1e6
 
 
@@ -137,7 +160,9 @@ def gpu_reference(
             result[f"{name}_mean"], result[f"{name}_max"] = None, most(values)
         elif counter.kind is CounterKind.CUMULATIVE:
             steps = [max(b - a, 0) for a, b in pairwise(values)]
-            result[f"{name}_mean"] = result[f"{name}_max"] = math.fsum(steps) if len(values) > 1 else None
+            result[f"{name}_mean"] = result[f"{name}_max"] = (
+                math.fsum(steps) if len(values) > 1 else None
+            )
         else:
             result[f"{name}_mean"], result[f"{name}_max"] = mean(values), most(values)
     for rate, volume in VOLUMES.items():
@@ -165,10 +190,14 @@ def pairs(rows: Sequence[Sample]) -> Iterable[tuple[Sample, Sample]]:
 def integral(
     rows: Sequence[Sample], name: str, unit: Unit, telemetry: Telemetry, analysis: AnalysisOptions
 ) -> tuple[float, float]:
-    """Trapezoids between neighbouring values no gap apart, and their seconds; missing values are passed over."""
+    """Trapezoids between neighbouring values no gap apart, and their seconds; missing values are
+    passed over.
+    """
     areas, seconds = [], []
     for a, b in pairs([row for row in rows if row[name] is not None]):
-        gaps = [telemetry.interval[unit, row["t"].date()] * analysis.max_gap_intervals for row in (a, b)]
+        gaps = [
+            telemetry.interval[unit, row["t"].date()] * analysis.max_gap_intervals for row in (a, b)
+        ]
         longest = max((gap for gap in gaps if not math.isnan(gap)), default=0.0)
         distance = (b["t"] - a["t"]).total_seconds()
         if distance <= longest * (1 + 1e-12):
@@ -178,7 +207,9 @@ def integral(
 
 
 def xid_events(rows: Sequence[Sample], before: Sequence[Sample]) -> list[float] | None:
-    """Codes that it changed to, but zero; the sample just before the job, on its first day, tells what was before."""
+    """Codes that it changed to, but zero; the sample just before the job, on its first day,
+    tells what was before.
+    """
     if all(row["xid"] is None for row in rows):
         return None
     last = before[-1]["xid"] if before and before[-1]["t"].date() == rows[0]["t"].date() else None
@@ -214,11 +245,17 @@ def energy(
         covered = (counted[-1][0] - counted[0][0]).total_seconds()
         if not (grown == 0 and area > 0) and covered >= 0.5 * seconds:
             return grown, grown * max(1.0, run.seconds / covered), "counter"
-    return (area, area * max(1.0, run.seconds / seconds), "power") if seconds else (None, None, None)
+    return (
+        (area, area * max(1.0, run.seconds / seconds), "power") if seconds else (None, None, None)
+    )
 
 
 def labels(
-    rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, ridges: Mapping[str, float], analysis: AnalysisOptions
+    rows: Sequence[Sample],
+    unit: Unit,
+    telemetry: Telemetry,
+    ridges: Mapping[str, float],
+    analysis: AnalysisOptions,
 ) -> dict[str, Any]:
     """Roofline of one GPU: weights by label, and samples by intensity."""
     found: dict[str, Any] = {"known": [], "idle": [], "bins": defaultdict(int), "pipes": set()}
@@ -226,7 +263,9 @@ def labels(
     days = sorted({row["t"].date() for row in rows})
     for day in days:
         of_day = [row for row in rows if row["t"].date() == day]
-        measured = [pipe for pipe, name in PIPES.items() if any(row[name] is not None for row in of_day)]
+        measured = [
+            pipe for pipe, name in PIPES.items() if any(row[name] is not None for row in of_day)
+        ]
         found["pipes"] |= set(measured)
         for row in of_day if measured else ():
             values = {pipe: row[PIPES[pipe]] for pipe in measured}
@@ -250,11 +289,17 @@ def labels(
 
 
 def stands_for(row: Sample, unit: Unit, telemetry: Telemetry) -> float:
-    """Seconds until the next sample of the GPU on that day; a silence, and the last one, count as one interval."""
+    """Seconds until the next sample of the GPU on that day; a silence, and the last one, count
+    as one interval.
+    """
     day = row["t"].date()
     interval = telemetry.interval[unit, day]
     interval = 1.0 if math.isnan(interval) else interval
-    later = [other["t"] for other in telemetry.rows[unit] if other["t"] > row["t"] and other["t"].date() == day]
+    later = [
+        other["t"]
+        for other in telemetry.rows[unit]
+        if other["t"] > row["t"] and other["t"].date() == day
+    ]
     if not later:
         return interval
     distance = (later[0] - row["t"]).total_seconds()
@@ -294,7 +339,10 @@ def job_reference(
     analysis: AnalysisOptions,
 ) -> tuple[dict[str, Any], dict[Unit, dict[str, Any]]]:
     """The row of job_summaries of one run, and those of its GPUs."""
-    gpus = {unit: gpu_reference(run, unit, telemetry, capacities.get(unit), analysis) for unit in run.units}
+    gpus = {
+        unit: gpu_reference(run, unit, telemetry, capacities.get(unit), analysis)
+        for unit in run.units
+    }
     rows = list(gpus.values())
     result: dict[str, Any] = {"gpus": len(rows), "samples": sum(gpu["samples"] for gpu in rows)}
     result["gpus_seen"] = sum(gpu["samples"] > 0 for gpu in rows)
@@ -319,13 +367,19 @@ def job_reference(
     result["xid_event_max"] = most(gpu["xid_event_max"] for gpu in rows)
     measured = [gpu for gpu in rows if gpu["energy_j"] is not None]
     result["energy_gpus"] = len(measured)
-    result["power_w_mean"] = result["energy_j_estimated"] / (len(measured) * run.seconds) if measured else None
+    result["power_w_mean"] = (
+        result["energy_j_estimated"] / (len(measured) * run.seconds) if measured else None
+    )
     result["energy_source"] = "+".join(sorted({gpu["energy_source"] for gpu in measured})) or None
     for name in WINDOWED:
         value, windows, zero = spatial_imbalance(run, gpus, name, analysis)
         temporal = most(gpu[f"ti_{name}"] for gpu in rows)
         if name == "gpu_util":
-            result |= {"spatial_imbalance": value, "spatial_windows": windows, "spatial_zero_fraction": zero}
+            result |= {
+                "spatial_imbalance": value,
+                "spatial_windows": windows,
+                "spatial_zero_fraction": zero,
+            }
             result["temporal_imbalance"] = temporal
         else:
             asked = name in analysis.imbalance_counters
@@ -337,17 +391,27 @@ def job_reference(
     never = sum(gpu["utils"] > 0 and gpu["gpu_util_max"] == 0 for gpu in rows)
     result["gpus_never_used"] = never if utils else None
     result |= roofline(
-        [labels(gpu["rows"], unit, telemetry, ridges.get(unit, {}), analysis) for unit, gpu in gpus.items()]
+        [
+            labels(gpu["rows"], unit, telemetry, ridges.get(unit, {}), analysis)
+            for unit, gpu in gpus.items()
+        ]
     )
     result |= at_work(result, rows)
     return result, gpus
 
 
 def at_work(result: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The most active pipe; its and the memory's activity, samples weighted by the pipe; its share of the time."""
+    """The most active pipe; its and the memory's activity, samples weighted by the pipe; its
+    share of the time.
+    """
     means = {pipe: result[f"{name}_mean"] or 0.0 for pipe, name in PIPES.items()}
     main = max(means, key=lambda pipe: means[pipe]) if max(means.values()) > 0 else None
-    found: dict[str, Any] = {"main_pipe": main, "main_pipe_at_work": None, "dram_at_work": None, "work_fraction": None}
+    found: dict[str, Any] = {
+        "main_pipe": main,
+        "main_pipe_at_work": None,
+        "dram_at_work": None,
+        "work_fraction": None,
+    }
     if main is None:
         return found
     both = [
@@ -378,7 +442,8 @@ def roofline(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for pipe in PIPES:
         end = "" if pipe == "fp64" else f"_{pipe}"
         compute, memory = (
-            math.fsum(weight for gpu in found for weight in gpu[f"{label}_{pipe}"]) for label in ("compute", "memory")
+            math.fsum(weight for gpu in found for weight in gpu[f"{label}_{pipe}"])
+            for label in ("compute", "memory")
         )
         seen = any(pipe in gpu["pipes"] for gpu in found) and known > 0
         labelled = compute + memory if seen and compute + memory > 0 else None
@@ -395,20 +460,31 @@ def roofline(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def minute_reference(run: Run, gpus: Mapping[Unit, dict[str, Any]]) -> dict[tuple[Unit, int], dict[str, Any]]:
-    """The rows of job_minutes; of a minute that midnight cuts, the means of both parts weighted by their samples."""
+def minute_reference(
+    run: Run, gpus: Mapping[Unit, dict[str, Any]]
+) -> dict[tuple[Unit, int], dict[str, Any]]:
+    """The rows of job_minutes; of a minute that midnight cuts, the means of both parts weighted
+    by their samples.
+    """
     cells: dict[tuple[Unit, int], dict[date, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for unit, gpu in gpus.items():
         for row in gpu["rows"]:
-            cells[unit, microseconds(row["t"] - run.start) // 60_000_000][row["t"].date()].append(row)
+            cells[unit, microseconds(row["t"] - run.start) // 60_000_000][row["t"].date()].append(
+                row
+            )
     result = {}
     for key, days in cells.items():
         rows = [row for of_day in days.values() for row in of_day]
-        found: dict[str, Any] = {"samples": len(rows), "hbm_used_mib": most(row["hbm_used_mib"] for row in rows)}
+        found: dict[str, Any] = {
+            "samples": len(rows),
+            "hbm_used_mib": most(row["hbm_used_mib"] for row in rows),
+        }
         for name in MINUTE_MEANS:
             parts = [(mean([row[name] for row in of_day]), len(of_day)) for of_day in days.values()]
             known = [(value, weight) for value, weight in parts if value is not None]
             weights = sum(weight for _, weight in known)
-            found[name] = math.fsum(value * weight for value, weight in known) / weights if known else None
+            found[name] = (
+                math.fsum(value * weight for value, weight in known) / weights if known else None
+            )
         result[key] = found
     return result

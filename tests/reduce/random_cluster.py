@@ -1,4 +1,6 @@
-"""A small cluster with everything that goes wrong, from a seed: the samples and the jobs that held the GPUs."""
+"""A small cluster with everything that goes wrong, from a seed: the samples and the jobs that
+held the GPUs.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,19 @@ def single(value: float) -> float:
 
 
 def random_cluster(seed: int) -> Cluster:
-    """Six nodes over two midnights; node n4 is cut into slices, n5 has one GPU, n6 reports little."""
+    """Six nodes over two midnights; node n4 is cut into slices, n5 has one GPU, n6 reports
+    little.
+    """
     dice = random.Random(seed)
     units: list[Unit] = [(f"n{node}", gpu, None) for node in (1, 2, 3) for gpu in range(3)]
-    units += [("n4", 0, 1), ("n4", 0, 2), ("n4", 1, 5), ("n5", 0, None), ("n6", 0, None), ("n6", 1, None)]
+    units += [
+        ("n4", 0, 1),
+        ("n4", 0, 2),
+        ("n4", 1, 5),
+        ("n5", 0, None),
+        ("n6", 0, None),
+        ("n6", 1, None),
+    ]
     hours = {
         "n1": (2.0, 10.0),
         "n2": (4.0, 30.0),
@@ -69,7 +80,15 @@ def random_cluster(seed: int) -> Cluster:
     absent = {
         "n2": {"energy_j", "fp16_active", "throttle_reasons"},
         "n4": {"gpu_util", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"},
-        "n6": {"fp64_active", "fp32_active", "fp16_active", "tensor_active", "energy_j", "hbm_used_mib", "xid"},
+        "n6": {
+            "fp64_active",
+            "fp32_active",
+            "fp16_active",
+            "tensor_active",
+            "energy_j",
+            "hbm_used_mib",
+            "xid",
+        },
     }
     ends = {node: BEGIN + timedelta(hours=length) for node, (length, _) in hours.items()}
     samples = []
@@ -89,7 +108,13 @@ def random_cluster(seed: int) -> Cluster:
             for row in held(run.job_id, node, [gpu], run.start, run.end, mig=mig)
         ],
         devices=[
-            {"node": node, "gpu": gpu, "mig": mig, "model": models.get(node), "hbm_mib": capacity[node]}
+            {
+                "node": node,
+                "gpu": gpu,
+                "mig": mig,
+                "model": models.get(node),
+                "hbm_mib": capacity[node],
+            }
             for node, gpu, mig in units
         ],
         runs=runs,
@@ -105,24 +130,34 @@ def _runs(dice: random.Random, units: list[Unit], ends: dict[str, datetime]) -> 
         mine = [unit for unit in units if unit[0] == node]
         at = BEGIN + timedelta(seconds=dice.randint(0, 900))
         while at < end:
-            lasting = dice.choice([150, 1400, 6100, 9000]) if node != "n5" or runs[-1].units[0][0] == "n5" else 100_000
+            lasting = (
+                dice.choice([150, 1400, 6100, 9000])
+                if node != "n5" or runs[-1].units[0][0] == "n5"
+                else 100_000
+            )
             until = min(at + timedelta(seconds=lasting), end + timedelta(seconds=50))
             some = tuple(unit for unit in mine if dice.random() < 0.8) or (mine[0],)
             runs.append(Run(f"{len(runs) + 100}", at, until, some))
             at = until + timedelta(seconds=dice.choice([0, 0, 37, 600]))
     alone: tuple[Unit, ...] = (("n3", 0, None), ("n6", 0, None), ("n6", 1, None))
-    shared = Run("99", BEGIN + timedelta(hours=1, seconds=7), BEGIN + timedelta(hours=4, seconds=2), alone)
+    shared = Run(
+        "99", BEGIN + timedelta(hours=1, seconds=7), BEGIN + timedelta(hours=4, seconds=2), alone
+    )
     kept = []
     for run in runs:
         free = tuple(
-            unit for unit in run.units if unit not in alone or run.end <= shared.start or run.start >= shared.end
+            unit
+            for unit in run.units
+            if unit not in alone or run.end <= shared.start or run.start >= shared.end
         )
         if free:
             kept.append(Run(run.job_id, run.start, run.end, free))
     return with_taken_over([shared, *kept])
 
 
-def _stripe(dice: random.Random, unit: Unit, count: int, step: float, absent: set[str]) -> list[dict[str, Any]]:
+def _stripe(
+    dice: random.Random, unit: Unit, count: int, step: float, absent: set[str]
+) -> list[dict[str, Any]]:
     """Samples of one GPU: jitter, gaps, idle stretches, nulls, resets, changing codes and bits."""
     rows = []
     at = BEGIN + timedelta(seconds=dice.uniform(0, step))
@@ -151,7 +186,13 @@ def _stripe(dice: random.Random, unit: Unit, count: int, step: float, absent: se
 
 
 def _value(
-    dice: random.Random, name: str, kind: CounterKind, cumulative: dict[str, float], xid: int, *, busy: bool
+    dice: random.Random,
+    name: str,
+    kind: CounterKind,
+    cumulative: dict[str, float],
+    xid: int,
+    *,
+    busy: bool,
 ) -> float:
     if name == "xid":
         return xid

@@ -37,14 +37,17 @@ OF_POLARS = "dirty_decay_ms:500,muzzy_decay_ms:1000"
     [
         (("ingest", "ldms", "none.parquet"), {}, KEPT),
         (("analyze",), {"_RJEM_MALLOC_CONF": "thp:always"}, f"{KEPT},thp:always"),
-        (("analyze",), {"_RJEM_MALLOC_CONF": f"{KEPT},{OF_POLARS},{KEPT}"}, KEPT),  # of a parent process
+        # Of a parent process.
+        (("analyze",), {"_RJEM_MALLOC_CONF": f"{KEPT},{OF_POLARS},{KEPT}"}, KEPT),
     ],
 )
 def test_allocator_is_told_before_polars_is_loaded(
     command: tuple[str, ...], given: dict[str, str], told: str, tmp_path: Path
 ) -> None:
     line = [sys.executable, "-c", SCRIPT, *command, "--lake", str(tmp_path / "none")]
-    done = subprocess.run(line, env=given, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        line, env=given, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
     if command[0] == "ingest":
         told = told.replace(KEPT, f"{KEPT},narenas:1", 1)
     assert done.stdout == f"[False] {OF_POLARS},{told}\n", done.stderr

@@ -17,11 +17,21 @@ START = utc(23, 12)
 
 
 def two_gpus(
-    minutes: Sequence[tuple[float, float]], counter: str = "gpu_util", at: Sequence[float] = (0, 30), **option: Any
+    minutes: Sequence[tuple[float, float]],
+    counter: str = "gpu_util",
+    at: Sequence[float] = (0, 30),
+    **option: Any,
 ) -> dict[str, Any]:
-    """Summary of a job of two GPUs: each pair is their level for a minute, sampled at the seconds `at` of it."""
+    """Summary of a job of two GPUs: each pair is their level for a minute, sampled at the
+    seconds `at` of it.
+    """
     samples = [
-        {"t": START + timedelta(minutes=minute, seconds=second), "node": "n1", "gpu": gpu, counter: levels[gpu]}
+        {
+            "t": START + timedelta(minutes=minute, seconds=second),
+            "node": "n1",
+            "gpu": gpu,
+            counter: levels[gpu],
+        }
         for minute, levels in enumerate(minutes)
         for gpu in range(2)
         for second in at
@@ -42,14 +52,19 @@ def test_windows_in_which_all_is_zero() -> None:
 
 
 def test_job_in_which_all_is_zero() -> None:
-    plain, notebooks = two_gpus([(0.0, 0.0)] * 3), two_gpus([(0.0, 0.0)] * 3, count_zero_windows=True)
+    plain, notebooks = (
+        two_gpus([(0.0, 0.0)] * 3),
+        two_gpus([(0.0, 0.0)] * 3, count_zero_windows=True),
+    )
     assert plain["spatial_imbalance"] is None
     assert notebooks["spatial_imbalance"] == 0
     assert plain["spatial_zero_fraction"] == 1
 
 
 def test_temporal_imbalance_of_an_idle_gpu() -> None:
-    """GPU 1 never works: null for it, so the job has that of GPU 0; or 0, which is never the largest."""
+    """GPU 1 never works: null for it, so the job has that of GPU 0; or 0, which is never the
+    largest.
+    """
     levels = [(1.0, 0.0), (0.5, 0.0)]
     assert two_gpus(levels)["temporal_imbalance"] == 1 - (1 + 0.5) / (2 * 1)
     assert two_gpus([(0.0, 0.0)] * 2)["temporal_imbalance"] is None
@@ -74,10 +89,25 @@ def test_imbalance_of_utilisation_is_always_there() -> None:
 
 
 def labelled(**option: Any) -> dict[str, Any]:
-    """Samples at 0 (compute), 10 (memory), 20 (memory), 50 s (compute), 60 s; the 30 s before 50 s are no gap."""
-    values = {0: (0.5, 0.25), 10: (0.25, 0.5), 20: (0.25, 0.5), 50: (0.5, 0.25), 60: (0.5, 0.25), 70: (0.0, 0.25)}
+    """Samples at 0 (compute), 10 (memory), 20 (memory), 50 s (compute), 60 s; the 30 s before 50
+    s are no gap.
+    """
+    values = {
+        0: (0.5, 0.25),
+        10: (0.25, 0.5),
+        20: (0.25, 0.5),
+        50: (0.5, 0.25),
+        60: (0.5, 0.25),
+        70: (0.0, 0.25),
+    }
     samples = [
-        {"t": START + timedelta(seconds=second), "node": "n1", "gpu": 0, "fp64_active": fp64, "dram_active": dram}
+        {
+            "t": START + timedelta(seconds=second),
+            "node": "n1",
+            "gpu": 0,
+            "fp64_active": fp64,
+            "dram_active": dram,
+        }
         for second, (fp64, dram) in values.items()
     ]
     jobs = [job("1", START, START + timedelta(seconds=80), gpus=1)]
@@ -90,22 +120,33 @@ def test_bound_weighted_by_samples_and_by_time() -> None:
     plain, weighted = labelled(), labelled(time_weighted_bound=True)
     assert (plain["bound"], plain["compute_fraction"]) == ("compute", 3 / 5)
     assert plain["idle_fraction"] == 1 / 6
-    assert (weighted["bound"], weighted["memory_fraction"]) == ("memory", pytest.approx(40 / 70, rel=1e-6))
+    assert (weighted["bound"], weighted["memory_fraction"]) == (
+        "memory",
+        pytest.approx(40 / 70, rel=1e-6),
+    )
     assert weighted["idle_fraction"] == pytest.approx(10 / 80, rel=1e-6)
 
 
 def volume(silence_s: float, **option: Any) -> float | None:
-    """Bytes of a job at 100 B/s, sampled for a minute every 10 s, then silent, then for a minute again."""
+    """Bytes of a job at 100 B/s, sampled for a minute every 10 s, then silent, then for a minute
+    again.
+    """
     times = [*range(0, 61, 10), *(60 + silence_s + 10 * i for i in range(7))]
     samples = [
-        {"t": START + timedelta(seconds=second), "node": "n1", "gpu": 0, "pcie_tx_bytes_per_s": 100.0, "power_w": 50.0}
+        {
+            "t": START + timedelta(seconds=second),
+            "node": "n1",
+            "gpu": 0,
+            "pcie_tx_bytes_per_s": 100.0,
+            "power_w": 50.0,
+        }
         for second in times
     ]
     jobs = [job("1", START, START + timedelta(seconds=times[-1] + 10), gpus=1)]
     configuration = configured(analysis=AnalysisOptions(**option))
-    found: float | None = outcome(samples, jobs, held("1", "n1", [0]), configuration=configuration).jobs["1"][
-        "pcie_tx_bytes"
-    ]
+    found: float | None = outcome(
+        samples, jobs, held("1", "n1", [0]), configuration=configuration
+    ).jobs["1"]["pcie_tx_bytes"]
     return found
 
 

@@ -1,4 +1,6 @@
-"""Functions are compiled when they are called, once, and may call each other; naming them imports no compiler."""
+"""Functions are compiled when they are called, once, and may call each other; naming them
+imports no compiler.
+"""
 
 from __future__ import annotations
 

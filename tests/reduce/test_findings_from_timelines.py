@@ -1,4 +1,6 @@
-"""What is found while samples go by is what is found from the stored minutes, read back job by job."""
+"""What is found while samples go by is what is found from the stored minutes, read back job by
+job.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ WORK = ("fp64_active", "fp32_active", "fp16_active", "tensor_active", "dram_acti
 
 
 def levels(shape: Sequence[tuple[int, float, float]], minute: int) -> tuple[float, float]:
-    """Return utilisation and work in a minute of a job: (minutes, utilisation, work) one behind the other."""
+    """Return utilisation and work in a minute of a job: (minutes, utilisation, work) one behind
+    the other.
+    """
     for minutes, util, work in shape:
         if minute < minutes:
             return util, work
@@ -45,7 +49,9 @@ SHAPES: dict[str, Sequence[tuple[int, float, float]]] = {
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Return a lake of jobs on two nodes with two GPUs each, across midnight, some values missing."""
+    """Return a lake of jobs on two nodes with two GPUs each, across midnight, some values
+    missing.
+    """
     rows: list[dict[str, Any]] = []
     jobs: list[dict[str, Any]] = []
     allocations: list[dict[str, Any]] = []
@@ -59,13 +65,19 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
             for gpu in (0, 1):
                 for i in range(1, 420):
                     util, work = levels(shape, i // 6)
-                    row: dict[str, Any] = {"node": node, "gpu": gpu, "t": start + timedelta(seconds=10 * i - 3)}
+                    row: dict[str, Any] = {
+                        "node": node,
+                        "gpu": gpu,
+                        "t": start + timedelta(seconds=10 * i - 3),
+                    }
                     row |= {"gpu_util": util, "power_w": 60 + 300 * work + draw.random()}
                     row |= {name: work * draw.random() for name in WORK}
                     for name in ("gpu_util", "tensor_active", "power_w", "fp32_active"):
                         row[name] = None if draw.random() < 0.05 else row[name]
                     rows.append(row)
-    made = make_lake(tmp_path_factory.mktemp("lake"), gpu_samples=rows, jobs=jobs, allocations=allocations)
+    made = make_lake(
+        tmp_path_factory.mktemp("lake"), gpu_samples=rows, jobs=jobs, allocations=allocations
+    )
     summarized(made, now=NOW)
     return made
 
@@ -79,7 +91,8 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
         minutes = read_minutes(lake, mine)
         found = findings_of(summary, read_gpus(lake, mine), minutes, Thresholds())
         told = {
-            row["code"]: row for row in stored.filter(stored["job_key"] == summary["job_key"]).iter_rows(named=True)
+            row["code"]: row
+            for row in stored.filter(stored["job_key"] == summary["job_key"]).iter_rows(named=True)
         }
         assert {finding.code: finding.sentence for finding in found} == {
             code: row["sentence"] for code, row in told.items()
@@ -87,7 +100,10 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
         for finding in found:
             evidence = json.loads(told[finding.code]["evidence"])
             assert evidence.keys() == finding.evidence.keys()
-            assert all(math.isclose(evidence[name], value, rel_tol=1e-9) for name, value in finding.evidence.items())
+            assert all(
+                math.isclose(evidence[name], value, rel_tol=1e-9)
+                for name, value in finding.evidence.items()
+            )
         codes |= told.keys()
     assert {"job_hang", "cold_start", "stall", "bursty", "busy_waiting"} <= codes
 
@@ -95,7 +111,9 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
 def test_each_minute_of_each_gpu_is_stored_once_and_whole(lake: Lake) -> None:
     minutes = lake.scan(JOB_MINUTES).collect()
     assert not minutes.select("job_key", "node", "gpu", "minute").is_duplicated().any()
-    assert minutes.group_by("job_key", "node", "gpu").len().get_column("len").to_list() == [70] * 4 * len(SHAPES)
+    assert minutes.group_by("job_key", "node", "gpu").len().get_column("len").to_list() == [
+        70
+    ] * 4 * len(SHAPES)
     assert minutes.get_column("samples").sum() == 419 * 4 * len(SHAPES)
     assert len(set(minutes.get_column("t").dt.date())) == 2
 

@@ -1,4 +1,6 @@
-"""Accumulators add up: cut a job at any samples into days, reduce the pieces, put them together in any way."""
+"""Accumulators add up: cut a job at any samples into days, reduce the pieces, put them together
+in any way.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from madelake import held, job, utc
 
 
 def shifted(hours: float, seed: int) -> dict[str, Any]:
-    """Summary of one job of two hours with everything moving, that begins `hours` before midnight or after it."""
+    """Summary of one job of two hours with everything moving, that begins `hours` before
+    midnight or after it.
+    """
     dice = random.Random(seed)
     start = utc(24) - timedelta(hours=hours)
     samples = []
@@ -38,11 +42,16 @@ def shifted(hours: float, seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_midnight_changes_nothing(seed: int) -> None:
-    """The same job before midnight and across it, at several places, one of them within a sample's interval."""
+    """The same job before midnight and across it, at several places, one of them within a
+    sample's interval.
+    """
     times = {"job_key", "submit", "start", "end", "as_of"}
     whole = shifted(5.0, seed)
     for hours in (1.0, 0.123, 1.9, 1 / 3600):
         cut = shifted(hours, seed)
         for name in set(whole) - times:
             left, right = whole[name], cut[name]
-            assert right == (pytest.approx(left, rel=1e-12) if isinstance(left, float) else left), (name, hours)
+            assert right == (pytest.approx(left, rel=1e-12) if isinstance(left, float) else left), (
+                name,
+                hours,
+            )

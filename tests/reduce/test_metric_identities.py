@@ -1,4 +1,6 @@
-"""Identities that hold for any job (spec of the metrics): imbalance, roofline labels, energy, accuracy of sums."""
+"""Identities that hold for any job (spec of the metrics): imbalance, roofline labels, energy,
+accuracy of sums.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def made_job(
     seconds: float | None = None,
     **devices: Any,
 ) -> Outcome:
-    """One job on node n1: of GPU i the values of some counters, one per `step` seconds from its start."""
+    """One job on node n1: of GPU i the values of some counters, one per `step` seconds from its
+    start.
+    """
     samples = [
         {"t": START + timedelta(seconds=step * i), "node": "n1", "gpu": gpu}
         | {name: values[i] for name, values in counters.items()}
@@ -40,7 +44,13 @@ def made_job(
     jobs = [job("1", START, START + timedelta(seconds=length), gpus=len(series))]
     configuration = configured(analysis=analysis)
     found = [{"node": "n1", "gpu": gpu, **devices} for gpu in range(len(series))]
-    return outcome(samples, jobs, held("1", "n1", range(len(series))), devices=found, configuration=configuration)
+    return outcome(
+        samples,
+        jobs,
+        held("1", "n1", range(len(series))),
+        devices=found,
+        configuration=configuration,
+    )
 
 
 def summary(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -57,10 +67,14 @@ busy = st.lists(st.lists(level, min_size=144, max_size=144), min_size=2, max_siz
 @FEW
 @given(busy, st.sampled_from([60, 300, 900]))
 def test_bounds_and_scale_of_imbalance(levels: list[list[float]], window_s: int) -> None:
-    """144 samples at 12.5 s fill 30 minutes, over midnight, so that windows of 1, 5 and 15 minutes are equal."""
+    """144 samples at 12.5 s fill 30 minutes, over midnight, so that windows of 1, 5 and 15
+    minutes are equal.
+    """
     analysis = AnalysisOptions(window_s=window_s)
     row = summary([{"gpu_util": series} for series in levels], analysis=analysis, step=12.5)
-    half = summary([{"gpu_util": [v / 2 for v in series]} for series in levels], analysis=analysis, step=12.5)
+    half = summary(
+        [{"gpu_util": [v / 2 for v in series]} for series in levels], analysis=analysis, step=12.5
+    )
     for name in ("spatial_imbalance", "temporal_imbalance"):
         assert row[name] == half[name] if row[name] is None else close(half[name], row[name])
     if row["spatial_imbalance"] is not None:
@@ -75,7 +89,11 @@ def test_bounds_and_scale_of_imbalance(levels: list[list[float]], window_s: int)
 def test_spatial_imbalance_and_mean(levels: list[list[float]]) -> None:
     """Complete samples, equal windows, none all zero: SI <= 1 - mean utilisation."""
     levels[0] = [max(value, 1 / 64) for value in levels[0]]
-    row = summary([{"gpu_util": series} for series in levels], analysis=AnalysisOptions(window_s=300), step=12.5)
+    row = summary(
+        [{"gpu_util": series} for series in levels],
+        analysis=AnalysisOptions(window_s=300),
+        step=12.5,
+    )
     assert row["spatial_windows"] == 6
     assert row["spatial_imbalance"] <= 1 - row["gpu_util_mean"] + 1e-12
 
@@ -83,7 +101,9 @@ def test_spatial_imbalance_and_mean(levels: list[list[float]]) -> None:
 @FEW
 @given(st.integers(50, 700), st.integers(2, 300), st.integers(0, 9))
 def test_energy_of_constant_power(watts: int, n: int, late: int) -> None:
-    """n samples 10 s apart: the counter itself has grown by P x 10 x (n - 1); over the run it is P x seconds."""
+    """n samples 10 s apart: the counter itself has grown by P x 10 x (n - 1); over the run it is
+    P x seconds.
+    """
     counter = [1e6 + watts * 10 * i for i in range(n)]
     found = made_job([{"energy_j": counter, "power_w": [float(watts)] * n}], seconds=10 * n + late)
     gpu, row = found.gpus["1", "n1", 0, None], found.jobs["1"]
@@ -99,9 +119,17 @@ def test_energy_of_constant_power(watts: int, n: int, late: int) -> None:
 
 
 def test_label_needs_every_pipe_that_is_measured() -> None:
-    """The second sample lacks FP32, which the GPU does measure: it is not labelled for FP64 either."""
+    """The second sample lacks FP32, which the GPU does measure: it is not labelled for FP64
+    either.
+    """
     row = summary(
-        [{"fp64_active": [0.5, 0.5, 0.1], "fp32_active": [0.0, None, 0.0], "dram_active": [0.25, 0.25, 0.25]}]
+        [
+            {
+                "fp64_active": [0.5, 0.5, 0.1],
+                "fp32_active": [0.0, None, 0.0],
+                "dram_active": [0.25, 0.25, 0.25],
+            }
+        ]
     )
     assert (row["compute_fraction"], row["memory_fraction"], row["bound"]) == (0.5, 0.5, None)
     assert row["memory_fraction_fp32"] == 1.0
@@ -120,7 +148,8 @@ def test_nothing_is_labelled_where_a_side_is_never_measured() -> None:
 @given(st.lists(st.tuples(level, level), min_size=1, max_size=80))
 def test_fp64_label_is_fp64_not_below_dram(pairs: list[tuple[float, float]]) -> None:
     row = summary(
-        [{"fp64_active": [f for f, _ in pairs], "dram_active": [d for _, d in pairs]}], model="A100-SXM4-40GB"
+        [{"fp64_active": [f for f, _ in pairs], "dram_active": [d for _, d in pairs]}],
+        model="A100-SXM4-40GB",
     )
     working = [(f, d) for f, d in pairs if f > 0]
     compute = sum(f >= d for f, d in working)
@@ -129,7 +158,13 @@ def test_fp64_label_is_fp64_not_below_dram(pairs: list[tuple[float, float]]) -> 
         assert row["bound"] is None
     else:
         assert close(row["compute_fraction"], compute / len(working))
-        majority = "compute" if 2 * compute > len(working) else "memory" if 2 * compute < len(working) else None
+        majority = (
+            "compute"
+            if 2 * compute > len(working)
+            else "memory"
+            if 2 * compute < len(working)
+            else None
+        )
         assert row["bound"] == majority
     assert close(row["idle_fraction"], 1 - len(working) / len(pairs))
     assert sum(row["intensity_histogram"] or [0]) == sum(f > 0 and d > 0 for f, d in pairs)
@@ -141,7 +176,9 @@ single = st.floats(0, 3e9, width=32).filter(lambda v: v == 0 or v > 1e-30)
 @FEW
 @given(st.lists(single, min_size=1, max_size=400), st.floats(0, 1, width=32))
 def test_sums_are_those_of_exact_addition(values: list[float], tiny: float) -> None:
-    """Rates over 39 orders of magnitude, the greatest ones first, and many small ones behind them."""
+    """Rates over 39 orders of magnitude, the greatest ones first, and many small ones behind
+    them.
+    """
     ordered = sorted(values, reverse=True) + [tiny] * 200
     assert all(struct.unpack("f", struct.pack("f", value))[0] == value for value in ordered)
     row = summary([{"pcie_tx_bytes_per_s": ordered, "nvlink_tx_bytes_per_s": ordered[::-1]}])

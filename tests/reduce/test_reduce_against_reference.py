@@ -1,4 +1,6 @@
-"""Every number of job_summaries, job_gpus and job_minutes of random clusters, against dictionaries and loops."""
+"""Every number of job_summaries, job_gpus and job_minutes of random clusters, against
+dictionaries and loops.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,27 @@ VARIANTS = {
         window_s=300, imbalance_counters=("gpu_util", "sm_active", "dram_active")
     ),
     "as the notebooks": AnalysisOptions(
-        window_s=900, count_zero_windows=True, zero_temporal_imbalance=True, imbalance_counters=("gpu_util",)
+        window_s=900,
+        count_zero_windows=True,
+        zero_temporal_imbalance=True,
+        imbalance_counters=("gpu_util",),
     ),
-    "weighted by time": AnalysisOptions(window_s=1800, time_weighted_bound=True, max_gap_intervals=6.0),
+    "weighted by time": AnalysisOptions(
+        window_s=1800, time_weighted_bound=True, max_gap_intervals=6.0
+    ),
 }
 # what other tests are about, or what is the same by construction
-ELSEWHERE = {"pipes", "excluded", "seq", "as_of", "job_key", "attribution", "gpu_model", "hbm_mib", "time_precision_s"}
+ELSEWHERE = {
+    "pipes",
+    "excluded",
+    "seq",
+    "as_of",
+    "job_key",
+    "attribution",
+    "gpu_model",
+    "hbm_mib",
+    "time_precision_s",
+}
 ELSEWHERE |= {"ambiguous_because"}
 IDENTITY = {"job_id", "display_id", "state", "submit", "start", "end", "nodes", "shards", "mps"}
 
@@ -51,7 +68,9 @@ def same(found: Any, wanted: Any, *, relative: float = 1e-9) -> bool:
     return bool(found == wanted)
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], names: set[str], relative: float) -> list[str]:
+def differences(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], names: set[str], relative: float
+) -> list[str]:
     return [
         f"{name}: {found[name]!r}, not {wanted[name]!r}"
         for name in sorted(names)
@@ -59,7 +78,9 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], names: set[
     ]
 
 
-def compare_jobs(lake: Lake, cluster: Cluster, telemetry: Telemetry, analysis: AnalysisOptions) -> None:
+def compare_jobs(
+    lake: Lake, cluster: Cluster, telemetry: Telemetry, analysis: AnalysisOptions
+) -> None:
     summaries = {row["job_id"]: row for row in read_summaries(lake).iter_rows(named=True)}
     per_gpu: dict[tuple[str, Unit], dict[str, Any]] = {
         (row["job_id"], (row["node"], row["gpu"], row["mig"])): row
@@ -68,17 +89,24 @@ def compare_jobs(lake: Lake, cluster: Cluster, telemetry: Telemetry, analysis: A
     assert set(summaries) == {run.job_id for run in cluster.runs}
     names = set(JOB_SUMMARIES.schema) - ELSEWHERE - IDENTITY - JUDGED
     gpu_names = (
-        set(JOB_GPUS.schema) - {"job_key", "job_id", "node", "gpu", "mig", "gpu_model", "hbm_mib", "seq"} - JUDGED
+        set(JOB_GPUS.schema)
+        - {"job_key", "job_id", "node", "gpu", "mig", "gpu_model", "hbm_mib", "seq"}
+        - JUDGED
     )
     relative = 1e-6 if analysis.time_weighted_bound else 1e-9  # weights are single precision
     count = 0
     for run in cluster.runs:
         wanted, gpus = job_reference(run, telemetry, cluster.capacities, cluster.ridges, analysis)
-        assert differences(summaries[run.job_id], complete(wanted, names), names, relative) == [], run
+        assert differences(summaries[run.job_id], complete(wanted, names), names, relative) == [], (
+            run
+        )
         for unit, row in gpus.items():
             row["temporal_imbalance"] = row["ti_gpu_util"]
             row["zero_util_fraction"] = row["zeros"] / row["utils"] if row["utils"] else None
-            assert differences(per_gpu[run.job_id, unit], row, gpu_names, relative) == [], (run, unit)
+            assert differences(per_gpu[run.job_id, unit], row, gpu_names, relative) == [], (
+                run,
+                unit,
+            )
             count += 1
     assert count == len(per_gpu)
 
@@ -91,7 +119,9 @@ def complete(wanted: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     return {**dict.fromkeys(never), **wanted}
 
 
-@pytest.mark.parametrize(("seed", "variant"), [(2, "defaults"), *((1, variant) for variant in VARIANTS)])
+@pytest.mark.parametrize(
+    ("seed", "variant"), [(2, "defaults"), *((1, variant) for variant in VARIANTS)]
+)
 def test_every_number_of_every_job_and_gpu(tmp_path: Path, seed: int, variant: str) -> None:
     cluster, telemetry = cluster_of(seed)
     lake = make_lake(tmp_path, **cluster.tables())
@@ -104,25 +134,38 @@ def test_every_number_of_every_job_and_gpu(tmp_path: Path, seed: int, variant: s
 def compare_minutes(lake: Lake, cluster: Cluster, telemetry: Telemetry) -> None:
     summaries = read_summaries(lake)
     for run in cluster.runs:
-        _, gpus = job_reference(run, telemetry, cluster.capacities, cluster.ridges, AnalysisOptions())
+        _, gpus = job_reference(
+            run, telemetry, cluster.capacities, cluster.ridges, AnalysisOptions()
+        )
         wanted = minute_reference(run, gpus)
-        rows = list(read_minutes(lake, summaries.filter(pl.col("job_id") == run.job_id)).iter_rows(named=True))
+        rows = list(
+            read_minutes(lake, summaries.filter(pl.col("job_id") == run.job_id)).iter_rows(
+                named=True
+            )
+        )
         found = {((row["node"], row["gpu"], row["mig"]), row["minute"]): row for row in rows}
         assert set(found) == set(wanted), run
         assert len(rows) == len(found)
         for key, values in wanted.items():
-            wrong = [name for name, value in values.items() if not same(found[key][name], value, relative=1e-6)]
+            wrong = [
+                name
+                for name, value in values.items()
+                if not same(found[key][name], value, relative=1e-6)
+            ]
             assert wrong == [], (run, key, wrong)
             assert (found[key]["t"] - run.start).total_seconds() == 60 * key[1]
 
 
 def test_the_clusters_have_what_they_are_for() -> None:
-    """Guards the comparison: jobs over midnight and two of them, single GPUs, silent GPUs, every null and bound."""
+    """Guards the comparison: jobs over midnight and two of them, single GPUs, silent GPUs, every
+    null and bound.
+    """
     cluster, telemetry = cluster_of(1)
     days = [(run.end.date() - run.start.date()).days for run in cluster.runs]
     assert {0, 1, 2} <= set(days)
     rows = [
-        job_reference(run, telemetry, cluster.capacities, cluster.ridges, AnalysisOptions())[0] for run in cluster.runs
+        job_reference(run, telemetry, cluster.capacities, cluster.ridges, AnalysisOptions())[0]
+        for run in cluster.runs
     ]
     assert {row["bound"] for row in rows} >= {"compute", "memory", None}
     assert {row["energy_source"] for row in rows} >= {"counter", "power"}
@@ -138,8 +181,17 @@ def test_reference_is_a_reference() -> None:
     units: tuple[Unit, ...] = (("n", 0, None), ("n", 1, None))
     run = Run("1", start, start + timedelta(seconds=40), units)
     samples = [
-        {**dict.fromkeys(COUNTER_NAMES), "t": start + timedelta(seconds=10 * i), "node": "n", "gpu": gpu, "mig": None}
-        | {"gpu_util": [1.0, 0.5][gpu], "energy_j": 5.0 + 100 * i if gpu == 0 else [7.0, 9.0, 2.0, 4.0][i]}
+        {
+            **dict.fromkeys(COUNTER_NAMES),
+            "t": start + timedelta(seconds=10 * i),
+            "node": "n",
+            "gpu": gpu,
+            "mig": None,
+        }
+        | {
+            "gpu_util": [1.0, 0.5][gpu],
+            "energy_j": 5.0 + 100 * i if gpu == 0 else [7.0, 9.0, 2.0, 4.0][i],
+        }
         for gpu in range(2)
         for i in range(4)
     ]
@@ -147,6 +199,9 @@ def test_reference_is_a_reference() -> None:
     assert row["spatial_imbalance"] == 1 - (1 + 0.5) / (2 * 1)
     assert row["temporal_imbalance"] == 0
     assert row["gpu_util_mean"] == 0.75
-    assert (gpus[units[0]]["energy_j"], gpus[units[0]]["energy_j_estimated"]) == (300, 300 * 40 / 30)
+    assert (gpus[units[0]]["energy_j"], gpus[units[0]]["energy_j_estimated"]) == (
+        300,
+        300 * 40 / 30,
+    )
     assert gpus[units[1]]["energy_j_mean"] == 2 + 2
     assert row["coverage"] == 1

@@ -1,4 +1,6 @@
-"""What must not change a number: order of rows and chunks, partitions, threads, compaction, reading twice."""
+"""What must not change a number: order of rows and chunks, partitions, threads, compaction,
+reading twice.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tachograph.pipeline.run import analyze
 def results(lake: Lake) -> dict[str, pl.DataFrame]:
     """All computed tables, without the number of the analysis."""
     summaries = read_summaries(lake)
-    minutes = lake.scan(JOB_MINUTES).join(summaries.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
+    minutes = lake.scan(JOB_MINUTES).join(
+        summaries.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi"
+    )
     tables = {
         "summaries": summaries,
         "gpus": read_gpus(lake, summaries),
@@ -35,7 +39,9 @@ def results(lake: Lake) -> dict[str, pl.DataFrame]:
     keys = {"summaries": ["job_key"], "findings": ["job_key", "code"]}
     unit = ["job_key", "node", "gpu", "mig"]
     return {
-        name: frame.drop("seq").sort(keys.get(name, [*unit, "minute"] if name == "minutes" else unit))
+        name: frame.drop("seq").sort(
+            keys.get(name, [*unit, "minute"] if name == "minutes" else unit)
+        )
         for name, frame in tables.items()
     }
 
@@ -44,7 +50,9 @@ def assert_same(left: Lake, right: Lake, *, relative: float = 0.0) -> None:
     first, second = results(left), results(right)
     for name, frame in first.items():
         exactly = relative == 0 or name == "findings"
-        assert_frame_equal(frame, second[name], check_exact=exactly, rel_tol=relative or 1e-12, abs_tol=1e-12)
+        assert_frame_equal(
+            frame, second[name], check_exact=exactly, rel_tol=relative or 1e-12, abs_tol=1e-12
+        )
         assert frame.height, name
 
 
@@ -74,7 +82,9 @@ def test_order_of_chunks(tables: dict[str, Any], plain: Lake, tmp_path: Path) ->
     fill(lake, {"jobs": tables["jobs"]}, chunk="jobs")
     for part in range(5):
         fill(lake, {"gpu_samples": tables["gpu_samples"][part::5]}, chunk=f"samples {part}")
-    fill(lake, {"devices": tables["devices"], "allocations": tables["allocations"]}, chunk="devices")
+    fill(
+        lake, {"devices": tables["devices"], "allocations": tables["allocations"]}, chunk="devices"
+    )
     summarized(lake)
     assert_same(plain, lake)
 
@@ -82,10 +92,18 @@ def test_order_of_chunks(tables: dict[str, Any], plain: Lake, tmp_path: Path) ->
 def test_size_of_partitions(tables: dict[str, Any], plain: Lake, tmp_path: Path) -> None:
     """Files of one node each, which are partitions of their own; before, a day was one."""
     lake = Lake.create(str(tmp_path))
-    fill(lake, {name: rows for name, rows in tables.items() if name != "gpu_samples"}, chunk="accounting")
+    fill(
+        lake,
+        {name: rows for name, rows in tables.items() if name != "gpu_samples"},
+        chunk="accounting",
+    )
     names = sorted({row["node"] for row in tables["gpu_samples"]})
     for name in names:
-        fill(lake, {"gpu_samples": [row for row in tables["gpu_samples"] if row["node"] == name]}, chunk=name)
+        fill(
+            lake,
+            {"gpu_samples": [row for row in tables["gpu_samples"] if row["node"] == name]},
+            chunk=name,
+        )
     assert len(list(partitions(plain, GPU_SAMPLES))) == 3
     assert len(list(partitions(lake, GPU_SAMPLES))) >= 2 * len(names)
     summarized(lake)
@@ -109,7 +127,8 @@ def test_compaction(tables: dict[str, Any], plain: Lake, tmp_path: Path) -> None
     """Chunks that overlap give the same numbers before and after they are rewritten as one file."""
     lake = Lake.create(str(tmp_path))
     for part in range(4):
-        fill(lake, {"gpu_samples": tables["gpu_samples"][part::3]}, chunk=f"samples {part}")  # the fourth repeats rows
+        # The fourth repeats rows.
+        fill(lake, {"gpu_samples": tables["gpu_samples"][part::3]}, chunk=f"samples {part}")
     fill(lake, {name: tables[name] for name in ("jobs", "allocations", "devices")}, chunk="rest")
     done = compact(lake, [GPU_SAMPLES])
     assert done[0].duplicates == len(tables["gpu_samples"][3::3])

@@ -1,4 +1,6 @@
-"""Partitions go to a pool as tasks that can be sent elsewhere, run twice, and come back in order."""
+"""Partitions go to a pool as tasks that can be sent elsewhere, run twice, and come back in
+order.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Done:
 
 
 class Elsewhere:
-    """A pool whose tasks are pickled, run twice as after a killed worker, and whose results are pickled, too."""
+    """A pool whose tasks are pickled, run twice as after a killed worker, and whose results are
+    pickled, too.
+    """
 
     width = 3
 
@@ -54,14 +58,19 @@ class Elsewhere:
         results = []
         for _ in range(2):
             ours = [
-                pickle.loads(self.shared[x[1]]) if isinstance(x, tuple) and x[:1] == ("shared",) else x for x in given
+                pickle.loads(self.shared[x[1]])
+                if isinstance(x, tuple) and x[:1] == ("shared",)
+                else x
+                for x in given
             ]
             results.append(called(*ours))
         return Done(pickle.loads(pickle.dumps(results[-1])))
 
 
 def made(folder: Path) -> Lake:
-    """Return a lake of two nodes and two days: a job across midnight that hangs, and one that does nothing."""
+    """Return a lake of two nodes and two days: a job across midnight that hangs, and one that
+    does nothing.
+    """
     at = utc(1, 22)
     rows = [
         {

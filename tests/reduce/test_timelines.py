@@ -1,4 +1,6 @@
-"""A job's minutes with its GPUs put together: as plain loops have it, from slots and from stored minutes alike."""
+"""A job's minutes with its GPUs put together: as plain loops have it, from slots and from stored
+minutes alike.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import polars as pl
 import pytest
 
 from tachograph.catalog.tables import JOB_MINUTES, MINUTE_MEANS
-from tachograph.pipeline.timelines import AVERAGED, merge_timelines, timeline_of_minutes, timeline_of_slots
+from tachograph.pipeline.timelines import (
+    AVERAGED,
+    merge_timelines,
+    timeline_of_minutes,
+    timeline_of_slots,
+)
 
 IDLE = 0.01
 ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
@@ -23,7 +30,9 @@ Row = dict[str, Any]
 
 
 def made(seed: int) -> list[Row]:
-    """Return minutes of two runs with three GPUs each; a third of the values is missing, a third of the GPUs rests."""
+    """Return minutes of two runs with three GPUs each; a third of the values is missing, a third
+    of the GPUs rests.
+    """
     draw = random.Random(seed)
     rows: list[Row] = []
     for run in (0, 1):
@@ -32,7 +41,9 @@ def made(seed: int) -> list[Row]:
                 level = 0.0 if draw.random() < 0.3 else draw.random()
                 row: Row = {"run": run, "gpu": gpu, "minute": minute}
                 for name in MINUTE_MEANS:
-                    value = float(np.float32(level * draw.random() * (300 if name == "power_w" else 1)))
+                    value = float(
+                        np.float32(level * draw.random() * (300 if name == "power_w" else 1))
+                    )
                     row[name] = None if draw.random() < 0.3 else value
                 rows.append(row)
     return rows
@@ -53,12 +64,18 @@ def plain(rows: list[Row]) -> dict[str, float | None]:
     for name in AVERAGED:
         known = [value for row in rows if (value := value_of(row, name)) is not None]
         found[f"mean_{name}"] = math.fsum(known) / len(known) if known else None
-    activity = [next((row[name] for name in ACTIVITY if row[name] is not None), None) for row in rows]
-    idle = [row for row, level in zip(rows, activity, strict=True) if level is not None and level < IDLE]
+    activity = [
+        next((row[name] for name in ACTIVITY if row[name] is not None), None) for row in rows
+    ]
+    idle = [
+        row for row, level in zip(rows, activity, strict=True) if level is not None and level < IDLE
+    ]
     found["measured_gpus"] = sum(level is not None for level in activity)
     found["idle_gpus"] = len(idle)
     found["idle_power_w"] = math.fsum(row["power_w"] or 0.0 for row in idle)
-    found["active_sum"] = math.fsum(level for level in activity if level is not None and level >= IDLE)
+    found["active_sum"] = math.fsum(
+        level for level in activity if level is not None and level >= IDLE
+    )
     return found
 
 
@@ -69,9 +86,13 @@ def from_slots(rows: list[Row]) -> pl.DataFrame:
         mine = [row for row in rows if row["gpu"] in gpus]
         segments = sorted({(row["run"], row["gpu"]) for row in mine})
         ordered = [row for key in segments for row in mine if (row["run"], row["gpu"]) == key]
-        begin = [sum((row["run"], row["gpu"]) < key for row in mine) for key in segments] + [len(mine)]
+        begin = [sum((row["run"], row["gpu"]) < key for row in mine) for key in segments] + [
+            len(mine)
+        ]
         values = {
-            name: np.array([math.nan if row[name] is None else row[name] for row in ordered], np.float32)
+            name: np.array(
+                [math.nan if row[name] is None else row[name] for row in ordered], np.float32
+            )
             for name in MINUTE_MEANS
         }
         parts.append(

@@ -37,9 +37,13 @@ def minutes(start: datetime, *gpus: Sequence[Level], **given: Any) -> list[dict[
     ]
 
 
-def computed(rows: list[dict[str, Any]], *jobs: tuple[str, int, int | None], **option: Any) -> list[tuple[Any, ...]]:
+def computed(
+    rows: list[dict[str, Any]], *jobs: tuple[str, int, int | None], **option: Any
+) -> list[tuple[Any, ...]]:
     """(imbalance, windows, zero fraction) of jobs (job_key, seq, gpus)."""
-    named = pl.DataFrame(list(jobs), schema={"job_key": pl.String, "seq": pl.Int64, "gpus": pl.Int64}, orient="row")
+    named = pl.DataFrame(
+        list(jobs), schema={"job_key": pl.String, "seq": pl.Int64, "gpus": pl.Int64}, orient="row"
+    )
     found = spatial_imbalance(frame(JOB_MINUTES, rows).lazy(), named, **option)
     assert found.columns == ["job_key", *NAMES]
     assert found.get_column("job_key").to_list() == [key for key, _, _ in jobs]
@@ -48,7 +52,9 @@ def computed(rows: list[dict[str, Any]], *jobs: tuple[str, int, int | None], **o
 
 @pytest.mark.parametrize("start", [utc(23, 12), utc(23, 23, 57, 30)], ids=["noon", "over midnight"])
 def test_by_hand(start: datetime) -> None:
-    """Two windows of five minutes on two GPUs of three; a window in which all is zero; one of a single minute."""
+    """Two windows of five minutes on two GPUs of three; a window in which all is zero; one of a
+    single minute.
+    """
     first: list[Level] = [*[(0.5, 6)] * 4, (0.5, 3), *[(0.0, 6)] * 5, (1.0, 2)]
     second: list[Level] = [(0.25, 6), None, (0.25, 6), (None, 6), (0.25, 6), *[(0.0, 6)] * 5, None]
     one = (0.5 * 27 + 0.25 * 18) / (3 * 0.5 * 27)
@@ -56,7 +62,9 @@ def test_by_hand(start: datetime) -> None:
     assert computed(minutes(start, first, second), ("c:1:1", 1, 3), window_s=300) == [
         (pytest.approx(expected, abs=1e-12), 3, 1 / 3)
     ]
-    counted = computed(minutes(start, first, second), ("c:1:1", 1, 3), window_s=300, count_zero_windows=True)
+    counted = computed(
+        minutes(start, first, second), ("c:1:1", 1, 3), window_s=300, count_zero_windows=True
+    )
     assert counted == [(pytest.approx(expected * 2 / 3, abs=1e-12), 3, 1 / 3)]
 
 
@@ -70,7 +78,14 @@ def test_single_gpu_nothing_active_nothing_measured_and_others() -> None:
         *minutes(start, [(1.0, 6)] * 3, [(1.0, 6)] * 3, job_key="c:4:1", seq=2),
         *minutes(start, [(1.0, 6)] * 3, job_key="c:9:1"),
     ]
-    jobs = [("c:4:1", 2, 2), ("c:3:1", 1, 2), ("c:2:1", 1, 2), ("c:1:1", 1, 1), ("c:5:1", 1, 4), ("c:1:1", 1, None)]
+    jobs = [
+        ("c:4:1", 2, 2),
+        ("c:3:1", 1, 2),
+        ("c:2:1", 1, 2),
+        ("c:1:1", 1, 1),
+        ("c:5:1", 1, 4),
+        ("c:1:1", 1, None),
+    ]
     assert computed(rows, *jobs, window_s=60) == [
         (0.0, 3, 0.0),
         (None, None, None),
@@ -91,7 +106,9 @@ def test_windows_are_of_whole_minutes(window_s: int) -> None:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Six nodes over two midnights, utilisation in each sample (but of a node without), jobs of one GPU and of many."""
+    """Six nodes over two midnights, utilisation in each sample (but of a node without), jobs of
+    one GPU and of many.
+    """
     cluster: Cluster = random_cluster(11)
     for row in cluster.samples:
         if row["gpu_util"] is None and row["node"] != "n4":
@@ -106,8 +123,12 @@ def test_equal_to_the_pass_over_samples(lake: Lake, window_s: int, *, count_zero
     analyze(lake, configured(analysis=options), judge=JobJudge, now=NOW, full=True)
     jobs = read_summaries(lake)
     held = with_gpus_held(jobs, read_gpus(lake, jobs))
-    found = spatial_imbalance(lake.scan(JOB_MINUTES), held, window_s=window_s, count_zero_windows=count_zero)
+    found = spatial_imbalance(
+        lake.scan(JOB_MINUTES), held, window_s=window_s, count_zero_windows=count_zero
+    )
     assert found.height == jobs.height
     assert found.get_column("spatial_imbalance").count() > 10
     for mine, theirs in zip(found.iter_rows(named=True), jobs.iter_rows(named=True), strict=True):
-        assert [mine[name] for name in NAMES] == pytest.approx([theirs[name] for name in NAMES], abs=1e-6), theirs
+        assert [mine[name] for name in NAMES] == pytest.approx(
+            [theirs[name] for name in NAMES], abs=1e-6
+        ), theirs

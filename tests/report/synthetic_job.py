@@ -48,9 +48,16 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
 
 
 def synthetic_report(
-    count: int = 4, *, length: int = 120, busy: int = 60, verdicts: Sequence[Finding] = (), **given: Any
+    count: int = 4,
+    *,
+    length: int = 120,
+    busy: int = 60,
+    verdicts: Sequence[Finding] = (),
+    **given: Any,
 ) -> JobReport:
-    """Return the report of a job: `count` GPUs, GPU i at 0.2 + 0.6 i / count for `busy` minutes, then at zero."""
+    """Return the report of a job: `count` GPUs, GPU i at 0.2 + 0.6 i / count for `busy` minutes,
+    then at zero.
+    """
     levels = [0.2 + 0.6 * gpu / count for gpu in range(count)]
     work = [1.0] * busy + [0.0] * (length - busy)
     series = [[level * on for on in work] for level in levels]
@@ -95,10 +102,17 @@ def synthetic_report(
 
 
 def report_of(
-    row: dict[str, Any], gpu_rows: pl.DataFrame, minute_rows: pl.DataFrame, verdicts: Sequence[Finding] = ()
+    row: dict[str, Any],
+    gpu_rows: pl.DataFrame,
+    minute_rows: pl.DataFrame,
+    verdicts: Sequence[Finding] = (),
 ) -> JobReport:
-    """Return the report of a job from its tables: with `verdicts`, and what else is found in the tables."""
+    """Return the report of a job from its tables: with `verdicts`, and what else is found in the
+    tables.
+    """
     codes = {verdict.code for verdict in verdicts}
     computed = findings_of(row, gpu_rows, minute_rows, Thresholds())
     findings = (*(finding for finding in computed if finding.code not in codes), *verdicts)
-    return build_job_report(row, gpu_rows, minute_rows, findings, NOW, zone_name="America/Los_Angeles")
+    return build_job_report(
+        row, gpu_rows, minute_rows, findings, NOW, zone_name="America/Los_Angeles"
+    )

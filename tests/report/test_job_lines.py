@@ -8,7 +8,10 @@ from synthetic_job import synthetic_report
 from tachograph.judge.finding import Finding
 from tachograph.report.job_text import MOST_LINES, job_text
 
-LONG = "What was seen takes some words, with numbers such as 42 % and 3.1 GPU-hours, and a list of nodes. " * 2
+LONG = (
+    "What was seen takes some words, with numbers such as 42 % and 3.1 GPU-hours, and a list "
+    "of nodes. "
+) * 2
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8, 40])

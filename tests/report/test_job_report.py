@@ -28,7 +28,9 @@ _VOID = {"meta", "br", "img", "hr", "link", "input"}
 
 
 class _Page(HTMLParser):
-    """Text of a page outside style and drawings; notes tags that do not match and references to the outside."""
+    """Text of a page outside style and drawings; notes tags that do not match and references to
+    the outside.
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -47,7 +49,9 @@ class _Page(HTMLParser):
         if tag == "script":
             self.scripts += 1
         for name, value in attrs:
-            outside = name in ("href", "src", "xlink:href") and not (value or "").startswith(("#", "data:"))
+            outside = name in ("href", "src", "xlink:href") and not (value or "").startswith(
+                ("#", "data:")
+            )
             if outside or name.startswith("on"):
                 self.faults.append(f"{tag} {name}={value}")
 
@@ -88,7 +92,9 @@ def test_ascii_snapshot(snapshot: SnapshotAssertion) -> None:
 
 
 def test_json_snapshot(snapshot: SnapshotAssertion) -> None:
-    """Of counters that were not measured the snapshot has no columns: another counter changes nothing."""
+    """Of counters that were not measured the snapshot has no columns: another counter changes
+    nothing.
+    """
     written = job_json(synthetic_report(2, length=5, busy=3, verdicts=judged(3, 5)))
     assert set(JOB_SUMMARIES.schema) - {"seq"} <= set(written)
     assert json.dumps(measured(written), indent=1, allow_nan=False) == snapshot
@@ -126,7 +132,9 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
         assert basis in page
         assert basis in plain
     verdicts = {verdict["code"]: verdict for verdict in values["verdicts"]}
-    assert [verdict["code"] for verdict in values["verdicts"]] == [finding.code for finding in report.verdicts]
+    assert [verdict["code"] for verdict in values["verdicts"]] == [
+        finding.code for finding in report.verdicts
+    ]
     for finding in report.verdicts:
         assert verdicts[finding.code]["verdict"] == finding.verdict
         assert [check["value"] for check in verdicts[finding.code]["checks"]] == [
@@ -149,7 +157,11 @@ def test_json_has_every_contract_name_and_null_stays_null() -> None:
     assert values["fp16_active_mean"] is None
     assert values["start"] == "2026-04-23T17:00:00+00:00"
     assert [set(row) for row in values["per_gpu"]] == [set(JOB_GPUS.schema) - {"seq"}] * 4
-    assert [finding["code"] for finding in values["findings"]] == list(values["evidence"]) == ["job_hang"]
+    assert (
+        [finding["code"] for finding in values["findings"]]
+        == list(values["evidence"])
+        == ["job_hang"]
+    )
 
 
 @pytest.mark.parametrize("count", [1, 4, 17, 512])
@@ -168,11 +180,17 @@ def test_page_is_well_formed_and_self_contained(count: int) -> None:
 
 def test_page_of_a_job_nobody_measured_says_so() -> None:
     report = report_of(
-        summary(attribution="ambiguous", display_id="77_3", state="RUNNING", end=None), gpus(), minutes()
+        summary(attribution="ambiguous", display_id="77_3", state="RUNNING", end=None),
+        gpus(),
+        minutes(),
     )
     assert all(drawing is None for drawing in job_plots(report).values())
     page, plain = _Page(job_html(report)).text, job_text(report)
-    for shown in ("samples of its nodes cannot be attributed to it", "nothing of it is given", "still runs"):
+    for shown in (
+        "samples of its nodes cannot be attributed to it",
+        "nothing of it is given",
+        "still runs",
+    ):
         assert shown in page
         assert shown in plain
     assert "not recorded" not in plain
@@ -185,7 +203,12 @@ def test_many_gpus_show_extremes_and_bands() -> None:
     least, most = report.extremes
     assert [gpu.label for gpu in least] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
     assert [gpu.label for gpu in most] == ["GPU 9", "GPU 8", "GPU 7", "GPU 6"]
-    assert report.bands == (("under 10 %", 0), ("10 to 30 %", 2), ("30 to 70 %", 7), ("70 % or more", 1))
+    assert report.bands == (
+        ("under 10 %", 0),
+        ("10 to 30 %", 2),
+        ("30 to 70 %", 7),
+        ("70 % or more", 1),
+    )
     plain = job_text(report)
     assert "GPU 9" in plain
     assert "GPU 5" not in plain
@@ -196,13 +219,17 @@ def test_times_are_in_the_zone_of_the_site() -> None:
     assert report.local(START) == "2026-04-23 10:00:00 PDT"
     assert report.local(None) == "–"
     assert report.interval(report.findings[0]) == "from 11:00 to 12:00, 1 h"
-    assert "2026-04-23 10:00:00 PDT to 2026-04-23 12:00:00 PDT: 2 h of 4 h" in _flat(job_text(report))
+    assert "2026-04-23 10:00:00 PDT to 2026-04-23 12:00:00 PDT: 2 h of 4 h" in _flat(
+        job_text(report)
+    )
 
 
 def test_other_runs_are_told() -> None:
     earlier = summary(job_key="c:100:0", start=START - timedelta(days=1), end=START)
     report = build_job_report(summary(), gpus(), minutes(), (), NOW, other_runs=[earlier])
-    assert "One of 2 runs of this job; the others started 2026-04-22 17:00:00 UTC." in _flat(job_text(report))
+    assert "One of 2 runs of this job; the others started 2026-04-22 17:00:00 UTC." in _flat(
+        job_text(report)
+    )
     assert "One of 2 runs of this job" in _Page(job_html(report)).text
     assert job_json(report)["other_runs"] == ["c:100:0"]
 
@@ -210,7 +237,12 @@ def test_other_runs_are_told() -> None:
 @pytest.mark.parametrize("width", [20, 72, 80, 120, 500])
 @pytest.mark.parametrize(
     "report",
-    [synthetic_report(), synthetic_report(1), synthetic_report(40), synthetic_report(verdicts=judged())],
+    [
+        synthetic_report(),
+        synthetic_report(1),
+        synthetic_report(40),
+        synthetic_report(verdicts=judged()),
+    ],
     ids=["4", "1", "40", "judged"],
 )
 def test_lines_stay_within_the_width(report: JobReport, width: int) -> None:
@@ -220,7 +252,9 @@ def test_lines_stay_within_the_width(report: JobReport, width: int) -> None:
 
 def test_numbers_are_not_torn_from_their_units() -> None:
     for width in range(72, 100):
-        assert not re.search(r"\d\n\s+(%|h|min|kWh|W|GiB)\b", job_text(synthetic_report(), width=width))
+        assert not re.search(
+            r"\d\n\s+(%|h|min|kWh|W|GiB)\b", job_text(synthetic_report(), width=width)
+        )
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -246,7 +280,10 @@ def test_timeline_reaches_to_the_end_of_the_job() -> None:
 
 
 def test_slices_and_nodes_are_told_apart() -> None:
-    rows = gpus({"mig": 7, "gpu": 0, "gr_engine_active_mean": 0.4}, {"mig": 8, "gpu": 0, "gr_engine_active_mean": 0.2})
+    rows = gpus(
+        {"mig": 7, "gpu": 0, "gr_engine_active_mean": 0.4},
+        {"mig": 8, "gpu": 0, "gr_engine_active_mean": 0.2},
+    )
     report = report_of(summary(gpus=2, gr_engine_active_mean=0.3), rows, minutes())
     assert [gpu.label for gpu in report.gpus] == ["GPU 0/7", "GPU 0/8"]
     two_nodes = rows.with_columns(node=pl.Series(["a1", "a2"]))
@@ -262,7 +299,9 @@ def test_strange_node_names_are_kept() -> None:
 
 
 @given(st.none() | st.floats(-1, 2), st.integers(1, 40), st.booleans())
-def test_bar_has_its_width_and_shows_any_work(fraction: float | None, width: int, ascii_only: bool) -> None:
+def test_bar_has_its_width_and_shows_any_work(
+    fraction: float | None, width: int, ascii_only: bool
+) -> None:
     drawn = bar(fraction, width, ascii_only=ascii_only)
     assert len(drawn) == width
     if not ascii_only and fraction is not None:
@@ -282,15 +321,22 @@ def test_resampling_keeps_within_range(values: list[float | None], bins: int) ->
 def test_values_under_the_pointer_are_those_of_the_plots() -> None:
     report = synthetic_report(2, length=30, busy=20)
     page = job_html(report)
-    found = re.search(r'<script type="application/json" id="over-time">(.*?)</script>', page, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="over-time">(.*?)</script>', page, re.DOTALL
+    )
     assert found
     hovered = json.loads(found[1])
     assert hovered["bin_s"] == report.timeline.bin_s
     unit, values, _ = hovered["series"]["GPU 0"]
-    wanted = [None if value is None else round(value, 4) for value in report.timeline.per_gpu["n1", 0, None]]
+    wanted = [
+        None if value is None else round(value, 4)
+        for value in report.timeline.per_gpu["n1", 0, None]
+    ]
     assert (unit, values) == ("fraction", wanted)
     both = zip(*(report.timeline.per_gpu["n1", gpu, None] for gpu in (0, 1)), strict=True)
-    imbalance = [None if not a or not b else round(1 - (a + b) / (2 * max(a, b)), 4) for a, b in both]
+    imbalance = [
+        None if not a or not b else round(1 - (a + b) / (2 * max(a, b)), 4) for a, b in both
+    ]
     assert hovered["series"]["imbalance across GPUs"][1] == imbalance
     begin, end = (float(value) for value in re.findall(r'data-(?:begin|end)="([\d.]+)"', page))
     assert 0 < begin < end < 1
@@ -302,5 +348,17 @@ def test_values_under_the_pointer_are_those_of_the_plots() -> None:
 )
 def test_axes_end_with_the_job(elapsed_s: float, length_s: float) -> None:
     none = np.empty(0)
-    shown = OverTime(60.0, elapsed_s, "use", np.zeros((1, 2)), ["GPU 0"], {}, none, none, none, 1.0, (none, none, none))
+    shown = OverTime(
+        60.0,
+        elapsed_s,
+        "use",
+        np.zeros((1, 2)),
+        ["GPU 0"],
+        {},
+        none,
+        none,
+        none,
+        1.0,
+        (none, none, none),
+    )
     assert shown.length_s == length_s

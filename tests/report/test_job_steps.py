@@ -1,4 +1,6 @@
-"""Steps of a job: which were idle, when none ran, and that text, JSON and page show the same numbers."""
+"""Steps of a job: which were idle, when none ran, and that text, JSON and page show the same
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ MINUTE = 60.0
 
 
 def row(step: str, begin: float, end: float | None, **given: Any) -> dict[str, Any]:
-    """Return a row of step_summaries of job 100: minutes from its start, busy and measured unless given otherwise."""
+    """Return a row of step_summaries of job 100: minutes from its start, busy and measured
+    unless given otherwise.
+    """
     until = 120.0 if end is None else end
     made: dict[str, Any] = {
         "job_key": "c:100:1", "job_id": "100", "seq": 1, "step": step, "name": step, "nodes": 1, "tasks": 4,
@@ -39,8 +43,18 @@ def row(step: str, begin: float, end: float | None, **given: Any) -> dict[str, A
 
 
 IDLE = {"gpu_util_mean": 0.0, "gpu_util_max": 0.0, "sm_active_mean": 0.0}
-_UNKNOWN = ("gpus", "samples", "coverage", "interval_s", "gpu_util_mean", "sm_active_mean", "energy_j")
-AMBIGUOUS = dict.fromkeys((*_UNKNOWN, "hbm_peak_fraction", "power_w_mean")) | {"attribution": "ambiguous"}
+_UNKNOWN = (
+    "gpus",
+    "samples",
+    "coverage",
+    "interval_s",
+    "gpu_util_mean",
+    "sm_active_mean",
+    "energy_j",
+)
+AMBIGUOUS = dict.fromkeys((*_UNKNOWN, "hbm_peak_fraction", "power_w_mean")) | {
+    "attribution": "ambiguous"
+}
 # two hours: busy, nothing for 25 minutes, busy, an idle step, nothing for 8 minutes
 LEVELS = [0.5] * 20 + [0.0] * 25 + [0.5] * 20 + [0.0] * 55
 SERVICES = (row("batch", 0, 120, name="batch"), row("extern", 0, 120, name="extern"))
@@ -52,7 +66,9 @@ USUAL = (
 )
 
 
-def steps_of(*rows: dict[str, Any], levels: list[float | None] | None = None, **job: Any) -> JobSteps:
+def steps_of(
+    *rows: dict[str, Any], levels: list[float | None] | None = None, **job: Any
+) -> JobSteps:
     """Return the steps of a job of two hours and four GPUs."""
     series = minutes(*[LEVELS if levels is None else levels] * 4)
     return job_steps(summary(**job), frame(STEP_SUMMARIES, rows), series, idle_util=0.01)
@@ -63,19 +79,24 @@ def report_with(*rows: dict[str, Any], **job: Any) -> JobReport:
     series = minutes(*[LEVELS] * 4)
     given = summary(samples=2880, gpu_util_mean=0.17, **job)
     found = job_steps(given, frame(STEP_SUMMARIES, rows), series, idle_util=0.01)
-    return build_job_report(given, gpus({}, {}, {}, {}), series, (), NOW, zone_name="America/Los_Angeles", steps=found)
+    return build_job_report(
+        given, gpus({}, {}, {}, {}), series, (), NOW, zone_name="America/Los_Angeles", steps=found
+    )
 
 
 def test_the_first_line_names_the_idle_step_and_the_wait() -> None:
     lines = to_text(steps_lines(steps_of(*USUAL))).splitlines()
     assert lines[0] == (
-        "Step 2 (train.py) was idle for 47 min, 4 GPUs. The GPUs were idle for 33 min with no srun step"
+        "Step 2 (train.py) was idle for 47 min, 4 GPUs. The GPUs were idle for 33 min with no "
+        "srun step"
     )
 
 
 def test_gaps_are_those_without_any_srun_step() -> None:
     found = steps_of(*USUAL)
-    spans = [((gap.begin - START).total_seconds() / MINUTE, gap.elapsed_s / MINUTE) for gap in found.gaps]
+    spans = [
+        ((gap.begin - START).total_seconds() / MINUTE, gap.elapsed_s / MINUTE) for gap in found.gaps
+    ]
     assert spans == [(20.0, 25.0), (112.0, 8.0)]
     assert [gap.idle_s / MINUTE for gap in found.waited] == [25.0, 8.0]
 
@@ -142,7 +163,10 @@ def test_a_running_step_reaches_to_the_end_of_the_analyzed_data() -> None:
 
 def test_text_snapshot(snapshot: SnapshotAssertion) -> None:
     rows = (*USUAL, row("3", 70, 75, name="monitor", state="FAILED", exit_code=1, **AMBIGUOUS))
-    assert to_text(steps_lines(steps_of(*rows), zone_name="America/Los_Angeles", width=160)) == snapshot
+    assert (
+        to_text(steps_lines(steps_of(*rows), zone_name="America/Los_Angeles", width=160))
+        == snapshot
+    )
 
 
 @pytest.mark.parametrize("width", [72, 80, 100, 140])
@@ -154,19 +178,31 @@ def test_lines_stay_within_the_width(width: int) -> None:
 
 
 def test_json_snapshot(snapshot: SnapshotAssertion) -> None:
-    assert json.dumps(measured(steps_json(steps_of(*USUAL[2:4]))), indent=1, allow_nan=False) == snapshot
+    assert (
+        json.dumps(measured(steps_json(steps_of(*USUAL[2:4]))), indent=1, allow_nan=False)
+        == snapshot
+    )
 
 
 def test_same_numbers_in_text_json_and_page() -> None:
     report = report_with(*USUAL)
-    page, plain, values = job_html(report), to_text(steps_lines(report.steps, width=200)), job_json(report)["steps"]
+    page, plain, values = (
+        job_html(report),
+        to_text(steps_lines(report.steps, width=200)),
+        job_json(report)["steps"],
+    )
     assert values == steps_json(report.steps)
     assert values["headline"] in page
     assert values["headline"] in plain.replace("\n", " ")
     assert [each["step"] for each in values["steps"]] == ["0", "batch", "extern", "1", "2"]
     assert [each["idle"] for each in values["steps"]] == [False, False, False, False, True]
     for each in values["steps"]:
-        for name, unit in {"energy_j": "J", "gpu_util_mean": "fraction", "power_w_mean": "W", "elapsed_s": "s"}.items():
+        for name, unit in {
+            "energy_j": "J",
+            "gpu_util_mean": "fraction",
+            "power_w_mean": "W",
+            "elapsed_s": "s",
+        }.items():
             assert text(each[name], unit) in page
             assert text(each[name], unit) in plain
 
@@ -183,7 +219,9 @@ def test_the_report_of_the_job_shows_steps_only_where_it_has_any() -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 40, 3000])
 def test_steps_are_drawn(count: int) -> None:
-    rows = [row(str(place), 120 * place / count, 120 * (place + 1) / count) for place in range(count)]
+    rows = [
+        row(str(place), 120 * place / count, 120 * (place + 1) / count) for place in range(count)
+    ]
     report = report_with(*rows)
     assert job_plots(report)["steps"] is not None
     assert len(report.steps.largest(SHOWN_STEPS)) == min(count, SHOWN_STEPS)
@@ -195,7 +233,9 @@ def test_names_of_steps_control_no_page() -> None:
 
 
 def test_spans_may_overlap_and_reach_beyond_the_job() -> None:
-    assert list(gaps_between([(-5.0, 10.0), (5.0, 40.0), (100.0, 900.0)], 500.0, at_least_s=60.0)) == [(40.0, 100.0)]
+    assert list(
+        gaps_between([(-5.0, 10.0), (5.0, 40.0), (100.0, 900.0)], 500.0, at_least_s=60.0)
+    ) == [(40.0, 100.0)]
     assert list(gaps_between([], 30.0, at_least_s=60.0)) == []
 
 

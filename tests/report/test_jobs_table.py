@@ -15,7 +15,14 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.finding import Finding, findings_frame
 from tachograph.lake.filters import JobFilter, choose_job, filter_jobs, parse_condition
-from tachograph.report.jobs import WORST_SORT, build_jobs_table, jobs_csv, jobs_json, jobs_text, write_jobs_parquet
+from tachograph.report.jobs import (
+    WORST_SORT,
+    build_jobs_table,
+    jobs_csv,
+    jobs_json,
+    jobs_text,
+    write_jobs_parquet,
+)
 
 
 def _job(number: int, **given: Any) -> dict[str, Any]:
@@ -30,15 +37,43 @@ def _job(number: int, **given: Any) -> dict[str, Any]:
 
 
 ROWS = [
-    _job(1, user="alice", partition="gpu", gpu_util_mean=0.05, bound="memory", hbm_peak_fraction=0.5, energy_j=7.2e6),
-    _job(2, user="bob", partition="debug", state="FAILED", gpu_util_mean=0.95, pipes=["fp64", "tensor"], gpus=8),
-    _job(3, user="alice", partition="gpu", gpu_util_mean=None, attribution="ambiguous", elapsed_s=100.0),
-    _job(4, user="carol", account="x", gpu_util_mean=0.5, state="RUNNING", end=None, excluded="short"),
+    _job(
+        1,
+        user="alice",
+        partition="gpu",
+        gpu_util_mean=0.05,
+        bound="memory",
+        hbm_peak_fraction=0.5,
+        energy_j=7.2e6,
+    ),
+    _job(
+        2,
+        user="bob",
+        partition="debug",
+        state="FAILED",
+        gpu_util_mean=0.95,
+        pipes=["fp64", "tensor"],
+        gpus=8,
+    ),
+    _job(
+        3,
+        user="alice",
+        partition="gpu",
+        gpu_util_mean=None,
+        attribution="ambiguous",
+        elapsed_s=100.0,
+    ),
+    _job(
+        4, user="carol", account="x", gpu_util_mean=0.5, state="RUNNING", end=None, excluded="short"
+    ),
 ]
 JOBS = frame(JOB_SUMMARIES, ROWS)
 FOUND = findings_frame(
     [
-        (ROWS[0], (Finding("memory_bound", "hint", "t", "s."), Finding("stall", "problem", "t", "s."))),
+        (
+            ROWS[0],
+            (Finding("memory_bound", "hint", "t", "s."), Finding("stall", "problem", "t", "s.")),
+        ),
         (
             ROWS[1],
             (
@@ -138,24 +173,37 @@ def test_a_list_that_is_cut_says_so_and_where_all_are() -> None:
     columns = COLUMNS
     assert "for example: display_id, name, " in str(raised.value)
     assert f", and {len(columns) - 8} more: docs/tables.md" in str(raised.value)
-    with pytest.raises(NotFoundError, match=r"for example: \w+, .*, and \d+ more: docs/job-report.md$"):
+    with pytest.raises(
+        NotFoundError, match=r"for example: \w+, .*, and \d+ more: docs/job-report.md$"
+    ):
         filter_jobs(JOBS, FOUND, JobFilter(findings=("nosuch",)))
 
 
 def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
-    for name, close in (("stalll", "stall"), ("site_rul", "site_rule"), ("low_utilization", "low_utilisation")):
+    for name, close in (
+        ("stalll", "stall"),
+        ("site_rul", "site_rule"),
+        ("low_utilization", "low_utilisation"),
+    ):
         with pytest.raises(NotFoundError, match=f"no finding '{name}'; did you mean .*{close}"):
             filter_jobs(JOBS, FOUND, JobFilter(findings=(name,)))
     with pytest.raises(UsageError, match="no verdict 'unknow'; did you mean unknown"):
         filter_jobs(JOBS, FOUND, JobFilter(findings=("stall",), verdict="unknow"))
-    with pytest.raises(UsageError, match="verdict 'no' without a finding that it is about; name one"):
+    with pytest.raises(
+        UsageError, match="verdict 'no' without a finding that it is about; name one"
+    ):
         filter_jobs(JOBS, FOUND, JobFilter(verdict="no"))
 
 
 def test_rows_of_lakes_without_verdicts_hold() -> None:
-    earlier = FOUND.filter(pl.col("severity") != "fact").with_columns(pl.lit(None, pl.String).alias("verdict"))
+    earlier = FOUND.filter(pl.col("severity") != "fact").with_columns(
+        pl.lit(None, pl.String).alias("verdict")
+    )
     assert _ids(filter_jobs(JOBS, earlier, JobFilter(findings=("stall",)))) == ["1", "2"]
-    assert build_jobs_table(JOBS, earlier, sort="job_id").frame["findings"].to_list()[0] == ["stall", "memory_bound"]
+    assert build_jobs_table(JOBS, earlier, sort="job_id").frame["findings"].to_list()[0] == [
+        "stall",
+        "memory_bound",
+    ]
 
 
 def test_the_table_shows_neither_facts_nor_what_does_not_hold() -> None:
@@ -191,7 +239,9 @@ def test_table_fits_and_says_what_it_left_out(width: int) -> None:
     assert jobs_text(build_jobs_table(JOBS, FOUND), width=width, ascii_only=True).isascii()
 
 
-@pytest.mark.parametrize(("width", "hidden"), [(80, {"start", "state"}), (100, {"state"}), (170, set[str]())])
+@pytest.mark.parametrize(
+    ("width", "hidden"), [(80, {"start", "state"}), (100, {"state"}), (170, set[str]())]
+)
 def test_name_and_severity_stay_longer_than_start_and_state(width: int, hidden: set[str]) -> None:
     titles = jobs_text(build_jobs_table(JOBS, FOUND), width=width).splitlines()[0].split()
     assert {"name", "user", "worst", "start", "state"} - set(titles) == hidden
@@ -200,14 +250,18 @@ def test_name_and_severity_stay_longer_than_start_and_state(width: int, hidden: 
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_the_id_of_a_job_is_never_cut(width: int) -> None:
     recorded = "local-20261122-003730-3738"
-    jobs = frame(JOB_SUMMARIES, [_job(1, job_id=recorded, display_id=None, user="alexandria"), _job(2)])
+    jobs = frame(
+        JOB_SUMMARIES, [_job(1, job_id=recorded, display_id=None, user="alexandria"), _job(2)]
+    )
     lines = jobs_text(build_jobs_table(jobs, FOUND), width=width).splitlines()
     assert lines[2].startswith(recorded)
     assert width < 80 or max(map(len, lines[:3])) <= width
 
 
 def test_chosen_columns_are_all_shown() -> None:
-    table = build_jobs_table(JOBS, FOUND, columns=["job_id", "start", "pipes", "hbm_peak_fraction"], sort="job_id")
+    table = build_jobs_table(
+        JOBS, FOUND, columns=["job_id", "start", "pipes", "hbm_peak_fraction"], sort="job_id"
+    )
     lines = jobs_text(table, width=20).splitlines()
     assert lines[0].split() == ["raw", "id", "start", "pipes", "memory"]
     assert lines[2].split() == ["2", "2026-04-23", "19:00:00", "UTC", "fp64+tensor", "–"]
@@ -242,7 +296,9 @@ def test_worst_first_is_by_gpu_hours_lost_to_all_causes() -> None:
         {"gpu_hours_never_used": 9.0, "gpu_hours_unmeasured": 50.0},
         {"gpu_hours_cold_start": 0.0, "gpu_hours_imbalance": 4.0, "gpu_hours_idle_long": 4.0},
     ]
-    jobs = frame(JOB_SUMMARIES, [_job(number, **causes) for number, causes in enumerate(lost, start=1)])
+    jobs = frame(
+        JOB_SUMMARIES, [_job(number, **causes) for number, causes in enumerate(lost, start=1)]
+    )
     table = build_jobs_table(jobs, FOUND, sort=WORST_SORT)
     assert _ids(table.frame) == ["3", "4", "1", "2"]
     assert table.frame["gpu_hours_lost"].to_list() == [9.0, 4.0, 3.5, None]
@@ -260,16 +316,24 @@ def test_the_worst_severity_is_that_of_reported_findings() -> None:
     [
         (JobFilter(findings=("stable",)), {"2": ["stable"]}),  # a fact
         (JobFilter(findings=("memory_bound",)), {"1": ["stall memory_bound"]}),
-        (JobFilter(findings=("stall", "site_rule"), verdict="unknown"), {"2": ["site_rule: unknown"]}),
+        (
+            JobFilter(findings=("stall", "site_rule"), verdict="unknown"),
+            {"2": ["site_rule: unknown"]},
+        ),
         (JobFilter(findings=("stall",), verdict="no"), {"2": ["stall: no"]}),
     ],
 )
-def test_answers_that_selected_a_job_are_shown(wanted: JobFilter, shown: dict[str, list[str]]) -> None:
+def test_answers_that_selected_a_job_are_shown(
+    wanted: JobFilter, shown: dict[str, list[str]]
+) -> None:
     chosen = filter_jobs(JOBS, FOUND, wanted)
     table = build_jobs_table(chosen, FOUND, columns=["job_id", "findings"], wanted=wanted)
     lines = [line.split(maxsplit=1) for line in jobs_text(table).splitlines()[1:]]
     assert {job: rest for job, *rest in lines} == shown
-    assert jobs_json(table)[0]["findings"] == build_jobs_table(chosen, FOUND).frame["findings"].to_list()[0]
+    assert (
+        jobs_json(table)[0]["findings"]
+        == build_jobs_table(chosen, FOUND).frame["findings"].to_list()[0]
+    )
 
 
 def test_a_name_does_not_steer_the_terminal() -> None:
@@ -278,20 +342,30 @@ def test_a_name_does_not_steer_the_terminal() -> None:
 
 
 def test_no_job_matches() -> None:
-    assert jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No job matches.\n"
+    assert (
+        jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No job matches.\n"
+    )
 
 
 def test_json_is_a_list_of_contract_objects(snapshot: SnapshotAssertion) -> None:
     values = jobs_json(build_jobs_table(JOBS, FOUND, sort="job_id"))
     assert all(set(value) == COLUMNS for value in values)
-    assert [value["findings"] for value in values] == [["stall", "memory_bound"], [], ["short_job"], []]
+    assert [value["findings"] for value in values] == [
+        ["stall", "memory_bound"],
+        [],
+        ["short_job"],
+        [],
+    ]
     assert values[2]["gpu_util_mean"] is None
     assert json.dumps(measured(values[0]), allow_nan=False, indent=1) == snapshot
 
 
 def test_csv_and_parquet_hold_the_same(snapshot: SnapshotAssertion) -> None:
     chosen = build_jobs_table(
-        JOBS, FOUND, columns=["job_id", "start", "gpu_util_mean", "pipes", "findings"], sort="job_id"
+        JOBS,
+        FOUND,
+        columns=["job_id", "start", "gpu_util_mean", "pipes", "findings"],
+        sort="job_id",
     )
     written = jobs_csv(chosen)
     assert written == snapshot
@@ -353,7 +427,9 @@ def test_other_runs_are_listed_and_can_be_chosen() -> None:
 def test_an_array_as_a_whole_names_its_tasks() -> None:
     with pytest.raises(NotFoundError, match="20 is an array; name one of its tasks: 20_1, 20_10"):
         choose_job(CHOICE, "20")
-    with pytest.raises(NotFoundError, match=r"30 is a heterogeneous job; name one of its components: 30\+0, 30\+1"):
+    with pytest.raises(
+        NotFoundError, match=r"30 is a heterogeneous job; name one of its components: 30\+0, 30\+1"
+    ):
         choose_job(CHOICE, "30")
 
 

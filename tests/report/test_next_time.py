@@ -32,17 +32,39 @@ DAY = 86400.0
         (({"elapsed": DAY, "state": "TIMEOUT"},), ""),
     ],
 )
-def test_time_is_of_the_longest_run(tmp_path: Path, others: tuple[dict[str, Any], ...], line: str) -> None:
+def test_time_is_of_the_longest_run(
+    tmp_path: Path, others: tuple[dict[str, Any], ...], line: str
+) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     rows = []
     for number, other in enumerate(({"elapsed": 3600}, *others)):
-        given: dict[str, Any] = {"user": "anna", "name": "train", "gpus": 1, "state": "COMPLETED", "timelimit_s": DAY}
+        given: dict[str, Any] = {
+            "user": "anna",
+            "name": "train",
+            "gpus": 1,
+            "state": "COMPLETED",
+            "timelimit_s": DAY,
+        }
         given |= other
         elapsed = float(given.pop("elapsed"))
         start = T + timedelta(days=number)
-        rows.append(job(str(number), start, start + timedelta(seconds=elapsed), elapsed_s=elapsed, **given))
+        rows.append(
+            job(str(number), start, start + timedelta(seconds=elapsed), elapsed_s=elapsed, **given)
+        )
     fill(lake, {"jobs": rows}, chunk="jobs")
-    assert main(["analyze", "--lake", str(tmp_path / "lake"), "--as-of", "2026-05-30T00:00:00Z", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "analyze",
+                "--lake",
+                str(tmp_path / "lake"),
+                "--as-of",
+                "2026-05-30T00:00:00Z",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     report = read_job(lake, "0", now=T, configuration=Configuration())
     assert (report.next_time.line if report.next_time else "") == line
 
@@ -51,22 +73,38 @@ def test_time_is_of_the_longest_run(tmp_path: Path, others: tuple[dict[str, Any]
     ("seen", "held_mib", "proposed"),
     [(4.0, 300.0, True), (3.0, 300.0, False), (4.0, 16_000.0, False), (4.0, None, False)],
 )
-def test_no_gpus_only_where_none_worked_or_held_memory(seen: float, held_mib: float | None, proposed: bool) -> None:
+def test_no_gpus_only_where_none_worked_or_held_memory(
+    seen: float, held_mib: float | None, proposed: bool
+) -> None:
     idle = Finding("idle_job", "problem", "", "", evidence={"gpus_seen": seen})
     made = next_time({"gpus": 4, "hbm_used_mib_max": held_mib}, [idle])
     assert (made is not None) is proposed
-    assert made is None or (made.line, made.why.startswith("No GPU of 4 worked: request none, if ")) == ("", True)
+    assert made is None or (
+        made.line,
+        made.why.startswith("No GPU of 4 worked: request none, if "),
+    ) == ("", True)
 
 
 Facts = dict[str, object]
 GIB = 1024.0
-JOB = {"user": "anna", "name": "train", "gpus": 1, "state": "COMPLETED", "mem_requested_mib": 256 * GIB}
+JOB = {
+    "user": "anna",
+    "name": "train",
+    "gpus": 1,
+    "state": "COMPLETED",
+    "mem_requested_mib": 256 * GIB,
+}
 OF_TWO: Facts = {"nodes": 2, "mem_requested_mib": 512 * GIB}
 
 
 def of_step(step: str, rss_gib: float | None, **given: object) -> Facts:
     """Return a step of one task as long as its job."""
-    return {"step": step, "tasks": 1, "max_rss_mib": None if rss_gib is None else rss_gib * GIB, **given}
+    return {
+        "step": step,
+        "tasks": 1,
+        "max_rss_mib": None if rss_gib is None else rss_gib * GIB,
+        **given,
+    }
 
 
 # (what differs from JOB, its steps, other jobs of the user with a step of each, line)
@@ -74,7 +112,8 @@ MEMORY_CASES: list[tuple[Facts, list[Facts], list[tuple[Facts, Facts]], str]] = 
     ({}, [of_step("0", 20)], [], "#SBATCH --mem=30G"),
     ({}, [of_step("batch", 20, tasks=None), of_step("extern", None)], [], "#SBATCH --mem=30G"),
     ({}, [of_step("batch", 1), of_step("0", 20)], [], "#SBATCH --mem=32G"),  # at the same time
-    ({}, [of_step("0", 20, until=30), of_step("1", 30, since=30)], [], "#SBATCH --mem=45G"),  # one after the other
+    # One after the other.
+    ({}, [of_step("0", 20, until=30), of_step("1", 30, since=30)], [], "#SBATCH --mem=45G"),
     ({}, [of_step("0", 10, tasks=4)], [], "#SBATCH --mem=60G"),
     ({}, [of_step("0", 0.1)], [], "#SBATCH --mem=1G"),
     ({}, [of_step("0", 150)], [], ""),  # little less than what it requested
@@ -87,12 +126,14 @@ MEMORY_CASES: list[tuple[Facts, list[Facts], list[tuple[Facts, Facts]], str]] = 
     ({"state": "FAILED"}, [of_step("0", 20)], [], ""),
     ({"minutes": 5}, [of_step("0", 20)], [], ""),  # polled too rarely
     (OF_TWO, [of_step("0", 20, nodes=2, tasks=2)], [], "#SBATCH --mem=30G"),
-    (OF_TWO, [of_step("0", 20, nodes=2, tasks=4)], [], "#SBATCH --mem=90G"),  # three of them on one node
+    # Three of them on one node.
+    (OF_TWO, [of_step("0", 20, nodes=2, tasks=4)], [], "#SBATCH --mem=90G"),
     ({}, [of_step("0", 20)], [({}, of_step("0", 40))], "#SBATCH --mem=60G"),
     ({}, [of_step("0", 20)], [({}, of_step("0", None))], "#SBATCH --mem=30G"),
     ({}, [of_step("0", 20)], [({"name": "other"}, of_step("0", 40))], "#SBATCH --mem=30G"),
     ({}, [of_step("0", 20)], [({"nodes": 2}, of_step("0", 40))], "#SBATCH --mem=30G"),
-    ({}, [of_step("0", 20)], [({"state": "OUT_OF_MEMORY"}, of_step("0", 40))], ""),  # with as much as it has
+    # With as much as it has.
+    ({}, [of_step("0", 20)], [({"state": "OUT_OF_MEMORY"}, of_step("0", 40))], ""),
     ({"state": "OUT_OF_MEMORY"}, [of_step("0", 20)], [], "#SBATCH --mem=384G"),
     ({"state": "OUT_OF_MEMORY"}, [], [({}, of_step("0", 300))], "#SBATCH --mem=450G"),
     ({"state": "OUT_OF_MEMORY", "mem_requested_mib": None}, [of_step("0", 20)], [], ""),
@@ -101,23 +142,37 @@ MEMORY_CASES: list[tuple[Facts, list[Facts], list[tuple[Facts, Facts]], str]] = 
 
 @pytest.fixture(scope="module")
 def lake_of_cases(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Return a lake in which the jobs of each case are of a user of their own; the first is called by his number."""
+    """Return a lake in which the jobs of each case are of a user of their own; the first is
+    called by his number.
+    """
     folder = tmp_path_factory.mktemp("memory") / "lake"
     lake = Lake.create(str(folder))
     jobs, steps = list[Facts](), list[Facts]()
     for user, (given, own, others, _) in enumerate(MEMORY_CASES):
         runs = [(given, own), *((facts, [step]) for facts, step in others)]
         for nth, (facts, of_run) in enumerate(runs):
-            job_id, start, row = str(user + 100 * nth), T + timedelta(days=nth), JOB | {"user": f"user{user}"} | facts
+            job_id, start, row = (
+                str(user + 100 * nth),
+                T + timedelta(days=nth),
+                JOB | {"user": f"user{user}"} | facts,
+            )
             minutes = int(str(row.pop("minutes", 60)))
             end = start + timedelta(minutes=minutes)
             jobs.append(job(job_id, start, end, elapsed_s=60.0 * minutes, **row))
             for step in of_run:
-                since, until = (int(str(step.get(name, usual))) for name, usual in (("since", 0), ("until", minutes)))
-                times = {"start": start + timedelta(minutes=since), "end": start + timedelta(minutes=until)}
+                since, until = (
+                    int(str(step.get(name, usual)))
+                    for name, usual in (("since", 0), ("until", minutes))
+                )
+                times = {
+                    "start": start + timedelta(minutes=since),
+                    "end": start + timedelta(minutes=until),
+                }
                 steps.append({"job_id": job_id, "nodes": 1} | step | times)
     fill(lake, {"jobs": jobs, "steps": steps})
-    assert main(["analyze", "--lake", str(folder), "--as-of", "2026-05-30T00:00:00Z", "--quiet"]) == 0
+    assert (
+        main(["analyze", "--lake", str(folder), "--as-of", "2026-05-30T00:00:00Z", "--quiet"]) == 0
+    )
     return lake
 
 
@@ -130,25 +185,42 @@ def test_host_memory_is_of_steps_that_were_polled(lake_of_cases: Lake, number: i
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ("COMPLETED", "The tasks of 2 jobs of this name and size held at most 40.0 GiB of host memory when polled"),
+        (
+            "COMPLETED",
+            (
+                "The tasks of 2 jobs of this name and size held at most 40.0 GiB of host memory "
+                "when polled"
+            ),
+        ),
         ("OUT_OF_MEMORY", "256.0 GiB of host memory did not suffice"),
     ],
 )
 def test_reason_of_memory_names_its_margin_and_what_no_job_had(state: str, why: str) -> None:
-    memory = HostMemory(20 * GIB, (20 * GIB, 40 * GIB), (256 * GIB,) if state != "COMPLETED" else (), 300 * GIB)
+    memory = HostMemory(
+        20 * GIB, (20 * GIB, 40 * GIB), (256 * GIB,) if state != "COMPLETED" else (), 300 * GIB
+    )
     made = next_time(JOB | {"state": state, "nodes": 1}, [], (), memory)
-    most = " (no job of the partition requested more than 300.0 GiB of a node)" if state != "COMPLETED" else ""
+    most = (
+        " (no job of the partition requested more than 300.0 GiB of a node)"
+        if state != "COMPLETED"
+        else ""
+    )
     assert made
     assert made.why == f"{why}, 50 % on top{most}."
 
 
 def test_memory_of_a_node_is_unknown_where_fewer_gpus_may_divide_the_tasks_otherwise() -> None:
-    unused = Finding("one_gpu_of_many", "problem", "", "", evidence={"gpus_unused": 7.0, "gpus_seen": 8.0})
+    unused = Finding(
+        "one_gpu_of_many", "problem", "", "", evidence={"gpus_unused": 7.0, "gpus_seen": 8.0}
+    )
     memory = HostMemory(20 * GIB, (20 * GIB,))
     lines = []
     for nodes in (1, 2):
         made = next_time(
-            JOB | {"gpus": 8, "nodes": nodes, "mem_requested_mib": nodes * 256 * GIB}, [unused], (), memory
+            JOB | {"gpus": 8, "nodes": nodes, "mem_requested_mib": nodes * 256 * GIB},
+            [unused],
+            (),
+            memory,
         )
         lines.append(made.line if made else "")
     assert lines == ["#SBATCH --gpus=1 --mem=30G", "#SBATCH --gpus=1"]

@@ -9,7 +9,9 @@ from tachograph.report.pages import environment, unbroken
 
 def test_no_line_parts_a_percent_sign_from_its_number() -> None:
     page = environment().from_string("{{ sentence }} {{ drawn }} {{ count }} {{ user }}")
-    shown = page.render(sentence="in 56 % of 7.5 % cases", drawn=Markup("<b>3 %</b>"), count=4, user="<i>9 %")
+    shown = page.render(
+        sentence="in 56 % of 7.5 % cases", drawn=Markup("<b>3 %</b>"), count=4, user="<i>9 %"
+    )
     assert shown == "in 56\xa0% of 7.5\xa0% cases <b>3 %</b> 4 &lt;i&gt;9\xa0%"
 
 

@@ -1,4 +1,6 @@
-"""Every job of the demo: what its report says against its own numbers, and how long and in what words it says it."""
+"""Every job of the demo: what its report says against its own numbers, and how long and in what
+words it says it.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,16 @@ def reports(demo: Path) -> list[JobReport]:
     lake = Lake.open(str(demo / "lake"))
     configuration = config.load(str(demo / "tachograph.toml"))
     groups = ("limiter", "attribution", "state", pl.col("coverage") < 0.9)
-    chosen = read_summaries(lake).sort("job_key").group_by(*groups, maintain_order=True).head(OF_A_GROUP)
+    chosen = (
+        read_summaries(lake).sort("job_key").group_by(*groups, maintain_order=True).head(OF_A_GROUP)
+    )
     rows = chosen.select("display_id", "job_id").unique(maintain_order=True).rows()
     assert len(rows) > 40
     now = datetime(2025, 3, 6, tzinfo=UTC)
-    return [read_job(lake, display or job, now=now, configuration=configuration) for display, job in rows]
+    return [
+        read_job(lake, display or job, now=now, configuration=configuration)
+        for display, job in rows
+    ]
 
 
 def test_the_limiter_came_near_its_peak(reports: list[JobReport]) -> None:
@@ -60,13 +67,18 @@ def test_the_limiter_came_near_its_peak(reports: list[JobReport]) -> None:
             assert near[limiter] == max(near.values())
             assert str(report.limiter).startswith(limiter.capitalize())
         if limiter == "neither":
-            assert all(row[f"{counter}_mean"] is not None for counter in (*PIPES.values(), "dram_active"))
-            at_work = max(row["work_fraction"] or 0.0, (row["dram_active_mean"] or 0.0) / (row["dram_at_work"] or 1.0))
+            assert all(
+                row[f"{counter}_mean"] is not None for counter in (*PIPES.values(), "dram_active")
+            )
+            at_work = max(
+                row["work_fraction"] or 0.0,
+                (row["dram_active_mean"] or 0.0) / (row["dram_at_work"] or 1.0),
+            )
             assert max(near.values()) < BOUND.near_peak or at_work < HALF
         codes = {finding.code for finding in report.findings}
-        assert ("memory_bound" in {one.code for one in report.verdicts if one.verdict == "yes"}) == (
-            limiter == "memory"
-        )
+        assert (
+            "memory_bound" in {one.code for one in report.verdicts if one.verdict == "yes"}
+        ) == (limiter == "memory")
         if codes & set(WITHOUT_WORK):
             assert limiter is None
             assert report.limiter is None
@@ -103,14 +115,19 @@ def test_the_verdict_names_the_share_that_was_measured(reports: list[JobReport])
 
 
 def test_nothing_is_denied_of_a_half_that_was_not_measured(reports: list[JobReport]) -> None:
-    of_samples = {code for check in CHECKS if check.of_samples and check.hidden for code in check.codes}
+    of_samples = {
+        code for check in CHECKS if check.of_samples and check.hidden for code in check.codes
+    }
     seen = 0
     for report in reports:
         coverage = report.summary["coverage"]
         if coverage is None or coverage > HALF - 1e-9:
             continue
         for finding in report.verdicts:
-            assert finding.verdict != "no" or finding.code not in of_samples, (report.job, finding.code)
+            assert finding.verdict != "no" or finding.code not in of_samples, (
+                report.job,
+                finding.code,
+            )
         seen += 1
     assert seen
 
@@ -136,10 +153,14 @@ def test_one_problem_has_one_loss(reports: list[JobReport]) -> None:
     family = {code: check.family for check in CHECKS for code in check.codes}
     for report in reports:
         losses = [
-            family[one.code] for one in report.findings if one.code in family and "gpu_hours_idle" in one.evidence
+            family[one.code]
+            for one in report.findings
+            if one.code in family and "gpu_hours_idle" in one.evidence
         ]
         assert len(losses) == len(set(losses)), report.job
-        lost = max((one.evidence.get("gpu_hours_idle", 0.0) for one in report.findings), default=0.0)
+        lost = max(
+            (one.evidence.get("gpu_hours_idle", 0.0) for one in report.findings), default=0.0
+        )
         assert lost <= (report.summary["gpu_hours"] or 0.0) * (1 + 1e-6) + 1e-6
 
 
@@ -160,7 +181,9 @@ def test_what_cannot_be_attributed_is_not_called_unrecorded(reports: list[JobRep
     for report in ambiguous:
         assert report.summary["ambiguous_because"] in AMBIGUOUS_REASONS
         printed = job_text(report, width=100, every_check=True)
-        assert "ot recorded" not in printed.replace("is not recorded.", "").replace("GPUs was its own", "")
+        assert "ot recorded" not in printed.replace("is not recorded.", "").replace(
+            "GPUs was its own", ""
+        )
         assert "dcgm-exporter" not in printed
 
 
@@ -169,7 +192,9 @@ def test_running_jobs_are_told_so_far(reports: list[JobReport]) -> None:
     assert running
     for report in running:
         assert (
-            "so far" in report.headline or not report.summary["samples"] or report.summary["attribution"] == "ambiguous"
+            "so far" in report.headline
+            or not report.summary["samples"]
+            or report.summary["attribution"] == "ambiguous"
         )
         assert "still runs" in job_text(report)
 
@@ -189,7 +214,9 @@ def test_messages_propose_once_and_begin_with_the_verdict(reports: list[JobRepor
         assert report.headline.removesuffix(".") in subject
         assert report.headline in body
         for message in (ticket, body):
-            assert message.casefold().count("next time") == int(report.next_time is not None), report.job
+            assert message.casefold().count("next time") == int(report.next_time is not None), (
+                report.job
+            )
         proposed += report.next_time is not None
     assert proposed
 
@@ -208,7 +235,9 @@ def test_next_time_asks_for_no_more_than_this_time(reports: list[JobReport]) -> 
         if asked:
             days, hours, minutes, seconds = (int(part or 0) for part in asked.groups())
             wanted = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-            assert report.summary["elapsed_s"] * 1.25 <= wanted <= 0.75 * report.summary["timelimit_s"]
+            assert (
+                report.summary["elapsed_s"] * 1.25 <= wanted <= 0.75 * report.summary["timelimit_s"]
+            )
     assert seen > 10
 
 

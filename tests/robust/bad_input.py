@@ -46,7 +46,9 @@ def tachograph(
     before: Callable[[], None] | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Done:
-    """Run a command; in a process of its own where something is to be done in the child `before`."""
+    """Run a command; in a process of its own where something is to be done in the child
+    `before`.
+    """
     words, around = [str(argument) for argument in arguments], {**os.environ, **environment}
     if before is None:
         done = run_here(words, cwd or Path.cwd(), around)
@@ -65,7 +67,9 @@ def tachograph(
 
 
 def assert_one_line(done: Done, code: int, *parts: str) -> None:
-    """Assert that the command ended with `code` and one line on stderr that holds `parts` and what to do."""
+    """Assert that the command ended with `code` and one line on stderr that holds `parts` and
+    what to do.
+    """
     assert done.code == code, done
     [line] = done.lines
     assert line.startswith("tachograph: ")
@@ -83,7 +87,13 @@ def rows(count: int, *, node: str = "n1", first: int = 0) -> str:
     )
 
 
-def job(number: int, *, start: str = "2026-03-01T10:00:00", end: str = "2026-03-01T10:10:00", node: str = "n1") -> str:
+def job(
+    number: int,
+    *,
+    start: str = "2026-03-01T10:00:00",
+    end: str = "2026-03-01T10:10:00",
+    node: str = "n1",
+) -> str:
     """Return a line of accounting."""
     return (
         f"{number}|{number}|c|gpu|u|2026-03-01T09:00:00|{start}|{end}|00:10:00|COMPLETED|1|{node}"

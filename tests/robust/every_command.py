@@ -1,4 +1,6 @@
-"""A call of every command on a small site, so that a test walks all of them, and those that are added."""
+"""A call of every command on a small site, so that a test walks all of them, and those that are
+added.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ KERNELS = (
 
 @dataclass(frozen=True, slots=True)
 class SmallSite:
-    """A folder with inputs, a configuration and a lake of one analyzed job, and room for what commands write."""
+    """A folder with inputs, a configuration and a lake of one analyzed job, and room for what
+    commands write.
+    """
 
     folder: Path
 
@@ -38,7 +42,8 @@ class SmallSite:
         site.config.write_text(CONFIGURATION, encoding="utf-8")
         (folder / "out").mkdir()
         (folder / "kernels.csv").write_text(KERNELS, encoding="utf-8")
-        csv(folder, "samples.csv", rows(60), "2026-03-01T10:10:00,n1,0,500,100\n")  # a value that is rejected
+        # A value that is rejected.
+        csv(folder, "samples.csv", rows(60), "2026-03-01T10:10:00,n1,0,500,100\n")
         csv(folder, "jobs.txt", job(1), header=SACCT)
         csv(folder, "map.csv", "1,n1,0\n", header="job_id,node,gpu\n")
         for words in (*site.ingests, ("analyze",)):
@@ -71,7 +76,9 @@ class SmallSite:
         )
 
     def calls(self) -> Mapping[str, Sequence[str]]:
-        """A call of each command, in the order of the registry; those that write a lake come with all others."""
+        """A call of each command, in the order of the registry; those that write a lake come
+        with all others.
+        """
         out = self.folder / "out"
         calls: dict[str, Sequence[str]] = {
             "demo": ("--folder", str(out / "demo")),
@@ -89,7 +96,17 @@ class SmallSite:
             "job": ("1", "--html", str(out / "job.html")),
             "seff": ("1",),
             "watch": ("--simulate", "2", "--once"),
-            "record": ("--simulate", "1", "--interval", "0.1", "-o", str(out / "recording"), "--", "sleep", "0.5"),
+            "record": (
+                "--simulate",
+                "1",
+                "--interval",
+                "0.1",
+                "-o",
+                str(out / "recording"),
+                "--",
+                "sleep",
+                "0.5",
+            ),
             "watch sample": ("--duration", "1"),
             "lab scores": ("1",),
             "lab classify": (),
@@ -106,7 +123,15 @@ class SmallSite:
             "act policy": ("status",),
             "share kernels": (str(self.folder / "kernels.csv"),),
             "share colocate": (),
-            "lab simulate": (str(out / "cluster"), "--nodes", "2", "--days", "1", "--interval", "300"),
+            "lab simulate": (
+                str(out / "cluster"),
+                "--nodes",
+                "2",
+                "--days",
+                "1",
+                "--interval",
+                "300",
+            ),
             "lab accuracy": ("--jobs", "30"),
             "lake counters": (),
             "lake devices": (),

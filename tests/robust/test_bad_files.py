@@ -1,4 +1,6 @@
-"""Files that are not what they claim: each is one line on stderr, the others are committed, the exit code shows it."""
+"""Files that are not what they claim: each is one line on stderr, the others are committed, the
+exit code shows it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ from typing import Any
 
 import polars as pl
 import pytest
-from bad_input import HEADER, SACCT, assert_one_line, contents, csv, job, listed, rejected, rows, tachograph
+from bad_input import (
+    HEADER,
+    SACCT,
+    assert_one_line,
+    contents,
+    csv,
+    job,
+    listed,
+    rejected,
+    rows,
+    tachograph,
+)
 
 MAPPING = """
 table = "gpu_samples"
@@ -117,7 +130,9 @@ def test_a_folder_with_a_bad_file_gives_the_others(tmp_path: Path) -> None:
 
 def test_the_same_complaint_is_made_once(tmp_path: Path) -> None:
     files = [csv(tmp_path, f"{name}.csv", rows(1)) for name in "abc"]
-    done = tachograph("ingest", "ldms", "--job-start", "someday", *files, "--lake", tmp_path / "lake")
+    done = tachograph(
+        "ingest", "ldms", "--job-start", "someday", *files, "--lake", tmp_path / "lake"
+    )
     assert_one_line(done, 2, "invalid time: 'someday'")
 
 
@@ -187,7 +202,11 @@ def test_accounting_that_cannot_be_is_counted(tmp_path: Path) -> None:
     file = csv(tmp_path, "jobs.txt", *lines, header=SACCT)
     done = tachograph("ingest", "sacct", file, "--trusted", "--json", "--lake", tmp_path / "lake")
     assert (done.code, done.printed) == (0, "")
-    counted = sum(one["removed"] for one in done.json["rejects"] if one["table"] == "jobs" and one["column"] is None)
+    counted = sum(
+        one["removed"]
+        for one in done.json["rejects"]
+        if one["table"] == "jobs" and one["column"] is None
+    )
     committed = contents(tmp_path / "lake")["jobs"]
     assert committed + counted == done.json["rows_read"] == 8
     assert 2 <= committed <= 3
@@ -200,7 +219,9 @@ def test_what_is_no_accounting_is_named(tmp_path: Path, source: str) -> None:
     files = unreadable(tmp_path)
     names = ["cut.parquet", "empty.csv", "binary.csv", "cut.json", "absent.csv", "number.json"]
     assert set(names) <= set(files)
-    done = tachograph("ingest", source, *(tmp_path / name for name in names), "--lake", tmp_path / "lake")
+    done = tachograph(
+        "ingest", source, *(tmp_path / name for name in names), "--lake", tmp_path / "lake"
+    )
     assert (done.code, done.out) == (4, "")
     for line, name in zip(done.lines, names, strict=True):
         assert line.startswith(f"tachograph: {tmp_path / name}: ")
@@ -209,8 +230,16 @@ def test_what_is_no_accounting_is_named(tmp_path: Path, source: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "parts"),
     [
-        ((), {"TACHOGRAPH_SITE_TIME_ZONE": "Atlantis"}, ("unknown time zone 'Atlantis'", "$TACHOGRAPH_SITE_TIME_ZONE")),
-        (("--config", "site.toml"), {}, ("site.toml", "site.time_zone", "unknown time zone 'Europe/Bärlin'")),
+        (
+            (),
+            {"TACHOGRAPH_SITE_TIME_ZONE": "Atlantis"},
+            ("unknown time zone 'Atlantis'", "$TACHOGRAPH_SITE_TIME_ZONE"),
+        ),
+        (
+            ("--config", "site.toml"),
+            {},
+            ("site.toml", "site.time_zone", "unknown time zone 'Europe/Bärlin'"),
+        ),
         (("--config", "broken.toml"), {}, ("broken.toml", "not valid TOML")),
         (("--config", "binary.toml"), {}, ("binary.toml", "not valid TOML")),
         (("--config", "key.toml"), {}, ("key.toml", "colour")),
@@ -225,5 +254,14 @@ def test_a_wrong_setting_is_named(
     (tmp_path / "broken.toml").write_text("[site\n")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "key.toml").write_text('[site]\ncolour = "red"\n')
-    done = tachograph("ingest", "ldms", "a.csv", "--lake", "lake", *arguments, cwd=tmp_path, environment=environment)
+    done = tachograph(
+        "ingest",
+        "ldms",
+        "a.csv",
+        "--lake",
+        "lake",
+        *arguments,
+        cwd=tmp_path,
+        environment=environment,
+    )
     assert_one_line(done, 3, *parts)

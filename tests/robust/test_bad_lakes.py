@@ -1,4 +1,6 @@
-"""Lakes that are absent, damaged, not permitted or on a full disk: one line, nothing lost, and on it goes."""
+"""Lakes that are absent, damaged, not permitted or on a full disk: one line, nothing lost, and
+on it goes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from bad_input import SACCT, assert_one_line, contents, csv, data_files, job, results, rows, tachograph
+from bad_input import (
+    SACCT,
+    assert_one_line,
+    contents,
+    csv,
+    data_files,
+    job,
+    results,
+    rows,
+    tachograph,
+)
 
 from tachograph.service.collect.lock import CollectLock
 
@@ -41,16 +53,25 @@ def lake(prepared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(prepared, tmp_path / "lake"))
 
 
-@pytest.mark.parametrize("command", [("lake",), ("jobs",), ("job", "1"), ("analyze",), ("lake", "compact")])
+@pytest.mark.parametrize(
+    "command", [("lake",), ("jobs",), ("job", "1"), ("analyze",), ("lake", "compact")]
+)
 def test_a_missing_lake_is_named(tmp_path: Path, command: tuple[str, ...]) -> None:
-    assert_one_line(tachograph(*command, "--lake", tmp_path / "nowhere"), 5, "nowhere: there is no lake", "--lake")
+    assert_one_line(
+        tachograph(*command, "--lake", tmp_path / "nowhere"),
+        5,
+        "nowhere: there is no lake",
+        "--lake",
+    )
 
 
 def test_a_folder_or_a_file_is_no_lake(tmp_path: Path) -> None:
     (tmp_path / "folder" / "gpu_samples").mkdir(parents=True)
     (tmp_path / "file").write_text("not a folder")
     for name in ("folder", "file"):
-        assert_one_line(tachograph("lake", "--lake", tmp_path / name), 5, f"{name}: there is no lake")
+        assert_one_line(
+            tachograph("lake", "--lake", tmp_path / name), 5, f"{name}: there is no lake"
+        )
     file = csv(tmp_path, "a.csv", rows(1))
     assert_one_line(tachograph("ingest", "ldms", file, "--lake", tmp_path / "file"), 5, "file: ")
     assert tachograph("ingest", "ldms", file, "--lake", tmp_path / "folder").code == 0
@@ -134,7 +155,9 @@ def test_a_torn_log_is_repaired_by_the_command_once(lake: Path) -> None:
     assert tachograph("ingest", "ldms", file, "--lake", lake).code == 0
     empty_log(lake)
     with CollectLock(lake / "_collect").held(now=datetime.now(UTC), pause=lambda _: None):
-        assert_one_line(tachograph("lake", "--repair", "--lake", lake), 5, "collects into the lake", "stop it")
+        assert_one_line(
+            tachograph("lake", "--repair", "--lake", lake), 5, "collects into the lake", "stop it"
+        )
     done = tachograph("lake", "--repair", "--lake", lake)
     assert (done.code, done.printed) == (0, "")
     assert "gpu_samples: 00000000000000000002.json put aside: version 2, torn" in done.out
@@ -151,13 +174,20 @@ def test_damaged_results_do_not_stop_the_ingest(lake: Path) -> None:
     file.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     for command in (("jobs",), ("job", "1")):
         assert_one_line(tachograph(*command, "--lake", lake), 5, "job_summaries", "lake --repair")
-    assert tachograph("ingest", "ldms", csv(lake.parent, "b.csv", rows(5, node="n2")), "--lake", lake).code == 0
+    assert (
+        tachograph(
+            "ingest", "ldms", csv(lake.parent, "b.csv", rows(5, node="n2")), "--lake", lake
+        ).code
+        == 0
+    )
     file.write_bytes(whole)
     assert contents(lake)["gpu_samples"] == 65
 
 
 def limited(size: int) -> Callable[[], None]:
-    """Files of a child may not be larger; a write beyond gives an error (Python ignores the signal)."""
+    """Files of a child may not be larger; a write beyond gives an error (Python ignores the
+    signal).
+    """
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
@@ -196,14 +226,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_named_and_the_ingest_goes_on_with_more_room(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_the_ingest_goes_on_with_more_room(
+    small_disk: Path, tmp_path: Path
+) -> None:
     lake = small_disk / "lake"
     assert tachograph("ingest", "ldms", csv(tmp_path, "a.csv", rows(60)), "--lake", lake).code == 0
     before = contents(lake)
     power = random.Random(1)
-    lines = [line.replace(",100\n", f",{power.uniform(50, 700)}\n") for line in rows(5000).splitlines(keepends=True)]
+    lines = [
+        line.replace(",100\n", f",{power.uniform(50, 700)}\n")
+        for line in rows(5000).splitlines(keepends=True)
+    ]
     big = csv(tmp_path, "big.csv", *lines, *(line.replace(",n1,", ",n2,") for line in lines))
-    assert_one_line(tachograph("ingest", "ldms", big, "--lake", lake), 5, "the disk is full", "free some space")
+    assert_one_line(
+        tachograph("ingest", "ldms", big, "--lake", lake), 5, "the disk is full", "free some space"
+    )
     assert contents(lake) == before
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
     assert tachograph("ingest", "ldms", big, "--lake", lake).code == 0
@@ -211,7 +248,9 @@ def test_a_full_disk_is_named_and_the_ingest_goes_on_with_more_room(small_disk: 
 
 
 def obedient() -> None:
-    """Let the superuser, too, be held by the permissions of files: what is dropped here does not come back."""
+    """Let the superuser, too, be held by the permissions of files: what is dropped here does not
+    come back.
+    """
     for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
         _LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
@@ -222,7 +261,12 @@ def closed_lake(lake: Path) -> Iterator[Path]:
     folders = [lake, *(path for path in lake.rglob("*") if path.is_dir())]
     for folder in folders:
         folder.chmod(0o555)
-    held = subprocess.run(["touch", str(lake / "x")], preexec_fn=obedient, capture_output=True).returncode != 0
+    held = (
+        subprocess.run(
+            ["touch", str(lake / "x")], preexec_fn=obedient, capture_output=True
+        ).returncode
+        != 0
+    )
     if held:
         yield lake
     for folder in folders:
@@ -264,7 +308,10 @@ def test_what_may_not_be_read_or_made_is_named(closed_lake: Path) -> None:
 def test_two_analyses_at_once_leave_what_one_leaves(lake: Path) -> None:
     before = results(lake)
     command = [sys.executable, "-m", "tachograph", "analyze", "--full", "--lake", str(lake)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     ended = [process.communicate(timeout=300) for process in running]
     assert [process.returncode for process in running] == [0, 0], ended
     assert ended[0] == ended[1]

@@ -1,4 +1,6 @@
-"""Data files that are missing, empty, cut off, changed, or no files: named by all commands, and given up on demand."""
+"""Data files that are missing, empty, cut off, changed, or no files: named by all commands, and
+given up on demand.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def flipped_pages(file: Path) -> None:
 def flipped_footer(file: Path) -> None:
     """Change bytes of what describes the columns."""
     content = bytearray(file.read_bytes())
-    for place in range(len(content) - 8 - int.from_bytes(content[-8:-4], "little"), len(content) - 8, 41):
+    for place in range(
+        len(content) - 8 - int.from_bytes(content[-8:-4], "little"), len(content) - 8, 41
+    ):
         content[place] ^= 0x55
     file.write_bytes(content)
 
@@ -87,11 +91,15 @@ def rows(site: SmallSite) -> dict[str, list[tuple[object, ...]]]:
     """What readers see of each table that sources fill."""
     lake = Lake.open(str(site.lake))
     frames = {name: lake.latest(table).sort(table.key) for name, table in TABLES.items()}
-    return {name: frame.drop("seq", "origin", strict=False).rows() for name, frame in frames.items()}
+    return {
+        name: frame.drop("seq", "origin", strict=False).rows() for name, frame in frames.items()
+    }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_the_repair_names_each_and_changes_nothing(site: SmallSite, damage: Callable[[Path], None]) -> None:
+def test_the_repair_names_each_and_changes_nothing(
+    site: SmallSite, damage: Callable[[Path], None]
+) -> None:
     files = [data_files(site.lake, table)[0] for table in ("gpu_samples", "findings")]
     for file in files:
         damage(file)
@@ -99,7 +107,9 @@ def test_the_repair_names_each_and_changes_nothing(site: SmallSite, damage: Call
     done = run(site, ("lake", "--repair"))
     assert (done.code, done.printed) == (5, "")
     of_samples, of_findings, *advice = done.out.splitlines()
-    assert of_samples.startswith(f"gpu_samples: day=2026-03-01/{files[0].name} is {DAMAGES[damage]}")
+    assert of_samples.startswith(
+        f"gpu_samples: day=2026-03-01/{files[0].name} is {DAMAGES[damage]}"
+    )
     assert "; 61 rows lost from " in of_samples
     assert of_findings.startswith(f"findings: {files[1].name} is {DAMAGES[damage]}")
     assert advice[0].startswith("Files lost: 2; nothing was changed.")
@@ -123,7 +133,11 @@ def test_the_repair_names_each_and_changes_nothing(site: SmallSite, damage: Call
 def test_computed_tables_come_back_by_an_analysis(
     site: SmallSite, table: str | None, damage: Callable[[Path], None]
 ) -> None:
-    files = [file for name in ([table] if table else LOST_COMPUTED) for file in data_files(site.lake, name)]
+    files = [
+        file
+        for name in ([table] if table else LOST_COMPUTED)
+        for file in data_files(site.lake, name)
+    ]
     if not files:
         pytest.skip("the job has no rows of it")
     before = results(site.lake)
@@ -140,7 +154,12 @@ def test_computed_tables_come_back_by_an_analysis(
     [("gpu_samples", missing)]
     + [
         pytest.param(table, damage, marks=pytest.mark.slow)
-        for table, damage in ((None, cut), ("jobs", flipped_footer), ("allocations", missing), ("rejects", cut))
+        for table, damage in (
+            (None, cut),
+            ("jobs", flipped_footer),
+            ("allocations", missing),
+            ("rejects", cut),
+        )
     ],
 )
 def test_sources_come_back_by_ingesting_again(
@@ -169,7 +188,9 @@ def test_giving_up_is_asked_for_with_the_repair(site: SmallSite) -> None:
 
 
 def test_a_file_that_is_not_lost_is_read_again_only_for_what_is_missing(site: SmallSite) -> None:
-    """After a loss every file is accepted once more; those whose rows are there add nothing, and say so."""
+    """After a loss every file is accepted once more; those whose rows are there add nothing, and
+    say so.
+    """
     missing(data_files(site.lake, "allocations")[0])
     run(site, ("lake", "--repair", "--give-up-lost"))
     done = run(site, (*site.ingests[0], "--json"))
@@ -186,9 +207,12 @@ ELSEWHERE = {
 
 
 def assert_named(site: SmallSite, what: str, name: str) -> None:
-    """Run a command on the damaged lake: it succeeds, or ends with one line that names the file and the repair."""
+    """Run a command on the damaged lake: it succeeds, or ends with one line that names the file
+    and the repair.
+    """
     done = run(site, site.calls()[name])
-    lines = [line for line in done.lines if "dcgm-exporter" not in line]  # which nothing answers for, beside `collect`
+    # Which nothing answers for, beside `collect`.
+    lines = [line for line in done.lines if "dcgm-exporter" not in line]
     named = [line for line in lines if "the data file is" in line]
     assert "cannot be read" not in done.printed, done
     assert "a file of the lake is missing" not in done.printed, done
@@ -208,24 +232,42 @@ def assert_named(site: SmallSite, what: str, name: str) -> None:
     ],
 )
 def test_a_command_names_the_file(
-    site: SmallSite, name: str, table: str, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+    site: SmallSite,
+    name: str,
+    table: str,
+    damage: Callable[[Path], None],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     [file, *_] = data_files(site.lake, table)
     damage(file)
     done = run(site, site.calls()[name])
-    assert_one_line(done, 5, f"{file}: the data file is {DAMAGES[damage]}", "run `tachograph lake --repair`")
+    assert_one_line(
+        done, 5, f"{file}: the data file is {DAMAGES[damage]}", "run `tachograph lake --repair`"
+    )
     assert capfd.readouterr().err == ""  # neither does a library that panics write there
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "damage"),
-    [(None, missing), (None, cut), (None, flipped_footer), ("jobs", flipped_pages), ("job_summaries", missing)],
+    [
+        (None, missing),
+        (None, cut),
+        (None, flipped_footer),
+        ("jobs", flipped_pages),
+        ("job_summaries", missing),
+    ],
 )
 def test_no_command_ends_with_a_traceback(
-    site: SmallSite, table: str | None, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+    site: SmallSite,
+    table: str | None,
+    damage: Callable[[Path], None],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    files = [data_files(site.lake, name)[:1] for name in ([table] if table else [each.name for each in ALL_TABLES])]
+    files = [
+        data_files(site.lake, name)[:1]
+        for name in ([table] if table else [each.name for each in ALL_TABLES])
+    ]
     if not any(files):
         pytest.skip("the site has no rows of it")
     for [file] in filter(None, files):

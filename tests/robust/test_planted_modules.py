@@ -1,4 +1,6 @@
-"""Files in the working directory that have the names of modules: no command, and no child of one, runs them."""
+"""Files in the working directory that have the names of modules: no command, and no child of
+one, runs them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from tachograph.web.images import JobImages
 
 TESTS = Path(__file__).resolve().parent.parent
 SOURCES = TESTS.parent / "src" / "tachograph"
-# writes down that it was run, and then is what it stands in for, so that a command goes on to the next
+# writes down that it was run, and then is what it stands in for, so that a command goes on to the
+# next
 MODULE = """
 import sys
 
@@ -36,9 +39,20 @@ try:
 finally:
     sys.path[:] = folders
 """
-ABSENT = ("brotli", "cupy", "gevent", "lz4", "orjson", "sitecustomize", "snappy", "socksio", "usercustomize")
+ABSENT = (
+    "brotli",
+    "cupy",
+    "gevent",
+    "lz4",
+    "orjson",
+    "sitecustomize",
+    "snappy",
+    "socksio",
+    "usercustomize",
+)
 SCRIPT = (
-    "#!{python}\nimport sys\nfrom tachograph.cli import program\nif __name__ == '__main__':\n    sys.exit(program())\n"
+    "#!{python}\nimport sys\nfrom tachograph.cli import program\nif __name__ == "
+    "'__main__':\n    sys.exit(program())\n"
 )
 SITE = """
 lake = "lake"
@@ -49,7 +63,9 @@ source = "dcgm-exporter"
 urls = ["{url}"]
 """
 ENVIRONMENT = {
-    name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_") and name != SAFE_PATH
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("TACHOGRAPH_") and name != SAFE_PATH
 }
 SMALL = ("--nodes", "2", "--days", "1", "--interval", "300")
 
@@ -63,8 +79,12 @@ class PlantedFolder:
     of_python: frozenset[str]  # what Python runs itself before it comes to a program
 
     @classmethod
-    def of(cls, folder: Path, program: Sequence[str], names: frozenset[str], bare: Sequence[str]) -> PlantedFolder:
-        """The folder with these modules planted; `bare`: a program without any imports, started alike."""
+    def of(
+        cls, folder: Path, program: Sequence[str], names: frozenset[str], bare: Sequence[str]
+    ) -> PlantedFolder:
+        """The folder with these modules planted; `bare`: a program without any imports, started
+        alike.
+        """
         (folder / "executed").mkdir()
         for name in names:
             source = MODULE.format(mark=str(folder / "executed" / name), folder=str(folder))
@@ -101,13 +121,17 @@ class PlantedFolder:
 
 
 def names() -> frozenset[str]:
-    """Modules of the standard library and of all that is installed here, and some that are looked for."""
+    """Modules of the standard library and of all that is installed here, and some that are
+    looked for.
+    """
     installed = {name for name in packages_distributions() if name.isidentifier()}
     return frozenset({*sys.stdlib_module_names, *installed, *ABSENT} - {"__main__", "__pycache__"})
 
 
 @pytest.fixture(scope="module", params=["-m", pytest.param("script", marks=pytest.mark.slow)])
-def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PlantedFolder:
+def planted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> PlantedFolder:
     """The working directory, with a simulated cluster in it."""
     folder, programs = (tmp_path_factory.mktemp(name) for name in ("planted", "programs"))
     bare, script = folder / "bare", programs / "tachograph"
@@ -118,12 +142,17 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     script.chmod(0o755)
     if request.param == "script":
         made = PlantedFolder.of(
-            folder, [str(script)], names() | {"tachograph"}, [sys.executable, str(bare / "__main__.py")]
+            folder,
+            [str(script)],
+            names() | {"tachograph"},
+            [sys.executable, str(bare / "__main__.py")],
         )
         assert made.of_python == frozenset()
     else:  # it runs the `tachograph` that lies there, if one does
         command = [sys.executable, "-m", "tachograph"]
-        made = PlantedFolder.of(folder, command, names() - {"tachograph"}, [sys.executable, "-m", "bare"])
+        made = PlantedFolder.of(
+            folder, command, names() - {"tachograph"}, [sys.executable, "-m", "bare"]
+        )
     made.run("lab", "simulate", "cluster", *SMALL)
     return made
 
@@ -132,7 +161,9 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def filled(planted: PlantedFolder) -> PlantedFolder:
     """With an analyzed lake, and the configuration of its cluster."""
     configuration = (planted.folder / "cluster" / "tachograph.toml").read_text(encoding="utf-8")
-    (planted.folder / "tachograph.toml").write_text(f'lake = "lake"\n\n{configuration}', encoding="utf-8")
+    (planted.folder / "tachograph.toml").write_text(
+        f'lake = "lake"\n\n{configuration}', encoding="utf-8"
+    )
     planted.run("ingest", "ldms", "cluster/telemetry")
     planted.run("ingest", "sacct", "cluster/accounting/sacct.txt")
     planted.run("ingest", "allocation-map", "cluster/allocations/gpu_map.csv")
@@ -161,7 +192,10 @@ def test_no_child_of_the_collector_runs_one(planted: PlantedFolder) -> None:
 @pytest.mark.slow
 def test_no_reader_of_stored_reports_runs_one(planted: PlantedFolder) -> None:
     pytest.importorskip("ncu_report")
-    write(planted.folder / "a.ncu-rep", [MadeLaunch("axpy", metrics={"gpu__time_duration.sum": 1000.0})])
+    write(
+        planted.folder / "a.ncu-rep",
+        [MadeLaunch("axpy", metrics={"gpu__time_duration.sum": 1000.0})],
+    )
     assert "axpy" in planted.run("share", "kernels", "a.ncu-rep")
 
 
@@ -206,5 +240,7 @@ def test_the_environment_is_as_before_when_workers_have_ended(
 
 def test_only_one_module_says_how_python_is_started() -> None:
     starting = re.compile(r"sys\.executable|get_context\(|set_start_method|forkserver")
-    found = {path for path in SOURCES.rglob("*.py") if starting.search(path.read_text(encoding="utf-8"))}
+    found = {
+        path for path in SOURCES.rglob("*.py") if starting.search(path.read_text(encoding="utf-8"))
+    }
     assert found == {SOURCES / "catalog" / "processes.py"}

@@ -1,4 +1,6 @@
-"""Which folder of compiled functions is used, and that libraries take no settings from the working directory."""
+"""Which folder of compiled functions is used, and that libraries take no settings from the
+working directory.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from pathlib import Path
 import pytest
 from bad_input import tachograph
 
-from tachograph.catalog.private_files import READERS, compiled_folder, private_folder, why_not_private
+from tachograph.catalog.private_files import (
+    READERS,
+    compiled_folder,
+    private_folder,
+    why_not_private,
+)
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "tachograph"
 STRANGER = 12345
@@ -53,7 +60,9 @@ def given_away(folder: Path) -> None:
 
 @pytest.mark.parametrize("which", ["home", "home/.cache", "home/.cache/tachograph"])
 @pytest.mark.parametrize("change", [open_to_others, open_to_the_group, given_away])
-def test_one_that_others_could_fill_is_refused(home: Path, which: str, change: Callable[[Path], None]) -> None:
+def test_one_that_others_could_fill_is_refused(
+    home: Path, which: str, change: Callable[[Path], None]
+) -> None:
     if change is not open_to_others and os.geteuid():
         pytest.skip("only root gives files away")
     folder = home / ".cache" / "tachograph"
@@ -106,7 +115,11 @@ def test_where_it_is(environment: dict[str, str], folder: str | None) -> None:
 
 def test_a_command_names_one_that_is_refused(home: Path) -> None:
     home.chmod(0o777)
-    done = tachograph("lake", "devices", environment={"HOME": str(home), "XDG_CACHE_HOME": "", "NUMBA_CACHE_DIR": ""})
+    done = tachograph(
+        "lake",
+        "devices",
+        environment={"HOME": str(home), "XDG_CACHE_HOME": "", "NUMBA_CACHE_DIR": ""},
+    )
     assert done.code == 0
     [line] = done.lines
     assert line == (
@@ -129,12 +142,21 @@ def kept(home: Path, **environment: str) -> list[str]:
     """Names of what a process keeps that compiles a function in a planted folder."""
     folder = home / "working-directory"
     (folder / "cache").mkdir(parents=True, exist_ok=True)
-    for name, text in ((".numba_config.yaml", f"cache_dir: {folder}/cache\n"), ("matplotlibrc", "lines.color: 77\n")):
+    for name, text in (
+        (".numba_config.yaml", f"cache_dir: {folder}/cache\n"),
+        ("matplotlibrc", "lines.color: 77\n"),
+    ):
         (folder / name).write_text(text, encoding="utf-8")
     (home / "modules").mkdir(exist_ok=True)
-    (home / "modules" / "functions.py").write_text("def doubled(x):\n    return x + x\n", encoding="utf-8")
+    (home / "modules" / "functions.py").write_text(
+        "def doubled(x):\n    return x + x\n", encoding="utf-8"
+    )
     script = COMPILES.format(folder=str(home / "modules"))
-    bare = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "XDG_", "CACHE_"))}
+    bare = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NUMBA_", "XDG_", "CACHE_"))
+    }
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],
         cwd=folder,
@@ -145,7 +167,9 @@ def kept(home: Path, **environment: str) -> list[str]:
     )
     assert (done.stdout, done.stderr) == ("4\n", "")
     assert list((folder / "cache").iterdir()) == []
-    assert not (home / "modules" / "__pycache__").is_dir() or not list((home / "modules").rglob("*.nb?"))
+    assert not (home / "modules" / "__pycache__").is_dir() or not list(
+        (home / "modules").rglob("*.nb?")
+    )
     return sorted(path.suffix for path in home.rglob("*.nb?"))
 
 
@@ -154,7 +178,9 @@ def test_compiled_functions_are_kept_in_the_private_folder(home: Path) -> None:
     assert all("/home/.cache/tachograph/compiled/" in str(path) for path in home.rglob("*.nb?"))
 
 
-@pytest.mark.parametrize("environment", [{"HOME": ""}, {"HOME": "/proc/nowhere"}, {"NUMBA_CACHE_DIR": "/proc/x"}])
+@pytest.mark.parametrize(
+    "environment", [{"HOME": ""}, {"HOME": "/proc/nowhere"}, {"NUMBA_CACHE_DIR": "/proc/x"}]
+)
 def test_without_such_a_folder_none_are_kept(home: Path, environment: dict[str, str]) -> None:
     assert kept(home, **environment) == []
 
@@ -167,39 +193,59 @@ def test_a_poisoned_folder_is_not_read(home: Path) -> None:
     kept(home)
 
 
-@pytest.mark.parametrize("content", ["[numba]\n", "a: [\n", "- 1\n", "cache_dir: /evil\nopt: bad\n"])
-def test_settings_of_numba_in_the_working_directory_are_not_read(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content", ["[numba]\n", "a: [\n", "- 1\n", "cache_dir: /evil\nopt: bad\n"]
+)
+def test_settings_of_numba_in_the_working_directory_are_not_read(
+    tmp_path: Path, content: str
+) -> None:
     (tmp_path / ".numba_config.yaml").write_text(content, encoding="utf-8")
     script = (
         "import tachograph.catalog.compiled, numba; from numba.core import config;"
         "config.reload_config(); assert not config.CACHE_DIR and config.OPT == 3"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("package", ["api.open_lake", "figures", "report"])
-def test_settings_of_matplotlib_in_the_working_directory_are_not_read(tmp_path: Path, package: str) -> None:
+def test_settings_of_matplotlib_in_the_working_directory_are_not_read(
+    tmp_path: Path, package: str
+) -> None:
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 77\n", encoding="utf-8")
-    script = f"import tachograph.{package}, matplotlib; assert matplotlib.rcParams['lines.linewidth'] != 77"
-    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    script = (
+        f"import tachograph.{package}, matplotlib; assert "
+        "matplotlib.rcParams['lines.linewidth'] != 77"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_only_packages_that_hide_the_working_directory_import_these_libraries() -> None:
     libraries = "|".join(name.partition(".")[0] for name in READERS)
     importing = re.compile(rf"^ *(?:from|import) (?:{libraries})\b", re.MULTILINE)
-    files = {path for path in SOURCES.rglob("*.py") if importing.search(path.read_text(encoding="utf-8"))}
+    files = {
+        path for path in SOURCES.rglob("*.py") if importing.search(path.read_text(encoding="utf-8"))
+    }
     hiding = "tachograph.catalog.private_files"
     assert {path.parent.name for path in files} == {"catalog", "figures", "report", "api"}
     for path in files:
-        texts = [path.read_text(encoding="utf-8"), (path.parent / "__init__.py").read_text(encoding="utf-8")]
+        texts = [
+            path.read_text(encoding="utf-8"),
+            (path.parent / "__init__.py").read_text(encoding="utf-8"),
+        ]
         assert any(hiding in text for text in texts), path
 
 
 def test_the_group_of_this_user_alone_is_nobody_else(home: Path) -> None:
     user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(os.getegid())
-    if (user.pw_name, user.pw_gid) != (group.gr_name, group.gr_gid) or {*group.gr_mem} - {user.pw_name}:
+    if (user.pw_name, user.pw_gid) != (group.gr_name, group.gr_gid) or {*group.gr_mem} - {
+        user.pw_name
+    }:
         pytest.skip("this user has no group of its own")
     (home / ".cache").mkdir(mode=0o775)
     (home / ".cache").chmod(0o775)
@@ -215,7 +261,8 @@ def test_a_configuration_of_somebody_else_must_be_named(tmp_path: Path) -> None:
     refused = tachograph("act", "--once", cwd=tmp_path)
     assert refused.code == 3
     assert refused.printed == (
-        f"tachograph: tachograph.toml: it belongs to user {STRANGER}, and a configuration names programs to run; "
+        f"tachograph: tachograph.toml: it belongs to user {STRANGER}, and a configuration "
+        "names programs to run; "
         "if you trust it, name it: --config tachograph.toml\n"
     )
     assert tachograph("act", "--once", "--config", "tachograph.toml", cwd=tmp_path).code != 3

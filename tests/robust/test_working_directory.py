@@ -1,6 +1,8 @@
-"""A working directory full of what a stranger left there: no command opens any of it, nor does a dependency.
+"""A working directory full of what a stranger left there: no command opens any of it, nor does a
+dependency.
 
-Everything that a command needs is named and lies elsewhere, so each path in the working directory is one too many.
+Everything that a command needs is named and lies elsewhere, so each path in the working directory
+is one too many.
 """
 
 from __future__ import annotations
@@ -70,12 +72,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> SmallSite:
 
 
 def test_no_command_opens_a_file_there(site: SmallSite, tmp_path: Path) -> None:
-    calls = {name: words for name, words in site.calls().items() if name != "demo"}  # which calls the others
+    # Which calls the others.
+    calls = {name: words for name, words in site.calls().items() if name != "demo"}
     folder = planted(tmp_path)
     (site.folder / "calls.json").write_text(json.dumps(calls), encoding="utf-8")
-    command = [sys.executable, str(AUDITED), str(site.folder / "calls.json"), str(site.folder / "opened.json")]
+    command = [
+        sys.executable,
+        str(AUDITED),
+        str(site.folder / "calls.json"),
+        str(site.folder / "opened.json"),
+    ]
     environment = {**ENVIRONMENT, **site.environment}
-    subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    )
     audited = json.loads((site.folder / "opened.json").read_text(encoding="utf-8"))
     assert audited["codes"].keys() == calls.keys()
     assert audited["opened"] == {}
@@ -87,13 +102,30 @@ CALL = re.compile(r'^\d+ +(\w+)\((?:AT_FDCWD, )?"([^"]*)"', re.MULTILINE)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["analyze", "study", "collect", "share kernels"])
 def test_no_library_looks_for_a_file_there(site: SmallSite, tmp_path: Path, command: str) -> None:
-    """Of libraries in C and Rust, and of children: each call of the system that names a path, of a few commands."""
+    """Of libraries in C and Rust, and of children: each call of the system that names a path, of
+    a few commands.
+    """
     folder, trace = planted(tmp_path), site.folder / f"{command}.strace"
-    words = [program("strace", package="strace"), "-f", "-s", "4096", "-e", "trace=%file", "-o", str(trace)]
+    words = [
+        program("strace", package="strace"),
+        "-f",
+        "-s",
+        "4096",
+        "-e",
+        "trace=%file",
+        "-o",
+        str(trace),
+    ]
     words += [sys.executable, "-P", "-m", "tachograph", *site.calls()[command]]
     environment = {**ENVIRONMENT, **site.environment}
-    subprocess.run(words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
+    subprocess.run(
+        words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True
+    )
     named = CALL.findall(trace.read_text(encoding="utf-8", errors="replace"))
     assert len(named) > 100
-    inside = {(call, path) for call, path in named if path and (path[0] != "/" or path.startswith(f"{folder}/"))}
+    inside = {
+        (call, path)
+        for call, path in named
+        if path and (path[0] != "/" or path.startswith(f"{folder}/"))
+    }
     assert sorted(inside) == []

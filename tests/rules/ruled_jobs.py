@@ -1,4 +1,6 @@
-"""Jobs made for rules: one job with its GPUs, on one or several nodes, and its verdict by a rule."""
+"""Jobs made for rules: one job with its GPUs, on one or several nodes, and its verdict by a
+rule.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SHIPPED = read_rules(RuleOptions())
 
 @dataclass(frozen=True)
 class Job:
-    """A job: its summary, one row per GPU (node n1 unless the row names another), host values by node."""
+    """A job: its summary, one row per GPU (node n1 unless the row names another), host values by
+    node.
+    """
 
     given: Row = field(default_factory=dict)
     gpus: Sequence[Row] = ()
@@ -50,7 +54,11 @@ class Job:
         key = {"job_key": self.key, "job_id": self.key.split(":")[1], "seq": 1, "t": START}
         return frame(
             JOB_NODE_MINUTES,
-            [key | {"node": node, "minute": minute} | row for node, row in self.hosts.items() for minute in (0, 1)],
+            [
+                key | {"node": node, "minute": minute} | row
+                for node, row in self.hosts.items()
+                for minute in (0, 1)
+            ],
         )
 
 

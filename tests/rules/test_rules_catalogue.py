@@ -1,4 +1,6 @@
-"""Every rule of the catalogue: a job that has it, one just short of it, one in which what it needs was not measured."""
+"""Every rule of the catalogue: a job that has it, one just short of it, one in which what it
+needs was not measured.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,16 @@ class Case:
 
 
 def util(*means: float | None, **others: float | None) -> list[Row]:
-    return [{"gpu_util_mean": mean, "gpu_util_max": 1.0 if mean else mean} | others for mean in means]
+    return [
+        {"gpu_util_mean": mean, "gpu_util_max": 1.0 if mean else mean} | others for mean in means
+    ]
 
 
 def on_nodes(**means: float) -> list[Row]:
-    return [{"node": node, "gpu": 0, "gpu_util_mean": mean, "gpu_util_max": 1.0} for node, mean in means.items()]
+    return [
+        {"node": node, "gpu": 0, "gpu_util_mean": mean, "gpu_util_max": 1.0}
+        for node, mean in means.items()
+    ]
 
 
 NOTHING = Job(gpus=[{}, {}])
@@ -121,7 +128,11 @@ def test_every_rule_has_its_case() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
 def test_a_job_that_has_it(case: Case) -> None:
     one = found(case.has, case.code)
-    assert (one.verdict, one.kind, one.severity) == ("yes", "check", SHIPPED.called(case.code)[0].severity)
+    assert (one.verdict, one.kind, one.severity) == (
+        "yes",
+        "check",
+        SHIPPED.called(case.code)[0].severity,
+    )
     assert case.phrase in one.sentence
     assert (one.advice is None) == (one.severity == "fact")
     assert one.checks
@@ -174,8 +185,15 @@ def test_no_declared_parameter_is_without_a_rule() -> None:
 
     declared, problems = read_parameters(shipped_sources()[1])
     assert problems == []
-    used = {(tag, name) for entry in SHIPPED.entries for tag in (entry.code, entry.rule.tag) for name in entry.values}
-    assert [(tag, name) for tag, of in declared.items() for name in of if (tag, name) not in used] == []
+    used = {
+        (tag, name)
+        for entry in SHIPPED.entries
+        for tag in (entry.code, entry.rule.tag)
+        for name in entry.values
+    }
+    assert [
+        (tag, name) for tag, of in declared.items() for name in of if (tag, name) not in used
+    ] == []
 
 
 def test_a_value_from_the_configuration_moves_the_line() -> None:
@@ -185,7 +203,9 @@ def test_a_value_from_the_configuration_moves_the_line() -> None:
     assert found(job, "uneven_nodes").verdict == "no"
     one = found(job, "uneven_nodes", changed)
     assert one.verdict == "yes"
-    assert {check.threshold for check in one.checks if check.name in ("widest", "behind.second")} == {0.2}
+    assert {
+        check.threshold for check in one.checks if check.name in ("widest", "behind.second")
+    } == {0.2}
 
 
 def test_the_evidence_says_which_ranks_and_how_much() -> None:

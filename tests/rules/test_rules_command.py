@@ -43,7 +43,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def run(lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def run(
+    lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TACHOGRAPH_LAKE", lake)
 
@@ -64,7 +66,9 @@ def test_the_list_shows_values_and_units(run: Run) -> None:
 
 
 def test_the_list_shows_what_the_site_changed(run: Run, tmp_path: Path) -> None:
-    Path("tachograph.toml").write_text('[rules]\ndisabled = ["slow_gpu"]\n[rules.parameters.hot_gpu]\nhot_c = 70\n')
+    Path("tachograph.toml").write_text(
+        '[rules]\ndisabled = ["slow_gpu"]\n[rules.parameters.hot_gpu]\nhot_c = 70\n'
+    )
     done = run("list")
     assert "70 °C (default 85 °C)" in done.out
     (line,) = [line for line in done.out.splitlines() if line.startswith("slow_gpu")]
@@ -73,15 +77,27 @@ def test_the_list_shows_what_the_site_changed(run: Run, tmp_path: Path) -> None:
     rules = {rule["rule"]: rule for rule in data["rules"]}
     assert rules["slow_gpu"]["in_use"] is False
     assert rules["hot_gpu"]["parameters"]["hot_c"] == {
-        "value": 70.0, "default": 85.0, "unit": "C", "meaning": "highest temperature from which a GPU is hot",
+        "value": 70.0, "default": 85.0, "unit": "C", "meaning": ("highest temperature from which a GPU is "
+"hot"),
     }  # fmt: skip
 
 
 def test_all_about_one_rule(run: Run) -> None:
     done = run("list", "slow_gpu")
-    for heading in ("What it is", "Criterion", "Possible false positives", "Cures", "Needs", "Parameters", "Terms"):
+    for heading in (
+        "What it is",
+        "Criterion",
+        "Possible false positives",
+        "Cures",
+        "Needs",
+        "Parameters",
+        "Terms",
+    ):
         assert f"  {heading}\n" in done.out
-    assert run("list", "slow_gpu", "--json").data["rules"][0]["needs"] == ["sm_clock_mhz", "gpu_util"]
+    assert run("list", "slow_gpu", "--json").data["rules"][0]["needs"] == [
+        "sm_clock_mhz",
+        "gpu_util",
+    ]
 
 
 def test_run_judges_stored_jobs_and_writes_nothing(run: Run, lake: str) -> None:
@@ -89,7 +105,9 @@ def test_run_judges_stored_jobs_and_writes_nothing(run: Run, lake: str) -> None:
     done = run("run", "hot_gpu")
     assert done.code == 0
     assert "or more." in done.out
-    assert [line.split()[:5] for line in done.out.splitlines()[1:2]] == [["1", "user1", "chem", "hot_gpu", "1.0"]]
+    assert [line.split()[:5] for line in done.out.splitlines()[1:2]] == [
+        ["1", "user1", "chem", "hot_gpu", "1.0"]
+    ]
     data = run("run", "hot_gpu", "--set", "hot_c=75", "--json").data
     found = {row["job_id"]: row["verdict"] for row in data["verdicts"]}
     assert found == {"1": "yes", "2": "yes", "3": "no"}
@@ -104,7 +122,9 @@ def test_run_with_filters_a_verdict_and_a_folder(run: Run, tmp_path: Path) -> No
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "x.json").write_text(FINE)
     data = run("run", "x_y", "--folder", "own", "--user", "user2", "--json").data
-    assert [(row["job_id"], row["verdict"], row["sentence"]) for row in data["verdicts"]] == [("2", "yes", "long")]
+    assert [(row["job_id"], row["verdict"], row["sentence"]) for row in data["verdicts"]] == [
+        ("2", "yes", "long")
+    ]
     shown = run("run", "hot_gpu", "--show", "no").out
     assert "50 °C is below 85 °C" in shown
     everything = run("run", "--json").data
@@ -117,18 +137,28 @@ def test_backtest_shows_who_changes(run: Run, tmp_path: Path) -> None:
     assert done.code == 0
     (line,) = [line for line in done.out.splitlines() if line.startswith("2 ")]
     assert line.split()[:7] == ["2", "user2", "chem", "hot_gpu", "1.0", "no", "yes"]
-    Path("labels.csv").write_text("job_id,class,label\n1,hot_gpu,yes\n2,hot_gpu,no\n9,hot_gpu,yes\n")
+    Path("labels.csv").write_text(
+        "job_id,class,label\n1,hot_gpu,yes\n2,hot_gpu,no\n9,hot_gpu,yes\n"
+    )
     done = run("backtest", "hot_gpu", "--set", "hot_c=75", "--labels", "labels.csv", "--json")
     assert "labels.csv:4 (9)" in done.err
     assert [row["job_id"] for row in done.data["changes"]] == ["2"]
     before, after = done.data["labels"]
-    assert (before["when"], before["accuracy"], after["when"], after["accuracy"]) == ("before", 1.0, "after", 0.5)
+    assert (before["when"], before["accuracy"], after["when"], after["accuracy"]) == (
+        "before",
+        1.0,
+        "after",
+        0.5,
+    )
     assert (after["right_yes"], after["wrong_yes"]) == (1, 1)
     assert sum(row["jobs"] for row in done.data["counts"]) == len(ACTIVITY)
 
 
 def test_backtest_of_a_rule_as_it_stands_in_a_file(run: Run, tmp_path: Path) -> None:
-    changed = json.loads(FINE) | {"tag": "hot_gpu", "rule_terms": [{"a": "walltime < hot_c + 7200"}]}
+    changed = json.loads(FINE) | {
+        "tag": "hot_gpu",
+        "rule_terms": [{"a": "walltime < hot_c + 7200"}],
+    }
     Path("changed.json").write_text(json.dumps(changed | {"parameter": ["hot_c"]}))
     data = run("backtest", "hot_gpu", "--file", "changed.json", "--json").data
     assert {(row["before"], row["after"]) for row in data["changes"]} == {("no", "yes")}
@@ -141,7 +171,9 @@ def test_backtest_of_a_rule_as_it_stands_in_a_file(run: Run, tmp_path: Path) -> 
 
 def test_check_tells_each_mistake_with_its_place(run: Run, tmp_path: Path) -> None:
     Path("fine.json").write_text(FINE)
-    assert run("check", "fine.json") == Done(0, "fine.json: x_y valid; level: job; counters: elapsed_s\n", "")
+    assert run("check", "fine.json") == Done(
+        0, "fine.json: x_y valid; level: job; counters: elapsed_s\n", ""
+    )
     Path("broken.json").write_text(BROKEN)
     done = run("check", "broken.json", "nothing.json")
     assert done.code == 4
@@ -149,7 +181,12 @@ def test_check_tells_each_mistake_with_its_place(run: Run, tmp_path: Path) -> No
     assert "nowhere" in done.out
     assert "nothing.json:1:1: error: no such file" in done.out
     (first, _) = run("check", "broken.json", "nothing.json", "--json").data["problems"]
-    assert (first["file"], first["line"], first["term"], first["severity"]) == ("broken.json", 1, "a", "error")
+    assert (first["file"], first["line"], first["term"], first["severity"]) == (
+        "broken.json",
+        1,
+        "a",
+        "error",
+    )
     assert first["column"] > 1
 
 
@@ -163,7 +200,9 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
     (classes / "low.json").write_text(json.dumps(given))
     (classes / "same.json").write_text(json.dumps(given))
     (classes / "taken.json").write_text(json.dumps(given | {"tag": "hot_gpu"}))
-    (classes / "flops.json").write_text(json.dumps(given | {"tag": "f", "rule": "flops_any.avg < 1"}))
+    (classes / "flops.json").write_text(
+        json.dumps(given | {"tag": "f", "rule": "flops_any.avg < 1"})
+    )
     (classes / "binary.json").write_bytes(b"\xff\xfe\x00")
     done = run("import-clustercockpit", "jobclasses", "-o", "own")
     assert done.code == 0
@@ -200,7 +239,11 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
             2,
             "unknown rule 'small_kernels'; use one of: hot_gpu",
         ),
-        (("run", "hot_gpu", "--set", "high_utilisation=1"), 2, "unknown parameter; use one of: hot_c"),
+        (
+            ("run", "hot_gpu", "--set", "high_utilisation=1"),
+            2,
+            "unknown parameter; use one of: hot_c",
+        ),
         (("check", "."), 4, "no rules found"),
         (("run", "--show", "maybe"), 2, "maybe"),
         (("run", "--where", "nothing"), 2, "condition"),
@@ -215,7 +258,9 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
         (("list", "--lake", "nowhere", "--json", "--frobnicate"), 2, "--frobnicate"),
     ],
 )
-def test_a_mistake_is_one_line(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_a_mistake_is_one_line(
+    run: Run, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     done = run(*arguments)
     assert done.code == code, done
     assert message in done.err

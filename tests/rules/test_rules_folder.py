@@ -1,4 +1,6 @@
-"""A site's folder of rules: read anew, each mistake reported, its parameters and those of the configuration."""
+"""A site's folder of rules: read anew, each mistake reported, its parameters and those of the
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,15 @@ from tachograph.judge.judge import RESERVED, rules_in_use
 from tachograph.judge.rules.ruleset import PARAMETERS, digest, read_files, read_rules
 
 
-def rule(tag: str = "busy_site", expression: str = "activity_mean > limit", **others: Any) -> dict[str, Any]:
-    given = {"name": "Busy", "tag": tag, "parameter": ["limit"], "rule_terms": [{"alert": expression}]}
+def rule(
+    tag: str = "busy_site", expression: str = "activity_mean > limit", **others: Any
+) -> dict[str, Any]:
+    given = {
+        "name": "Busy",
+        "tag": tag,
+        "parameter": ["limit"],
+        "rule_terms": [{"alert": expression}],
+    }
     return given | {"output": "alert", "template": "Active {activity_mean}% of the time."} | others
 
 
@@ -27,7 +36,9 @@ def write(folder: Path, name: str, *rules: dict[str, Any], limit: str = "0.5") -
     path = folder / name
     path.write_text(json.dumps(list(rules)))
     tags = {one["tag"] for one in rules}
-    (folder / PARAMETERS).write_text("".join(f"[{tag}]\nlimit = {{ default = {limit} }}\n" for tag in tags))
+    (folder / PARAMETERS).write_text(
+        "".join(f"[{tag}]\nlimit = {{ default = {limit} }}\n" for tag in tags)
+    )
     return path
 
 
@@ -77,9 +88,14 @@ def test_a_broken_rule_does_not_stop_the_others(tmp_path: Path) -> None:
     assert found(BUSY, "busy_site", ruleset).verdict == "yes"
     assert len(ruleset.entries) == len(read_rules(RuleOptions()).entries) + 1
     by_file = {Path(problem.file).name: problem for problem in ruleset.errors}
-    assert set(by_file) == {f"{name}.json" for name in ("a_own", "b_cut", "c_binary", "d_empty", "e_folder", "f_words")}
+    assert set(by_file) == {
+        f"{name}.json" for name in ("a_own", "b_cut", "c_binary", "d_empty", "e_folder", "f_words")
+    }
     assert "no_such_name" in by_file["a_own.json"].message
-    assert (by_file["b_cut.json"].line, by_file["c_binary.json"].message) == (1, "not text in UTF-8")
+    assert (by_file["b_cut.json"].line, by_file["c_binary.json"].message) == (
+        1,
+        "not text in UTF-8",
+    )
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
@@ -115,11 +131,17 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
         (RuleOptions(folder="/no/such/folder"), "rules.folder", "No such file"),
         (RuleOptions(disabled=("hot_gpus",)), "rules.disabled", "did you mean hot_gpu?"),
         (RuleOptions(parameters={"hot_gpus": {}}), "rules.parameters", "did you mean hot_gpu?"),
-        (RuleOptions(parameters={"hot_gpu": {"hot": 1.0}}), "rules.parameters.hot_gpu", "did you mean hot_c?"),
+        (
+            RuleOptions(parameters={"hot_gpu": {"hot": 1.0}}),
+            "rules.parameters.hot_gpu",
+            "did you mean hot_c?",
+        ),
         (RuleOptions(parameters={"hot_gpu": {"hot_c": float("nan")}}), "hot_c", "no threshold"),
     ],
 )
-def test_mistakes_of_the_configuration_name_the_key(settings: RuleOptions, where: str, message: str) -> None:
+def test_mistakes_of_the_configuration_name_the_key(
+    settings: RuleOptions, where: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as problem:
         read_rules(settings)
     assert where in problem.value.where
@@ -127,8 +149,13 @@ def test_mistakes_of_the_configuration_name_the_key(settings: RuleOptions, where
 
 def test_a_tag_that_rules_share_is_for_all_of_them() -> None:
     settings = RuleOptions(parameters={"loadimba": {"load_imbalance_ratio_threshold": 0.4}})
-    values = {e.code: e.values["load_imbalance_ratio_threshold"] for e in read_rules(settings).called("loadimba")}
-    assert values == dict.fromkeys(("load_imbalance_waste", "load_imbalance_spread", "load_imbalance_two_sided"), 0.4)
+    values = {
+        e.code: e.values["load_imbalance_ratio_threshold"]
+        for e in read_rules(settings).called("loadimba")
+    }
+    assert values == dict.fromkeys(
+        ("load_imbalance_waste", "load_imbalance_spread", "load_imbalance_two_sided"), 0.4
+    )
     off = read_rules(RuleOptions(disabled=("loadimba",)))
     assert {entry.code for entry in off.disabled} == set(values)
     assert not set(values) & {entry.code for entry in off.entries}
@@ -150,7 +177,9 @@ def test_files_are_checked_as_they_would_be_in_a_folder(tmp_path: Path) -> None:
 
 def test_the_shipped_rules_do_not_depend_on_the_folder(tmp_path: Path) -> None:
     write(tmp_path, "own.json", rule())
-    assert [e.code for e in rules_in_use(Configuration(rules=of(tmp_path))).entries][-1] == "busy_site"
+    assert [e.code for e in rules_in_use(Configuration(rules=of(tmp_path))).entries][
+        -1
+    ] == "busy_site"
     shutil.rmtree(tmp_path)
     with pytest.raises(ConfigError):
         rules_in_use(Configuration(rules=of(tmp_path)))

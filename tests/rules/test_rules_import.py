@@ -62,7 +62,9 @@ def ruleset(one: Translated) -> RuleSet:
     (pattern,), (rule,) = loaded.patterns, loaded.rules
     of_rule = declared.get(rule.tag, {})
     values = {name: parameter.default for name, parameter in of_rule.items()}
-    return RuleSet((RuleEntry(rule, pattern, prepare(rule, VOCABULARY), of_rule, values, shipped=False),))
+    return RuleSet(
+        (RuleEntry(rule, pattern, prepare(rule, VOCABULARY), of_rule, values, shipped=False),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,8 @@ def test_signs_that_mean_something_in_a_template_are_text() -> None:
         ({"rule": "order.avg > 1 or notes"}, {"name order.avg", "name notes"}),
         ({"rule": "sqrt(acc_utilization.avg) > max(1)"}, {"function sqrt", "max of 1 values"}),
         ({"rule": "acc_utilization.avg ^ 2 > 1"}, {"'^' at character 21"}),
-        ({"rule": "acc_utilization.avg > 1 ?? 2"}, {"'?' at character 26, where something else is expected"}),
+        ({"rule": "acc_utilization.avg > 1 ?? 2"}, {("'?' at character 26, where something else is "
+"expected")}),
         ({"parameters": [*PARAMETERS, "nowhere"], "rule": "acc_utilization.avg > nowhere"},
          {"parameter nowhere, which parameters.json does not give"}),
         ({"variables": [{"name": "limit"}]},
@@ -123,7 +126,17 @@ def test_what_has_no_counterpart_is_told(given: dict[str, Any], missing: set[str
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", '{"tag": "x"}', '{"rule": "true"}', '{"tag": 3, "rule": "true"}', "[" * 100_000]
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        '{"tag": "x"}',
+        '{"rule": "true"}',
+        '{"tag": 3, "rule": "true"}',
+        "[" * 100_000,
+    ],
 )
 def test_what_is_no_job_class(text: str) -> None:
     one = translate_class(text, "x.json", {})
@@ -132,8 +145,14 @@ def test_what_is_no_job_class(text: str) -> None:
 
 
 _ANY = st.recursive(
-    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8) | st.sampled_from(SOME_EXPRESSIONS),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "expr", "x"]), inner),
+    st.none()
+    | st.booleans()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+    | st.sampled_from(SOME_EXPRESSIONS),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "expr", "x"]), inner)
+    ),
     max_leaves=5,
 )
 
@@ -145,15 +164,28 @@ def test_whatever_stands_in_a_file_it_is_translated_or_told(key: str, value: Any
     assert (one.text is None) == bool(one.missing)
     if one.text is not None:
         one.text.encode()
-        assert not [problem for problem in load_patterns(one.text, "made.json").problems if problem.severity == "error"]
+        assert not [
+            problem
+            for problem in load_patterns(one.text, "made.json").problems
+            if problem.severity == "error"
+        ]
         assert parameters_toml([one]).encode()
 
 
 def test_limits_come_from_the_cluster() -> None:
-    metrics = [{"name": "cpu_load", "peak": 72, "alert": 20, "caution": "x"}, {"name": 3}, "no metric"]
+    metrics = [
+        {"name": "cpu_load", "peak": 72, "alert": 20, "caution": "x"},
+        {"name": 3},
+        "no metric",
+    ]
     limits = limits_of({"metricConfig": metrics})
     assert limits == {"cpu_load": {"peak": 72.0, "alert": 20.0}}
-    given = job_class(metrics=["cpu_load"], variables=[], rule="cpu_load.avg > cpu_load.limits.peak * 1.2", hint="x")
+    given = job_class(
+        metrics=["cpu_load"],
+        variables=[],
+        rule="cpu_load.avg > cpu_load.limits.peak * 1.2",
+        hint="x",
+    )
     one = translate_class(json.dumps(given), "load.json", PARAMETERS, limits)
     for load, verdict in ((90.0, "yes"), (80.0, "no")):
         hosts = {"n1": {"load_average": load + 1}, "n2": {"load_average": load - 1}}
@@ -185,12 +217,29 @@ def test_every_counterpart_is_one_that_rules_may_name(metric: str) -> None:
 def test_expressions(source: str, expected: str) -> None:
     one = translated(rule=source, requirements=[], variables=[], hint="x")
     assert one.text is not None, one.missing
-    terms = {name: term for terms in json.loads(one.text)["rules"][0]["rule_terms"] for name, term in terms.items()}
+    terms = {
+        name: term
+        for terms in json.loads(one.text)["rules"][0]["rule_terms"]
+        for name, term in terms.items()
+    }
     assert terms["matches"] == expected
 
 
 @pytest.mark.parametrize(
-    "source", ["a >", "1 < 2 < 3", "a[0]", "a | b", "{}", "a.b()", "let x = 1", "x" * 5000, "a @ b", "1..3", "a in b"]
+    "source",
+    [
+        "a >",
+        "1 < 2 < 3",
+        "a[0]",
+        "a | b",
+        "{}",
+        "a.b()",
+        "let x = 1",
+        "x" * 5000,
+        "a @ b",
+        "1..3",
+        "a in b",
+    ],
 )
 def test_expressions_that_are_not_translated(source: str) -> None:
     assert translated(rule=source, hint="x").text is None

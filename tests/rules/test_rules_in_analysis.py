@@ -1,4 +1,6 @@
-"""Rules in an analysis: stored as findings, reported once, judged anew when a rule or a value changes."""
+"""Rules in an analysis: stored as findings, reported once, judged anew when a rule or a value
+changes.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_every_job_has_a_row_for_every_rule(analyzed: Lake) -> None:
     assert rows["code"].n_unique() >= 13
     assert verdicts(lake, "hot_gpu") == {"1": "yes", "2": "no", "3": "no"}
     assert verdicts(lake, "heat_throttling") == dict.fromkeys(ACTIVITY, "unknown")
-    checks = json.loads(rows.filter(pl.col("code") == "hot_gpu", pl.col("job_id") == "1")["checks"][0])
+    checks = json.loads(
+        rows.filter(pl.col("code") == "hot_gpu", pl.col("job_id") == "1")["checks"][0]
+    )
     assert checks[0] | {"name": ""} == {
         "name": "", "value": 90.0, "relation": ">=", "threshold": 85.0, "unit": "C", "holds": True,
     }  # fmt: skip
@@ -75,7 +79,13 @@ def test_every_job_has_a_row_for_every_rule(analyzed: Lake) -> None:
 )
 def test_a_rule_is_covered_by_the_more_specific_of_its_family(code: str, above: str) -> None:
     rows = [
-        {**dict.fromkeys(FINDING_SCHEMA), "job_key": job_key, "code": each, "verdict": "yes", "severity": "hint"}
+        {
+            **dict.fromkeys(FINDING_SCHEMA),
+            "job_key": job_key,
+            "code": each,
+            "verdict": "yes",
+            "severity": "hint",
+        }
         for job_key, codes in (("a", (code, above)), ("b", (code,)))
         for each in codes
     ]
@@ -87,7 +97,9 @@ def test_a_rule_is_covered_by_the_more_specific_of_its_family(code: str, above: 
 
 
 def test_what_was_hardly_measured_is_not_multiplied_by_the_run_time() -> None:
-    """A job of 600 days of which minutes were recorded: 0.2 % of imbalance would be 60 hours of GPU time."""
+    """A job of 600 days of which minutes were recorded: 0.2 % of imbalance would be 60 hours of
+    GPU time.
+    """
     gpus = [{"gpu_util_mean": mean, "gpu_util_max": 1.0} for mean in (0.902, 0.898)]
     for coverage, verdict in (0.5, "yes"), (0.4, "unknown"), (None, "yes"):
         made = Job({"elapsed_s": 600 * 86400.0, "coverage": coverage}, gpus)
@@ -144,7 +156,12 @@ def test_a_folder_that_is_gone_ends_the_analysis_and_changes_nothing(tmp_path: P
 
 def test_a_rule_that_is_off_leaves_no_row(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(rules=RuleOptions(disabled=("hot_gpu", "loadimba"))), judge=JobJudge, now=NOW)
+    analyze(
+        lake,
+        Configuration(rules=RuleOptions(disabled=("hot_gpu", "loadimba"))),
+        judge=JobJudge,
+        now=NOW,
+    )
     assert verdicts(lake, "hot_gpu") == {}
     assert verdicts(lake, "load_imbalance_waste") == {}
     assert set(verdicts(lake, "uneven_nodes")) == set(ACTIVITY)

@@ -1,4 +1,6 @@
-"""Metrics that rules name: what they come to, recomputed in plain Python, and where they are null."""
+"""Metrics that rules name: what they come to, recomputed in plain Python, and where they are
+null.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from ruled_jobs import Job, Row, together
 from tachograph.judge.rules.metrics import COMPUTED, OF_HOSTS, OFFERED, VOCABULARY, measure
 from tachograph.judge.rules.model import RuleMetric
 
-WORK = ("work", "activity", "node_gpu_work_s", "node_activity", "node_gpus", "walltime", "activity_mean")
+WORK = (
+    "work",
+    "activity",
+    "node_gpu_work_s",
+    "node_activity",
+    "node_gpus",
+    "walltime",
+    "activity_mean",
+)
 
 
 def one(job: Job, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -30,8 +40,17 @@ def random_jobs(seed: int, count: int) -> list[Job]:
         rows: list[Row] = []
         for place in range(dice.randint(1, 6)):
             mean = None if dice.random() < 0.1 else dice.random()
-            rows.append({"node": f"n{place % 2}", "gpu": place // 2, "gpu_util_mean": mean, "gpu_util_max": mean})
-        jobs.append(Job({"elapsed_s": dice.choice([60.0, 3600.0, 7200.5])}, rows, key=f"c:{number}:1"))
+            rows.append(
+                {
+                    "node": f"n{place % 2}",
+                    "gpu": place // 2,
+                    "gpu_util_mean": mean,
+                    "gpu_util_max": mean,
+                }
+            )
+        jobs.append(
+            Job({"elapsed_s": dice.choice([60.0, 3600.0, 7200.5])}, rows, key=f"c:{number}:1")
+        )
     return jobs
 
 
@@ -43,13 +62,17 @@ def test_work_is_that_of_plain_loops_for_many_jobs_at_once() -> None:
         seconds = job.given["elapsed_s"]
         ordered = sorted(job.gpus, key=lambda row: (row["node"], row["gpu"]))
         work = [
-            None if not reported or row["gpu_util_mean"] is None else row["gpu_util_mean"] * seconds for row in ordered
+            None if not reported or row["gpu_util_mean"] is None else row["gpu_util_mean"] * seconds
+            for row in ordered
         ]
         seen = measured.job(place)
         assert seen.of_ranks("work") == (pytest.approx(work) if None not in work else work)
         nodes = sorted({row["node"] for row in ordered})
         for node, total, held in zip(
-            nodes, seen.of_ranks("node_gpu_work_s") or (), seen.of_ranks("node_gpus") or (), strict=True
+            nodes,
+            seen.of_ranks("node_gpu_work_s") or (),
+            seen.of_ranks("node_gpus") or (),
+            strict=True,
         ):
             mine = [each for each, row in zip(work, ordered, strict=True) if row["node"] == node]
             assert held == len(mine)
@@ -69,15 +92,21 @@ def test_the_order_of_gpus_does_not_matter() -> None:
 def test_a_gpu_is_called_by_its_node_where_there_are_several() -> None:
     here = Job(gpus=[{"gpu": 0}, {"gpu": 1, "mig": 7}])
     there = Job(gpus=[{"gpu": 0}, {"node": "n2", "gpu": 0}])
-    assert list(measure(here.summary, here.devices, here.nodes, ["work"]).job(0).labels("gpu")) == ["GPU 0", "GPU 1/7"]
+    assert list(measure(here.summary, here.devices, here.nodes, ["work"]).job(0).labels("gpu")) == [
+        "GPU 0",
+        "GPU 1/7",
+    ]
     labels = measure(there.summary, there.devices, there.nodes, ["work"]).job(0).labels("gpu")
     assert list(labels) == ["n1 GPU 0", "n2 GPU 0"]
 
 
 def test_activity_is_of_one_counter_for_the_whole_job() -> None:
-    mig = Job(gpus=[{"gr_engine_active_mean": 0.5}, {"gr_engine_active_mean": 0.7, "sm_active_mean": 0.1}])
+    mig = Job(
+        gpus=[{"gr_engine_active_mean": 0.5}, {"gr_engine_active_mean": 0.7, "sm_active_mean": 0.1}]
+    )
     assert one(mig, "activity")[1] == {"activity": [0.5, 0.7]}
-    # one GPU reports utilisation: that of the other is not known, and no other counter stands for it
+    # one GPU reports utilisation: that of the other is not known, and no other counter stands for
+    # it
     mixed = Job(gpus=[{"gpu_util_mean": 0.5}, {"gr_engine_active_mean": 0.7}])
     assert one(mixed, "activity")[1] == {"activity": [0.5, None]}
 
@@ -85,7 +114,12 @@ def test_activity_is_of_one_counter_for_the_whole_job() -> None:
 def test_what_nobody_measured_is_null() -> None:
     of_job, of_ranks = one(Job({"elapsed_s": 0.0}, [{}]), *OFFERED)
     assert {name for name, value in of_job.items() if value is not None} == {
-        *("numberOfProcesses", "number_of_available_compute_units", "number_of_nodes", "hbm_requested_gb"),
+        *(
+            "numberOfProcesses",
+            "number_of_available_compute_units",
+            "number_of_nodes",
+            "hbm_requested_gb",
+        ),
         *("state", "attribution", "elapsed_s", "nodes", "gpus", "gpu_hours"),
     }
     assert {name for name, value in of_ranks.items() if value != [None]} == {"node_gpus"}
@@ -99,7 +133,9 @@ def test_reasons_of_lowered_clocks_are_told_apart() -> None:
 
 
 def test_host_values_are_means_over_minutes() -> None:
-    job = Job(gpus=[{"node": "n1"}, {"node": "n2"}], hosts={"n1": {"cpu_user": 0.5, "load_average": 8.0}})
+    job = Job(
+        gpus=[{"node": "n1"}, {"node": "n2"}], hosts={"n1": {"cpu_user": 0.5, "load_average": 8.0}}
+    )
     found = one(job, "node_cpu_user", "node_load_average")[1]
     assert found == {"node_cpu_user": [0.5, None], "node_load_average": [8.0, None]}
     assert set(OF_HOSTS) >= set(found)
@@ -107,7 +143,9 @@ def test_host_values_are_means_over_minutes() -> None:
 
 @pytest.mark.parametrize(("constraint", "tier"), [("80g", 80.0), ("80GB", 80.0), (None, 0.0)])
 def test_the_requested_tier(constraint: str | None, tier: float) -> None:
-    assert one(Job({"hbm_request": constraint}), "hbm_requested_gb")[0] == {"hbm_requested_gb": tier}
+    assert one(Job({"hbm_request": constraint}), "hbm_requested_gb")[0] == {
+        "hbm_requested_gb": tier
+    }
 
 
 def test_the_table_is_closed_and_each_name_is_of_one_level() -> None:

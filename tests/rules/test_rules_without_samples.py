@@ -17,9 +17,17 @@ def test_nothing_is_denied_without_samples(code: str, elapsed_s: float) -> None:
 
 
 def test_accounting_alone_denies() -> None:
-    assert found(Job(BLIND | {"elapsed_s": 7200.0, "timelimit_s": 14400.0}), "unused_time_limit").verdict == "no"
+    assert (
+        found(
+            Job(BLIND | {"elapsed_s": 7200.0, "timelimit_s": 14400.0}), "unused_time_limit"
+        ).verdict
+        == "no"
+    )
 
 
 def test_with_samples_a_short_job_is_denied_as_before() -> None:
-    one = found(Job(BLIND | {"samples": 40, "gpu_util_mean": 0.5}, gpus=[{"gpu_util_mean": 0.5}]), "small_kernels")
+    one = found(
+        Job(BLIND | {"samples": 40, "gpu_util_mean": 0.5}, gpus=[{"gpu_util_mean": 0.5}]),
+        "small_kernels",
+    )
     assert one.verdict == "no"

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tachograph.judge.rules
-from tachograph.judge.rules.model import PatternRule, RuleLevel, RuleMetric, RuleOutcome, RuleProblem
+from tachograph.judge.rules.model import (
+    PatternRule,
+    RuleLevel,
+    RuleMetric,
+    RuleOutcome,
+    RuleProblem,
+)
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check, evaluate, prepare
 
@@ -44,7 +50,11 @@ class Job:
     job: Mapping[str, float | str | None] = field(default_factory=dict)
 
     def labels(self, kind: RuleLevel) -> Sequence[str]:
-        of_kind = [values for name, values in self.ranks.items() if METRICS[name].kind == kind and values is not None]
+        of_kind = [
+            values
+            for name, values in self.ranks.items()
+            if METRICS[name].kind == kind and values is not None
+        ]
         count = len(of_kind[0]) if of_kind else 0
         return [f"n1/{place}" if kind == "gpu" else f"n{place + 1}" for place in range(count)]
 
@@ -76,7 +86,10 @@ def written(terms: Mapping[str, str], *, output: str = "", **more: object) -> st
 def problems(text: str, parameters: Mapping[str, float] = PARAMETERS) -> list[RuleProblem]:
     """All that is wrong in a file."""
     loaded = load_patterns(text, "tried.json")
-    return [*loaded.problems, *(found for rule in loaded.rules for found in check(rule, METRICS, parameters))]
+    return [
+        *loaded.problems,
+        *(found for rule in loaded.rules for found in check(rule, METRICS, parameters)),
+    ]
 
 
 def errors(text: str) -> list[str]:

@@ -37,6 +37,7 @@ def test_the_order_of_ranks_changes_nothing(work: list[float], chance: Any) -> N
     chance.shuffle(mixed)
     for program in PROGRAMS[1:]:
         first, second = (
-            evaluate(program, Job({"work": values}, {"jobWallTime": 1.0}), PARAMETERS) for values in (work, mixed)
+            evaluate(program, Job({"work": values}, {"jobWallTime": 1.0}), PARAMETERS)
+            for values in (work, mixed)
         )
         assert (first.verdict, len(first.ranks)) == (second.verdict, len(second.ranks))

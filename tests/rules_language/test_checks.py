@@ -13,13 +13,21 @@ ALL = "GatherFromAllRanks(SelectMetric(work, OverAll))"
 EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the message
     "wrk + 1": "1 unknown name wrk; did you mean work?",
     "SelectMetric(wrk, OverAll)": "14 unknown metric wrk; did you mean work?",
-    "SelectMetric(work, OverAll)": "14 SelectMetric stands inside for_each or GatherFromAllRanks in a rule of jobs",
-    "GatherFromAllRanks(SelectMetric(work, Last))": "39 the second of SelectMetric is OverAll: the whole job",
-    "GatherFromAllRanks(SelectMetric(1, OverAll))": "33 the first of SelectMetric is the name of a metric",
+    "SelectMetric(work, OverAll)": (
+        "14 SelectMetric stands inside for_each or GatherFromAllRanks in a rule of jobs"
+    ),
+    "GatherFromAllRanks(SelectMetric(work, Last))": (
+        "39 the second of SelectMetric is OverAll: the whole job"
+    ),
+    "GatherFromAllRanks(SelectMetric(1, OverAll))": (
+        "33 the first of SelectMetric is the name of a metric"
+    ),
     "work": "1 work is a metric of each gpu: SelectMetric(work, OverAll)",
     "RANK": "1 RANK is known inside for_each only",
     "for_each(Everybody, 1)": "10 the first of for_each is Process, Rank, GPU, Node",
-    "for_each(Node, SelectMetric(work, OverAll))": "29 work is a metric of each gpu, not of each node",
+    "for_each(Node, SelectMetric(work, OverAll))": (
+        "29 work is a metric of each gpu, not of each node"
+    ),
     "make_tuple(1, 2).third": "18 a tuple has .first and .second, and no .third",
     "make_tuple(1, 2).__class__": "18 a tuple has .first and .second, and no .__class__",
     "medain(1)": "1 unknown function medain; did you mean median?",
@@ -47,13 +55,19 @@ EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the mes
     f"for_each(Process, SelectMetric(work, OverAll) - {ALL})": (
         "47 a whole list stands beside the value of one rank; use SelectMetric for both"
     ),
-    f"for_each(Process, {ALL})": "19 this would be a list of lists; inside for_each use SelectMetric",
-    f"{ALL} - GatherFromAllRanks(SelectMetric(load, OverAll))": "49 these lists do not have the same length",
+    f"for_each(Process, {ALL})": (
+        "19 this would be a list of lists; inside for_each use SelectMetric"
+    ),
+    f"{ALL} - GatherFromAllRanks(SelectMetric(load, OverAll))": (
+        "49 these lists do not have the same length"
+    ),
     f"{ALL} - if({ALL} > 1; {ALL})": "49 these lists do not have the same length",
     "for_each(Process, if(SelectMetric(work, OverAll) > 1; 1))": (
         "19 for one rank, if needs a third value: if(condition; value; otherwise)"
     ),
-    "for_each(Process, sum(SelectMetric(work, OverAll)))": "19 sum needs a list; GatherFromAllRanks(x) is one",
+    "for_each(Process, sum(SelectMetric(work, OverAll)))": (
+        "19 sum needs a list; GatherFromAllRanks(x) is one"
+    ),
     # no expressions
     "1 +": "4 the expression ends too early: a value is missing",
     "(1 + 2": "7 the expression ends too early: a ) is missing",
@@ -67,7 +81,9 @@ EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the mes
     "'open": "1 ' has no meaning here; the closing quote of this text is missing",
     "1e400": "1 a number too large to compute with",
     "": "1 the expression ends too early: a value is missing",
-    "(" * 10_000 + "1" + ")" * 10_000: "1 an expression longer than 2000 characters; divide it into terms",
+    "(" * 10_000
+    + "1"
+    + ")" * 10_000: "1 an expression longer than 2000 characters; divide it into terms",
     "-" * 500 + "1": "42 nested deeper than 40 levels; divide it into terms",
     "make_tuple(1, 2)" + ".first" * 60: "126 nested deeper than 40 levels; divide it into terms",
     "x" * 65: "1 a name longer than 64 letters",
@@ -106,11 +122,22 @@ def warnings(text: str) -> list[str]:
 
 
 def test_what_is_only_odd_is_a_warning() -> None:
-    text = written({"unused": "1", "a": "1 > threshold"}, parameter=["threshold", "load_imbalance_ratio_threshold"])
-    assert warnings(text) == ["parameter load_imbalance_ratio_threshold is used nowhere", "unused is used nowhere"]
-    assert "parameter threshold is not listed under parameter" in errors(written({"a": "threshold > 1"}))[0]
+    text = written(
+        {"unused": "1", "a": "1 > threshold"},
+        parameter=["threshold", "load_imbalance_ratio_threshold"],
+    )
+    assert warnings(text) == [
+        "parameter load_imbalance_ratio_threshold is used nowhere",
+        "unused is used nowhere",
+    ]
+    assert (
+        "parameter threshold is not listed under parameter"
+        in errors(written({"a": "threshold > 1"}))[0]
+    )
     assert warnings(written({"a": "true"}, colour="red")) == ["unknown key 'colour'"]
-    assert warnings('{"name": "n", "tag": "t", "rule_terms": [{"a": "true"},], "output": "a",}') == []
+    assert (
+        warnings('{"name": "n", "tag": "t", "rule_terms": [{"a": "true"},], "output": "a",}') == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,10 +154,15 @@ def test_what_is_only_odd_is_a_warning() -> None:
     ],
 )
 def test_divisions_by_what_may_be_zero(divisor: str, warned: bool) -> None:
-    text = written({"a": f"1 / ({divisor}) > 1"}, parameter=["threshold"] if divisor == "threshold" else [])
+    text = written(
+        {"a": f"1 / ({divisor}) > 1"}, parameter=["threshold"] if divisor == "threshold" else []
+    )
     assert any("may be zero" in message for message in warnings(text)) == warned
     assert not errors(text)
-    assert not any("may be zero" in message for message in warnings(written({"a": "if(idle > 0; 1 / idle; 0) > 1"})))
+    assert not any(
+        "may be zero" in message
+        for message in warnings(written({"a": "if(idle > 0; 1 / idle; 0) > 1"}))
+    )
 
 
 def test_parameters_need_values() -> None:
@@ -142,19 +174,28 @@ def test_parameters_need_values() -> None:
 
 
 def test_the_output_is_an_answer() -> None:
-    assert errors(written({"a": "1 + 1"})) == ["tried.json:1:74: error: the output a is not true or false (term a)"]
+    assert errors(written({"a": "1 + 1"})) == [
+        "tried.json:1:74: error: the output a is not true or false (term a)"
+    ]
     assert "use any(...) or all(...)" in errors(written({"a": f"{ALL} > 1"}))[0]
     assert "the output 'b' is not a term" in errors(written({"a": "true"}, output="b"))[0]
 
 
 def test_texts_are_checked() -> None:
     def messages(template: str) -> list[str]:
-        return [line.partition("error: ")[2] for line in errors(written({"a": "true"}, template=template))]
+        return [
+            line.partition("error: ")[2]
+            for line in errors(written({"a": "true"}, template=template))
+        ]
 
-    assert messages("{a} if(a >;x)") == ["template: the expression ends too early: a value is missing"]
+    assert messages("{a} if(a >;x)") == [
+        "template: the expression ends too early: a value is missing"
+    ]
     assert messages("{nothing} $x.first") == ["unknown name nothing", "unknown name x"]
     assert messages("{a} if(1 + 1;two)") == ["the condition 1 + 1 is not true or false"]
-    assert messages("if(a;if(a;if(a;if(a;if(a;x)))))") == ["template: conditions within conditions, more than 4 deep"]
+    assert messages("if(a;if(a;if(a;if(a;if(a;x)))))") == [
+        "template: conditions within conditions, more than 4 deep"
+    ]
 
 
 DOCUMENTS = {
@@ -200,10 +241,16 @@ def test_files_rules_and_names_have_limits() -> None:
     assert "rule_terms: Expected 'array' of length <= 64" in errors(written(many))[0]
     rules = [written({"a": "true"}, id=f"r{number}") for number in range(65)]
     assert "more than 64 rules" in errors(f"[{','.join(rules)}]")[0]
-    assert "a text longer than 2000 characters" in errors(written({"a": "true"}, template="x" * 2001))[0]
+    assert (
+        "a text longer than 2000 characters"
+        in errors(written({"a": "true"}, template="x" * 2001))[0]
+    )
     for name in ("RANK", "or", "9a", "größe", "a b", "x" * 65, ""):
         assert "cannot name a term" in errors(written({name: "true"}, output="a"))[0]
-    assert "a second rule called tried" in errors(f"[{written({'a': 'true'})}, {written({'a': 'true'})}]")[0]
+    assert (
+        "a second rule called tried"
+        in errors(f"[{written({'a': 'true'})}, {written({'a': 'true'})}]")[0]
+    )
     assert "level: Invalid enum value 'rack'" in errors(written({"a": "true"}, level="rack"))[0]
     twice = written({"a": "true"}).replace('{"a": "true"}', '{"a": "true"}, {"a": "true"}')
     assert "a second term called a" in errors(twice)[0]
@@ -211,9 +258,8 @@ def test_files_rules_and_names_have_limits() -> None:
 
 def test_patterns_hold_what_is_said_about_them() -> None:
     rule = written({"a": "true"}, severity="hint", advice="Do less.", metric="x")
-    text = (
-        f'// one\n{{"name": "P", "description": ["x", "y"], "criterion": "c", "cures": ["a", "b"], "rules": [{rule}]}}'
-    )
+    head = '"name": "P", "description": ["x", "y"], "criterion": "c", "cures": ["a", "b"]'
+    text = f'// one\n{{{head}, "rules": [{rule}]}}'
     (pattern,) = load_patterns(text, "f").patterns
     assert (pattern.name, pattern.description, pattern.criterion) == ("P", "x\ny", "c")
     assert (pattern.false_positives, pattern.cures) == ((), ("a", "b"))
@@ -221,5 +267,7 @@ def test_patterns_hold_what_is_said_about_them() -> None:
 
 
 def test_a_rule_with_an_error_has_no_program() -> None:
-    with pytest.raises(InputError, match=r"tried.json:1:\d+: rule tried: unknown name b; fix the rule"):
+    with pytest.raises(
+        InputError, match=r"tried.json:1:\d+: rule tried: unknown name b; fix the rule"
+    ):
         prepare(rule_of(written({"a": "b"})), METRICS)

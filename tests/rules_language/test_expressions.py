@@ -53,7 +53,10 @@ EXPECTED: dict[str, object] = {
     f"for_each(Process, {ONE} * 2)": [8.0, 2.0, 6.0, 4.0, 20.0],
     "for_each(GPU, RANK)": ["n1/0", "n1/1", "n1/2", "n1/3", "n1/4"],
     "for_each(Node, RANK)": ["n1", "n2"],
-    "for_each(Process, make_tuple(RANK, SelectMetric(load, OverAll)))": [RulePair("n1", 1.0), RulePair("n2", 2.0)],
+    "for_each(Process, make_tuple(RANK, SelectMetric(load, OverAll)))": [
+        RulePair("n1", 1.0),
+        RulePair("n2", 2.0),
+    ],
     "for_each(Process, 7)": [7.0] * 5,
     f"for_each(Process, {ONE} - mean({ALL}))": [0.0, -3.0, -1.0, -2.0, 6.0],
     f"for_each(Process, max({ONE}, 3))": [4.0, 3.0, 3.0, 3.0, 10.0],
@@ -119,7 +122,9 @@ def test_value(expression: str) -> None:
 def test_every_function_is_tried_and_in_the_reference() -> None:
     page = (Path(__file__).parents[2] / "docs/rule-language.md").read_text()
     for name in FUNCTIONS:
-        assert any(f"{name}(" in expression.replace("not (", "not(") for expression in EXPECTED), name
+        assert any(f"{name}(" in expression.replace("not (", "not(") for expression in EXPECTED), (
+            name
+        )
         assert f"`{name}" in page, name
 
 
@@ -136,13 +141,20 @@ def test_any_and_all_never_say_more_than_is_known(work: list[float | None]) -> N
     job = Job({"work": work})
     for function, plain in (("any", any), ("all", all)):
         found = value(f"{function}({ALL} > 0)", job)
-        could = {plain(one > 0 if one is not None else filled for one in work) for filled in (True, False)}
+        could = {
+            plain(one > 0 if one is not None else filled for one in work)
+            for filled in (True, False)
+        }
         assert found == (could.pop() if len(could) == 1 else None)
 
 
 def test_a_rule_of_gpus_names_those_that_it_holds_for() -> None:
     text = written(
-        {"use": "SelectMetric(gpu_util, OverAll)", "low": "use < threshold", "idle_now": "low and use < 0.4"},
+        {
+            "use": "SelectMetric(gpu_util, OverAll)",
+            "low": "use < threshold",
+            "idle_now": "low and use < 0.4",
+        },
         level="gpu",
         parameter=["threshold"],
         output_metric="{use}%",
@@ -169,7 +181,13 @@ def test_texts_are_cut_and_long_lists_are_counted() -> None:
 def test_placeholders() -> None:
     text = written(
         {"x": "0.5", "y": "7200", "z": "true"},
-        template="$x $x. {x}% {y} GPU-h {y} hens $$x {{x}} {no such} if(x) if(x > 1;more)if(x < 1;less (of {y}))!",
+        template=(
+            "$x $x. {x}% {y} GPU-h {y} hens $$x {{x}} {no such} if(x) if(x > 1;more)if(x < "
+            "1;less (of {y}))!"
+        ),
     )
     assert errors(text) == []
-    assert outcome(text, Job()).text == "0.5 0.5. 50% 2 GPU-h 7200 hens $x {x} {no such} if(x) less (of 7200)!"
+    assert (
+        outcome(text, Job()).text
+        == "0.5 0.5. 50% 2 GPU-h 7200 hens $x {x} {no such} if(x) less (of 7200)!"
+    )

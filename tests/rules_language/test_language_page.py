@@ -34,9 +34,9 @@ def test_there_are_examples_and_the_file_that_is_shown_loads() -> None:
 
 
 def test_slips_and_limits_are_those_of_the_code() -> None:
-    assert re.findall(r"^\| `(\w+)` \| `(\w+)`", PAGE.partition("| written |")[2], re.MULTILINE) == list(
-        expression.SLIPS.items()
-    )
+    assert re.findall(
+        r"^\| `(\w+)` \| `(\w+)`", PAGE.partition("| written |")[2], re.MULTILINE
+    ) == list(expression.SLIPS.items())
     limits = PAGE.partition("## Limits")[2].partition("##")[0]
     for number in (
         documents.LARGEST,

@@ -85,13 +85,19 @@ def test_waste_is_what_plain_python_says(name: str, run: str) -> None:
     missed = sum(max(work) - one for one in work)
     ratio, waste = missed / (len(work) * walltime), missed - PARAMETERS["tolerance_wasted_work"]
     over, much = ratio > 0.2, waste > 36_000
-    found = outcome(WASTE, busy(*work)) if run == "published" else shipped("load_imbalance_waste", busy(*work))
+    found = (
+        outcome(WASTE, busy(*work))
+        if run == "published"
+        else shipped("load_imbalance_waste", busy(*work))
+    )
     assert found.alert == (over or much)
     assert found.values["missed_work"] == pytest.approx(missed)
     assert found.values["threshold_1"] == pytest.approx(ratio)
     assert found.values["threshold_2"] == pytest.approx(waste)
     message = [f"Load Imbalance Ratio {100 * ratio:.3g}%"] * over
-    message += [f"Load Imbalance of {waste / 3600:.4g} {'cpuh' if run == 'published' else 'GPU-h'}"] * much
+    message += [
+        f"Load Imbalance of {waste / 3600:.4g} {'cpuh' if run == 'published' else 'GPU-h'}"
+    ] * much
     assert found.text.endswith("; ".join(message))
     assert bool(found.text) == (over or much)
 
@@ -131,7 +137,10 @@ def test_spread_is_what_plain_python_says(name: str) -> None:
 
 def test_the_published_text_of_spread_names_every_rank_and_the_shipped_one_those_over_it() -> None:
     job = busy(25_000.0, 20_000.0, 20_000.0, 20_000.0)
-    message = "This job was detected as a possible load imbalance issue. Ranks {} exceed imbalance ratio of 0.2"
+    message = (
+        "This job was detected as a possible load imbalance issue. Ranks {} exceed "
+        "imbalance ratio of 0.2"
+    )
     assert outcome(SPREAD, job).text == message.format("n1/0, n1/1, n1/2, n1/3")
     assert shipped("load_imbalance_spread", job).text == message.format("n1/0")
 
@@ -163,20 +172,32 @@ def test_a_median_of_nothing_is_no_alert_and_says_why() -> None:
 def test_what_is_zero_is_named(divisor: str, message: str) -> None:
     job = Job({"work": [0.0, 0.0], "load": [0.0]}, {"idle": 0.0})
     found = outcome(written({"share": f"1 / {divisor}", "alert": "share > 2"}), job)
-    assert (found.verdict, found.reasons) == ("unknown", (f"{message} is 0, so share cannot be computed",))
+    assert (found.verdict, found.reasons) == (
+        "unknown",
+        (f"{message} is 0, so share cannot be computed",),
+    )
 
 
 @pytest.mark.parametrize("rule", [WASTE, SPREAD])
 def test_unknown_work_is_insufficient_and_named(rule: str) -> None:
-    for job in (busy(1.0, None, 3.0), Job({"work": None}, {"numberOfProcesses": 2.0, "jobWallTime": 9.0}), Job()):
+    for job in (
+        busy(1.0, None, 3.0),
+        Job({"work": None}, {"numberOfProcesses": 2.0, "jobWallTime": 9.0}),
+        Job(),
+    ):
         found = outcome(rule, job)
         assert (found.alert, found.text) == (None, "")
         assert "work" in found.unknown
 
 
 def test_what_is_known_decides_where_it_can() -> None:
-    found = outcome(WASTE, busy(36_000.0, 0.0, 0.0, 0.0, walltime=None))  # the ratio is unknown, the waste is not
-    assert (found.alert, found.values["load_imbalance_1"], found.values["load_imbalance_2"]) == (True, None, True)
+    # The ratio is unknown, the waste is not.
+    found = outcome(WASTE, busy(36_000.0, 0.0, 0.0, 0.0, walltime=None))
+    assert (found.alert, found.values["load_imbalance_1"], found.values["load_imbalance_2"]) == (
+        True,
+        None,
+        True,
+    )
 
 
 def test_the_slips_are_taken_with_a_warning_each() -> None:
@@ -200,19 +221,25 @@ def test_the_slips_are_taken_with_a_warning_each() -> None:
     [
         ('altert",\n"output_m', 'altert"\n"output_m', '19:33: error: a comma is missing before "output_metric"'),
         ('threshold"], //', 'threshold"] //', '9:48: error: a comma is missing before "rule_terms"'),
-        ("make_tupel($RANK,((", "make_tupel($RANK,(", "15:92: error: this ) has no ( before it (term ratio)"),
+        ("make_tupel($RANK,((", "make_tupel($RANK,(", ("15:92: error: this ) has no ( before it (term "
+"ratio)")),
         ('>0"},', ">0},", '17:20: error: the closing quote of "cardinality($violations)>0}, is missing'),
-        ("},\n],", "},\n", "19:9: error: a : within a list; ] is missing before: [ of 10:14 is open"),
+        ("},\n],", "},\n", ("19:9: error: a : within a list; ] is missing before: [ of 10:14 is "
+"open")),
     ],
 )  # fmt: skip
-def test_what_was_no_json_is_reported_with_its_place(fixed: str, published: str, message: str) -> None:
+def test_what_was_no_json_is_reported_with_its_place(
+    fixed: str, published: str, message: str
+) -> None:
     assert fixed in SPREAD
     assert errors(SPREAD.replace(fixed, published, 1))[0].removeprefix("tried.json:") == message
 
 
 def test_the_shipped_file_has_warnings_of_the_median_only() -> None:
     text = (CATALOGUE / "load_imbalance.json").read_text()
-    assert {problem.message for problem in problems(text)} == {"median may be zero; where it is, the result is unknown"}
+    assert {problem.message for problem in problems(text)} == {
+        "median may be zero; where it is, the result is unknown"
+    }
     assert [rule.id for rule in load_patterns(text, "x").rules] == [
         "load_imbalance_waste",
         "load_imbalance_spread",

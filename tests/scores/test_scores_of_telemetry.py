@@ -41,7 +41,9 @@ def judged(
     scored = judge_scores(jobs, gpus(*rows), ScoreOptions(high=high, max_warps=max_warps or {}))
     assert scored.jobs.columns == jobs.columns
     assert scored.gpus.columns == gpus(*rows).columns
-    assert dict(scored.findings.schema) == {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
+    assert dict(scored.findings.schema) == {
+        name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"
+    }
     found = {row["code"]: row for row in scored.findings.iter_rows(named=True)}
     return scored.jobs.row(0, named=True), list(scored.gpus.iter_rows(named=True)), found
 
@@ -54,17 +56,27 @@ def by_hand(rows: list[dict[str, Any]]) -> tuple[float | None, float | None, flo
     """The three scores of a job, from the formulas as they are written."""
     warps, active = [], []
     for row in rows:
-        occupancy, sm, limited = row["sm_occupancy_mean"], row["sm_active_mean"], row["gpu_model"] == "A100 SXM 40GB"
+        occupancy, sm, limited = (
+            row["sm_occupancy_mean"],
+            row["sm_active_mean"],
+            row["gpu_model"] == "A100 SXM 40GB",
+        )
         if occupancy is None or (limited and sm is None):
             continue
         warps.append(occupancy * 64 / 16 if limited else occupancy)
         active.append(sm if limited else 1.0)
     resident, most = mean(warps), mean(active)
     score = None if resident is None or most is None else 100 * (1 - min(resident, most))
-    both = [row for row in rows if row["dram_active_mean"] is not None and row["sm_active_mean"] is not None]
+    both = [
+        row
+        for row in rows
+        if row["dram_active_mean"] is not None and row["sm_active_mean"] is not None
+    ]
     timed = [row for row in both if row["sm_clock_mhz_mean"] and row["mem_clock_mhz_mean"]]
     d, s = (mean([row[f"{name}_active_mean"] for row in both]) for name in ("dram", "sm"))
-    f_mem, f_sm = (mean([row[f"{name}_clock_mhz_mean"] for row in timed]) or 1.0 for name in ("mem", "sm"))
+    f_mem, f_sm = (
+        mean([row[f"{name}_clock_mhz_mean"] for row in timed]) or 1.0 for name in ("mem", "sm")
+    )
     if d is None or s is None or d + s == 0:
         return score, None, None
     return score, 100 * d * f_mem / (d * f_mem + s * f_sm), 100 * d / (d + s)
@@ -83,7 +95,10 @@ def test_they_are_those_of_the_formulas(rows: list[dict[str, Any]]) -> None:
         (job, by_hand(rows)),
         *((one, by_hand([told])) for one, told in zip(each, rows, strict=True)),
     ]:
-        assert all(same(row[name], value) for name, value in zip(SCORES, wanted, strict=True)), (row, wanted)
+        assert all(same(row[name], value) for name, value in zip(SCORES, wanted, strict=True)), (
+            row,
+            wanted,
+        )
         assert all(row[name] is None or 0 <= row[name] <= 100 for name in SCORES)
 
 
@@ -92,7 +107,8 @@ def test_a_job_by_hand() -> None:
     job, each, found = judged(H200 | row, H200 | row | {"sm_occupancy_mean": 0.4})
     assert [gpu["score_gpu"] for gpu in each] == [80.0, 60.0]
     assert job["score_gpu"] == pytest.approx(70.0)  # 100 x (1 - 0.3)
-    assert job["score_gpumem"] == pytest.approx(100 * 0.4 * 3201 / (0.4 * 3201 + 0.8 * 1980))  # 44.7
+    # 44.7.
+    assert job["score_gpumem"] == pytest.approx(100 * 0.4 * 3201 / (0.4 * 3201 + 0.8 * 1980))
     assert job["score_gpumem_normalized"] == pytest.approx(100 / 3)
     assert (found["score_gpu"]["verdict"], found["score_gpumem"]["verdict"]) == ("yes", "no")
     assert "occupancy 30 % on average" in found["score_gpu"]["sentence"]
@@ -110,9 +126,11 @@ def test_fewer_warps_count_as_full_up_to_the_active_share() -> None:
     row = H200 | {"sm_occupancy_mean": 0.1, "sm_active_mean": 0.5}
     limits = {"H200 SXM 141GB": 16}
     assert judged(row)[0]["score_gpu"] == pytest.approx(90)
-    assert judged(row, max_warps=limits)[0]["score_gpu"] == pytest.approx(60)  # W = 12.8: 1 - 12.8/16 x 0.5
+    # W = 12.8: 1 - 12.8/16 x 0.5.
+    assert judged(row, max_warps=limits)[0]["score_gpu"] == pytest.approx(60)
     full = row | {"sm_occupancy_mean": 0.25}
-    assert judged(full, max_warps=limits)[0]["score_gpu"] == pytest.approx(50)  # W = 32, more than 16
+    # W = 32, more than 16.
+    assert judged(full, max_warps=limits)[0]["score_gpu"] == pytest.approx(50)
     assert judged(row, max_warps={"H200 SXM 141GB": 128})[0]["score_gpu"] == pytest.approx(90)
     job, _, found = judged(row | {"sm_active_mean": None}, max_warps=limits)
     assert job["score_gpu"] is None
@@ -120,12 +138,14 @@ def test_fewer_warps_count_as_full_up_to_the_active_share() -> None:
 
 
 def test_averages_come_before_clamps() -> None:
-    limits = {"H200 SXM 141GB": 16}  # four times the occupancy, at most the share in which SMs were active
+    # Four times the occupancy, at most the share in which SMs were active.
+    limits = {"H200 SXM 141GB": 16}
     busy = H200 | {"sm_occupancy_mean": 0.5, "sm_active_mean": 0.6}
     bare = H200 | {"sm_occupancy_mean": 0.05, "sm_active_mean": 1.0}
     job, each, _ = judged(busy, bare, max_warps=limits)
     assert [gpu["score_gpu"] for gpu in each] == pytest.approx([40.0, 80.0])
-    assert job["score_gpu"] == pytest.approx(100 * (1 - min((2.0 + 0.2) / 2, (0.6 + 1.0) / 2)))  # 20, not 60
+    # 20, not 60.
+    assert job["score_gpu"] == pytest.approx(100 * (1 - min((2.0 + 0.2) / 2, (0.6 + 1.0) / 2)))
 
 
 @pytest.mark.parametrize(
@@ -136,11 +156,21 @@ def test_averages_come_before_clamps() -> None:
             {"score_gpu": ["sm_occupancy"], "score_gpumem": ["dram_active", "sm_active"]},
             "not measured: dram_active",
         ),
-        ({"sm_active_mean": 0.5}, {"score_gpu": ["sm_occupancy"], "score_gpumem": ["dram_active"]}, "dram_active"),
-        ({"sm_active_mean": 0.0, "dram_active_mean": 0.0}, {"score_gpumem": []}, "neither the SMs nor memory"),
+        (
+            {"sm_active_mean": 0.5},
+            {"score_gpu": ["sm_occupancy"], "score_gpumem": ["dram_active"]},
+            "dram_active",
+        ),
+        (
+            {"sm_active_mean": 0.0, "dram_active_mean": 0.0},
+            {"score_gpumem": []},
+            "neither the SMs nor memory",
+        ),
     ],
 )
-def test_what_is_missing_is_named(row: dict[str, Any], needs: dict[str, list[str]], words: str) -> None:
+def test_what_is_missing_is_named(
+    row: dict[str, Any], needs: dict[str, list[str]], words: str
+) -> None:
     _, _, found = judged(H200 | row)
     for code, names in needs.items():
         assert (found[code]["verdict"], found[code]["needs"]) == ("unknown", names)
@@ -149,7 +179,12 @@ def test_what_is_missing_is_named(row: dict[str, Any], needs: dict[str, list[str
 
 
 def test_clocks_that_are_not_known_are_equal_and_it_is_said() -> None:
-    row = {"sm_occupancy_mean": 0.5, "sm_active_mean": 0.5, "dram_active_mean": 0.5, "sm_clock_mhz_mean": 1980.0}
+    row = {
+        "sm_occupancy_mean": 0.5,
+        "sm_active_mean": 0.5,
+        "dram_active_mean": 0.5,
+        "sm_clock_mhz_mean": 1980.0,
+    }
     job, _, found = judged(row)
     assert job["score_gpumem"] == job["score_gpumem_normalized"] == 50.0
     assert "clocks were not measured and are taken as equal" in found["score_gpumem"]["sentence"]
@@ -159,20 +194,30 @@ def test_clocks_that_are_not_known_are_equal_and_it_is_said() -> None:
 def test_a_job_of_which_the_gpus_are_not_known() -> None:
     job, _, found = judged(attribution="ambiguous")
     assert [job[name] for name in SCORES] == [None] * 3
-    assert all(row["verdict"] == "unknown" and "which GPUs" in row["sentence"] for row in found.values())
+    assert all(
+        row["verdict"] == "unknown" and "which GPUs" in row["sentence"] for row in found.values()
+    )
 
 
 def test_scores_are_facts_with_evidence_that_has_a_name() -> None:
-    _, _, found = judged(H200 | {"sm_occupancy_mean": 0.01, "sm_active_mean": 0.5, "dram_active_mean": 0.9})
-    assert {(row["kind"], row["severity"], row["advice"]) for row in found.values()} == {("score", "fact", None)}
+    _, _, found = judged(
+        H200 | {"sm_occupancy_mean": 0.01, "sm_active_mean": 0.5, "dram_active_mean": 0.9}
+    )
+    assert {(row["kind"], row["severity"], row["advice"]) for row in found.values()} == {
+        ("score", "fact", None)
+    }
     assert all(set(json.loads(row["evidence"])) <= set(EVIDENCE) for row in found.values())
 
 
 def test_many_jobs_at_once_are_each_their_own() -> None:
     rows = [summary(job_key=f"c:{n}:1", job_id=str(n), gpus=1) for n in range(50)]
-    units = [{"job_key": f"c:{n}:1", "job_id": str(n), "sm_occupancy_mean": n / 50} for n in range(49)]
+    units = [
+        {"job_key": f"c:{n}:1", "job_id": str(n), "sm_occupancy_mean": n / 50} for n in range(49)
+    ]
     scored = judge_scores(frame(JOB_SUMMARIES, rows), gpus(*units[::-1]), ScoreOptions())
-    assert scored.jobs["score_gpu"].to_list() == [pytest.approx(100 * (1 - n / 50)) for n in range(49)] + [None]
+    assert scored.jobs["score_gpu"].to_list() == [
+        pytest.approx(100 * (1 - n / 50)) for n in range(49)
+    ] + [None]
     assert scored.findings.height == 100
     assert scored.findings.filter(pl.col("verdict") == "yes").height == 16  # 100, 98, ... 70
 

@@ -18,7 +18,11 @@ def alertmanager(folder: Path) -> Iterator[str]:
     port = free_port()
     file = folder / "alertmanager.yml"
     file.write_text(_CONFIGURATION)
-    options = [f"--config.file={file}", f"--storage.path={folder / 'data'}", "--cluster.listen-address="]
+    options = [
+        f"--config.file={file}",
+        f"--storage.path={folder / 'data'}",
+        "--cluster.listen-address=",
+    ]
     with running(
         [command, *options, f"--web.listen-address=127.0.0.1:{port}"],
         ready=lambda: listens(port),

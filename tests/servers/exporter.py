@@ -1,4 +1,5 @@
-"""A dcgm-exporter whose values a test sets: one address per node, faults on demand, a log of what was served when.
+"""A dcgm-exporter whose values a test sets: one address per node, faults on demand, a log of what
+was served when.
 
 with exporter({"n1": {0: {"DCGM_FI_DEV_GPU_UTIL": 50}}}) as server:
     server.url("n1")                                        # http://127.0.0.1:PORT/metrics
@@ -28,7 +29,9 @@ MODEL = "NVIDIA H100 80GB HBM3"
 
 @dataclass(slots=True)
 class Gpu:
-    """One GPU or MIG slice as the page shows it. `labels` are added to the usual ones and replace them."""
+    """One GPU or MIG slice as the page shows it. `labels` are added to the usual ones and
+    replace them.
+    """
 
     index: int
     values: dict[str, Value]
@@ -38,7 +41,9 @@ class Gpu:
 
 @dataclass(slots=True)
 class Node:
-    """One address. `more`: text behind the GPUs' metrics. `stamp`: write the time behind each value."""
+    """One address. `more`: text behind the GPUs' metrics. `stamp`: write the time behind each
+    value.
+    """
 
     gpus: list[Gpu]
     more: str = ""
@@ -64,7 +69,9 @@ def page(name: str, node: Node, t: float) -> str:
     metrics = dict.fromkeys(metric for gpu in node.gpus for metric in gpu.values)
     lines: list[str] = []
     for metric in metrics:
-        kind = "counter" if metric.endswith(("ENERGY_CONSUMPTION", "COUNTER", "_TOTAL")) else "gauge"
+        kind = (
+            "counter" if metric.endswith(("ENERGY_CONSUMPTION", "COUNTER", "_TOTAL")) else "gauge"
+        )
         lines += [f"# HELP {metric} {metric} of the GPU.", f"# TYPE {metric} {kind}"]
         for gpu in node.gpus:
             if metric in gpu.values:
@@ -95,14 +102,17 @@ class Exporter:
 
     def __init__(self, nodes: Mapping[str, Mapping[int, Values]], *, slow_s: float) -> None:
         self.nodes = {
-            name: Node([Gpu(index, dict(values)) for index, values in gpus.items()]) for name, gpus in nodes.items()
+            name: Node([Gpu(index, dict(values)) for index, values in gpus.items()])
+            for name, gpus in nodes.items()
         }
         self.served: list[Served] = []
         self._slow_s = slow_s
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._over: asyncio.Event = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._serve(),), daemon=True
+        )
 
     def url(self, node: str) -> str:
         """Address of a node's page."""
@@ -167,17 +177,24 @@ class Exporter:
         node.port = server.sockets[0].getsockname()[1]
         return server
 
-    async def _answer(self, name: str, node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(
+        self, name: str, node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         """Answer one request; whether the connection stays open."""
         requested = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {key.lower(): value for key, _, value in (line.partition(": ") for line in requested[1:] if line)}
+        headers = {
+            key.lower(): value
+            for key, _, value in (line.partition(": ") for line in requested[1:] if line)
+        }
         fault = node.fault
         if fault == "closed":
             return False
         if fault == "slow":
             await asyncio.sleep(self._slow_s)
         now = time.time()
-        status = 500 if fault == "status" else 200 if requested[0].split(" ")[1] == "/metrics" else 404
+        status = (
+            500 if fault == "status" else 200 if requested[0].split(" ")[1] == "/metrics" else 404
+        )
         text = page(name, node, now) if status == 200 else "no\n"
         if fault == "garbage":
             text = "<html>\x00 it works {{{ </html>\n" * 3
@@ -185,7 +202,8 @@ class Exporter:
         date = format_datetime(datetime.fromtimestamp(now + node.clock_ahead_s, UTC), usegmt=True)
         head = (
             f"HTTP/1.1 {status} {'OK' if status == 200 else 'Error'}\r\nDate: {date}\r\n"
-            f"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
+            "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: "
+            f"{len(body)}\r\n\r\n"
         ).encode()
         self.served.append(Served(name, now, status, text, headers))
         sent = head[: len(head) // 2] if fault == "half_header" else head
@@ -202,7 +220,9 @@ class Exporter:
 
 
 @contextmanager
-def exporter(nodes: Mapping[str, Mapping[int, Values]], *, slow_s: float = 30.0) -> Iterator[Exporter]:
+def exporter(
+    nodes: Mapping[str, Mapping[int, Values]], *, slow_s: float = 30.0
+) -> Iterator[Exporter]:
     """Run exporters of `nodes` ({name: {GPU: {metric: value}}}) for the time of the block."""
     server = Exporter(nodes, slow_s=slow_s)
     server.start()

@@ -1,4 +1,5 @@
-"""A server on the loopback interface that misbehaves on demand, in front of a real one or of answers made up here.
+"""A server on the loopback interface that misbehaves on demand, in front of a real one or of
+answers made up here.
 
 with faulty(answers) as server:
     server.faults += [Status(503, {"Retry-After": "2"}), CutOff()]
@@ -39,9 +40,15 @@ class Reply:
 
     def raw(self, length: int | None = None, **more: str) -> bytes:
         """As it goes over the line."""
-        named = {"Content-Length": str(len(self.body) if length is None else length), "Connection": "close"}
+        named = {
+            "Content-Length": str(len(self.body) if length is None else length),
+            "Connection": "close",
+        }
         named = {"Date": formatdate(usegmt=True), **named, **self.headers, **more}
-        lines = [f"HTTP/1.1 {self.status} Said so", *(f"{name}: {value}" for name, value in named.items())]
+        lines = [
+            f"HTTP/1.1 {self.status} Said so",
+            *(f"{name}: {value}" for name, value in named.items()),
+        ]
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
@@ -79,7 +86,11 @@ class CutOff:
         half = reply.body[: len(reply.body) // 2]
         if not self.chunked:
             return Reply(half, reply.status, reply.headers).raw(length=len(reply.body))
-        start = Reply(b"", headers=reply.headers).raw().replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        start = (
+            Reply(b"", headers=reply.headers)
+            .raw()
+            .replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        )
         return start + f"{len(half):x}\r\n".encode() + half + b"\r\n"
 
 
@@ -92,7 +103,9 @@ class Garbage:
     http: bool = True
 
     def spoil(self, good: Callable[[], Reply]) -> bytes:
-        return Reply(self.body, headers={"Content-Type": self.kind}).raw() if self.http else self.body
+        return (
+            Reply(self.body, headers={"Content-Type": self.kind}).raw() if self.http else self.body
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,9 @@ Fault = Status | Silence | CutOff | Garbage | HangUp
 
 @dataclass(slots=True)
 class Faulty:
-    """The server. `faults` are taken one by one; when there are none it answers well. `requests`: as they came."""
+    """The server. `faults` are taken one by one; when there are none it answers well.
+    `requests`: as they came.
+    """
 
     url: str
     port: int
@@ -135,16 +150,28 @@ class Faulty:
             held = self._good is not None and len(self.requests) > self._good
         if held:
             self._going.wait(30)
-        return self.answer(request).raw() if fault is None else fault.spoil(lambda: self.answer(request))
+        return (
+            self.answer(request).raw()
+            if fault is None
+            else fault.spoil(lambda: self.answer(request))
+        )
 
 
 def forward(url: str) -> Callable[[SeenRequest], Reply]:
     """Answers of another server."""
 
     def query(request: SeenRequest) -> Reply:
-        kept = {name: value for name, value in request.headers.items() if name in ("content-type", "authorization")}
-        got = httpx2.request(request.method, url + request.path, headers=kept, content=request.body, timeout=30)
-        return Reply(got.content, got.status_code, {"Content-Type": got.headers.get("content-type", "")})
+        kept = {
+            name: value
+            for name, value in request.headers.items()
+            if name in ("content-type", "authorization")
+        }
+        got = httpx2.request(
+            request.method, url + request.path, headers=kept, content=request.body, timeout=30
+        )
+        return Reply(
+            got.content, got.status_code, {"Content-Type": got.headers.get("content-type", "")}
+        )
 
     return query
 
@@ -206,7 +233,9 @@ def _read(stream: socket.socket) -> SeenRequest | None:
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ", 2)
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     while len(body) < int(headers.get("content-length", "0")):
         body += stream.recv(65536)
     return SeenRequest(method, path, headers, body)

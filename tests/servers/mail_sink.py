@@ -1,4 +1,6 @@
-"""A mail server that keeps what it gets, and a program that sends to it as `mail -s SUBJECT USER` does."""
+"""A mail server that keeps what it gets, and a program that sends to it as `mail -s SUBJECT
+USER` does.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,16 @@ class MailSink:
 
 @contextmanager
 def mail_sink(
-    context: ssl.SSLContext | None = None, *, at_once: bool = False, login: str = "", offers: bool = True
+    context: ssl.SSLContext | None = None,
+    *,
+    at_once: bool = False,
+    login: str = "",
+    offers: bool = True,
 ) -> Iterator[MailSink]:
     """A sink on a free port of the loopback interface.
 
-    context: it takes mail by TLS alone, `at_once` or after STARTTLS, which it `offers`. login: `user password`.
+    context: it takes mail by TLS alone, `at_once` or after STARTTLS, which it `offers`. login:
+    `user password`.
     """
     sink = MailSink()
     proof = base64.b64encode(b"".join(b"\0" + word.encode() for word in login.split())).decode()
@@ -79,7 +86,9 @@ def mail_sink(
                 words += ["AUTH PLAIN"] if login and (self.encrypted or not context) else []
                 lines = ["sink", *words]
                 ends = ["-"] * (len(lines) - 1) + [" "]
-                self.wfile.write("".join(f"250{e}{w}\r\n" for e, w in zip(ends, lines, strict=True)).encode())
+                self.wfile.write(
+                    "".join(f"250{e}{w}\r\n" for e, w in zip(ends, lines, strict=True)).encode()
+                )
             elif line.upper().startswith("STARTTLS"):
                 self.wfile.write(b"220 go on\r\n")
                 self._encrypt()

@@ -1,4 +1,6 @@
-"""nginx as a proxy that knows its users by a password and compresses, as docs/serve.md has it, for a block."""
+"""nginx as a proxy that knows its users by a password and compresses, as docs/serve.md has it,
+for a block.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,17 @@ def nginx(folder: Path, upstream: str, users: dict[str, str], *, path: str = "/"
     command = program("nginx", package="nginx-light")
     folder.mkdir(parents=True)
     port = free_port()
-    (folder / "users").write_text("".join(f"{name}:{{SHA}}{_sha(password)}\n" for name, password in users.items()))
+    (folder / "users").write_text(
+        "".join(f"{name}:{{SHA}}{_sha(password)}\n" for name, password in users.items())
+    )
     file = folder / "nginx.conf"
-    values = {"folder": folder, "port": port, "upstream": upstream, "path": path, "compression": _documented_lines()}
+    values = {
+        "folder": folder,
+        "port": port,
+        "upstream": upstream,
+        "path": path,
+        "compression": _documented_lines(),
+    }
     file.write_text(_CONFIGURATION.format(**values))
     with running(
         [command, "-p", folder, "-c", file, "-e", folder / "error.log"],

@@ -1,4 +1,6 @@
-"""A PostgreSQL server in a folder, on a port of the loopback interface; root starts it as user postgres."""
+"""A PostgreSQL server in a folder, on a port of the loopback interface; root starts it as user
+postgres.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,30 @@ _SETTINGS = (
 
 @contextmanager
 def postgresql_server() -> Iterator[str]:
-    """A running server for the time of the block; yields its address as user postgres, database postgres.
+    """A running server for the time of the block; yields its address as user postgres, database
+    postgres.
 
     Its folder is made in the system's temporary folder, where the other user may go.
     """
     places = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
-    initdb, pg_ctl = (program(name, package="postgresql", places=places) for name in ("initdb", "pg_ctl"))
+    initdb, pg_ctl = (
+        program(name, package="postgresql", places=places) for name in ("initdb", "pg_ctl")
+    )
     folder = Path(tempfile.mkdtemp(prefix="tachograph-postgresql-"))
     if os.geteuid() == 0:
         shutil.chown(folder, USER)
     port, data = free_port(), folder / "data"
-    settings = " ".join(f"-c {setting}" for setting in (f"port={port}", "listen_addresses=127.0.0.1", *_SETTINGS))
+    settings = " ".join(
+        f"-c {setting}" for setting in (f"port={port}", "listen_addresses=127.0.0.1", *_SETTINGS)
+    )
     try:
-        _as_owner([initdb, "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"], folder)
-        _as_owner([pg_ctl, "-D", data, "-o", settings, "-l", folder / "log", "-w", "-t", "30", "start"], folder)
+        _as_owner(
+            [initdb, "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"], folder
+        )
+        _as_owner(
+            [pg_ctl, "-D", data, "-o", settings, "-l", folder / "log", "-w", "-t", "30", "start"],
+            folder,
+        )
         try:
             yield f"postgresql://{USER}@127.0.0.1:{port}/postgres"
         finally:

@@ -21,7 +21,8 @@ _PLACES = os.pathsep.join((fast_tests.FULL_PATH, "/usr/sbin", "/usr/local/sbin",
 
 
 def program(name: str, *, package: str, places: Sequence[str] = ()) -> str:
-    """Return the path of a program; without it the test is skipped, or fails where servers are required.
+    """Return the path of a program; without it the test is skipped, or fails where servers are
+    required.
 
     Only tests marked slow may ask, in their own process.
     """
@@ -36,9 +37,12 @@ def program(name: str, *, package: str, places: Sequence[str] = ()) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that is free, outside the range from which the system gives ports to others."""
+    """A port of the loopback interface that is free, outside the range from which the system
+    gives ports to others.
+    """
     while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)  # of no seed that other workers have, too
+        # Of no seed that other workers have, too.
+        port = random.SystemRandom().randrange(10_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
@@ -60,7 +64,8 @@ def running(
     environment: Mapping[str, str] | None = None,
     within_s: float = 120.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for the time of the block; it begins once `ready` holds. What it prints goes to `log`.
+    """Run a program for the time of the block; it begins once `ready` holds. What it prints goes to
+    `log`.
 
     It ends with this process, too, however this one ends (Linux).
     """
@@ -91,12 +96,18 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _wait_for(process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path, within_s: float) -> None:
+def _wait_for(
+    process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path, within_s: float
+) -> None:
     until = time.monotonic() + within_s
     while not ready():
         ended = process.poll()
         if ended is not None or time.monotonic() > until:
             printed = log.read_text(errors="replace")[-2000:]
-            what = f"ended with {ended}" if ended is not None else f"was not ready within {within_s:.0f} s"
+            what = (
+                f"ended with {ended}"
+                if ended is not None
+                else f"was not ready within {within_s:.0f} s"
+            )
             raise RuntimeError(f"{process.args!r} {what}:\n{printed}")
         time.sleep(0.05)

@@ -15,7 +15,9 @@ from servers.process import free_port, program, running
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series as it is put into a server: {label: value} with `__name__`, and (seconds since 1970, value)."""
+    """One series as it is put into a server: {label: value} with `__name__`, and (seconds since
+    1970, value).
+    """
 
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
@@ -23,7 +25,12 @@ class Series:
 
 @contextmanager
 def prometheus(
-    folder: Path, *, targets: Sequence[str] = (), interval: str = "1s", job: str = "dcgm", arguments: Sequence[str] = ()
+    folder: Path,
+    *,
+    targets: Sequence[str] = (),
+    interval: str = "1s",
+    job: str = "dcgm",
+    arguments: Sequence[str] = (),
 ) -> Iterator[str]:
     """Run Prometheus on `folder` and give its address; `targets` are HOST:PORT of exporters.
 
@@ -44,7 +51,9 @@ def prometheus(
         f"--web.listen-address={url.removeprefix('http://')}",
         "--log.level=warn",
     )
-    with running([command, *options, *arguments], ready=lambda: answers(f"{url}/-/ready"), log=folder / "log"):
+    with running(
+        [command, *options, *arguments], ready=lambda: answers(f"{url}/-/ready"), log=folder / "log"
+    ):
         yield url
 
 
@@ -60,8 +69,12 @@ def backfill(folder: Path, series: Sequence[Series]) -> None:
         for name, group in named.items():
             stream.write(f"# TYPE {name} unknown\n")
             for one in group:
-                labels = ",".join(f'{key}="{value}"' for key, value in one.labels.items() if key != "__name__")
-                stream.writelines(f"{name}{{{labels}}} {value!r} {t:.3f}\n" for t, value in one.points)
+                labels = ",".join(
+                    f'{key}="{value}"' for key, value in one.labels.items() if key != "__name__"
+                )
+                stream.writelines(
+                    f"{name}{{{labels}}} {value!r} {t:.3f}\n" for t, value in one.points
+                )
         stream.write("# EOF\n")
     made = [command, "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "tsdb")]
     done = subprocess.run(made, capture_output=True, text=True, check=False)

@@ -15,6 +15,8 @@ def pushgateway(folder: Path) -> Iterator[str]:
     command = program("prometheus-pushgateway", package="prometheus-pushgateway")
     port = free_port()
     with running(
-        [command, f"--web.listen-address=127.0.0.1:{port}"], ready=lambda: listens(port), log=folder / "gateway.log"
+        [command, f"--web.listen-address=127.0.0.1:{port}"],
+        ready=lambda: listens(port),
+        log=folder / "gateway.log",
     ):
         yield f"http://127.0.0.1:{port}"

@@ -1,7 +1,8 @@
-"""What Prometheus' remote write sends, by hand: the only way to put stale marks into a server from outside.
+"""What Prometheus' remote write sends, by hand: the only way to put stale marks into a server from
+outside.
 
-Protocol buffers of `prometheus.WriteRequest` (varints and length-prefixed fields) in the block format of snappy, of
-which only literals are used.
+Protocol buffers of `prometheus.WriteRequest` (varints and length-prefixed fields) in the block
+format of snappy, of which only literals are used.
 """
 
 from __future__ import annotations
@@ -27,8 +28,13 @@ def write(url: str, series: Sequence[Series]) -> None:
 
 
 def _series(one: Series) -> bytes:
-    labels = (_field(1, name.encode()) + _field(2, value.encode()) for name, value in sorted(one.labels.items()))
-    return b"".join(_field(1, label) for label in labels) + b"".join(_field(2, _sample(*point)) for point in one.points)
+    labels = (
+        _field(1, name.encode()) + _field(2, value.encode())
+        for name, value in sorted(one.labels.items())
+    )
+    return b"".join(_field(1, label) for label in labels) + b"".join(
+        _field(2, _sample(*point)) for point in one.points
+    )
 
 
 def _sample(t: float, value: float) -> bytes:
@@ -47,4 +53,6 @@ def _varint(number: int) -> bytes:
 
 def _snappy(body: bytes) -> bytes:
     parts = [body[start : start + _LITERAL] for start in range(0, len(body), _LITERAL)]
-    return _varint(len(body)) + b"".join(b"\xf4" + struct.pack("<H", len(part) - 1) + part for part in parts)
+    return _varint(len(body)) + b"".join(
+        b"\xf4" + struct.pack("<H", len(part) - 1) + part for part in parts
+    )

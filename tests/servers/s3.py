@@ -1,4 +1,6 @@
-"""A server of the S3 protocol: moto's, which keeps everything in memory. And one that only refuses."""
+"""A server of the S3 protocol: moto's, which keeps everything in memory. And one that only
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +52,11 @@ def s3_server(folder: Path, *, bucket: str = "telemetry") -> Iterator[S3]:
 def refusing_server(folder: Path, code: str) -> Iterator[S3]:
     """A server that refuses everybody with `code`, as S3 does."""
     port = free_port()
-    command: list[str | Path] = [sys.executable, Path(__file__).with_name("s3_refuses.py"), str(port), code]
+    command: list[str | Path] = [
+        sys.executable,
+        Path(__file__).with_name("s3_refuses.py"),
+        str(port),
+        code,
+    ]
     with running(command, ready=lambda: listens(port), log=folder / "refuses.log"):
         yield S3(f"http://127.0.0.1:{port}", "telemetry")

@@ -1,7 +1,7 @@
 """moto's server on a port, with conditional writes that are atomic, as those of S3 are.
 
-moto looks whether the object is there and writes it in two steps, and serves requests in threads: two writers that
-both report `If-None-Match: *` may both succeed. Here such a write is alone.
+moto looks whether the object is there and writes it in two steps, and serves requests in threads:
+two writers that both report `If-None-Match: *` may both succeed. Here such a write is alone.
 """
 
 from __future__ import annotations
@@ -34,5 +34,8 @@ def one_at_a_time(application: Application) -> Application:
 if __name__ == "__main__":
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     run_simple(
-        "127.0.0.1", int(sys.argv[1]), one_at_a_time(DomainDispatcherApplication(create_backend_app)), threaded=True
+        "127.0.0.1",
+        int(sys.argv[1]),
+        one_at_a_time(DomainDispatcherApplication(create_backend_app)),
+        threaded=True,
     )

@@ -29,7 +29,9 @@ def test_a_program_runs_for_the_time_of_the_block(tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv (util-linux) to bind it with")
 def test_a_program_ends_with_who_started_it_even_if_that_was_killed(tmp_path: Path) -> None:
     port = free_port()
-    starter = subprocess.Popen([sys.executable, "-c", _STARTER, str(port), str(tmp_path / "log")], cwd=TESTS)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", _STARTER, str(port), str(tmp_path / "log")], cwd=TESTS
+    )
     wait_until(lambda: listens(port))
     starter.kill()
     starter.wait()
@@ -62,7 +64,9 @@ def test_a_program_that_ends_too_early_is_reported_with_its_output(tmp_path: Pat
         pass
 
 
-def test_a_missing_program_is_skipped_or_fails_where_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_skipped_or_fails_where_it_is_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TACHOGRAPH_REQUIRE_SERVERS", "0")
     with pytest.raises(pytest.skip.Exception, match="apt-get install some-package"):
         program("no-such-program", package="some-package")

@@ -18,7 +18,11 @@ TESTS = Path(__file__).resolve().parent.parent
     [
         ("tests/lake/test_lake_s3.py::test_a", "tests/lake/test_lake_s3.py::test_b[1]", True),
         ("tests/lake/test_lake_s3.py::test_a", "tests/lake/test_lake_log.py::test_a", False),
-        ("tests/workers/test_real_slurm_workers.py::test_a", "tests/end_to_end/test_real_slurm_jobs.py::test_b", True),
+        (
+            "tests/workers/test_real_slurm_workers.py::test_a",
+            "tests/end_to_end/test_real_slurm_jobs.py::test_b",
+            True,
+        ),
         (
             "tests/project/test_docs_run.py::test_a[README.md]",
             "tests/project/test_docs_run.py::test_a[docs/a.md]",
@@ -26,7 +30,9 @@ TESTS = Path(__file__).resolve().parent.parent
         ),
     ],
 )
-def test_tests_of_a_file_or_of_the_cluster_go_together(first: str, second: str, shared: bool) -> None:
+def test_tests_of_a_file_or_of_the_cluster_go_together(
+    first: str, second: str, shared: bool
+) -> None:
     assert (group(first) == group(second)) is shared
 
 
@@ -39,10 +45,22 @@ def test_files_whose_tests_go_one_by_one_exist_and_share_nothing() -> None:
 def item(nodeid: str, *, slow: bool = False) -> Any:
     """What is looked at of a collected test."""
     found = object() if slow else None
-    return SimpleNamespace(nodeid=nodeid, path=nodeid.partition("::")[0], get_closest_marker=lambda name: found)
+    return SimpleNamespace(
+        nodeid=nodeid, path=nodeid.partition("::")[0], get_closest_marker=lambda name: found
+    )
 
 
 def test_the_cluster_begins_then_files_with_something_slow() -> None:
-    items = [item("a.py::1"), item("b.py::1"), item("b.py::2", slow=True), item("test_real_slurm_c.py::1")]
+    items = [
+        item("a.py::1"),
+        item("b.py::1"),
+        item("b.py::2", slow=True),
+        item("test_real_slurm_c.py::1"),
+    ]
     in_order(items)
-    assert [one.nodeid for one in items] == ["test_real_slurm_c.py::1", "b.py::1", "b.py::2", "a.py::1"]
+    assert [one.nodeid for one in items] == [
+        "test_real_slurm_c.py::1",
+        "b.py::1",
+        "b.py::2",
+        "a.py::1",
+    ]

@@ -26,7 +26,9 @@ def victoria(folder: Path, *, arguments: Sequence[str] = ()) -> Iterator[str]:
         "-search.latencyOffset=0s",
         "-loggerLevel=WARN",
     )
-    with running([command, *options, *arguments], ready=lambda: answers(f"{url}/health"), log=folder / "log"):
+    with running(
+        [command, *options, *arguments], ready=lambda: answers(f"{url}/health"), log=folder / "log"
+    ):
         yield url
 
 
@@ -42,5 +44,7 @@ def put(url: str, series: Sequence[Series]) -> None:
         )
         for one in series
     )
-    httpx2.post(f"{url}/api/v1/import", content="\n".join(lines).encode(), timeout=60).raise_for_status()
+    httpx2.post(
+        f"{url}/api/v1/import", content="\n".join(lines).encode(), timeout=60
+    ).raise_for_status()
     httpx2.get(f"{url}/internal/force_flush", timeout=60).raise_for_status()

@@ -19,7 +19,9 @@ _LINK = re.compile(r"open (http://\S+|/\S+)")
 
 @dataclass(frozen=True, slots=True)
 class WebServer:
-    """A running server: its process, the link that it printed, what it printed, the tokens of users by name."""
+    """A running server: its process, the link that it printed, what it printed, the tokens of
+    users by name.
+    """
 
     process: subprocess.Popen[bytes]
     link: str
@@ -43,7 +45,9 @@ class WebServer:
 def serving(
     folder: Path, *options: str, command: Sequence[str] = ("serve", "--listen", "127.0.0.1:0")
 ) -> Iterator[WebServer]:
-    """Run `tachograph serve` in `folder`, whose configuration names a lake, for the time of the block."""
+    """Run `tachograph serve` in `folder`, whose configuration names a lake, for the time of the
+    block.
+    """
     log = folder / "serve.log"
     log.unlink(missing_ok=True)
 

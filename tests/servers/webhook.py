@@ -24,7 +24,9 @@ class Received:
 
 @dataclass
 class WebhookReceiver:
-    """What came, oldest first. status, headers, answer: what it answers; drip_s: between two bytes of an answer."""
+    """What came, oldest first. status, headers, answer: what it answers; drip_s: between two
+    bytes of an answer.
+    """
 
     url: str = ""
     received: list[Received] = field(default_factory=list)

@@ -1,4 +1,6 @@
-"""The simulated cluster: its files agree with its truth, twice the same, nothing impossible in it."""
+"""The simulated cluster: its files agree with its truth, twice the same, nothing impossible in
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ KEY = ["ProducerName", "gpu_id", "ts_ns"]
 SMALL = SimulationPlan(
     seed=3,
     days=2,
-    groups=(NodeGroup(5, 4, "A100 SXM 40GB"), NodeGroup(3, 4, "A100 SXM 80GB", lacks=("fp64_active",))),
+    groups=(
+        NodeGroup(5, 4, "A100 SXM 40GB"),
+        NodeGroup(3, 4, "A100 SXM 80GB", lacks=("fp64_active",)),
+    ),
     interval_s=60,
     shared=0.3,
     median_hours=0.8,
@@ -57,7 +62,10 @@ def sacct(cluster: SimulatedCluster) -> list[dict[str, str]]:
     lines = cluster.accounting.read_text(encoding="utf-8").splitlines()
     names = lines[0].split(accounting.BETWEEN)
     assert names[-1] == "SubmitLine"
-    return [dict(zip(names, line.split(accounting.BETWEEN, len(names) - 1), strict=True)) for line in lines[1:]]
+    return [
+        dict(zip(names, line.split(accounting.BETWEEN, len(names) - 1), strict=True))
+        for line in lines[1:]
+    ]
 
 
 def local(written: str, zone: str) -> datetime | None:
@@ -66,7 +74,9 @@ def local(written: str, zone: str) -> datetime | None:
     return datetime.fromisoformat(written).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
-def samples_of(frame: pl.DataFrame, node: str, gpu: int, start: datetime, end: datetime) -> Iterator[dict[str, float]]:
+def samples_of(
+    frame: pl.DataFrame, node: str, gpu: int, start: datetime, end: datetime
+) -> Iterator[dict[str, float]]:
     low, high = int(start.timestamp()) * 10**9, int(end.timestamp()) * 10**9
     here = frame.filter((pl.col("ProducerName") == node) & (pl.col("gpu_id") == gpu))
     for row in here.iter_rows(named=True):
@@ -74,10 +84,16 @@ def samples_of(frame: pl.DataFrame, node: str, gpu: int, start: datetime, end: d
             yield row
 
 
-def test_same_plan_same_files_other_seed_other_files(small: SimulatedCluster, tmp_path: Path) -> None:
+def test_same_plan_same_files_other_seed_other_files(
+    small: SimulatedCluster, tmp_path: Path
+) -> None:
     again = simulate(SMALL, tmp_path / "again")
-    files = sorted(path.relative_to(small.folder) for path in small.folder.rglob("*") if path.is_file())
-    assert files == sorted(path.relative_to(again.folder) for path in again.folder.rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(small.folder) for path in small.folder.rglob("*") if path.is_file()
+    )
+    assert files == sorted(
+        path.relative_to(again.folder) for path in again.folder.rglob("*") if path.is_file()
+    )
     for file in files:
         assert (small.folder / file).read_bytes() == (again.folder / file).read_bytes(), file
     other = simulate(replace(SMALL, seed=4), tmp_path / "other")
@@ -88,24 +104,42 @@ def test_same_plan_same_files_other_seed_other_files(small: SimulatedCluster, tm
 def test_how_files_are_cut_changes_nothing_in_them(small: SimulatedCluster, tmp_path: Path) -> None:
     cut = simulate(replace(SMALL, rows_per_file=6000), tmp_path / "cut")
     assert len(cut.telemetry) > len(small.telemetry)
-    assert max(pl.scan_parquet(file).select(pl.len()).collect().item() for file in cut.telemetry) < 7000
+    assert (
+        max(pl.scan_parquet(file).select(pl.len()).collect().item() for file in cut.telemetry)
+        < 7000
+    )
     whole, parts = read(small), read(cut)
-    assert parts.select(whole.columns).sort(KEY, maintain_order=True).equals(whole.sort(KEY, maintain_order=True))
+    assert (
+        parts.select(whole.columns)
+        .sort(KEY, maintain_order=True)
+        .equals(whole.sort(KEY, maintain_order=True))
+    )
     assert cut.jobs.equals(small.jobs)
     assert cut.defects.equals(small.defects)
 
 
 def test_truth_of_jobs_agrees_with_their_samples(clean: SimulatedCluster) -> None:
     frame = read(clean)
-    jobs = clean.jobs.filter(pl.col("samples") > 0).sort("gpus", "samples", descending=[True, False])
+    jobs = clean.jobs.filter(pl.col("samples") > 0).sort(
+        "gpus", "samples", descending=[True, False]
+    )
     picked = pl.concat(
-        [jobs.head(2), jobs.filter(pl.col("gpus") < 4).head(3), jobs.filter(pl.col("gpus") == 4).head(2)]
+        [
+            jobs.head(2),
+            jobs.filter(pl.col("gpus") < 4).head(3),
+            jobs.filter(pl.col("gpus") == 4).head(2),
+        ]
     )
     assert picked.height == 7
     for job in picked.iter_rows(named=True):
         held = clean.gpus.filter(pl.col("run") == job["run"])
         assert held.height == job["gpus"]
-        means: dict[str, list[float]] = {"gpu_utilization": [], "sm_active": [], "dram_active": [], "power_usage": []}
+        means: dict[str, list[float]] = {
+            "gpu_utilization": [],
+            "sm_active": [],
+            "dram_active": [],
+            "power_usage": [],
+        }
         samples, energy, hbm = 0, 0.0, 0.0
         for gpu in held.iter_rows(named=True):
             rows = list(samples_of(frame, gpu["node"], gpu["gpu"], gpu["start"], gpu["end"]))
@@ -113,13 +147,18 @@ def test_truth_of_jobs_agrees_with_their_samples(clean: SimulatedCluster) -> Non
             for name, values in means.items():
                 values.append(sum(row[PREFIX + name] for row in rows) / len(rows))
             energy += (
-                rows[-1][f"{PREFIX}total_energy_consumption"] - rows[0][f"{PREFIX}total_energy_consumption"]
+                rows[-1][f"{PREFIX}total_energy_consumption"]
+                - rows[0][f"{PREFIX}total_energy_consumption"]
             ) / 1e3
             hbm = max(hbm, *(row[f"{PREFIX}fb_used"] for row in rows))
         assert job["samples"] == samples
-        assert job["gpu_util_mean"] == pytest.approx(sum(means["gpu_utilization"]) / len(held) / 100, rel=1e-9)
+        assert job["gpu_util_mean"] == pytest.approx(
+            sum(means["gpu_utilization"]) / len(held) / 100, rel=1e-9
+        )
         assert job["sm_active_mean"] == pytest.approx(sum(means["sm_active"]) / len(held), rel=1e-9)
-        assert job["dram_active_mean"] == pytest.approx(sum(means["dram_active"]) / len(held), rel=1e-9)
+        assert job["dram_active_mean"] == pytest.approx(
+            sum(means["dram_active"]) / len(held), rel=1e-9
+        )
         assert job["power_w_mean"] == pytest.approx(sum(means["power_usage"]) / len(held), rel=1e-9)
         assert job["hbm_used_mib_max"] == hbm
         assert job["energy_counter_j"] == pytest.approx(energy, abs=1e-3)
@@ -127,7 +166,9 @@ def test_truth_of_jobs_agrees_with_their_samples(clean: SimulatedCluster) -> Non
 
 def test_gpus_are_conserved(demo: SimulatedCluster) -> None:
     held = demo.gpus.group_by("run").len("rows")
-    ran = demo.jobs.filter(pl.col("start").is_not_null() & (pl.col("gpus") > 0)).join(held, on="run")
+    ran = demo.jobs.filter(pl.col("start").is_not_null() & (pl.col("gpus") > 0)).join(
+        held, on="run"
+    )
     assert (ran["gpus"] == ran["rows"]).all()
     whole = ran.filter(pl.col("attribution") == "whole_node")
     assert (whole["gpus"] == whole["nodes"].list.len() * 4).all()
@@ -146,11 +187,21 @@ def test_demo_is_small_has_every_kind_and_every_problem(demo: SimulatedCluster) 
     seen = demo.jobs.filter(pl.col("start").is_not_null())
     assert set(seen["kind"]) == {kind.value for kind in JobKind}
     problems = {facts.problem for facts in JOB_KINDS.values() if facts.problem}
-    visible = seen.filter(pl.col("attribution").is_in(["whole_node", "explicit"]), pl.col("problem").is_not_null())
+    visible = seen.filter(
+        pl.col("attribution").is_in(["whole_node", "explicit"]), pl.col("problem").is_not_null()
+    )
     assert set(visible["problem"]) == problems
     assert min(Counter(visible["problem"]).values()) >= 2
     assert {"explicit", "whole_node", "ambiguous"} <= set(seen["attribution"])
-    assert {"RUNNING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"} <= set(demo.jobs["state"])
+    assert {
+        "RUNNING",
+        "PENDING",
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "NODE_FAIL",
+    } <= set(demo.jobs["state"])
     assert {match_device(model) for model in seen["model"].drop_nulls()} >= {
         match_device("NVIDIA A40"),
         match_device("NVIDIA A100-SXM4-80GB"),
@@ -164,14 +215,18 @@ def test_design_and_samples_agree(demo: SimulatedCluster) -> None:
     assert max(apart) < 0.03
 
 
-def minutes(cluster: SimulatedCluster, frame: pl.DataFrame, job: dict[str, Any], first: str, last: str) -> pl.DataFrame:
+def minutes(
+    cluster: SimulatedCluster, frame: pl.DataFrame, job: dict[str, Any], first: str, last: str
+) -> pl.DataFrame:
     """Samples of a job between two of its times, 3 min from the edges."""
     low = int((job[first] + timedelta(minutes=3)).timestamp() * 1e9)
     high = int((job[last] - timedelta(minutes=3)).timestamp() * 1e9)
     held = cluster.gpus.filter(pl.col("run") == job["run"]).select(
         pl.col("node").alias("ProducerName"), pl.col("gpu").alias("gpu_id")
     )
-    return frame.filter(pl.col("ts_ns").is_between(low, high)).join(held, on=["ProducerName", "gpu_id"])
+    return frame.filter(pl.col("ts_ns").is_between(low, high)).join(
+        held, on=["ProducerName", "gpu_id"]
+    )
 
 
 def mean(values: pl.Series) -> float:
@@ -179,7 +234,9 @@ def mean(values: pl.Series) -> float:
 
 
 def planted(cluster: SimulatedCluster, kind: JobKind) -> list[dict[str, Any]]:
-    found = cluster.jobs.filter(pl.col("kind") == kind.value, pl.col("samples") > 0, pl.col("defects") == 0)
+    found = cluster.jobs.filter(
+        pl.col("kind") == kind.value, pl.col("samples") > 0, pl.col("defects") == 0
+    )
     assert found.height > 0
     return found.head(4).to_dicts()
 
@@ -193,7 +250,9 @@ def test_planted_problems_are_in_the_samples(demo: SimulatedCluster) -> None:
             assert unreported[util].max() == 0
             assert job["planted_end"] - job["planted_start"] >= timedelta(minutes=19)
             assert job["gpu_util_mean"] > 0.1
-            assert unreported[hbm].max() == (4 if kind is JobKind.COLD_START else job["hbm_used_mib_max"])
+            assert unreported[hbm].max() == (
+                4 if kind is JobKind.COLD_START else job["hbm_used_mib_max"]
+            )
     for job in planted(demo, JobKind.DEADLOCK):
         waiting = minutes(demo, frame, job, "planted_start", "planted_end")
         working = minutes(demo, frame, job, "start", "planted_start")
@@ -222,10 +281,14 @@ def test_planted_balance_bursts_and_bounds_are_in_the_samples(demo: SimulatedClu
         assert 0.5 < zero < 0.7
     for job in planted(demo, JobKind.MEMORY_BOUND):
         rows = minutes(demo, frame, job, "start", "end")
-        assert rows.select((pl.col(f"{PREFIX}fp64_active") < pl.col(f"{PREFIX}dram_active")).all()).item()
+        assert rows.select(
+            (pl.col(f"{PREFIX}fp64_active") < pl.col(f"{PREFIX}dram_active")).all()
+        ).item()
     for job in planted(demo, JobKind.COMPUTE_BOUND):
         rows = minutes(demo, frame, job, "start", "end")
-        assert rows.select((pl.col(f"{PREFIX}fp64_active") > pl.col(f"{PREFIX}dram_active")).all()).item()
+        assert rows.select(
+            (pl.col(f"{PREFIX}fp64_active") > pl.col(f"{PREFIX}dram_active")).all()
+        ).item()
     capacity = {group.driver.name: group.device.hbm_mib for group in demo.plan.groups}
     for job in planted(demo, JobKind.LOW_MEMORY):
         assert job["hbm_used_mib_max"] < 0.16 * capacity[job["model"]]
@@ -238,8 +301,13 @@ def test_planted_balance_bursts_and_bounds_are_in_the_samples(demo: SimulatedClu
 
 def test_counters_are_consistent_with_each_other(clean: SimulatedCluster) -> None:
     frame = read(clean).sort(KEY)
-    column = {name: pl.col(PREFIX + name) for name in (n.removeprefix(PREFIX) for n in frame.columns if PREFIX in n)}
-    tensors = column["tensor_hmma_active"] + column["tensor_imma_active"] + column["tensor_dfma_active"]
+    column = {
+        name: pl.col(PREFIX + name)
+        for name in (n.removeprefix(PREFIX) for n in frame.columns if PREFIX in n)
+    }
+    tensors = (
+        column["tensor_hmma_active"] + column["tensor_imma_active"] + column["tensor_dfma_active"]
+    )
     ordered = [
         column["sm_active"] <= column["gr_engine_active"],
         column["sm_occupancy"] <= column["sm_active"],
@@ -253,7 +321,9 @@ def test_counters_are_consistent_with_each_other(clean: SimulatedCluster) -> Non
         column["nvlink_rx_bytes"] <= column["nvlink_tx_bytes"],
     ]
     assert (
-        frame.select(expression.all().alias(str(place)) for place, expression in enumerate(ordered)).row(0)
+        frame.select(
+            expression.all().alias(str(place)) for place, expression in enumerate(ordered)
+        ).row(0)
         == (True,) * 10
     )
     first = frame.filter(pl.col("ProducerName") <= "nid000005")
@@ -262,14 +332,26 @@ def test_counters_are_consistent_with_each_other(clean: SimulatedCluster) -> Non
         since=pl.col("ts_ns").diff().over("ProducerName", "gpu_id") / 1e9,
         gained=column["total_energy_consumption"].diff().over("ProducerName", "gpu_id") / 1e3,
     ).drop_nulls("since")
-    assert steps.select((pl.col("gained") - pl.col("since") * column["power_usage"]).abs().max()).item() < 2e-3
+    assert (
+        steps.select(
+            (pl.col("gained") - pl.col("since") * column["power_usage"]).abs().max()
+        ).item()
+        < 2e-3
+    )
     assert max((steps["since"] - 60).abs()) < 1e-9
-    assert frame.select(pl.corr(column["gpu_utilization"].cast(pl.Float64), column["power_usage"])).item() > 0.7
+    assert (
+        frame.select(
+            pl.corr(column["gpu_utilization"].cast(pl.Float64), column["power_usage"])
+        ).item()
+        > 0.7
+    )
 
 
 def test_defects_are_counted_exactly(small: SimulatedCluster) -> None:
     frame = read(small).with_row_index("row")
-    done = {str(kind): int(rows["samples"].sum()) for (kind,), rows in small.defects.group_by("kind")}
+    done = {
+        str(kind): int(rows["samples"].sum()) for (kind,), rows in small.defects.group_by("kind")
+    }
     assert set(done) >= {
         "gap",
         "duplicate",
@@ -283,7 +365,10 @@ def test_defects_are_counted_exactly(small: SimulatedCluster) -> None:
     assert unique.height == small.plan.samples - done["gap"]
     util = f"{PREFIX}gpu_utilization"
     assert unique.filter(pl.col(util) == 4294967295).height == done["util_overflow"]
-    assert unique.filter((pl.col(f"{PREFIX}sm_active") - 1.2).abs() < 1e-6).height == done["sm_over_one"]
+    assert (
+        unique.filter((pl.col(f"{PREFIX}sm_active") - 1.2).abs() < 1e-6).height
+        == done["sm_over_one"]
+    )
     marks = 0
     for name in frame.columns:
         dtype = frame.schema[name]
@@ -301,7 +386,8 @@ def test_defects_are_counted_exactly(small: SimulatedCluster) -> None:
     calm = in_order.filter(~pl.col("ProducerName").is_in(skewed))
     resets = small.defects.filter(pl.col("kind") == "energy_reset", ~pl.col("node").is_in(skewed))
     assert (
-        calm.select((pl.col(energy).diff() < 0).over("ProducerName", "gpu_id").sum()).item() == resets["samples"].sum()
+        calm.select((pl.col(energy).diff() < 0).over("ProducerName", "gpu_id").sum()).item()
+        == resets["samples"].sum()
     )
 
 
@@ -309,7 +395,9 @@ def test_doubled_rows_with_nulls_and_rows_backwards(small: SimulatedCluster) -> 
     frame = read(small).with_row_index("row")
     doubled = small.defects.filter(pl.col("kind") == "duplicate_nulls").row(0, named=True)
     begin, end = (int(doubled[name].timestamp() * 1e6) * 1000 - 10**6 for name in ("start", "end"))
-    inside = pl.col("ts_ns").is_between(begin, end + 2 * 10**6) & (pl.col("ProducerName") == doubled["node"])
+    inside = pl.col("ts_ns").is_between(begin, end + 2 * 10**6) & (
+        pl.col("ProducerName") == doubled["node"]
+    )
     rows = frame.filter(inside)
     assert rows.height == 2 * doubled["samples"]
     assert rows[f"{PREFIX}gpu_utilization"].null_count() == doubled["samples"]
@@ -317,7 +405,9 @@ def test_doubled_rows_with_nulls_and_rows_backwards(small: SimulatedCluster) -> 
         f"{PREFIX}gpu_utilization"
     ].unique().to_list() == [1]
     turned = small.defects.filter(pl.col("kind") == "out_of_order").row(0, named=True)
-    own = frame.filter((pl.col("ProducerName") == turned["node"]) & (pl.col("gpu_id") == turned["gpu"])).sort("row")
+    own = frame.filter(
+        (pl.col("ProducerName") == turned["node"]) & (pl.col("gpu_id") == turned["gpu"])
+    ).sort("row")
     start, stop = (int(turned[name].timestamp() * 1e6) * 1000 for name in ("start", "end"))
     window = own.filter(pl.col("ts_ns").is_between(start - 10**6, stop + 10**6))
     assert window.height == turned["samples"]
@@ -334,7 +424,9 @@ def test_skewed_clock_moves_times_by_its_value(small: SimulatedCluster) -> None:
         )
         if others.height:
             continue
-        times = frame.filter(pl.col("ProducerName") == skew["node"], pl.col("gpu_id") == 0)["ts_ns"].to_list()
+        times = frame.filter(pl.col("ProducerName") == skew["node"], pl.col("gpu_id") == 0)[
+            "ts_ns"
+        ].to_list()
         steps = [(after - before) / 1e9 for before, after in pairwise(times)]
         odd = [(place, step - 60) for place, step in enumerate(steps) if abs(step - 60) > 1]
         assert [round(apart) for _, apart in odd] == [skew["value"], -skew["value"]]
@@ -362,13 +454,20 @@ def test_accounting_agrees_with_the_truth(demo: SimulatedCluster) -> None:
         assert row["JobID"] == job["display_id"]
         assert row["User"] == job["user"]
         if job["start"] is None:
-            assert (row["NodeList"], row["AllocTRES"], row["Elapsed"]) == ("None assigned", "", "00:00:00")
+            assert (row["NodeList"], row["AllocTRES"], row["Elapsed"]) == (
+                "None assigned",
+                "",
+                "00:00:00",
+            )
         elif job["gpus"]:
             assert f"gres/gpu={job['gpus']}," in row["AllocTRES"]
             assert int(row["NNodes"]) == len(job["nodes"])
             assert accounting.fold(job["nodes"]) == row["NodeList"]
         if job["end"] is not None and job["start"] is not None:
-            assert accounting.elapsed(int((job["end"] - job["start"]).total_seconds())) == row["Elapsed"]
+            assert (
+                accounting.elapsed(int((job["end"] - job["start"]).total_seconds()))
+                == row["Elapsed"]
+            )
 
 
 def test_map_of_gpus_holds_the_shared_jobs_but_not_all(demo: SimulatedCluster) -> None:
@@ -387,7 +486,9 @@ def test_map_of_gpus_holds_the_shared_jobs_but_not_all(demo: SimulatedCluster) -
 
 def test_progress_is_reported_and_a_folder_in_use_is_not_changed(tmp_path: Path) -> None:
     reported: list[tuple[int, int]] = []
-    plan = SimulationPlan(groups=(NodeGroup(1, 2, "H200 SXM 141GB"),), interval_s=600, days=2, load=0.2)
+    plan = SimulationPlan(
+        groups=(NodeGroup(1, 2, "H200 SXM 141GB"),), interval_s=600, days=2, load=0.2
+    )
     simulate(plan, tmp_path / "new", progress=lambda done, total: reported.append((done, total)))
     assert reported == [(288, 576), (576, 576)]
     with pytest.raises(UsageError, match="not an empty folder"):

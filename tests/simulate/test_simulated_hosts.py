@@ -1,4 +1,6 @@
-"""Hosts of a simulated cluster: what they count follows from what the jobs do, and reads as LDMS writes it."""
+"""Hosts of a simulated cluster: what they count follows from what the jobs do, and reads as LDMS
+writes it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ MARGIN = timedelta(minutes=3)
 
 @pytest.fixture(scope="module")
 def minutes(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
-    """Minutes of nodes of planted jobs, after the whole way; `planted`: well within the planted interval."""
+    """Minutes of nodes of planted jobs, after the whole way; `planted`: well within the planted
+    interval.
+    """
     folder = tmp_path_factory.mktemp("filled")
     fill(PLAN, str(folder / "lake"), folder / "site")
     lake = Lake.open(str(folder / "lake"))
@@ -76,17 +80,31 @@ def median(rows: pl.DataFrame, name: str) -> float:
 @pytest.mark.parametrize("kind", [JobKind.HUNG, JobKind.COLD_START, JobKind.STALLED])
 def test_hosts_of_jobs_that_wait_do_nothing(minutes: pl.DataFrame, kind: JobKind) -> None:
     waits, works = of(minutes, kind, planted=True), of(minutes, kind, planted=False)
-    for name in ("cpu_user", "load_average", "l1_misses_per_s", "llc_misses_per_s", "fs_read_bytes_per_s"):
+    for name in (
+        "cpu_user",
+        "load_average",
+        "l1_misses_per_s",
+        "llc_misses_per_s",
+        "fs_read_bytes_per_s",
+    ):
         assert median(waits, name) * 20 < median(works, name), name
     assert median(waits, "network_rx_bytes_per_s") < 1e4
     assert 0 < median(waits, "cpu_user") < 0.005
 
 
 def test_a_deadlock_is_busy_and_gets_nothing_done(minutes: pl.DataFrame) -> None:
-    stuck, works = of(minutes, JobKind.DEADLOCK, planted=True), of(minutes, JobKind.DEADLOCK, planted=False)
+    stuck, works = (
+        of(minutes, JobKind.DEADLOCK, planted=True),
+        of(minutes, JobKind.DEADLOCK, planted=False),
+    )
     assert median(stuck, "cpu_user") > 0.9
     assert median(stuck, "load_average") > median(works, "load_average") * 1.5
-    for name in ("l1_misses_per_s", "llc_misses_per_s", "fs_read_bytes_per_s", "network_tx_packets_per_s"):
+    for name in (
+        "l1_misses_per_s",
+        "llc_misses_per_s",
+        "fs_read_bytes_per_s",
+        "network_tx_packets_per_s",
+    ):
         assert median(stuck, name) * 10 < median(works, name), name
 
 
@@ -104,7 +122,12 @@ def test_a_lake_is_filled_with_what_the_files_hold(small: SimulatedCluster, tmp_
     for table in (GPU_SAMPLES, NODE_SAMPLES):
         assert filled.latest(table).drop("seq").equals(files.latest(table).drop("seq"))
     counts = ("target", "reason", "column", "removed")
-    assert filled.latest(REJECTS).select(counts).sort(counts).equals(files.latest(REJECTS).select(counts).sort(counts))
+    assert (
+        filled.latest(REJECTS)
+        .select(counts)
+        .sort(counts)
+        .equals(files.latest(REJECTS).select(counts).sort(counts))
+    )
     assert filled.latest(DEVICES).height == SMALL.gpus
     assert set(filled.latest(ALLOCATIONS)["provenance"]) == {"node_list", "explicit"}
     assert set(filled.latest(JOBS)["job_id"]) >= set(small.jobs["job_id"])
@@ -112,5 +135,8 @@ def test_a_lake_is_filled_with_what_the_files_hold(small: SimulatedCluster, tmp_
     assert (cluster.telemetry, cluster.hosts) == ((), ())
     assert not (tmp_path / "site" / "telemetry").exists()
     for name in ("hosts", "jobs", "gpus", "defects"):
-        truths = [pl.read_parquet(folder / "truth" / f"{name}.parquet") for folder in (cluster.folder, small.folder)]
+        truths = [
+            pl.read_parquet(folder / "truth" / f"{name}.parquet")
+            for folder in (cluster.folder, small.folder)
+        ]
         assert truths[0].equals(truths[1])

@@ -23,7 +23,9 @@ from tachograph.simulate.plan import DRIVER, NodeGroup, SimulationPlan
 from tachograph.simulate.telemetry import parts_of_nodes
 from tachograph.simulate.workload import SimulatedRequest, SimulatedRun, place_runs, sample_requests
 
-LARGE = SimulationPlan(days=6, groups=(NodeGroup(200, 4, "A100 SXM 40GB"), NodeGroup(40, 4, "A100 SXM 80GB")))
+LARGE = SimulationPlan(
+    days=6, groups=(NodeGroup(200, 4, "A100 SXM 40GB"), NodeGroup(40, 4, "A100 SXM 80GB"))
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,10 @@ def test_drivers_write_names_and_sizes_that_are_found_again() -> None:
 def test_benchmark_plans_have_the_requested_samples(samples: int) -> None:
     plan = SimulationPlan.benchmark(samples)
     assert samples <= plan.samples <= max(1.05 * samples, samples + 4 * 8640 * plan.days)
-    biggest = max(sum(plan.groups[n.group].gpus for n in part) * 8640 for part in parts_of_nodes(plan, plan.nodes()))
+    biggest = max(
+        sum(plan.groups[n.group].gpus for n in part) * 8640
+        for part in parts_of_nodes(plan, plan.nodes())
+    )
     assert biggest <= plan.rows_per_file
 
 
@@ -88,7 +93,9 @@ def test_jobs_ask_for_the_load(requests: list[SimulatedRequest]) -> None:
 
 
 def test_arrivals_are_poisson(requests: list[SimulatedRequest]) -> None:
-    """Gaps between independent arrivals have the mean as standard deviation, and exceed it with probability 1/e."""
+    """Gaps between independent arrivals have the mean as standard deviation, and exceed it with
+    probability 1/e.
+    """
     planned = len(JobKind) * LARGE.each_kind
     arrivals = sorted({r.submit_s for r in requests if r.array is None and r.serial >= 0})
     gaps = np.diff(arrivals[planned:])
@@ -104,21 +111,30 @@ def overlaps(plan: SimulationPlan, runs: list[SimulatedRun]) -> int:
             for gpu in gpus:
                 assert 0 <= gpu < plan.groups[plan.nodes()[node].group].gpus
                 held.setdefault((node, gpu), []).append((run.start_s or 0, run.end_s or 0))
-    return sum(after[0] < before[1] for spans in held.values() for before, after in pairwise(sorted(spans)))
+    return sum(
+        after[0] < before[1] for spans in held.values() for before, after in pairwise(sorted(spans))
+    )
 
 
 @settings(max_examples=settings().max_examples // 2)  # each places the jobs of a plan
 @given(
     seed=st.integers(0, 10_000),
     groups=st.lists(
-        st.builds(NodeGroup, st.integers(1, 5), st.sampled_from([1, 2, 4, 8]), st.sampled_from(sorted(DRIVER))),
+        st.builds(
+            NodeGroup,
+            st.integers(1, 5),
+            st.sampled_from([1, 2, 4, 8]),
+            st.sampled_from(sorted(DRIVER)),
+        ),
         min_size=1,
         max_size=3,
     ),
     shared=st.sampled_from([0.0, 0.4, 1.0]),
     load=st.floats(0, 1.5),
 )
-def test_no_plan_puts_two_jobs_on_one_gpu(seed: int, groups: list[NodeGroup], shared: float, load: float) -> None:
+def test_no_plan_puts_two_jobs_on_one_gpu(
+    seed: int, groups: list[NodeGroup], shared: float, load: float
+) -> None:
     plan = SimulationPlan(seed=seed, groups=tuple(groups), shared=shared, load=load, interval_s=600)
     runs = place_runs(plan, sample_requests(plan))
     assert overlaps(plan, runs) == 0
@@ -150,12 +166,22 @@ def test_elapsed_is_read_back(seconds: int) -> None:
 )
 def test_levels_stay_possible(kind: JobKind, seed: int, gpus: int) -> None:
     elapsed = max(JOB_KINDS[kind].min_s, 400 if kind is not JobKind.SHORT else 20)
-    made = behave(kind, np.random.default_rng(seed), elapsed_s=elapsed, gpus=gpus, capacity_mib=40960, usable_mib=40441)
+    made = behave(
+        kind,
+        np.random.default_rng(seed),
+        elapsed_s=elapsed,
+        gpus=gpus,
+        capacity_mib=40960,
+        usable_mib=40441,
+    )
     for slot in range(gpus):
         for phase in made.phases(slot, gpus):
             level = phase.level
             assert 0 <= level.occupancy <= level.sm <= 0.995 * level.util + 1e-9 <= 1
-            assert max(level.fp64, level.fp32, level.fp16, level.hmma + level.imma + level.dfma) <= level.sm
+            assert (
+                max(level.fp64, level.fp32, level.fp16, level.hmma + level.imma + level.dfma)
+                <= level.sm
+            )
             assert 0 <= level.dram < 0.87
             assert 0 <= level.hbm_mib <= 40441
             assert 0 <= level.heat <= 1

@@ -1,4 +1,6 @@
-"""What chunks of a stream come to, without a lake: rows resolved, watermarks kept. Nothing that does not move lands."""
+"""What chunks of a stream come to, without a lake: rows resolved, watermarks kept. Nothing that
+does not move lands.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ class Landing:
                 assert part.overlaps
                 conformed = conform(part.frame, TABLES[part.table], now=LATER)
                 frame = conformed.frame.with_columns(seq=pl.lit(self.chunks, dtype=pl.Int64))
-                self.frames.setdefault(part.table, []).append(frame.select(*TABLES[part.table].schema))
-                self.rejected.update({r.reason: r.count for r in (*part.rejects, *conformed.rejects)})
+                self.frames.setdefault(part.table, []).append(
+                    frame.select(*TABLES[part.table].schema)
+                )
+                self.rejected.update(
+                    {r.reason: r.count for r in (*part.rejects, *conformed.rejects)}
+                )
         return landed
 
     def table(self, table: LakeTable) -> pl.DataFrame:

@@ -1,7 +1,9 @@
-"""A slurmdbd of the tests: it knows what happened to jobs, learns of it late, and answers as sacct does.
+"""A slurmdbd of the tests: it knows what happened to jobs, learns of it late, and answers as sacct
+does.
 
-Semantics of --starttime and --endtime by sacct(1) and as seen on Slurm 22.05: a job is told when it was eligible before
-the end of the span and had not ended before its start, with what the database knows at the moment of request.
+Semantics of --starttime and --endtime by sacct(1) and as seen on Slurm 22.05: a job is told when it
+was eligible before the end of the span and had not ended before its start, with what the database
+knows at the moment of request.
 """
 
 from __future__ import annotations
@@ -15,14 +17,18 @@ from tachograph.sources.slurm.commands import BETWEEN, IDENTITY
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 KNOWN = (
-    "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
-    "ExitCode NNodes AllocCPUS NodeList AllocTRES ReqTRES Constraints Timelimit TimelimitRaw JobName SubmitLine"
+    "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed "
+    "ElapsedRaw Suspended State "
+    "ExitCode NNodes AllocCPUS NodeList AllocTRES ReqTRES Constraints Timelimit TimelimitRaw "
+    "JobName SubmitLine"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job, in seconds since BEGIN; `late_s`: after how long the database learns of each event."""
+    """One run of a job, in seconds since BEGIN; `late_s`: after how long the database learns of
+    each event.
+    """
 
     job: int
     submit: int
@@ -74,7 +80,9 @@ class MadeAccounting:
             assert {name.lower() for name in names} <= IDENTITY
         rows = [fields for run in self.runs if (fields := self._told(run, first, last)) is not None]
         lines = [names, *([fields[name] for name in names] for fields in rows)]
-        return "".join(between.join(line) + "\n" for line in lines).encode("utf-8", "surrogateescape")
+        return "".join(between.join(line) + "\n" for line in lines).encode(
+            "utf-8", "surrogateescape"
+        )
 
     def _told(self, run: Run, first: int, last: int) -> dict[str, str] | None:
         knows = self.clock - run.late_s  # events up to here are in the database

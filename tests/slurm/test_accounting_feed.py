@@ -39,10 +39,14 @@ SETTINGS = SacctSettings(source="sacct")
 
 
 def feed_of(accounting: MadeAccounting, settings: SacctSettings = SETTINGS) -> AccountingFeed:
-    return AccountingFeed(SacctCommand(accounting), settings, SlurmCluster(time_zone="Europe/Berlin"))
+    return AccountingFeed(
+        SacctCommand(accounting), settings, SlurmCluster(time_zone="Europe/Berlin")
+    )
 
 
-def poll(feed: AccountingFeed, accounting: MadeAccounting, landing: Landing, at: float) -> list[tuple[int, int]]:
+def poll(
+    feed: AccountingFeed, accounting: MadeAccounting, landing: Landing, at: float
+) -> list[tuple[int, int]]:
     """Poll once at an instant; return the spans that were asked for, seconds since BEGIN."""
     accounting.clock = at
     before = len(accounting.calls)
@@ -54,7 +58,9 @@ def poll(feed: AccountingFeed, accounting: MadeAccounting, landing: Landing, at:
 
 def span_of(call: tuple[str, ...]) -> tuple[int, int]:
     given = dict(part.partition("=")[::2] for part in call)
-    first, last = (int(given[name].removeprefix("uts")) - epoch(0) for name in ("--starttime", "--endtime"))
+    first, last = (
+        int(given[name].removeprefix("uts")) - epoch(0) for name in ("--starttime", "--endtime")
+    )
     return first, last
 
 
@@ -87,7 +93,9 @@ faults = st.lists(st.sampled_from(["", "", "restart", "away"]), max_size=12)
 
 @settings(max_examples=settings().max_examples // 2)
 @given(runs=histories, waits=st.lists(st.integers(1, 16 * HOUR), max_size=12), faults=faults)
-def test_any_slicing_of_time_tells_what_one_reading_tells(runs: list[Run], waits: list[int], faults: list[str]) -> None:
+def test_any_slicing_of_time_tells_what_one_reading_tells(
+    runs: list[Run], waits: list[int], faults: list[str]
+) -> None:
     accounting, landing = MadeAccounting(runs), Landing()
     feed = feed_of(accounting)
     last = max((run.end + run.late_s for run in runs), default=HOUR) + 1
@@ -96,7 +104,9 @@ def test_any_slicing_of_time_tells_what_one_reading_tells(runs: list[Run], waits
         if fault == "restart":
             feed = feed_of(accounting)
         if fault == "away":
-            accounting.broken = InputError("failed with exit code 1: Connection refused", where="sacct")
+            accounting.broken = InputError(
+                "failed with exit code 1: Connection refused", where="sacct"
+            )
             with pytest.raises(InputError, match="Connection refused"):
                 poll(feed, accounting, landing, float(at))
             accounting.broken = None
@@ -128,7 +138,9 @@ def test_a_running_job_is_no_news_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_what_the_database_learns_late_is_found_by_looking_back() -> None:
-    """slurmctld hands on what it kept while slurmdbd was away, after the first request that was answered again."""
+    """slurmctld hands on what it kept while slurmdbd was away, after the first request that was
+    answered again.
+    """
     late = Run(1, submit=10 * HOUR, wait=0, lasts=60, late_s=7 * HOUR)
     accounting, landing = MadeAccounting([late, Run(2, 0, 0, 60)]), Landing()
     feed = feed_of(accounting)
@@ -136,7 +148,8 @@ def test_what_the_database_learns_late_is_found_by_looking_back() -> None:
     for hour in range(1, 26):
         poll(feed, accounting, landing, hour * HOUR)
         found.append(landing.jobs.height)
-    assert found.index(2) + 1 in range(17, 24)  # within RECHECK_EVERY of the instant at which it was there
+    # Within RECHECK_EVERY of the instant at which it was there.
+    assert found.index(2) + 1 in range(17, 24)
     assert_frame_equal(landing.jobs, in_the_end([late, Run(2, 0, 0, 60)]).jobs)
 
 
@@ -145,7 +158,9 @@ def test_the_first_run_goes_day_by_day_and_each_day_lands() -> None:
     feed = feed_of(accounting, beginning_at("2026-03-04"))
     spans = poll(feed, accounting, landing, 6.5 * DAY)
     midnight = 3 * DAY - HOUR  # of 4 March in Berlin
-    assert spans == [(midnight + day * DAY, min(midnight + (day + 1) * DAY, int(6.5 * DAY))) for day in range(4)]
+    assert spans == [
+        (midnight + day * DAY, min(midnight + (day + 1) * DAY, int(6.5 * DAY))) for day in range(4)
+    ]
     assert landing.chunks == 4
     accounting.calls.clear()
     assert poll(feed, accounting, landing, 6.6 * DAY) == [(int(6.5 * DAY) - HOUR, int(6.6 * DAY))]
@@ -165,14 +180,18 @@ def test_a_day_that_failed_is_asked_again_and_those_before_it_are_not() -> None:
     with pytest.raises(InputError):
         next(chunks)
     accounting.broken = None
-    assert poll(feed, accounting, landing, 4 * DAY)[0] == (int(DAY - HOUR), int(3 * DAY - HOUR))  # with its look back
+    # With its look back.
+    assert poll(feed, accounting, landing, 4 * DAY)[0] == (int(DAY - HOUR), int(3 * DAY - HOUR))
 
 
 def test_a_clock_that_was_set_back_is_told() -> None:
     accounting, landing = MadeAccounting([Run(1, 10, 0, 10)]), Landing()
     feed = feed_of(accounting)
-    assert poll(feed, accounting, landing, HOUR) == [(HOUR - DAY, HOUR)]  # without a beginning one day is read
-    with pytest.raises(InputError, match=r"sacct:sacct: accounting was read up to .* check this host's clock"):
+    # Without a beginning one day is read.
+    assert poll(feed, accounting, landing, HOUR) == [(HOUR - DAY, HOUR)]
+    with pytest.raises(
+        InputError, match=r"sacct:sacct: accounting was read up to .* check this host's clock"
+    ):
         poll(feed, accounting, landing, HOUR - 60)
 
 
@@ -187,7 +206,9 @@ def test_a_record_that_cannot_be_read_is_counted_once() -> None:
     assert landing.jobs.filter(job_id="2")["name"].item() == "caf�"
 
 
-@pytest.mark.parametrize("answer", [b"", b"JobID\x1fStart", b"<html>", b"JobID\x1fStart\x1fEnd\n1\x1f0\x1f"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"JobID\x1fStart", b"<html>", b"JobID\x1fStart\x1fEnd\n1\x1f0\x1f"]
+)
 def test_half_an_answer_is_none(answer: bytes) -> None:
     landing = Landing()
     feed = AccountingFeed(SacctCommand(lambda *words: answer), SETTINGS, SlurmCluster())
@@ -259,7 +280,11 @@ def fake_sacct(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path) -> None:
     version = fake_sacct.parent
-    raw = {"source": "sacct", "command": ["env", "-i", "PATH=/usr/bin:/bin", str(fake_sacct)], "from": "2026-11-21"}
+    raw = {
+        "source": "sacct",
+        "command": ["env", "-i", "PATH=/usr/bin:/bin", str(fake_sacct)],
+        "from": "2026-11-21",
+    }
     configuration = Configuration(site=SiteOptions(time_zone="America/New_York"))
     feed = connect(convert_settings(raw, SacctSettings, where="test"), configuration=configuration)
     landing = Landing()
@@ -271,9 +296,16 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path) -> No
     calls = (version / "calls").read_text(encoding="utf-8").splitlines()
     midnight = int(datetime(2026, 11, 21, 5, tzinfo=UTC).timestamp())
     assert calls[0] == "%s --helpformat"
-    assert calls[1].startswith("%s --allusers --duplicates --parsable2 --delimiter=\x1f --starttime=uts")
-    assert f"--starttime=uts{midnight} --endtime=uts{midnight + 7 * HOUR} --format=JobID,JobIDRaw,Cluster" in calls[1]
-    assert f"--endtime=uts{midnight + 7 * HOUR} --format=Cluster,JobIDRaw,Submit,Account" in calls[2]
+    assert calls[1].startswith(
+        "%s --allusers --duplicates --parsable2 --delimiter=\x1f --starttime=uts"
+    )
+    assert (
+        f"--starttime=uts{midnight} --endtime=uts{midnight + 7 * HOUR} "
+        "--format=JobID,JobIDRaw,Cluster"
+    ) in calls[1]
+    assert (
+        f"--endtime=uts{midnight + 7 * HOUR} --format=Cluster,JobIDRaw,Submit,Account" in calls[2]
+    )
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -284,7 +316,8 @@ def options(*words: str) -> argparse.Namespace:
 
 def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
     configuration = Configuration(
-        site=SiteOptions(time_zone="Europe/Berlin"), sources=({"source": "sacct", "command": [str(fake_sacct)]},)
+        site=SiteOptions(time_zone="Europe/Berlin"),
+        sources=({"source": "sacct", "command": [str(fake_sacct)]},),
     )
     now = datetime(2026, 11, 22, tzinfo=UTC)
     words = options("--run", "--from", "2026-11-20", "--to", "2026-11-21T12:00")
@@ -294,7 +327,10 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
     assert {chunk.watermark for chunk in chunks} == {None}
     assert landing.jobs.height == 18
     calls = (fake_sacct.parent / "calls").read_text(encoding="utf-8")
-    first, last = (int(datetime(2026, 11, day, hour, tzinfo=UTC).timestamp()) for day, hour in ((19, 23), (21, 11)))
+    first, last = (
+        int(datetime(2026, 11, day, hour, tzinfo=UTC).timestamp())
+        for day, hour in ((19, 23), (21, 11))
+    )
     assert f"--starttime=uts{first} --endtime=uts{first + DAY}" in calls
     assert f"--starttime=uts{first + DAY} --endtime=uts{last}" in calls
 
@@ -310,7 +346,13 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
 )
 def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        list(sacct.read(options(*words), configuration=Configuration(), now=datetime(2026, 12, 1, tzinfo=UTC)))
+        list(
+            sacct.read(
+                options(*words),
+                configuration=Configuration(),
+                now=datetime(2026, 12, 1, tzinfo=UTC),
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -330,13 +372,19 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
 def test_settings_that_do_not_fit(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"sacct.*{said}"):
         connect(
-            convert_settings({"source": "sacct", **given}, SacctSettings, where="test"), configuration=Configuration()
+            convert_settings({"source": "sacct", **given}, SacctSettings, where="test"),
+            configuration=Configuration(),
         )
 
 
 def test_gpus_are_none_where_the_accounting_names_those_of_others() -> None:
-    """Once a record names GPUs, a job without any had none, also in an answer in which none is named."""
-    accounting, landing = MadeAccounting([Run(1, 60, 0, 60), Run(2, 5 * HOUR, 0, 60, gpus=0)]), Landing()
+    """Once a record names GPUs, a job without any had none, also in an answer in which none is
+    named.
+    """
+    accounting, landing = (
+        MadeAccounting([Run(1, 60, 0, 60), Run(2, 5 * HOUR, 0, 60, gpus=0)]),
+        Landing(),
+    )
     feed = feed_of(accounting)
     for hour in (1, 6):
         poll(feed, accounting, landing, hour * HOUR)

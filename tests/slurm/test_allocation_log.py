@@ -48,10 +48,18 @@ def test_files_that_were_followed_add_nothing_when_they_are_ingested(tmp_path: P
     ingest(lake, feed.poll(partial(watermark, lake), now=NOW), now=NOW)
     before = sorted(lake.scan(ALLOCATIONS).collect().rows(), key=repr)
     assert before
-    chunks = list(read(argparse.Namespace(files=[str(written)]), configuration=Configuration(), now=NOW))
-    # the feed knows the cluster, the configuration of this command does not: rows are compared as one writes them
+    chunks = list(
+        read(argparse.Namespace(files=[str(written)]), configuration=Configuration(), now=NOW)
+    )
+    # the feed knows the cluster, the configuration of this command does not: rows are compared as
+    # one writes them
     chunks = [
-        replace(one, parts=tuple(replace(p, frame=p.frame.with_columns(cluster=pl.lit("demo"))) for p in one.parts))
+        replace(
+            one,
+            parts=tuple(
+                replace(p, frame=p.frame.with_columns(cluster=pl.lit("demo"))) for p in one.parts
+            ),
+        )
         for one in chunks
     ]
     report = ingest(lake, chunks, now=NOW)
@@ -68,7 +76,10 @@ def held(landing: Landing) -> set[tuple[object, ...]]:
 
 def expected(text: str) -> set[tuple[object, ...]]:
     rows: list[SlurmRow] = read_log(text, cluster=SlurmCluster(name="demo"))[0]
-    return {(row["job_id"], row["node"], row["gpu"], since(row["start"]), since(row["end"])) for row in rows}
+    return {
+        (row["job_id"], row["node"], row["gpu"], since(row["start"]), since(row["end"]))
+        for row in rows
+    }
 
 
 def since(moment: object) -> int | None:
@@ -76,7 +87,11 @@ def since(moment: object) -> int | None:
 
 
 def line(at: int, event: str, job: int, node: str = "n1", **more: object) -> str:
-    return f"{T0 + at} {event} job={job} node={node} " + " ".join(f"{k}={v}" for k, v in more.items()) + "\n"
+    return (
+        f"{T0 + at} {event} job={job} node={node} "
+        + " ".join(f"{k}={v}" for k, v in more.items())
+        + "\n"
+    )
 
 
 def day_of_jobs(node: str) -> str:
@@ -85,7 +100,12 @@ def day_of_jobs(node: str) -> str:
     for job in range(1, 9):
         lines.append((job * 100, line(job * 100, "prolog", job, node, restart=0, gpus=job % 2)))
         if job != 8:
-            lines.append((job * 100 + 150, line(job * 100 + 150, "epilog", job, node, restart=0, gpus=job % 2)))
+            lines.append(
+                (
+                    job * 100 + 150,
+                    line(job * 100 + 150, "epilog", job, node, restart=0, gpus=job % 2),
+                )
+            )
     return "".join(text for _, text in sorted(lines))
 
 
@@ -115,13 +135,17 @@ def test_lines_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
     file.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
     feed, ahead = feed_of(file), datetime.now(UTC) + timedelta(days=30)
     ingest(lake, feed.poll(partial(watermark, lake), now=ahead), now=ahead)
-    for event, anew in (("epilog", False), ("prolog", True)):  # by the same process, and by one that begins then
+    # By the same process, and by one that begins then.
+    for event, anew in (("epilog", False), ("prolog", True)):
         with file.open("a", encoding="utf-8") as growing:
             growing.write(line(9, event, 1 + anew, gpus=0))
         poll_of = feed_of(file).poll if anew else feed.poll
         ingest(lake, poll_of(partial(watermark, lake), now=datetime.now(UTC)), now=ahead)
     rows = lake.latest(ALLOCATIONS).sort("job_id").select("job_id", "start", "end").iter_rows()
-    assert [(job, since(start), since(end)) for job, start, end in rows] == [("1", 1, 9), ("2", 9, None)]
+    assert [(job, since(start), since(end)) for job, start, end in rows] == [
+        ("1", 1, 9),
+        ("2", 9, None),
+    ]
 
 
 def test_a_file_that_is_rotated_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -141,15 +165,21 @@ def test_a_file_that_is_emptied_is_read_from_its_beginning(tmp_path: Path) -> No
     file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path / "n1.log"), Landing()
     file.write_text(line(1, "prolog", 1, gpus=0) * 3, encoding="utf-8")
     poll(feed, landing)
-    for text in (line(5, "epilog", 1, gpus=0), line(6, "prolog", 22, gpus="0,1,2,3") * 2):  # shorter, then longer
+    # Shorter, then longer.
+    for text in (line(5, "epilog", 1, gpus=0), line(6, "prolog", 22, gpus="0,1,2,3") * 2):
         file.write_text(text, encoding="utf-8")
         poll(feed, landing)
-    assert held(landing) == {("1", "n1", 0, 1, 5), *(("22", "n1", gpu, 6, None) for gpu in range(4))}
+    assert held(landing) == {
+        ("1", "n1", 0, 1, 5),
+        *(("22", "n1", gpu, 6, None) for gpu in range(4)),
+    }
 
 
 def test_lines_that_cannot_be_read_are_counted_once(tmp_path: Path) -> None:
     file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path), Landing()
-    ugly = "nonsense\n\xff\n" + line(1, "prolog", 1, gpus="GPU-x") + line(2, "prolog", 3, mig="MIG-1")
+    ugly = (
+        "nonsense\n\xff\n" + line(1, "prolog", 1, gpus="GPU-x") + line(2, "prolog", 3, mig="MIG-1")
+    )
     file.write_bytes((ugly + line(3, "prolog", 4, gpus="2")).encode("latin-1"))
     for _ in range(3):
         poll(feed, landing)
@@ -174,7 +204,12 @@ def test_an_old_file_that_was_read_is_not_read_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -> None:
-    good, gone, feed, landing = tmp_path / "n1.log", tmp_path / "n2.log", feed_of(tmp_path / "*.log"), Landing()
+    good, gone, feed, landing = (
+        tmp_path / "n1.log",
+        tmp_path / "n2.log",
+        feed_of(tmp_path / "*.log"),
+        Landing(),
+    )
     good.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
     gone.symlink_to(tmp_path / "away")
     poll(feed, landing)
@@ -192,4 +227,7 @@ def test_where_there_is_no_file_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("files", [[], [""]])
 def test_settings_that_do_not_fit(files: list[str]) -> None:
     with pytest.raises(ConfigError, match="files is empty"):
-        connect(settings_of({"source": "allocation-map", "files": files}, where="test"), configuration=Configuration())
+        connect(
+            settings_of({"source": "allocation-map", "files": files}, where="test"),
+            configuration=Configuration(),
+        )

@@ -26,7 +26,9 @@ read_map = partial(allocation_map.read_map, trusted=True)  # of jobs that tests 
 
 
 def held(reading: AllocationMapReading) -> Held:
-    rows = [(str(row["job_id"]), str(row["node"]), int(str(row["gpu"]))) for row in reading.allocations]
+    rows = [
+        (str(row["job_id"]), str(row["node"]), int(str(row["gpu"]))) for row in reading.allocations
+    ]
     assert len(rows) == len(set(rows))
     return set(rows)
 
@@ -44,7 +46,9 @@ def test_running_jobs_of_a_version(version: str, name: str) -> None:
     rows = held(reading)
     assert rows >= TRAIN | DDP
     assert len(rows) == 15
-    assert not Counter((node, gpu) for _, node, gpu in rows) - Counter({(node, gpu): 1 for _, node, gpu in rows})
+    assert not Counter((node, gpu) for _, node, gpu in rows) - Counter(
+        {(node, gpu): 1 for _, node, gpu in rows}
+    )
     for row in reading.allocations:
         assert (row["provenance"], row["end"], row["mig"]) == ("live_index", None, None)
         assert row["start"] is not None
@@ -104,11 +108,23 @@ def test_scontrol_as_json(recorded: Path, version: str) -> None:
         ({"job_id": 0}, "bad_job_id"),
     ],
 )
-def test_a_live_job_that_cannot_be_read_is_counted(write: Write, change: dict[str, object], reason: str) -> None:
-    job = {"job_id": 5, "job_state": ["RUNNING"], "nodes": "n[1-2]", "gres_detail": ["gpu:2(IDX:0-1)", "gpu:1(IDX:3)"]}
-    reading = read_map(write(json.dumps({"jobs": [job, {**job, **change}, 3]})), cluster=SlurmCluster())
+def test_a_live_job_that_cannot_be_read_is_counted(
+    write: Write, change: dict[str, object], reason: str
+) -> None:
+    job = {
+        "job_id": 5,
+        "job_state": ["RUNNING"],
+        "nodes": "n[1-2]",
+        "gres_detail": ["gpu:2(IDX:0-1)", "gpu:1(IDX:3)"],
+    }
+    reading = read_map(
+        write(json.dumps({"jobs": [job, {**job, **change}, 3]})), cluster=SlurmCluster()
+    )
     assert held(reading) == {("5", "n1", 0), ("5", "n1", 1), ("5", "n2", 3)}
-    assert [(place, why) for place, why, _ in reading.rejected] == [(2, reason), (3, "not_an_object")]
+    assert [(place, why) for place, why, _ in reading.rejected] == [
+        (2, reason),
+        (3, "not_an_object"),
+    ]
 
 
 def test_the_log_of_a_prolog() -> None:
@@ -222,7 +238,9 @@ def test_a_table(write: Write) -> None:
         ("5,gpu01,3-1", "bad_gpu_index"),
     ],
 )
-def test_a_line_of_a_table_that_cannot_be_read_is_counted(write: Write, line: str, reason: str) -> None:
+def test_a_line_of_a_table_that_cannot_be_read_is_counted(
+    write: Write, line: str, reason: str
+) -> None:
     path = write(f"job_id,node,gpu\n# a remark\n{line}\n6,gpu01,1\n")
     reading = read_map(path, cluster=SlurmCluster())
     assert held(reading) == {("6", "gpu01", 1)}
@@ -272,7 +290,12 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
 
 
 @pytest.mark.parametrize(
-    "content", ["JobID|Start|End\n", '{"jobs": [{"job_id": 1, "time": {}}]}', '[{"Job ID": 5, "Start Time": "x"}]']
+    "content",
+    [
+        "JobID|Start|End\n",
+        '{"jobs": [{"job_id": 1, "time": {}}]}',
+        '[{"Job ID": 5, "Start Time": "x"}]',
+    ],
 )
 def test_accounting_is_an_error_that_names_the_source(write: Write, content: str) -> None:
     with pytest.raises(InputError, match="tachograph ingest sacct"):

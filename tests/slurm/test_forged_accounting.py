@@ -1,4 +1,6 @@
-"""Whatever users write into names, comments and submit lines: who ran what, when and where comes out the same."""
+"""Whatever users write into names, comments and submit lines: who ran what, when and where comes
+out the same.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,35 @@ from tachograph.sources.slurm_live import RunningJobsFeed
 
 RANDOM = "3f0c8a51-7d2e-4c9b-8a60-1e5b9d7f2c34"
 SPAN = AccountingSpan(BEGIN, datetime(2026, 3, 2, tzinfo=UTC))
-IDS = ("cluster", "job_id", "user", "submit", "start", "end", "node_list", "gpus", "state", "exclusive")
+IDS = (
+    "cluster",
+    "job_id",
+    "user",
+    "submit",
+    "start",
+    "end",
+    "node_list",
+    "gpus",
+    "state",
+    "exclusive",
+)
 # texts that Slurm lets a user write, and that its commands print as they are
 TEXT_FIELDS = {"Account", "Constraints", "JobName", "SubmitLine"}
 
 COLUMNS = [
-    *("JobID", "JobIDRaw", "Cluster", "Partition", "User", "Submit", "Start", "End", "Elapsed", "State", "NNodes"),
+    *(
+        "JobID",
+        "JobIDRaw",
+        "Cluster",
+        "Partition",
+        "User",
+        "Submit",
+        "Start",
+        "End",
+        "Elapsed",
+        "State",
+        "NNodes",
+    ),
     *("NodeList", "AllocTRES", "Account", "Constraints", "JobName", "SubmitLine"),
 ]
 FORGED = {
@@ -49,16 +74,23 @@ def record_of(fields: dict[str, str], names: list[str], between: str) -> str:
 WHOLE_RECORDS = [
     "true\n" + record_of(FORGED | {"JobID": job, "JobIDRaw": job}, names, between)
     for between in ("|", "\x1f", "^|^")
-    for names in (COLUMNS, FIELDS.split(), ["Cluster", "JobIDRaw", "Submit", "Account", "JobName", "JobIDRaw"])
+    for names in (
+        COLUMNS,
+        FIELDS.split(),
+        ["Cluster", "JobIDRaw", "Submit", "Account", "JobName", "JobIDRaw"],
+    )
     for job in ("777", "1", "2.batch")
 ]
 hostile = st.one_of(
     st.text(max_size=60),
-    st.lists(st.sampled_from(["\n", "\r\n", "|", "\x1f", "^|^", "1|1", "x", "", " ", "\0", "é"]), max_size=12).map(
-        "".join
-    ),
+    st.lists(
+        st.sampled_from(["\n", "\r\n", "|", "\x1f", "^|^", "1|1", "x", "", " ", "\0", "é"]),
+        max_size=12,
+    ).map("".join),
     st.sampled_from(WHOLE_RECORDS),
-    st.tuples(st.sampled_from(WHOLE_RECORDS), st.sampled_from(["", "\n", "\n\n", "|a|b", "\x1f1"])).map("".join),
+    st.tuples(
+        st.sampled_from(WHOLE_RECORDS), st.sampled_from(["", "\n", "\n\n", "|a|b", "\x1f1"])
+    ).map("".join),
 )
 
 
@@ -76,7 +108,9 @@ def test_text_is_never_requested_beside_who_ran_what() -> None:
         command.fetch(SPAN)
         for call in accounting.calls[-2:]:
             options = dict(word.partition("=")[::2] for word in call)
-            texts = {name for name in options["--format"].split(",") if name.lower() not in IDENTITY}
+            texts = {
+                name for name in options["--format"].split(",") if name.lower() not in IDENTITY
+            }
             first = options["--format"].startswith("JobID,")
             assert texts == (set() if first else TEXT_FIELDS & set(KNOWN.split()))
             delimiters |= set() if first else {options["--delimiter"]}
@@ -125,12 +159,17 @@ def with_texts(forge: Forge) -> Landing:
 
 
 def forged_text(between: str, *, job: str, submit: str) -> bytes:
-    return between.join(["demo", job, submit, "gold", "", "forged", "sbatch forged", job]).encode() + b"\n"
+    return (
+        between.join(["demo", job, submit, "gold", "", "forged", "sbatch forged", job]).encode()
+        + b"\n"
+    )
 
 
 def test_two_texts_of_one_run_are_none() -> None:
     submit = str(int(BEGIN.timestamp()) + 60)
-    landing = with_texts(lambda answer, between: answer + forged_text(between, job="1", submit=submit))
+    landing = with_texts(
+        lambda answer, between: answer + forged_text(between, job="1", submit=submit)
+    )
     assert dict(landing.jobs.select("job_id", "name").iter_rows()) == {"1": None, "2": "train"}
     assert landing.rejected == {"two_texts": 1}
     same = with_texts(lambda answer, _: answer + answer.partition(b"\n")[2])
@@ -138,7 +177,9 @@ def test_two_texts_of_one_run_are_none() -> None:
 
 
 def test_a_text_of_no_job_is_counted_and_makes_none() -> None:
-    landing = with_texts(lambda answer, between: answer + forged_text(between, job="777", submit="0"))
+    landing = with_texts(
+        lambda answer, between: answer + forged_text(between, job="777", submit="0")
+    )
     assert landing.jobs["job_id"].sort().to_list() == ["1", "2"]
     assert landing.rejected == {"text_of_unknown_job": 1}
 
@@ -156,16 +197,21 @@ def saved(between: str, *texts: dict[str, str], names: list[str] = COLUMNS) -> s
         for job, text in enumerate(texts, 1)
     ]
     return "".join(
-        f"{record_of(record, names, between)}\n" for record in [dict(zip(names, names, strict=True)), *records]
+        f"{record_of(record, names, between)}\n"
+        for record in [dict(zip(names, names, strict=True)), *records]
     )
 
 
 @settings(deadline=None)
 @given(hostile, hostile, st.sampled_from(sorted(TEXT_FIELDS)))
-def test_no_text_changes_a_file_with_a_random_delimiter(first: str, second: str, field: str) -> None:
+def test_no_text_changes_a_file_with_a_random_delimiter(
+    first: str, second: str, field: str
+) -> None:
     content = saved(RANDOM, {field: first}, {field: second}, {}).encode("utf-8", "surrogatepass")
     (reading,) = read_content(content, where="x", cluster=SlurmCluster())
-    (honest,) = read_content(saved("|", {}, {}, {}).encode(), where="x", cluster=SlurmCluster(), trusted=True)
+    (honest,) = read_content(
+        saved("|", {}, {}, {}).encode(), where="x", cluster=SlurmCluster(), trusted=True
+    )
     assert [{name: row[name] for name in IDS} for row in reading.jobs] == [
         {name: row[name] for name in IDS} for row in honest.jobs
     ]
@@ -174,13 +220,21 @@ def test_no_text_changes_a_file_with_a_random_delimiter(first: str, second: str,
 
 
 @settings(deadline=None)
-@given(hostile, st.sampled_from(["|", "^|^", "\t", ",", ";", "a" * 40]), st.sampled_from(sorted(TEXT_FIELDS)))
-def test_texts_behind_a_delimiter_that_anybody_knows_are_refused(text: str, between: str, field: str) -> None:
+@given(
+    hostile,
+    st.sampled_from(["|", "^|^", "\t", ",", ";", "a" * 40]),
+    st.sampled_from(sorted(TEXT_FIELDS)),
+)
+def test_texts_behind_a_delimiter_that_anybody_knows_are_refused(
+    text: str, between: str, field: str
+) -> None:
     content = saved(between, {field: text}, {}).encode("utf-8", "surrogatepass")
     with pytest.raises(InputError) as caught:
         list(read_content(content, where="jobs.txt", cluster=SlurmCluster(), delimiter=between))
     said = str(caught.value)
-    assert said.startswith("jobs.txt: a line may be a record or text of a user (account, constraints, jobname,")
+    assert said.startswith(
+        "jobs.txt: a line may be a record or text of a user (account, constraints, jobname,"
+    )
     assert "sacct --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid)" in said
     assert "\n" not in said
 
@@ -225,7 +279,18 @@ JobId={job} JobName={name}
    StdErr={stderr}
    TresPerNode=gres:gpu:1
 """
-WRITTEN = ("name", "mcs", "account", "wckey", "features", "network", "command", "workdir", "comment", "stderr")
+WRITTEN = (
+    "name",
+    "mcs",
+    "account",
+    "wckey",
+    "features",
+    "network",
+    "command",
+    "workdir",
+    "comment",
+    "stderr",
+)
 
 
 def shown(job: str = "5", **texts: str) -> str:
@@ -240,17 +305,22 @@ FORGED_BLOCKS = [
     " Socks/Node=* \n     Nodes=gpu01 CPU_IDs=0 Mem=0 GRES=gpu:4(IDX:0-3)\n   MinCPUsNode=1",
 ]
 blocks = st.one_of(
-    st.text(max_size=60), st.lists(st.sampled_from([*FORGED_BLOCKS, "\n", "JobId=7", " "]), max_size=3).map("".join)
+    st.text(max_size=60),
+    st.lists(st.sampled_from([*FORGED_BLOCKS, "\n", "JobId=7", " "]), max_size=3).map("".join),
 )
 OWN = [("5", "gpu02", 3)]
 
 
 @settings(deadline=None)
 @given(blocks, blocks, st.sampled_from(WRITTEN), st.sampled_from(WRITTEN))
-def test_the_record_of_a_job_holds_its_own_gpus_or_is_refused(first: str, second: str, here: str, there: str) -> None:
+def test_the_record_of_a_job_holds_its_own_gpus_or_is_refused(
+    first: str, second: str, here: str, there: str
+) -> None:
     content = shown(**{here: first, there: second}).encode("utf-8", "surrogatepass")
     if content.count(b"JobId=") > 1 and re.search(rb"(?m)^JobId=", content[1:]):
-        with pytest.raises(InputError, match="of several jobs: one of them may be a text that a user wrote"):
+        with pytest.raises(
+            InputError, match="of several jobs: one of them may be a text that a user wrote"
+        ):
             read_map_content(content, where="x", cluster=SlurmCluster())
         return
     reading = read_map_content(content, where="x", cluster=SlurmCluster())
@@ -261,7 +331,9 @@ def test_the_record_of_a_job_holds_its_own_gpus_or_is_refused(first: str, second
 
 def test_a_file_of_several_records_is_refused_unless_it_is_trusted(write: Write) -> None:
     path = write(shown("5") + "\n" + shown("6").replace("IDX:3", "IDX:2"))
-    with pytest.raises(InputError, match=r"of several jobs.*squeue --json.*a file of its own.*--trusted"):
+    with pytest.raises(
+        InputError, match=r"of several jobs.*squeue --json.*a file of its own.*--trusted"
+    ):
         read_map(path, cluster=SlurmCluster())
     assert len(read_map(path, cluster=SlurmCluster(), trusted=True).allocations) == 2
 
@@ -274,7 +346,9 @@ def test_a_poll_of_text_holds_each_job_once(text: str, field: str) -> None:
 
     def squeue(*arguments: str) -> bytes:
         if "--json" in arguments:
-            raise InputError("failed with exit code 1: unrecognized option '--json'", where="squeue")
+            raise InputError(
+                "failed with exit code 1: unrecognized option '--json'", where="squeue"
+            )
         return b"5,1795811543,5\n6,1795811543,6\n"
 
     def scontrol(*arguments: str) -> bytes:
@@ -282,9 +356,15 @@ def test_a_poll_of_text_holds_each_job_once(text: str, field: str) -> None:
             return b"ClusterName = c\n"
         return answers[arguments[-1]].encode("utf-8", "surrogatepass")
 
-    feed, landing = RunningJobsFeed(ControllerCommands(squeue, scontrol), "slurm-live:a", SlurmCluster()), Landing()
+    feed, landing = (
+        RunningJobsFeed(ControllerCommands(squeue, scontrol), "slurm-live:a", SlurmCluster()),
+        Landing(),
+    )
     landing.take(feed.poll(landing.watermark, now=datetime(2026, 11, 30, tzinfo=UTC)))
-    held = {(row["job_id"], row["node"], row["gpu"]) for row in landing.allocations.iter_rows(named=True)}
+    held = {
+        (row["job_id"], row["node"], row["gpu"])
+        for row in landing.allocations.iter_rows(named=True)
+    }
     assert held - {("5", "gpu02", 3)} == {("6", "gpu02", 2)}
     assert (("5", "gpu02", 3) in held) == (not landing.rejected)
     assert landing.rejected in ({}, {"two_readings": 1})
@@ -301,7 +381,9 @@ def test_the_gpus_of_a_run_are_requested_once() -> None:
         asked.append(arguments[-1])
         return shown({"5": "5", "3_1": "9"}[arguments[-1]]).encode()
 
-    settings_of = convert_settings({"source": "slurm-live", "format": "text"}, slurm_live.SETTINGS, where="x")
+    settings_of = convert_settings(
+        {"source": "slurm-live", "format": "text"}, slurm_live.SETTINGS, where="x"
+    )
     controller = ControllerCommands(squeue, scontrol, form=settings_of.format)
     for _ in range(4):
         controller.fetch_jobs()
@@ -310,7 +392,9 @@ def test_the_gpus_of_a_run_are_requested_once() -> None:
 
 @pytest.mark.parametrize("tres", ["cpu=4,node=1", "cpu=4,gres/gpu=2"])
 def test_a_name_does_not_make_gpus_accounted_for(tres: str) -> None:
-    """Where no job has GPUs in its TRES, the site does not account for them, and their number is unknown."""
+    """Where no job has GPUs in its TRES, the site does not account for them, and their number is
+    unknown.
+    """
     values = FORGED | {"AllocTRES": "cpu=4,node=1", "JobName": "gres/gpu=1"}
     records = [values, values | {"JobID": "778", "JobIDRaw": "778", "AllocTRES": tres}]
     lines = [RANDOM.join(COLUMNS), *(record_of(record, COLUMNS, RANDOM) for record in records)]

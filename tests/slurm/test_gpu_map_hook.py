@@ -1,4 +1,6 @@
-"""contrib/slurm/gpu-map.sh: what it writes, that it never fails a job, and that a job never waits for it."""
+"""contrib/slurm/gpu-map.sh: what it writes, that it never fails a job, and that a job never
+waits for it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import pytest
 from tachograph.sources.slurm.allocations import read_log
 from tachograph.sources.slurm.records import SlurmCluster
 
-pytestmark = pytest.mark.slow  # the hook needs programs that a bare machine lacks: bash, grep, flock
+# The hook needs programs that a bare machine lacks: bash, grep, flock.
+pytestmark = pytest.mark.slow
 
 HOOK = Path(__file__).resolve().parents[2] / "contrib" / "slurm" / "gpu-map.sh"
 JOB = {
@@ -52,7 +55,11 @@ def call(folder: Path, shell: str = "sh", **more: str) -> None:
 def lines(folder: Path, node: str = "gpu01") -> list[str]:
     """What stands in the file of a node, without the times."""
     file = folder / f"{node}.log"
-    return [line.split(" ", 1)[1] for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    return (
+        [line.split(" ", 1)[1] for line in file.read_text(encoding="utf-8").splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -65,7 +72,9 @@ def test_a_job_leaves_two_lines_that_are_understood(tmp_path: Path, shell: str) 
         "prolog job=17 restart=0 node=gpu01 gpus=0,3 cluster=demo",
         "epilog job=17 restart=0 node=gpu01 gpus=0,3 cluster=demo",
     ]
-    rows, rejected, _, _ = read_log((folder / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
+    rows, rejected, _, _ = read_log(
+        (folder / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster()
+    )
     assert rejected == []
     assert [(row["cluster"], row["job_id"], row["node"], row["gpu"]) for row in rows] == [
         ("demo", "17", "gpu01", 0),
@@ -75,7 +84,9 @@ def test_a_job_leaves_two_lines_that_are_understood(tmp_path: Path, shell: str) 
     assert before <= written <= time.time()
 
 
-def test_called_again_for_the_same_start_it_writes_nothing_for_the_next_it_does(tmp_path: Path) -> None:
+def test_called_again_for_the_same_start_it_writes_nothing_for_the_next_it_does(
+    tmp_path: Path,
+) -> None:
     for restart in ("0", "0", "1", "1"):
         call(tmp_path, SLURM_JOB_RESTART_COUNT=restart)
         call(tmp_path, SLURM_JOB_RESTART_COUNT=restart, SLURM_SCRIPT_CONTEXT="epilog_slurmd")
@@ -91,12 +102,16 @@ def test_called_again_for_the_same_start_it_writes_nothing_for_the_next_it_does(
 
 
 def test_a_requeued_run_whose_epilog_is_told_the_count_of_the_next(tmp_path: Path) -> None:
-    """As slurmd of 22.05 does: both runs have an end, and a second call of either epilog adds none."""
+    """As slurmd of 22.05 does: both runs have an end, and a second call of either epilog adds
+    none.
+    """
     for event, restart in (("prolog", "0"), ("epilog", "1"), ("prolog", "1"), ("epilog", "1")):
         for _ in range(2):
             call(tmp_path, SLURM_SCRIPT_CONTEXT=f"{event}_slurmd", SLURM_JOB_RESTART_COUNT=restart)
     assert [line.split()[0] for line in lines(tmp_path)] == ["prolog", "epilog", "prolog", "epilog"]
-    rows, _, _, _ = read_log((tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
+    rows, _, _, _ = read_log(
+        (tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster()
+    )
     assert [row["gpu"] for row in rows] == [0, 3, 0, 3]
     assert all(row["start"] and row["end"] for row in rows)
 
@@ -106,7 +121,9 @@ def test_jobs_that_start_at_once_do_not_mix_their_lines(tmp_path: Path) -> None:
     assert [process.wait(20) for process in processes] == [0] * 30
     for process in processes:
         process.communicate()
-    expected = sorted(f"prolog job={job} restart=0 node=gpu01 gpus=0,3 cluster=demo" for job in range(100, 130))
+    expected = sorted(
+        f"prolog job={job} restart=0 node=gpu01 gpus=0,3 cluster=demo" for job in range(100, 130)
+    )
     assert sorted(lines(tmp_path)) == expected
 
 
@@ -121,15 +138,23 @@ def test_jobs_that_start_at_once_do_not_mix_their_lines(tmp_path: Path) -> None:
         {"SLURM_JOB_GPUS": "$(id)"},
     ],
 )
-def test_without_a_job_gpus_or_a_proper_name_nothing_is_written(tmp_path: Path, more: Mapping[str, str]) -> None:
+def test_without_a_job_gpus_or_a_proper_name_nothing_is_written(
+    tmp_path: Path, more: Mapping[str, str]
+) -> None:
     call(tmp_path / "map", **more)
     assert not (tmp_path / "map").exists()
 
 
 def test_slices_are_not_taken_for_gpus(tmp_path: Path) -> None:
-    call(tmp_path, CUDA_VISIBLE_DEVICES="MIG-c7384736-a75d-5afc-978f-d2f1294409fd", SLURM_JOB_GPUS="5")
+    call(
+        tmp_path,
+        CUDA_VISIBLE_DEVICES="MIG-c7384736-a75d-5afc-978f-d2f1294409fd",
+        SLURM_JOB_GPUS="5",
+    )
     assert lines(tmp_path) == ["prolog job=17 restart=0 node=gpu01 mig=5 cluster=demo"]
-    _, rejected, _, _ = read_log((tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
+    _, rejected, _, _ = read_log(
+        (tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster()
+    )
     assert [reason for _, reason, _ in rejected] == ["mig_index"]
 
 
@@ -160,5 +185,7 @@ def test_without_its_context_the_name_tells(tmp_path: Path) -> None:
         script.symlink_to(HOOK)
         environment = {**JOB, "TACHOGRAPH_MAP_FOLDER": str(tmp_path), "PATH": os.environ["PATH"]}
         del environment["SLURM_SCRIPT_CONTEXT"]
-        assert subprocess.run([str(script)], env=environment, check=False, timeout=60).returncode == 0
+        assert (
+            subprocess.run([str(script)], env=environment, check=False, timeout=60).returncode == 0
+        )
     assert [line.split()[0] for line in lines(tmp_path)] == ["epilog", "prolog"]

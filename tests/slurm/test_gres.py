@@ -1,4 +1,6 @@
-"""Generic resources: GPUs, shards and MPS, as TRES, as AllocGRES of old versions, and on lines of running jobs."""
+"""Generic resources: GPUs, shards and MPS, as TRES, as AllocGRES of old versions, and on lines
+of running jobs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ read_map = partial(allocation_map.read_map, trusted=True)  # of jobs that tests 
 
 @dataclass(frozen=True, slots=True)
 class MadeJob:
-    """A job and its GPUs, {(node, index): whether it has a share only}; the rest is how Slurm writes them."""
+    """A job and its GPUs, {(node, index): whether it has a share only}; the rest is how Slurm
+    writes them.
+    """
 
     id: str
     held: dict[tuple[str, int], bool]
@@ -42,8 +46,16 @@ class MadeJob:
 
     def gres(self, node: str) -> str:
         """What Slurm prints of one of its nodes."""
-        whole = [str(gpu) for (place, gpu), shared in sorted(self.held.items()) if place == node and not shared]
-        shared = [str(gpu) for (place, gpu), shared in sorted(self.held.items()) if place == node and shared]
+        whole = [
+            str(gpu)
+            for (place, gpu), shared in sorted(self.held.items())
+            if place == node and not shared
+        ]
+        shared = [
+            str(gpu)
+            for (place, gpu), shared in sorted(self.held.items())
+            if place == node and shared
+        ]
         parts = []
         if whole or (shared and self.zero):
             parts.append(f"gpu{self.model}:{len(whole)}(IDX:{','.join(whole) or 'N/A'})")
@@ -60,11 +72,16 @@ class MadeJob:
         whole, parts = list(self.held.values()).count(False), [f"cpu=4,node={len(self.nodes)}"]
         for name, count in (("gpu", whole), (self.share, len(self.held) - whole)):
             if count or (name == "gpu" and self.zero):
-                parts += [f"gres/{name}={count}", *([f"gres/{name}{self.model}={count}"] if self.model else [])]
+                parts += [
+                    f"gres/{name}={count}",
+                    *([f"gres/{name}{self.model}={count}"] if self.model else []),
+                ]
         return ",".join(parts)
 
     def scontrol(self) -> str:
-        lines = [f"     Nodes={node} CPU_IDs=0-3 Mem=0 GRES={self.gres(node)}\n" for node in self.nodes]
+        lines = [
+            f"     Nodes={node} CPU_IDs=0-3 Mem=0 GRES={self.gres(node)}\n" for node in self.nodes
+        ]
         return (
             f"JobId={self.id} JobName=a\n   JobState=RUNNING\n   StartTime=2026-07-01T12:00:00\n"
             f"   NodeList={','.join(self.nodes)}\n   TRES={self.tres}\n{''.join(lines)}\n"
@@ -73,7 +90,12 @@ class MadeJob:
     def document(self) -> dict[str, object]:
         details = [self.gres(node) for node in self.nodes]
         running = {"job_state": ["RUNNING"], "start_time": 1782907200, "tres_alloc_str": self.tres}
-        return {"job_id": int(self.id), "nodes": ",".join(self.nodes), "gres_detail": details, **running}
+        return {
+            "job_id": int(self.id),
+            "nodes": ",".join(self.nodes),
+            "gres_detail": details,
+            **running,
+        }
 
     def accounted(self) -> str:
         nodes = ",".join(self.nodes)
@@ -102,13 +124,22 @@ def made_jobs(draw: st.DrawFn) -> list[MadeJob]:
 def test_every_form_of_a_record_gives_each_gpu_to_its_owner(jobs: list[MadeJob]) -> None:
     """By scontrol, squeue and, with the accounting, by the attribution of samples."""
     cluster = SlurmCluster()
-    texts = "".join(job.scontrol() for job in jobs), json.dumps({"jobs": [job.document() for job in jobs]})
-    readings = [read_map_content(text.encode(), where="x", cluster=cluster, trusted=True) for text in texts]
-    expected = {(job.id, *place, shared or None) for job in jobs for place, shared in job.held.items()}
+    texts = (
+        "".join(job.scontrol() for job in jobs),
+        json.dumps({"jobs": [job.document() for job in jobs]}),
+    )
+    readings = [
+        read_map_content(text.encode(), where="x", cluster=cluster, trusted=True) for text in texts
+    ]
+    expected = {
+        (job.id, *place, shared or None) for job in jobs for place, shared in job.held.items()
+    }
     for reading in readings:
         assert (rows(reading), reading.rejects(), reading.rows_read) == (expected, (), 3)
         assert reading.passed.total() == sum(not job.held for job in jobs)
-    written = "JobID|Start|End|State|NNodes|NodeList|AllocTRES\n" + "".join(job.accounted() for job in jobs)
+    written = "JobID|Start|End|State|NNodes|NodeList|AllocTRES\n" + "".join(
+        job.accounted() for job in jobs
+    )
     (accounting,) = read_content(written.encode(), where="x", cluster=cluster)
     for job, row in zip(jobs, accounting.jobs, strict=True):
         whole = list(job.held.values()).count(False)
@@ -118,7 +149,9 @@ def test_every_form_of_a_record_gives_each_gpu_to_its_owner(jobs: list[MadeJob])
         assert (row["gpus"] or 0) == whole
     units = [(node, gpu, None) for node in ("n1", "n2") for gpu in range(4)]
     found = owners(accounting.jobs, [*accounting.allocations, *readings[0].allocations], units)
-    owned = found.intervals.join(found.runs.select("run", "job_id"), on="run").select("job_id", "node", "gpu")
+    owned = found.intervals.join(found.runs.select("run", "job_id"), on="run").select(
+        "job_id", "node", "gpu"
+    )
     assert sorted(owned.rows()) == sorted(row[:3] for row in expected)
 
 
@@ -130,7 +163,8 @@ def test_every_form_of_a_record_gives_each_gpu_to_its_owner(jobs: list[MadeJob])
         ("gpu=2,craynetwork:0", {"gres/gpu": 2}),
         ("gres:gpu:2", {"gres/gpu": 2}),
         ("gres/gpu:a100=4", {"gres/gpu:a100": 4}),
-        ("7696487:4,7565421:50", {"gres/gpu": 4, "gres/mps": 50}),  # numbers of the names, as databases had them
+        # Numbers of the names, as databases had them.
+        ("7696487:4,7565421:50", {"gres/gpu": 4, "gres/mps": 50}),
         ("gpu:(null):8(IDX:0-7)", {"gres/gpu": 8}),
         ("gpu:a100:2(S:0-1),gpu:v100:1(S:0)", {"gres/gpu:a100": 2, "gres/gpu:v100": 1}),
         ("shard:4K", {"gres/shard": 4096}),
@@ -162,7 +196,10 @@ def test_types_of_gpus_and_shares_are_named_together() -> None:
         ("gpu:a100:1(IDX:0-99999)", "bad_gpu_index"),
         ("gpu:nvidia_a100_1g.5gb:1(IDX:2)", "mig_index"),
         ("gpu:a100_3g.20gb:1(IDX:3)", "mig_index"),
-        *((written, "bad_gres") for written in ("gpu:a100:2(IDX:0-1", "gpu:9999999999", "shard:1.5", "gpu((1))")),
+        *(
+            (written, "bad_gres")
+            for written in ("gpu:a100:2(IDX:0-1", "gpu:9999999999", "shard:1.5", "gpu((1))")
+        ),
     ],
 )
 def test_gpus_of_a_line_or_why_they_are_not_known(gres: str, held: dict[int, bool] | str) -> None:
@@ -188,33 +225,61 @@ def test_records_that_do_not_say_which_gpus_are_on_their_nodes_or_counted(write:
     """The nodes with slices or shares; where Slurm names none, all nodes of the job."""
     running = "JobState=RUNNING StartTime=2026-07-01T12:00:00"
     records = (
-        f"JobId=1 {running} Nodes=n[1-2] GRES=gres:gpu:1g.10gb:1(IDX:0)\n     Nodes=n3 CPU_IDs=0-3 Mem=0 GRES=\n"
+        f"JobId=1 {running} Nodes=n[1-2] GRES=gres:gpu:1g.10gb:1(IDX:0)\n     Nodes=n3 "
+        "CPU_IDs=0-3 Mem=0 GRES=\n"
         f"JobId=2 {running} Nodes=n4 GRES=shard:4(CNT:4)\n"
         f"JobId=3 {running} ReqNodeList=n9 NodeList=n[5-6] TRES=cpu=1,gres/gpu=2\n"
         f"JobId=4 {running} NodeList=(null) TRES=cpu=1,gres/gpu=2\n"
         "JobId=5 JobState=PENDING SchedNodeList=n9 Nodes=n1 GRES=gpu:1(IDX:0)\n"
         "JobId=6 JobState=SLEEPING Nodes=n1 GRES=gpu:1(IDX:0)\n"
-        f"JobId=7 {running} Nodes=n6 CPU_IDs=0 GRES_IDX=gpu(IDX:0) Nodes=n7 Mem=0 GRES=gpu:1(IDX:4)\n"
+        f"JobId=7 {running} Nodes=n6 CPU_IDs=0 GRES_IDX=gpu(IDX:0) Nodes=n7 Mem=0 "
+        "GRES=gpu:1(IDX:4)\n"
     )
     reading = read_map(write(records), cluster=SlurmCluster())
     unknown = {("1", "n1", None, None), ("1", "n2", None, None), ("2", "n4", None, True)}
     unknown |= {("3", "n5", None, None), ("3", "n6", None, None)}
     assert rows(reading) == unknown | {("7", "n6", 0, None), ("7", "n7", 4, None)}
-    assert [reason for _, reason, _ in reading.unplaced] == ["mig_index", "index_not_told", "index_not_told"]
+    assert [reason for _, reason, _ in reading.unplaced] == [
+        "mig_index",
+        "index_not_told",
+        "index_not_told",
+    ]
     assert [reason for _, reason, _ in reading.rejected] == ["index_not_told", "bad_state"]
     assert (reading.rows_read, reading.rows_used) == (7, 4)
     jobs = [
-        {"job_id": 1, "job_state": "RUNNING", "nodes": "n[1-2]", "gres_detail": ["gpu:1g.10gb:1(IDX:0)", "nvme:1"]},
-        {"job_id": 2, "job_state": "RUNNING", "nodes": "n[1-2]", "gres_detail": [], "tres_alloc_str": "gres/gpu=4"},
-        {"job_id": 3, "job_state": ["RUNNING", "SLEEPING"], "nodes": "n1", "gres_detail": ["gpu:1(IDX:0)"]},
+        {
+            "job_id": 1,
+            "job_state": "RUNNING",
+            "nodes": "n[1-2]",
+            "gres_detail": ["gpu:1g.10gb:1(IDX:0)", "nvme:1"],
+        },
+        {
+            "job_id": 2,
+            "job_state": "RUNNING",
+            "nodes": "n[1-2]",
+            "gres_detail": [],
+            "tres_alloc_str": "gres/gpu=4",
+        },
+        {
+            "job_id": 3,
+            "job_state": ["RUNNING", "SLEEPING"],
+            "nodes": "n1",
+            "gres_detail": ["gpu:1(IDX:0)"],
+        },
         *(
             {"job_id": 4, "job_state": state, "nodes": "n1", "gres_detail": ["gpu:1(IDX:0)"]}
             for state in ("PENDING", ["PENDING", "REQUEUED"], ["REQUEUED", "PENDING"])
         ),
     ]
     reading = read_map(write(json.dumps({"jobs": jobs})), cluster=SlurmCluster())
-    assert rows(reading) == {("1", "n1", None, None), ("2", "n1", None, None), ("2", "n2", None, None)}
-    assert {(row["provenance"], row["numbering"]) for row in reading.allocations} == {("node_list", None)}
+    assert rows(reading) == {
+        ("1", "n1", None, None),
+        ("2", "n1", None, None),
+        ("2", "n2", None, None),
+    }
+    assert {(row["provenance"], row["numbering"]) for row in reading.allocations} == {
+        ("node_list", None)
+    }
     assert [reason for _, reason, _ in reading.rejected] == ["bad_state"]
 
 
@@ -233,10 +298,16 @@ def test_states_of_documents(value: object, base: str | None, flags: set[str]) -
 
 
 def test_shares_of_logs_and_tables(write: Write) -> None:
-    log = "1780000100 prolog job=1 node=n1 gpus=0 shards=2\n1780000200 prolog job=2 node=n1 gpus=1 shards=0\n"
+    log = (
+        "1780000100 prolog job=1 node=n1 gpus=0 shards=2\n1780000200 prolog job=2 node=n1 "
+        "gpus=1 shards=0\n"
+    )
     table = "job_id,node,gpu,mps\n1,n1,0,50\n2,n1,1,\n"
     for text in (log, table):
-        assert rows(read_map(write(text), cluster=SlurmCluster())) == {("1", "n1", 0, True), ("2", "n1", 1, None)}
+        assert rows(read_map(write(text), cluster=SlurmCluster())) == {
+            ("1", "n1", 0, True),
+            ("2", "n1", 1, None),
+        }
 
 
 _HEADER = "JobID|Start|End|State|NNodes|NodeList|AllocTRES|ReqTRES|AllocGRES|ReqGRES\n"

@@ -1,4 +1,6 @@
-"""CPU time and host memory of jobs, as accounted: recorded exports of three versions of Slurm and of sites."""
+"""CPU time and host memory of jobs, as accounted: recorded exports of three versions of Slurm
+and of sites.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def seconds(written: str) -> float:
     """The seconds of `[days-][hours:]minutes:seconds`, counted again in the test."""
     days, _, clock = written.rpartition("-")
     parts = [float(part) for part in clock.split(":")]
-    return int(days or 0) * 86400 + sum(part * 60.0**place for place, part in enumerate(reversed(parts)))
+    return int(days or 0) * 86400 + sum(
+        part * 60.0**place for place, part in enumerate(reversed(parts))
+    )
 
 
 def mib(written: str) -> float:
@@ -56,7 +60,9 @@ def test_text_of_a_version(version: str) -> None:
             steps[job].append(row)
         else:
             jobs[job] = row
-    read = {str(row["job_id"]): row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs}
+    read = {
+        str(row["job_id"]): row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs
+    }
     assert read.keys() == jobs.keys()
     assert len(read) == 18
     for job, row in jobs.items():
@@ -64,7 +70,8 @@ def test_text_of_a_version(version: str) -> None:
         polled = [tres_value(step["TRESUsageInTot"], "cpu") for step in steps[job]]
         killed = [step["State"].startswith(KILLED) for step in steps[job]]
         times = [
-            max(seconds(step["TotalCPU"]), seconds(cpu or "0")) for step, cpu in zip(steps[job], polled, strict=True)
+            max(seconds(step["TotalCPU"]), seconds(cpu or "0"))
+            for step, cpu in zip(steps[job], polled, strict=True)
         ]
         own = 0.0 if row["State"].startswith(KILLED) else seconds(row["TotalCPU"])
         total = max(sum(times), own)
@@ -82,15 +89,24 @@ def test_memory_of_a_node_is_between_its_largest_task_and_all_tasks_at_once(vers
     for file in ("sacct.parsable2.txt", "sacct.json"):
         reading = reading_of(MADE / version / file)
         names = ("job_id", "step", "start", "end", "nodes", "tasks", "max_rss_mib")
-        steps = pl.DataFrame([{name: row[name] for name in names} for row in reading.steps], infer_schema_length=None)
+        steps = pl.DataFrame(
+            [{name: row[name] for name in names} for row in reading.steps], infer_schema_length=None
+        )
         of_node = node_memory_mib(steps.rename({"job_id": "job_key"}))
         for row in reading.jobs:
             own = steps.filter(pl.col("job_id") == row["job_id"])
             unpolled = own.filter(pl.col("step") != "extern")["max_rss_mib"].null_count()
             assert (row["job_id"] in of_node) == (own.height > 0 and not unpolled), row["job_id"]
         largest = {str(row["job_id"]): row["max_rss_mib"] for row in reading.jobs}
-        total = dict(steps.group_by("job_id").agg((pl.col("max_rss_mib") * pl.col("tasks")).sum()).iter_rows())
-        assert all(float(str(largest[job])) - 1e-6 <= size <= total[job] + 1e-6 for job, size in of_node.items())
+        total = dict(
+            steps.group_by("job_id")
+            .agg((pl.col("max_rss_mib") * pl.col("tasks")).sum())
+            .iter_rows()
+        )
+        assert all(
+            float(str(largest[job])) - 1e-6 <= size <= total[job] + 1e-6
+            for job, size in of_node.items()
+        )
         found.append(of_node)
     assert found[0] == pytest.approx(found[1])
     assert len(found[0]) > 10
@@ -106,7 +122,9 @@ def test_text_and_json_differ_by_less_than_the_seconds_of_text(version: str) -> 
         left, right = row["cpu_time_s"], document[job]["cpu_time_s"]
         assert (left is None) == (right is None), job
         assert used(row)[1:] == used(document[job])[1:]
-        assert left == pytest.approx(right, abs=1.0 if row["state"] in {"FAILED", *KILLED} else 1e-9), job
+        assert left == pytest.approx(
+            right, abs=1.0 if row["state"] in {"FAILED", *KILLED} else 1e-9
+        ), job
     # killed by Slurm for its memory: its processes handed on 6 ms, polled were some 300 ms
     over_memory = document["13"]["cpu_time_s"]
     assert isinstance(over_memory, float)
@@ -139,12 +157,16 @@ def test_memory_requested_per_node_and_per_core(recorded: Path, name: str) -> No
             # written with two decimals
             assert mib(of_tres) == pytest.approx(expected, rel=0.01), reqmem
             compared += 1
-        assert any(value == pytest.approx(expected or None, rel=0.01) for value in by_id[fields[1]]), line
+        assert any(
+            value == pytest.approx(expected or None, rel=0.01) for value in by_id[fields[1]]
+        ), line
     assert compared > 0
 
 
 def test_answers_of_slurmrestd_without_a_gatherer(recorded: Path) -> None:
-    """`JobAcctGatherType=none`: all times are 0, no memory is known; neither is taken for a measurement."""
+    """`JobAcctGatherType=none`: all times are 0, no memory is known; neither is taken for a
+    measurement.
+    """
     paths = sorted((recorded / "slurmrestd").glob("*/slurmdb-*completed.json"))
     assert len(paths) == 2
     for path in paths:
@@ -183,7 +205,15 @@ def test_what_is_no_amount_of_memory(written: str) -> None:
 HEADER = "JobID|JobIDRaw|State|Submit|Start|End|Elapsed|NNodes|NCPUS|ReqMem|TotalCPU|MaxRSS|TRESUsageInTot|AllocTRES"
 
 
-def line(job: str, state: str, hours: tuple[int, int], cpu: str, rss: str = "", polled: str = "", mem: str = "") -> str:
+def line(
+    job: str,
+    state: str,
+    hours: tuple[int, int],
+    cpu: str,
+    rss: str = "",
+    polled: str = "",
+    mem: str = "",
+) -> str:
     start, end = (f"2026-07-01T{hour:02d}:00:00" for hour in hours)
     submit = f"2026-07-01T{hours[0]:02d}:00:00"
     return f"{job}|{job}|{state}|{submit}|{start}|{end}|01:00:00|1|4|{mem}|{cpu}|{rss}|{polled}|cpu=4,gres/gpu=1,mem=8G"
@@ -191,7 +221,9 @@ def line(job: str, state: str, hours: tuple[int, int], cpu: str, rss: str = "", 
 
 def jobs_of(*lines: str, rows_per_chunk: int = 1000) -> list[SlurmRow]:
     content = "\n".join((HEADER, *lines, "")).encode()
-    readings = read_content(content, where="test", cluster=SlurmCluster(), rows_per_chunk=rows_per_chunk)
+    readings = read_content(
+        content, where="test", cluster=SlurmCluster(), rows_per_chunk=rows_per_chunk
+    )
     return [row for reading in readings for row in reading.jobs]
 
 
@@ -242,7 +274,10 @@ def test_usage_of_a_running_job_is_not_known() -> None:
 
 def test_values_that_cannot_be_read_are_counted_and_their_job_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "sacct.txt"
-    lines = [line("1", "COMPLETED", (1, 2), "ages", "much", mem="some"), line("2", "COMPLETED", (1, 2), "00:01:00")]
+    lines = [
+        line("1", "COMPLETED", (1, 2), "ages", "much", mem="some"),
+        line("2", "COMPLETED", (1, 2), "00:01:00"),
+    ]
     path.write_text("\n".join((HEADER, *lines, "")), encoding="utf-8")
     (reading,) = read_file(path, cluster=SlurmCluster())
     assert [used(row) for row in reading.jobs] == [(None, 8192.0, None), (60.0, 8192.0, None)]
@@ -258,7 +293,19 @@ def test_the_documented_list_needs_no_header() -> None:
     found = re.search(r"--format=((?:\w+,|\\\n\s*)+\w+)", page)
     assert found
     names = re.sub(r"\\\n\s*", "", found[1]).lower().split(",")
-    row = dict.fromkeys(names, "") | {"jobid": "1", "jobidraw": "1", "state": "COMPLETED", "elapsed": "01:00:00"}
-    row |= {"start": "2026-07-01T01:00:00", "end": "2026-07-01T02:00:00", "totalcpu": "00:10:00", "reqmem": "4G"}
-    (reading,) = read_content("|".join(row.values()).encode() + b"\n", where="test", cluster=SlurmCluster())
+    row = dict.fromkeys(names, "") | {
+        "jobid": "1",
+        "jobidraw": "1",
+        "state": "COMPLETED",
+        "elapsed": "01:00:00",
+    }
+    row |= {
+        "start": "2026-07-01T01:00:00",
+        "end": "2026-07-01T02:00:00",
+        "totalcpu": "00:10:00",
+        "reqmem": "4G",
+    }
+    (reading,) = read_content(
+        "|".join(row.values()).encode() + b"\n", where="test", cluster=SlurmCluster()
+    )
     assert [used(row) for row in reading.jobs] == [(600.0, 4096.0, None)]

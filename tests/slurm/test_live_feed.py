@@ -57,7 +57,9 @@ def recorded_jobs(version: str) -> dict[str, str]:
 
 def listing_of(version: str) -> bytes:
     """What squeue prints of the jobs of a recording that hold resources: raw id, start, id."""
-    running = [job for job, record in recorded_jobs(version).items() if "JobState=RUNNING" in record]
+    running = [
+        job for job, record in recorded_jobs(version).items() if "JobState=RUNNING" in record
+    ]
     return "".join(f"{job},1795245000,{job}\n" for job in running).encode()
 
 
@@ -69,7 +71,10 @@ def live(
     squeue: Run, scontrol: Run, *, name: str | None = None, clock: Callable[[], float] = lambda: 0.0
 ) -> RunningJobsFeed:
     return RunningJobsFeed(
-        ControllerCommands(squeue, scontrol), "slurm-live:slurm-live", SlurmCluster(name=name), clock=clock
+        ControllerCommands(squeue, scontrol),
+        "slurm-live:slurm-live",
+        SlurmCluster(name=name),
+        clock=clock,
     )
 
 
@@ -83,23 +88,30 @@ def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
     assert set(landing.allocations["provenance"]) == {"live_index"}
     before = (landing.jobs, landing.allocations)
     landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
-    landing.take(feed.poll(landing.watermark, now=NOW - timedelta(minutes=1)))  # the clock was set back
+    # The clock was set back.
+    landing.take(feed.poll(landing.watermark, now=NOW - timedelta(minutes=1)))
     assert landing.jobs.equals(before[0])
     assert landing.allocations.equals(before[1])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_controller_never_contradicts_the_accounting(version: str) -> None:
-    """Whatever it tells of a running job, the accounting tells as well: else each request would be news."""
+    """Whatever it tells of a running job, the accounting tells as well: else each request would
+    be news.
+    """
     landing = Landing()
     landing.take(live(squeue_of(version), scontrol_of(version)).poll(landing.watermark, now=NOW))
-    accounted = {row["job_id"]: row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs}
+    accounted = {
+        row["job_id"]: row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs
+    }
     rows = landing.jobs.to_dicts()
     assert len(rows) >= 5
     for row in rows:
         told = {name: value for name, value in row.items() if value is not None and name != "state"}
         assert told == {name: accounted[row["job_id"]][name] for name in told}
-        assert {"user", "submit", "start", "node_list", "gpus", "timelimit_s", "partition"} <= set(told)
+        assert {"user", "submit", "start", "node_list", "gpus", "timelimit_s", "partition"} <= set(
+            told
+        )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -117,14 +129,19 @@ def test_text_is_asked_for_where_there_is_no_json(version: str) -> None:
     feed, landing = live(squeue, scontrol), Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))
     landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
-    assert [("--json" in arguments) for arguments in asked] == [True, False, False]  # it does not learn JSON
+    # It does not learn JSON.
+    assert [("--json" in arguments) for arguments in asked] == [True, False, False]
     assert landing.allocations.height == 15
-    assert set(landing.allocations["cluster"]) == {"demo"}  # of scontrol show config: the text does not tell
+    # Of scontrol show config: the text does not tell.
+    assert set(landing.allocations["cluster"]) == {"demo"}
     assert landing.jobs.is_empty()
 
 
 def test_when_neither_answers_the_reason_is_that_of_squeue() -> None:
-    feed, landing = live(fails("squeue: error: Unable to contact slurm controller"), fails("other")), Landing()
+    feed, landing = (
+        live(fails("squeue: error: Unable to contact slurm controller"), fails("other")),
+        Landing(),
+    )
     with pytest.raises(InputError, match="Unable to contact slurm controller"):
         landing.take(feed.poll(landing.watermark, now=NOW))
     assert landing.marks == {}
@@ -140,9 +157,14 @@ def test_after_json_came_once_a_failure_is_one() -> None:
 
 @pytest.mark.parametrize(("version", "told"), [("22.05.8", 1795262400), ("24.11.5", 1795245396)])
 def test_the_clock_of_the_controller(version: str, told: int) -> None:
-    """Each look at our clock takes a second; the controller's is that of the middle of the request."""
+    """Each look at our clock takes a second; the controller's is that of the middle of the
+    request.
+    """
     ticks = count(told + 100)
-    feed, landing = live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks))), Landing()
+    feed, landing = (
+        live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks))),
+        Landing(),
+    )
     landing.take(feed.poll(landing.watermark, now=NOW))
     assert -104 < feed.outcome.skew_s["slurmctld"] < -99
 
@@ -161,24 +183,47 @@ def test_a_record_that_cannot_be_read_is_counted_once_and_the_others_land() -> N
 
 
 def test_a_requeued_job_has_an_interval_for_each_run() -> None:
-    job = {"job_id": 5, "cluster": "c", "job_state": ["RUNNING"], "nodes": "n1", "gres_detail": ["gpu:1(IDX:3)"]}
+    job = {
+        "job_id": 5,
+        "cluster": "c",
+        "job_state": ["RUNNING"],
+        "nodes": "n1",
+        "gres_detail": ["gpu:1(IDX:3)"],
+    }
     starts = iter([1795245000, 1795249000])
 
     def squeue(*arguments: str) -> bytes:
         start = next(starts)
-        return json.dumps({"jobs": [{**job, "start_time": start, "submit_time": start - 5}]}).encode()
+        return json.dumps(
+            {"jobs": [{**job, "start_time": start, "submit_time": start - 5}]}
+        ).encode()
 
     feed, landing = live(squeue, fails("")), Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))
     landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
     for frame in (landing.jobs, landing.allocations):
-        assert [int(start.timestamp()) for start in frame.sort("start")["start"]] == [1795245000, 1795249000]
+        assert [int(start.timestamp()) for start in frame.sort("start")["start"]] == [
+            1795245000,
+            1795249000,
+        ]
 
 
-@pytest.mark.parametrize("state", [["COMPLETED"], "COMPLETED", ["PENDING"], ["RUNNING", "COMPLETING"], []])
+@pytest.mark.parametrize(
+    "state", [["COMPLETED"], "COMPLETED", ["PENDING"], ["RUNNING", "COMPLETING"], []]
+)
 def test_only_jobs_that_run_are_rows_of_jobs(state: object) -> None:
-    job = {"job_id": 5, "cluster": "c", "job_state": state, "nodes": "n1", "start_time": 1795245000, "submit_time": 9}
-    feed, landing = live(lambda *arguments: json.dumps({"jobs": [job]}).encode(), fails("")), Landing()
+    job = {
+        "job_id": 5,
+        "cluster": "c",
+        "job_state": state,
+        "nodes": "n1",
+        "start_time": 1795245000,
+        "submit_time": 9,
+    }
+    feed, landing = (
+        live(lambda *arguments: json.dumps({"jobs": [job]}).encode(), fails("")),
+        Landing(),
+    )
     landing.take(feed.poll(landing.watermark, now=NOW))
     assert landing.table(JOBS).is_empty()
 
@@ -188,7 +233,9 @@ def programs(tmp_path: Path) -> Path:
     """A squeue that writes down how it was called."""
     program = tmp_path / "squeue"
     answer = MADE / "24.11.5" / "squeue.json"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/calls\ncat {answer}\n', encoding="utf-8")
+    program.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/calls\ncat {answer}\n', encoding="utf-8"
+    )
     program.chmod(0o755)
     return program
 
@@ -197,7 +244,9 @@ def test_it_is_asked_once_on_request(programs: Path) -> None:
     source = {"source": "slurm-live", "command": [str(programs)]}
     configuration = Configuration(site=SiteOptions(cluster="home"), sources=(source,))
     landing = Landing()
-    (chunk,) = landing.take(slurm_live.read(argparse.Namespace(), configuration=configuration, now=NOW))
+    (chunk,) = landing.take(
+        slurm_live.read(argparse.Namespace(), configuration=configuration, now=NOW)
+    )
     assert chunk.watermark is None
     assert landing.allocations.height == 15
     calls = (programs.parent / "calls").read_text(encoding="utf-8")

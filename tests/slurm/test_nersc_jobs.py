@@ -16,7 +16,9 @@ PACIFIC = "America/Los_Angeles"
 
 
 def test_an_answer_of_the_superfacility_api(recorded: Path) -> None:
-    waiting, queued = reading_of(recorded / "nersc_perlmutter" / "job-data.json", time_zone=PACIFIC).jobs
+    waiting, queued = reading_of(
+        recorded / "nersc_perlmutter" / "job-data.json", time_zone=PACIFIC
+    ).jobs
     assert told(waiting) == {
         "cluster": "perlmutter",
         "job_id": "51613962",
@@ -44,7 +46,9 @@ def test_an_answer_of_the_superfacility_api(recorded: Path) -> None:
 
 
 def test_an_export_of_iris(recorded: Path) -> None:
-    jobs = reading_of(recorded / "nersc_perlmutter" / "job-data-iris-export.json", time_zone=PACIFIC).jobs
+    jobs = reading_of(
+        recorded / "nersc_perlmutter" / "job-data-iris-export.json", time_zone=PACIFIC
+    ).jobs
     assert len(jobs) == 8
     assert told(jobs[0]) == {
         "job_id": "51566986",
@@ -68,7 +72,14 @@ def test_an_export_of_iris(recorded: Path) -> None:
 
 def test_an_export_of_iris_without_run_times(recorded: Path) -> None:
     jobs = reading_of(recorded / "nersc_perlmutter" / "user-jobs.json", time_zone=PACIFIC).jobs
-    assert [job["job_id"] for job in jobs] == ["46597792", "46598165", "46598851", "46599456", "46600222", "46600581"]
+    assert [job["job_id"] for job in jobs] == [
+        "46597792",
+        "46598165",
+        "46598851",
+        "46599456",
+        "46600222",
+        "46600581",
+    ]
     assert told(jobs[3]) == {
         "cluster": "perlmutter",
         "job_id": "46599456",
@@ -103,16 +114,36 @@ def test_a_running_job_of_squeue_has_no_end_and_holds_its_gpus(read_text: ReadTe
     }
     reading = read_text(json.dumps([{"status": "OK", "output": [record], "error": None}]))
     (job,) = reading.jobs
-    assert (job["job_id"], job["display_id"], job["array_job_id"], job["array_task_id"]) == ("5", "4_1", "4", 1)
-    assert (job["state"], job["end"], job["elapsed_s"], job["timelimit_s"]) == ("RUNNING", None, 723.0, 7200.0)
-    assert (job["gpus"], job["gpu_type"], job["hbm_request"], job["exclusive"]) == (8, "a100", "80g", None)
+    assert (job["job_id"], job["display_id"], job["array_job_id"], job["array_task_id"]) == (
+        "5",
+        "4_1",
+        "4",
+        1,
+    )
+    assert (job["state"], job["end"], job["elapsed_s"], job["timelimit_s"]) == (
+        "RUNNING",
+        None,
+        723.0,
+        7200.0,
+    )
+    assert (job["gpus"], job["gpu_type"], job["hbm_request"], job["exclusive"]) == (
+        8,
+        "a100",
+        "80g",
+        None,
+    )
     assert [row["node"] for row in reading.allocations] == ["nid001", "nid002"]
 
 
 def test_rows_without_their_envelope_are_read(read_text: ReadText) -> None:
     row = {"jobid": "7.batch", "jobidraw": "7.batch", "start": "Unknown"}
-    reading = read_text(json.dumps([{**row, "jobid": "7", "jobidraw": "7", "nodelist": "None assigned"}, row]))
-    assert ([job["job_id"] for job in reading.jobs], [step["step"] for step in reading.steps]) == (["7"], ["batch"])
+    reading = read_text(
+        json.dumps([{**row, "jobid": "7", "jobidraw": "7", "nodelist": "None assigned"}, row])
+    )
+    assert ([job["job_id"] for job in reading.jobs], [step["step"] for step in reading.steps]) == (
+        ["7"],
+        ["batch"],
+    )
 
 
 def test_an_answer_that_is_an_error_is_told(read_text: ReadText) -> None:
@@ -141,13 +172,23 @@ def test_a_row_of_iris_that_cannot_be_read_is_counted(
 
 
 def test_ids_that_became_fractions_on_their_way_are_ids(read_text: ReadText) -> None:
-    row = {"Job ID": 51566986.0, "Start Time": "2026-04-14 14:52", "End Time": None, "CPUs used": 32.0}
+    row = {
+        "Job ID": 51566986.0,
+        "Start Time": "2026-04-14 14:52",
+        "End Time": None,
+        "CPUs used": 32.0,
+    }
     (job,) = read_text(json.dumps([row])).jobs
     assert (job["job_id"], job["end"], job["cpus"]) == ("51566986", None, 32)
 
 
 def test_the_run_time_tells_which_of_two_hours_iris_means(read_text: ReadText) -> None:
-    row = {"Job ID": 5, "Start Time": "2026-11-01 00:50", "End Time": "2026-11-01 01:10", "Elapsed secs": 4790.0}
+    row = {
+        "Job ID": 5,
+        "Start Time": "2026-11-01 00:50",
+        "End Time": "2026-11-01 01:10",
+        "Elapsed secs": 4790.0,
+    }
     (job,) = read_text(json.dumps([row]), cluster=SlurmCluster(time_zone=PACIFIC)).jobs
     assert job["start"] == datetime(2026, 11, 1, 7, 50, tzinfo=UTC)
     assert job["end"] == datetime(2026, 11, 1, 9, 11, tzinfo=UTC)

@@ -1,4 +1,6 @@
-"""An ordinary user of a real Slurm writes records into every text: no job is invented, none changes its owner."""
+"""An ordinary user of a real Slurm writes records into every text: no job is invented, none
+changes its owner.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tachograph.sources.slurm.commands import FIELDS, IDENTITY
 pytestmark = pytest.mark.slow
 INVENTED = "777777"
 COLUMNS = (
-    "JobID,JobIDRaw,Cluster,User,Submit,Start,End,Elapsed,State,NNodes,NodeList,AllocTRES,Account,JobName,SubmitLine"
+    "JobID,JobIDRaw,Cluster,User,Submit,Start,End,Elapsed,State,NNodes,NodeList,AllocTRES,"
+    "Account,JobName,SubmitLine"
 )
 BLOCK = """
      Nodes=gpu01 CPU_IDs=0 Mem=0 GRES=gpu:4(IDX:0-3)
@@ -52,7 +55,9 @@ def record(job: str, user: str, names: list[str], between: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A cluster with the job of a victim, which runs, and those of somebody who forges records of it."""
+    """A cluster with the job of a victim, which runs, and those of somebody who forges records
+    of it.
+    """
 
     cluster: SlurmCluster
     victim: str
@@ -71,12 +76,16 @@ class Attack:
     def held(self) -> dict[str, list[str]]:
         """What runs on GPUs, by the JSON of the controller: {raw id: details per node}."""
         document = json.loads(self.cluster.command("squeue", "--json"))
-        running = [job for job in document["jobs"] if job["job_state"] == "RUNNING" and job["gres_detail"]]
+        running = [
+            job for job in document["jobs"] if job["job_state"] == "RUNNING" and job["gres_detail"]
+        ]
         return {str(job["job_id"]): job["gres_detail"] for job in running}
 
     def real_jobs(self) -> set[str]:
         """Ids that Slurm gave, from an answer without any text."""
-        return set(self.cluster.command("sacct", "-a", "-X", "-n", "-P", "--format=JobIDRaw").split())
+        return set(
+            self.cluster.command("sacct", "-a", "-X", "-n", "-P", "--format=JobIDRaw").split()
+        )
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +105,12 @@ def attack(slurm: SlurmCluster) -> Iterator[Attack]:
         *(BLOCK.format(job=job, user="daemon") for job in (INVENTED, victim)),
     ]
     forgers = [submit(slurm, "--wrap", f"exit 0\n{text}") for text in texts]
-    forgers += [submit(slurm, "--comment", text, "--wckey", text, "--wrap", "true") for text in texts]
-    forgers += [submit(slurm, "-J", text, "--gres=gpu:1", "--wrap", "sleep 900") for text in texts[-3:]]
+    forgers += [
+        submit(slurm, "--comment", text, "--wckey", text, "--wrap", "true") for text in texts
+    ]
+    forgers += [
+        submit(slurm, "-J", text, "--gres=gpu:1", "--wrap", "sleep 900") for text in texts[-3:]
+    ]
     folder = slurm.jobs / texts[-1]  # its slashes make folders in folders
     folder.mkdir(parents=True)
     forgers.append(submit(slurm, "-D", str(folder), "--gres=gpu:1", "--wrap", "sleep 900"))
@@ -111,7 +124,11 @@ def attack(slurm: SlurmCluster) -> Iterator[Attack]:
 
 def submit(slurm: SlurmCluster, *options: str) -> str:
     """Submit as an ordinary user; what is written ends up in the submit line, too."""
-    return slurm.command("sbatch", "--parsable", "-o", "/dev/null", *options, user="daemon").strip().partition(";")[0]
+    return (
+        slurm.command("sbatch", "--parsable", "-o", "/dev/null", *options, user="daemon")
+        .strip()
+        .partition(";")[0]
+    )
 
 
 def checked(attack: Attack, folder: Path, *, allocations: bool) -> None:
@@ -143,7 +160,9 @@ def test_a_collector_is_not_deceived(attack: Attack, tmp_path: Path, form: str) 
     done = attack.tachograph(tmp_path, "collect", "--once")
     assert done.returncode == 0, done.stdout + done.stderr
     checked(attack, tmp_path, allocations=True)
-    names = dict(Lake.open(str(tmp_path / "lake")).latest(JOBS).select("job_id", "name").iter_rows())
+    names = dict(
+        Lake.open(str(tmp_path / "lake")).latest(JOBS).select("job_id", "name").iter_rows()
+    )
     assert INVENTED in names[attack.forgers[-3]]  # what is written is there, and is a name
 
 
@@ -166,8 +185,12 @@ def test_a_file_is_read_or_refused(attack: Attack, tmp_path: Path) -> None:
 
 def test_what_scontrol_prints_is_read_or_refused(attack: Attack, tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text(attack.cluster.command("scontrol", "show", "job", "-d"))
-    (tmp_path / "victim.txt").write_text(attack.cluster.command("scontrol", "show", "job", "-d", attack.victim))
-    (tmp_path / "forger.txt").write_text(attack.cluster.command("scontrol", "show", "job", "-d", attack.forgers[-1]))
+    (tmp_path / "victim.txt").write_text(
+        attack.cluster.command("scontrol", "show", "job", "-d", attack.victim)
+    )
+    (tmp_path / "forger.txt").write_text(
+        attack.cluster.command("scontrol", "show", "job", "-d", attack.forgers[-1])
+    )
     for name in ("all.txt", "forger.txt"):
         done = attack.tachograph(tmp_path, "ingest", "allocation-map", name)
         assert (done.returncode, done.stderr.count("\n")) == (4, 1), done.stderr

@@ -56,15 +56,26 @@ def tres(*rows: tuple[str, int]) -> list[Job]:
 
 _UNSET = {"set": False, "infinite": False, "number": 5}
 _SET = {"set": True, "infinite": False}
-_SIGNALLED = {"status": "SIGNALED", "return_code": None, "signal": {"signal_id": 11, "name": "SEGV"}}
-_KILLED = {"status": ["SIGNALED"], "return_code": _UNSET, "signal": {"id": {**_SET, "number": 9}, "name": "KILL"}}
+_SIGNALLED = {
+    "status": "SIGNALED",
+    "return_code": None,
+    "signal": {"signal_id": 11, "name": "SEGV"},
+}
+_KILLED = {
+    "status": ["SIGNALED"],
+    "return_code": _UNSET,
+    "signal": {"id": {**_SET, "number": 9}, "name": "KILL"},
+}
 
 
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
         *((("time", "start"), value, {"start": None}) for value in (None, 0, 4294967294, _UNSET)),
-        *((("time", "limit"), value, {"timelimit_s": 600.0}) for value in (10, {**_SET, "number": 10})),
+        *(
+            (("time", "limit"), value, {"timelimit_s": 600.0})
+            for value in (10, {**_SET, "number": 10})
+        ),
         *(
             (("time", "limit"), value, {"timelimit_s": None})
             for value in ({"set": True, "infinite": True, "number": 0}, _UNSET, None, 4294967295)
@@ -73,18 +84,38 @@ _KILLED = {"status": ["SIGNALED"], "return_code": _UNSET, "signal": {"id": {**_S
             (("state", "current"), value, {"state": "CANCELLED"})
             for value in ("CANCELLED", ["CANCELLED", "COMPLETING"], "CANCELLED by 0")
         ),
-        (("exit_code",), {"status": "SUCCESS", "return_code": 0}, {"exit_code": 0, "exit_signal": None}),
-        (("exit_code",), {"status": "ERROR", "return_code": 3}, {"exit_code": 3, "exit_signal": None}),
+        (
+            ("exit_code",),
+            {"status": "SUCCESS", "return_code": 0},
+            {"exit_code": 0, "exit_signal": None},
+        ),
+        (
+            ("exit_code",),
+            {"status": "ERROR", "return_code": 3},
+            {"exit_code": 3, "exit_signal": None},
+        ),
         (("exit_code",), _SIGNALLED, {"exit_code": 0, "exit_signal": 11}),
         # 128 and the signal, as sacct prints it
-        (("exit_code",), {"status": ["ERROR"], "return_code": {**_SET, "number": 139}}, {"exit_code": 11}),
+        (
+            ("exit_code",),
+            {"status": ["ERROR"], "return_code": {**_SET, "number": 139}},
+            {"exit_code": 11},
+        ),
         (("exit_code",), _KILLED, {"exit_code": 0, "exit_signal": 9}),
         (("exit_code",), None, {"exit_code": None, "exit_signal": None}),
         *((("exclusive",), value, {"exclusive": True}) for value in ("YES", "NODE")),
         *((("exclusive",), value, {"exclusive": None}) for value in ("NO", "USER", "", None)),
         (("tres", "allocated"), tres(("gpu", 2), ("gpu:a100", 2)), {"gpus": 2, "gpu_type": "a100"}),
-        (("tres", "allocated"), tres(("gpu:h100", 2), ("gpu:a100", 1)), {"gpus": 3, "gpu_type": "a100+h100"}),
-        (("tres", "allocated"), tres(("gpumem", 80), ("gpu", 1), ("energy", -2)), {"gpus": 1, "gpu_type": None}),
+        (
+            ("tres", "allocated"),
+            tres(("gpu:h100", 2), ("gpu:a100", 1)),
+            {"gpus": 3, "gpu_type": "a100+h100"},
+        ),
+        (
+            ("tres", "allocated"),
+            tres(("gpumem", 80), ("gpu", 1), ("energy", -2)),
+            {"gpus": 1, "gpu_type": None},
+        ),
     ],
 )
 def test_values_of_every_version(
@@ -96,13 +127,21 @@ def test_values_of_every_version(
 
 def test_the_association_stands_in_for_what_the_job_does_not_tell(read_job: ReadJob) -> None:
     def change(job: Job) -> None:
-        job.update(user="", account="", cluster="", association={"user": "u", "account": "a", "cluster": "c"})
+        job.update(
+            user="",
+            account="",
+            cluster="",
+            association={"user": "u", "account": "a", "cluster": "c"},
+        )
 
     (job,) = read_job(change).jobs
-    assert (job["user"], job["account"], job["cluster"]) == ("u", "a", "demo")  # the cluster of `meta` first
+    # The cluster of `meta` first.
+    assert (job["user"], job["account"], job["cluster"]) == ("u", "a", "demo")
 
 
-def test_a_pending_job_holds_nothing_also_where_a_start_and_nodes_are_written(read_job: ReadJob) -> None:
+def test_a_pending_job_holds_nothing_also_where_a_start_and_nodes_are_written(
+    read_job: ReadJob,
+) -> None:
     reading = read_job(put("state", "current", value=["PENDING"]))
     (job,) = reading.jobs
     assert [job[name] for name in ("start", "end", "nodes", "node_list", "gpus")] == [None] * 5
@@ -121,7 +160,9 @@ def test_a_pending_job_holds_nothing_also_where_a_start_and_nodes_are_written(re
         (put("state", "current", value="3:0"), "bad_state"),
     ],
 )
-def test_a_job_that_cannot_be_read_is_counted(read_job: ReadJob, change: Callable[[Job], object], reason: str) -> None:
+def test_a_job_that_cannot_be_read_is_counted(
+    read_job: ReadJob, change: Callable[[Job], object], reason: str
+) -> None:
     reading = read_job(change)
     assert reading.jobs == []
     reject = next(one for one in reading.rejects() if one.reason != "step_of_rejected_job")
@@ -142,11 +183,25 @@ SHAPES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
         st.lists(inner)
-        | st.dictionaries(st.sampled_from(["set", "infinite", "number", "current", "status", "id", "start"]), inner)
+        | st.dictionaries(
+            st.sampled_from(["set", "infinite", "number", "current", "status", "id", "start"]),
+            inner,
+        )
     ),
     max_leaves=8,
 )
-PLACES = ("job_id", "state", "exit_code", "time", "tres", "array", "het", "nodes", "name", "association")
+PLACES = (
+    "job_id",
+    "state",
+    "exit_code",
+    "time",
+    "tres",
+    "array",
+    "het",
+    "nodes",
+    "name",
+    "association",
+)
 
 
 @given(SHAPES)
@@ -155,7 +210,9 @@ def test_any_value_anywhere_is_read_or_rejected(value: object) -> None:
     assert json_text(value) is None or isinstance(json_text(value), str)
     for place in PLACES:
         with contextlib.suppress(BadRowError):
-            job_row(from_database({**DOCUMENT["jobs"][0], place: value}, SlurmCluster()), SlurmCluster())
+            job_row(
+                from_database({**DOCUMENT["jobs"][0], place: value}, SlurmCluster()), SlurmCluster()
+            )
 
 
 def test_a_document_that_is_cut_off_names_the_place(read_text: ReadText) -> None:
@@ -175,8 +232,14 @@ def test_a_document_that_is_cut_off_names_the_place(read_text: ReadText) -> None
         ("[" * 200_000, "too deeply|cut off"),
         ('{"a": ' + "1" * 5000 + "}", "number too long|known"),
         ('{"jobs": [{"job_id": 1, "job_state": "RUNNING"}]}', "ingest allocation-map"),
-        ('{"jobs": [], "errors": [{"description": "Unable to query JobId=3"}]}', "Unable to query JobId=3"),
-        ('{"status":"success","data":{"resultType":"vector","result":[]}}', "tachograph ingest prometheus"),
+        (
+            '{"jobs": [], "errors": [{"description": "Unable to query JobId=3"}]}',
+            "Unable to query JobId=3",
+        ),
+        (
+            '{"status":"success","data":{"resultType":"vector","result":[]}}',
+            "tachograph ingest prometheus",
+        ),
         ('{"metrics": ["x"], "data": [], "job_id": "5"}', "ingest ldms"),
         ('[{"index":0,"gpu_id":0,"nersc_ldms_dcgm_fb_free":1}]', "ingest ldms"),
         ('{"5": [{"Job ID": 5, "nersc_ldms_dcgm_fb_free": 1}]}', "ingest ldms"),
@@ -184,7 +247,9 @@ def test_a_document_that_is_cut_off_names_the_place(read_text: ReadText) -> None
         ("[]", "known"),
     ],
 )
-def test_other_documents_are_an_error_that_says_what_to_do(read_text: ReadText, content: str, what: str) -> None:
+def test_other_documents_are_an_error_that_says_what_to_do(
+    read_text: ReadText, content: str, what: str
+) -> None:
     with pytest.raises(InputError, match=what) as caught:
         read_text(content)
     assert caught.value.do
@@ -220,4 +285,9 @@ def test_a_task_not_yet_split_off(read_job: ReadJob) -> None:
         "77",
         None,
     )
-    assert (job["state"], job["start"], job["end"], job["exit_code"]) == ("PENDING", None, None, None)
+    assert (job["state"], job["start"], job["end"], job["exit_code"]) == (
+        "PENDING",
+        None,
+        None,
+        None,
+    )

@@ -74,12 +74,26 @@ def test_a_row_becomes_a_job_and_its_nodes(read_text: ReadText) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "count"),
     [
-        *((text(row(jobname="#1")).replace("|", between), {}, 1) for between in ("|", "^|^", "|#", ";", "\t")),
-        *((f"{row(jobname=name)}\n", {"fields": HEADER.replace("|", ",")}, 1) for name in ("#1", "^x^")),
+        *(
+            (text(row(jobname="#1")).replace("|", between), {}, 1)
+            for between in ("|", "^|^", "|#", ";", "\t")
+        ),
+        *(
+            (f"{row(jobname=name)}\n", {"fields": HEADER.replace("|", ",")}, 1)
+            for name in ("#1", "^x^")
+        ),
         (text(row(jobname="#1")).replace("|", "~~"), {"delimiter": "~~"}, 1),
-        (f"{row(jobname='#1')}\n", {"fields": HEADER.lower().replace("|", ",").replace("name", "name%30")}, 1),
+        (
+            f"{row(jobname='#1')}\n",
+            {"fields": HEADER.lower().replace("|", ",").replace("name", "name%30")},
+            1,
+        ),
         (text(row(jobname="#1") + "|", header=HEADER + "|"), {}, 1),  # --parsable
-        ("\ufeff" + "\r\n".join([HEADER, row(jobname="#1"), HEADER, row(jobname="#1"), "", ""]), {}, 2),
+        (
+            "\ufeff" + "\r\n".join([HEADER, row(jobname="#1"), HEADER, row(jobname="#1"), "", ""]),
+            {},
+            2,
+        ),
     ],
 )
 def test_layouts(read_text: ReadText, content: str, options: dict[str, str], count: int) -> None:
@@ -92,8 +106,14 @@ def test_layouts(read_text: ReadText, content: str, options: dict[str, str], cou
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        *((name, "job.sh") for name in ("a|b|c|d", "two\nlines", "a|b\nc|d", "5\n6", "\n", "a\n\nb", "\u2028\x85")),
-        *(("train", line) for line in ("a | b", "a\n\nb|c", "for i\ndo echo | wc\ndone", "\n5\n6", "x" * 99_999)),
+        *(
+            (name, "job.sh")
+            for name in ("a|b|c|d", "two\nlines", "a|b\nc|d", "5\n6", "\n", "a\n\nb", "\u2028\x85")
+        ),
+        *(
+            ("train", line)
+            for line in ("a | b", "a\n\nb|c", "for i\ndo echo | wc\ndone", "\n5\n6", "x" * 99_999)
+        ),
         ("a|b", "--wrap c|d|e"),
     ],
 )
@@ -106,10 +126,15 @@ def test_texts_of_users_survive(read_text: ReadText, name: str, line: str) -> No
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(read_text: ReadText) -> None:
-    content = text(row(jobname="caf?"), row(jobid="8", jobidraw="8", submitline="sbatch ?.sh"), GOOD).encode()
+    content = text(
+        row(jobname="caf?"), row(jobid="8", jobidraw="8", submitline="sbatch ?.sh"), GOOD
+    ).encode()
     reading = read_text(content.replace(b"?", b"\xe9"))
     assert [job["name"] for job in reading.jobs] == ["caf\ufffd", "train", "train"]
-    assert reading.rejects() == (Reject("invalid_utf8", "name", 1), Reject("invalid_utf8", "submit_line", 1))
+    assert reading.rejects() == (
+        Reject("invalid_utf8", "name", 1),
+        Reject("invalid_utf8", "submit_line", 1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +164,10 @@ def test_a_row_that_cannot_be_read_is_counted_and_shown(
 def test_a_row_that_is_cut_off_is_counted(read_text: ReadText) -> None:
     reading = read_text(text(GOOD, "8|8|cut|COMPL", GOOD, "9|9|cut"))
     assert len(reading.jobs) == 2
-    assert [(place, reason) for place, reason, _ in reading.rejected] == [(3, "field_count"), (5, "field_count")]
+    assert [(place, reason) for place, reason, _ in reading.rejected] == [
+        (3, "field_count"),
+        (5, "field_count"),
+    ]
 
 
 def test_local_times_are_those_of_the_site(read_text: ReadText) -> None:
@@ -147,7 +175,10 @@ def test_local_times_are_those_of_the_site(read_text: ReadText) -> None:
     reading = read_text(text(bad), cluster=SlurmCluster(time_zone="America/New_York"))
     assert [reason for _, reason, _ in reading.rejected] == ["time_does_not_exist"]
     twice = row(
-        submit="2026-11-01T01:30:00", start="2026-11-01T01:30:00", end="2026-11-01T02:30:00", elapsed="01:00:00"
+        submit="2026-11-01T01:30:00",
+        start="2026-11-01T01:30:00",
+        end="2026-11-01T02:30:00",
+        elapsed="01:00:00",
     )
     (job,) = read_text(text(twice), cluster=SlurmCluster(time_zone="America/New_York")).jobs
     assert job["start"] == datetime(2026, 11, 1, 6, 30, tzinfo=UTC)
@@ -162,7 +193,11 @@ def test_a_running_job_has_no_end_and_no_exit_code(read_text: ReadText) -> None:
 @pytest.mark.parametrize("start", ["None", "Unknown", "2026-01-01T00:02:00"])
 def test_a_job_that_never_ran_has_no_start_and_no_gpus(read_text: ReadText, start: str) -> None:
     bad = row(
-        state="CANCELLED by 5", start=start, elapsed="00:00:00", nodelist="None assigned", alloctres="cpu=8,gres/gpu=4"
+        state="CANCELLED by 5",
+        start=start,
+        elapsed="00:00:00",
+        nodelist="None assigned",
+        alloctres="cpu=8,gres/gpu=4",
     )
     reading = read_text(text(bad))
     (job,) = reading.jobs
@@ -184,7 +219,8 @@ def test_no_gpus_is_zero_only_where_the_site_accounts_for_gpus(read_text: ReadTe
     assert [job["gpus"] for job in reading.jobs] == [4, 0]
     assert {allocation["job_id"] for allocation in reading.allocations} == {"7"}
     assert len(reading.allocations) == 2  # of the one with GPUs
-    asked = row(alloctres="cpu=8,mem=1G", submitline="sbatch --gpus=2 job.sh")  # what a user writes decides nothing
+    # What a user writes decides nothing.
+    asked = row(alloctres="cpu=8,mem=1G", submitline="sbatch --gpus=2 job.sh")
     assert [job["gpus"] for job in read_text(text(GOOD, asked)).jobs] == [4, 0]
 
 
@@ -192,17 +228,38 @@ def test_no_gpus_is_zero_only_where_the_site_accounts_for_gpus(read_text: ReadTe
     ("cluster", "partition", "qos", "line", "exclusive"),
     [
         (SlurmCluster(), "gpu", "normal", "sbatch job.sh", None),
-        (SlurmCluster(), "gpu", "normal", "sbatch --exclusive job.sh", None),  # what a user writes decides nothing
-        (SlurmCluster(shared=("*shared*",)), "gpu", "gpu_shared", "sbatch --exclusive job.sh", False),
+        # What a user writes decides nothing.
+        (SlurmCluster(), "gpu", "normal", "sbatch --exclusive job.sh", None),
+        (
+            SlurmCluster(shared=("*shared*",)),
+            "gpu",
+            "gpu_shared",
+            "sbatch --exclusive job.sh",
+            False,
+        ),
         (SlurmCluster(exclusive=("regular*",)), "regular_1", "normal", "sbatch job.sh", True),
         (SlurmCluster(exclusive=("regular",)), "debug,regular", "normal", "sbatch job.sh", True),
-        (SlurmCluster(shared=("gpu",), exclusive=("normal",)), "gpu", "normal", "sbatch job.sh", False),
+        (
+            SlurmCluster(shared=("gpu",), exclusive=("normal",)),
+            "gpu",
+            "normal",
+            "sbatch job.sh",
+            False,
+        ),
     ],
 )
 def test_exclusive_is_what_is_configured(
-    read_text: ReadText, cluster: SlurmCluster, partition: str, qos: str, line: str, exclusive: bool | None
+    read_text: ReadText,
+    cluster: SlurmCluster,
+    partition: str,
+    qos: str,
+    line: str,
+    exclusive: bool | None,
 ) -> None:
-    content = text(f"{GOOD.removesuffix('sbatch job.sh')}{line}|{partition}|{qos}", header=f"{HEADER}|Partition|QOS")
+    content = text(
+        f"{GOOD.removesuffix('sbatch job.sh')}{line}|{partition}|{qos}",
+        header=f"{HEADER}|Partition|QOS",
+    )
     (job,) = read_text(content, cluster=cluster).jobs
     assert job["exclusive"] is exclusive
 
@@ -240,7 +297,11 @@ def test_jobs_of_which_only_numbered_steps_are_listed_are_made_of_them(read_text
         datetime(2026, 1, 1, 10, tzinfo=UTC),
         datetime(2026, 1, 1, 12, 30, tzinfo=UTC),
     )
-    assert (jobs["605"]["nodes"], jobs["605"]["account"], jobs["605"]["constraints"]) == (4, "m1", "gpu")
+    assert (jobs["605"]["nodes"], jobs["605"]["account"], jobs["605"]["constraints"]) == (
+        4,
+        "m1",
+        "gpu",
+    )
     assert (jobs["606"]["end"], jobs["607"]["end"]) == (None, datetime(2026, 1, 1, 11, tzinfo=UTC))
     (noted,) = reading.rejects()
     assert (noted.reason, noted.count) == ("job_of_steps", 2)
@@ -278,7 +339,11 @@ def test_a_file_that_is_no_accounting_is_an_error_that_says_what_to_do(
 def chunks(path: Path, configuration: Configuration, now: datetime) -> list[Chunk]:
     parser = argparse.ArgumentParser()
     sacct.add_options(parser)
-    return list(sacct.read(parser.parse_args([str(path), "--trusted"]), configuration=configuration, now=now))
+    return list(
+        sacct.read(
+            parser.parse_args([str(path), "--trusted"]), configuration=configuration, now=now
+        )
+    )
 
 
 def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) -> None:
@@ -303,11 +368,20 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40), st.binary(max_size=60))
-def test_whatever_people_write_every_record_is_accounted_for(name: str, line: str, garbage: bytes) -> None:
+def test_whatever_people_write_every_record_is_accounted_for(
+    name: str, line: str, garbage: bytes
+) -> None:
     content = (
-        text(GOOD, row(jobname=name, submitline=line)).encode("utf-8", "replace") + garbage + b"\n" + GOOD.encode()
+        text(GOOD, row(jobname=name, submitline=line)).encode("utf-8", "replace")
+        + garbage
+        + b"\n"
+        + GOOD.encode()
     )
-    entries = list(read_content(content, fields=None, delimiter=None, where="x", replaced=Counter(), trusted=True))
+    entries = list(
+        read_content(
+            content, fields=None, delimiter=None, where="x", replaced=Counter(), trusted=True
+        )
+    )
     assert entries[0].fields is not None
     assert entries[0].fields["jobname"] == "train"
     assert all((entry.fields is None) != (entry.reason is None) for entry in entries)

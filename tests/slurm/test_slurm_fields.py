@@ -44,7 +44,9 @@ def test_job_ids_are_taken_apart(display: str, raw: str, expected: JobId) -> Non
     assert job_id(display, raw) == expected
 
 
-@pytest.mark.parametrize("written", ["", "abc", "0", "12a", "-5", "1_", "1+", "١٢", "9" * 19, "1 2"])
+@pytest.mark.parametrize(
+    "written", ["", "abc", "0", "12a", "-5", "1_", "1+", "١٢", "9" * 19, "1 2"]
+)
 def test_what_is_no_job_id_is_refused(written: str) -> None:
     with pytest.raises(BadRowError, match="bad_job_id"):
         job_id(written)
@@ -76,7 +78,18 @@ def test_states(written: str, state: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["2026-01-01T00:00:00", "3:0", "cpu=4", "A" * 41, "SLEEPING", "COMPL+", "RUNNING,SLEEPING", "+", "C+"]
+    "written",
+    [
+        "2026-01-01T00:00:00",
+        "3:0",
+        "cpu=4",
+        "A" * 41,
+        "SLEEPING",
+        "COMPL+",
+        "RUNNING,SLEEPING",
+        "+",
+        "C+",
+    ],
 )
 def test_what_is_no_state_is_refused(written: str) -> None:
     with pytest.raises(BadRowError, match="bad_state"):
@@ -90,11 +103,15 @@ def test_broken_tres_is_refused(written: str) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(["a100", "h100", "l40s", "1g.5gb"]), st.integers(1, 64), max_size=4),
+    st.dictionaries(
+        st.sampled_from(["a100", "h100", "l40s", "1g.5gb"]), st.integers(1, 64), max_size=4
+    ),
     st.booleans(),
     st.integers(0, 512),
 )
-def test_typed_gpus_are_never_added_to_untyped_ones(typed: dict[str, int], untyped: bool, cpus: int) -> None:
+def test_typed_gpus_are_never_added_to_untyped_ones(
+    typed: dict[str, int], untyped: bool, cpus: int
+) -> None:
     total = sum(typed.values())
     parts = [f"cpu={cpus},gres/gpumem=80G,gres/shard=8"]
     parts += [f"gres/gpu:{kind}={count}" for kind, count in typed.items()]
@@ -118,9 +135,15 @@ def test_numbers_of_other_fields() -> None:
 
 
 @given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
-def test_a_duration_survives_slurms_notation(days: int, hours: int, minutes: int, rest: int) -> None:
+def test_a_duration_survives_slurms_notation(
+    days: int, hours: int, minutes: int, rest: int
+) -> None:
     expected = ((days * 24 + hours) * 60 + minutes) * 60 + rest
-    written = f"{days}-{hours:02}:{minutes:02}:{rest:02}" if days else f"{hours:02}:{minutes:02}:{rest:02}"
+    written = (
+        f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+        if days
+        else f"{hours:02}:{minutes:02}:{rest:02}"
+    )
     assert seconds("", written, "elapsed_s") == expected
     assert seconds(str(expected), "", "elapsed_s") == expected
 
@@ -150,7 +173,8 @@ def test_node_lists(expression: str, nodes: list[str]) -> None:
     expanded = expand_nodes(expression)
     assert sorted(expanded) == sorted(nodes)
     assert count_nodes(expression) >= len(expanded)
-    assert expand_nodes("z[3-4],a1,m[1,5]") == ("z3", "z4", "a1", "m1", "m5")  # in the order of the list
+    # In the order of the list.
+    assert expand_nodes("z[3-4],a1,m[1,5]") == ("z3", "z4", "a1", "m1", "m5")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +201,9 @@ def test_broken_node_lists_are_refused(expression: str) -> None:
         expand_nodes(expression)
 
 
-@pytest.mark.parametrize("expression", ["n[1-100000000]", "a[1-1000]b[1-1000]c[1-1000]", "n[0-999999999999]"])
+@pytest.mark.parametrize(
+    "expression", ["n[1-100000000]", "a[1-1000]b[1-1000]c[1-1000]", "n[0-999999999999]"]
+)
 def test_a_huge_node_list_is_not_expanded(expression: str) -> None:
     with pytest.raises(BadRowError, match="too_many_nodes"):
         expand_nodes(expression)

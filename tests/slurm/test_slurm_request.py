@@ -49,7 +49,10 @@ def test_the_memory_tier_of_a_constraint(constraint: str | None, tier: str | Non
 
 
 def test_each_component_has_its_own_constraint() -> None:
-    line = "sbatch -J het -p cpu -C cpu : -p gpu --gpus=1 -C gpu&hbm80g --exclusive --wrap srun : -C other"
+    line = (
+        "sbatch -J het -p cpu -C cpu : -p gpu --gpus=1 -C gpu&hbm80g --exclusive --wrap "
+        "srun : -C other"
+    )
     assert [submit_constraint(line, offset) for offset in (0, 1, 2)] == ["cpu", "gpu&hbm80g", None]
     assert submit_constraint(line) is None  # which component is not told
 

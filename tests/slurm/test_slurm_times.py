@@ -14,7 +14,9 @@ from tachograph.sources.slurm.fields import BadRowError, instants, settle
 NEW_YORK = "America/New_York"  # 2026: clocks forward on 8 March at 2:00, back on 1 November at 2:00
 
 
-def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> datetime:
+def utc(
+    year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0
+) -> datetime:
     return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
 
 
@@ -29,7 +31,9 @@ def test_nothing_written(written: str) -> None:
 def test_a_wall_clock_time_is_each_instant_that_shows_it(wall: datetime) -> None:
     wall = wall.replace(microsecond=0)
     passes = {wall.replace(tzinfo=zone(NEW_YORK), fold=fold).astimezone(UTC) for fold in (0, 1)}
-    shown = tuple(sorted(t for t in passes if t.astimezone(zone(NEW_YORK)).replace(tzinfo=None) == wall))
+    shown = tuple(
+        sorted(t for t in passes if t.astimezone(zone(NEW_YORK)).replace(tzinfo=None) == wall)
+    )
     if shown:
         assert instants(wall.isoformat(), NEW_YORK) == shown
     else:
@@ -43,7 +47,9 @@ def test_other_notations() -> None:
     assert instants("2026-04-14 14:43", "America/Los_Angeles") == (utc(2026, 4, 14, 21, 43),)
 
 
-@pytest.mark.parametrize("written", ["yesterday", "2026-13-01T00:00:00", "2026-01-01", "COMPLETED", "9999999999999"])
+@pytest.mark.parametrize(
+    "written", ["yesterday", "2026-13-01T00:00:00", "2026-01-01", "COMPLETED", "9999999999999"]
+)
 def test_what_is_no_time_is_refused(written: str) -> None:
     with pytest.raises(BadRowError, match="bad_time"):
         instants(written, "UTC")
@@ -70,7 +76,10 @@ def test_the_run_time_tells_which_of_two_hours(
 
 
 def test_without_run_time_times_stay_in_order() -> None:
-    times = [instants(f"2026-11-01T{written}:00", NEW_YORK) for written in ("01:40", "01:40", "01:20", "02:00")]
+    times = [
+        instants(f"2026-11-01T{written}:00", NEW_YORK)
+        for written in ("01:40", "01:40", "01:20", "02:00")
+    ]
     assert settle(times, None) == [
         utc(2026, 11, 1, 5, 40),
         utc(2026, 11, 1, 5, 40),
@@ -83,7 +92,9 @@ def test_without_run_time_times_stay_in_order() -> None:
 def test_a_jobs_run_time_is_kept_over_the_change(begun_s: int, run_s: int) -> None:
     start = utc(2026, 10, 31, 20) + timedelta(seconds=begun_s)
     end = start + timedelta(seconds=run_s)
-    local = [moment.astimezone(zone(NEW_YORK)).strftime("%Y-%m-%dT%H:%M:%S") for moment in (start, end)]
+    local = [
+        moment.astimezone(zone(NEW_YORK)).strftime("%Y-%m-%dT%H:%M:%S") for moment in (start, end)
+    ]
     settled = settle([(), (), *(instants(text, NEW_YORK) for text in local)], run_s)
     assert settled[2] is not None
     assert settled[3] is not None

@@ -1,4 +1,6 @@
-"""slurmrestd: the version is found, the token is sent, errors in answers with status 200 are errors."""
+"""slurmrestd: the version is found, the token is sent, errors in answers with status 200 are
+errors.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,22 @@ Answers = Callable[[SeenRequest], Reply]
 
 
 def slurmrestd(version: str, *, lists: bool = True) -> Answers:
-    """Answers of a version, as recorded from its commands; `lists`: it tells under /openapi what it offers."""
+    """Answers of a version, as recorded from its commands; `lists`: it tells under /openapi what
+    it offers.
+    """
     api = API[version]
     slash = "" if version == "22.05.8" else "/"
-    files = {f"/slurmdb/{api}/jobs{slash}": "sacct.json", f"/slurm/{api}/jobs{slash}": "squeue.json"}
+    files = {
+        f"/slurmdb/{api}/jobs{slash}": "sacct.json",
+        f"/slurm/{api}/jobs{slash}": "squeue.json",
+    }
 
     def answer(request: SeenRequest) -> Reply:
         path = urlsplit(request.path).path
-        if request.headers.get("x-slurm-user-token") != "abc" or request.headers.get("x-slurm-user-name") != "watcher":
+        if (
+            request.headers.get("x-slurm-user-token") != "abc"
+            or request.headers.get("x-slurm-user-name") != "watcher"
+        ):
             return Reply(b"Authentication failure", 401)
         if path in files:
             return Reply((MADE / version / files[path]).read_bytes())
@@ -44,7 +54,9 @@ def slurmrestd(version: str, *, lists: bool = True) -> Answers:
         listed = "/openapi" if version == "22.05.8" else "/openapi/v3"
         if lists and path == listed:
             older = f"/slurm/v0.0.{int(api[-2:]) - 1}/jobs{slash}"
-            return Reply(json.dumps({"paths": dict.fromkeys([older, *files])}).replace("/", r"\/").encode())
+            return Reply(
+                json.dumps({"paths": dict.fromkeys([older, *files])}).replace("/", r"\/").encode()
+            )
         return Reply(b"Unable find requested URL. Please view /openapi/v3 for API reference.", 404)
 
     return answer
@@ -64,14 +76,26 @@ def token(tmp_path: Path) -> Path:
 
 
 def feed_of(server: Faulty, token: Path, **more: object) -> SourceFeed:
-    raw = {"source": "sacct", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
+    raw = {
+        "source": "sacct",
+        "how": "rest",
+        "url": server.url,
+        "user": "watcher",
+        "token_file": str(token),
+    }
     return connect(
-        convert_settings({**raw, "attempts": 1, **more}, SacctSettings, where="test"), configuration=Configuration()
+        convert_settings({**raw, "attempts": 1, **more}, SacctSettings, where="test"),
+        configuration=Configuration(),
     )
 
 
 def version_of(server: Faulty) -> str:
-    api = next(part for request in server.requests for part in request.path.split("/") if part.startswith("v0."))
+    api = next(
+        part
+        for request in server.requests
+        for part in request.path.split("/")
+        if part.startswith("v0.")
+    )
     return next(version for version, name in API.items() if name == api)
 
 
@@ -102,14 +126,20 @@ def test_a_version_that_is_not_listed_is_found_by_trying(version: str, token: Pa
         landing.take(feed_of(server, token).poll(landing.watermark, now=NOW))
         assert landing.jobs.height == 18
     with faulty(slurmrestd(version, lists=False)) as server:
-        landing.take(feed_of(server, token, api=API[version], name="fixed").poll(landing.watermark, now=NOW))
+        landing.take(
+            feed_of(server, token, api=API[version], name="fixed").poll(landing.watermark, now=NOW)
+        )
         assert len(server.requests) == 1
 
 
-def test_a_token_that_is_refused_says_how_to_make_one_and_a_new_one_is_taken(server: Faulty, token: Path) -> None:
+def test_a_token_that_is_refused_says_how_to_make_one_and_a_new_one_is_taken(
+    server: Faulty, token: Path
+) -> None:
     token.write_text("old", encoding="utf-8")
     landing, feed = Landing(), feed_of(server, token)
-    with pytest.raises(InputError, match=r"the token is refused.*token_file: scontrol token lifespan") as caught:
+    with pytest.raises(
+        InputError, match=r"the token is refused.*token_file: scontrol token lifespan"
+    ) as caught:
         landing.take(feed.poll(landing.watermark, now=NOW))
     assert "old" not in str(caught.value)
     token.write_text("abc", encoding="utf-8")
@@ -160,8 +190,16 @@ def test_a_server_error_is_tried_again(server: Faulty, token: Path) -> None:
 
 
 def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
-    raw = {"source": "slurm-live", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
-    feed = slurm_live.connect(convert_settings(raw, slurm_live.SETTINGS, where="test"), configuration=Configuration())
+    raw = {
+        "source": "slurm-live",
+        "how": "rest",
+        "url": server.url,
+        "user": "watcher",
+        "token_file": str(token),
+    }
+    feed = slurm_live.connect(
+        convert_settings(raw, slurm_live.SETTINGS, where="test"), configuration=Configuration()
+    )
     landing = Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))
     feed.close()

@@ -1,4 +1,6 @@
-"""Every counter in every format that has a name for it: the lake holds what was written, in the unit of its column."""
+"""Every counter in every format that has a name for it: the lake holds what was written, in the
+unit of its column.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import Final
 import pytest
 
 from in_process import run_here
-from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
+from tachograph.catalog.counters import (
+    COUNTERS,
+    DCGM_PREFIX,
+    HOST_COUNTERS,
+    LDMS_PREFIX,
+    Counter,
+    HostCounter,
+)
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, NODE_SAMPLES
 from tachograph.lake.delta import Lake
 from tachograph.sources.exporters import exporter_mappings
@@ -65,10 +74,20 @@ def dcgm() -> Iterator[list[WrittenCounter]]:
     named = ("dcgm_name", "dcgm_name_46")
     for attribute in named:
         found = [(getattr(counter, attribute), counter) for counter in COUNTERS]
-        yield [WrittenCounter(DCGM_PREFIX + name, one.name, str(one.dcgm_unit)) for name, one in found if name]
+        yield [
+            WrittenCounter(DCGM_PREFIX + name, one.name, str(one.dcgm_unit))
+            for name, one in found
+            if name
+        ]
     aliases = [(name, counter) for counter in COUNTERS for name in counter.dcgm_aliases]
-    yield [WrittenCounter(DCGM_PREFIX + name, one.name, str(one.dcgm_unit)) for name, one in aliases]
-    yield [WrittenCounter(one.jobstats[0], one.name, one.jobstats[1]) for one in COUNTERS if one.jobstats]
+    yield [
+        WrittenCounter(DCGM_PREFIX + name, one.name, str(one.dcgm_unit)) for name, one in aliases
+    ]
+    yield [
+        WrittenCounter(one.jobstats[0], one.name, one.jobstats[1])
+        for one in COUNTERS
+        if one.jobstats
+    ]
 
 
 def node_exporter() -> list[WrittenCounter]:
@@ -97,7 +116,8 @@ def page(entries: list[WrittenCounter]) -> str:
 def answer(entries: list[WrittenCounter]) -> str:
     """The same as a saved answer of Prometheus."""
     series: list[dict[str, object]] = [
-        {"metric": labels_of(entry) | {"__name__": entry.name}, "value": [STAMP, written(entry)]} for entry in entries
+        {"metric": labels_of(entry) | {"__name__": entry.name}, "value": [STAMP, written(entry)]}
+        for entry in entries
     ]
     none = {"__name__": "nvidia_gpu_jobId", "gpu": "4", "Hostname": "n1.example.org"}
     series.append({"metric": none, "value": [STAMP, "0"]})
@@ -126,7 +146,10 @@ def formats() -> Iterator[tuple[str, Format]]:
     for place, entries in enumerate([*dcgm(), node_exporter()]):
         words = ("dcgm-exporter", "a.prom", "--time", NOON.isoformat())
         yield f"page-{place}", Format(entries, "a.prom", page(entries), words)
-        yield f"answer-{place}", Format(entries, "a.json", answer(entries), ("prometheus", "a.json"))
+        yield (
+            f"answer-{place}",
+            Format(entries, "a.json", answer(entries), ("prometheus", "a.json")),
+        )
     of_ldms = [
         WrittenCounter(LDMS_PREFIX + counter.ldms_name, counter.name, str(counter.ldms_unit))
         for counter in COUNTERS
@@ -147,12 +170,23 @@ def formats() -> Iterator[tuple[str, Format]]:
         if kind == "dmon":
             head = " ".join(entry.name for entry in of_smi)
             cells = " ".join(written(entry) for entry in of_smi)
-            text = f"#Date Time gpu {head}\n#YYYYMMDD HH:MM:SS Idx {'W ' * len(of_smi)}\n 20260301 12:00:00 3 {cells}\n"
-        yield f"nvidia-smi {kind}", Format(of_smi, "a.txt", text, ("nvidia-smi", "a.txt", "--node", "n1"))
-    own = [WrittenCounter(f"column {counter.name}", counter.name, counter.unit) for counter in COUNTERS]
+            text = (
+                f"#Date Time gpu {head}\n#YYYYMMDD HH:MM:SS Idx {'W ' * len(of_smi)}\n "
+                f"20260301 12:00:00 3 {cells}\n"
+            )
+        yield (
+            f"nvidia-smi {kind}",
+            Format(of_smi, "a.txt", text, ("nvidia-smi", "a.txt", "--node", "n1")),
+        )
+    own = [
+        WrittenCounter(f"column {counter.name}", counter.name, counter.unit) for counter in COUNTERS
+    ]
     keys = "time.column = 't'\nnode.column = 'hostname'\ngpu.column = 'gpu_id'\n[columns]\n"
     mapping = keys + "".join(f'"{entry.name}" = "{entry.column}"\n' for entry in own)
-    yield "table", Format(own, "a.csv", table(own, "t", gpu), ("table", "a.csv", "--mapping", mapping))
+    yield (
+        "table",
+        Format(own, "a.csv", table(own, "t", gpu), ("table", "a.csv", "--mapping", mapping)),
+    )
 
 
 FORMATS: Final = dict(formats())
@@ -177,8 +211,11 @@ def test_every_counter_of_a_format_is_in_its_column_and_its_unit(name: str, tmp_
             found |= {key: value for key, value in row.items() if value is not None}
     expected = {entry.column: value_of(entry.column) for entry in given.entries}
     keys = {"t", "node", "gpu", "seq"}
-    assert {key: value for key, value in found.items() if key not in keys} == pytest.approx(expected, rel=1e-6)
-    if name.startswith(("page", "answer")) and "gpu_samples" in done.stdout:  # job 7 has GPU 3, and none has GPU 4
+    assert {key: value for key, value in found.items() if key not in keys} == pytest.approx(
+        expected, rel=1e-6
+    )
+    # Job 7 has GPU 3, and none has GPU 4.
+    if name.startswith(("page", "answer")) and "gpu_samples" in done.stdout:
         held = lake.latest(ALLOCATIONS).select("job_id", "gpu").rows()
         assert held == [("7", 3)]
 
@@ -187,7 +224,8 @@ def test_counters_are_named_by_a_format() -> None:
     """Each by those that publish it: a row of the catalogue that no reader knows is a mistake."""
     named = {entry.column for given in FORMATS.values() for entry in given.entries}
     named |= {column for mapping in exporter_mappings() for column, *_ in mapping.metrics.values()}
-    power = {"cpu_power_w", "memory_power_w", "node_power_w"}  # NERSC's exports, recorded in test_ldms
+    # NERSC's exports, recorded in test_ldms.
+    power = {"cpu_power_w", "memory_power_w", "node_power_w"}
     assert {counter.name for counter in BOTH} - named <= power
 
 
@@ -199,7 +237,13 @@ def test_a_statistic_of_what_was_never_measured_is_null(tmp_path: Path) -> None:
             for name in ("DEV_GPU_UTIL", "DEV_POWER_USAGE")
         )
         (tmp_path / f"{minute}.prom").write_text(text)
-        words = [f"{minute}.prom", "--time", (NOON + timedelta(minutes=minute)).isoformat(), "--lake", "lake"]
+        words = [
+            f"{minute}.prom",
+            "--time",
+            (NOON + timedelta(minutes=minute)).isoformat(),
+            "--lake",
+            "lake",
+        ]
         assert run_here(["ingest", "dcgm-exporter", *words], tmp_path, {}).returncode == 0
     (tmp_path / "sacct.txt").write_text(
         "JobID|JobIDRaw|State|Start|End|NNodes|NodeList|AllocTRES\n"
@@ -212,7 +256,9 @@ def test_a_statistic_of_what_was_never_measured_is_null(tmp_path: Path) -> None:
     assert job["gpu_util_mean"] == pytest.approx(0.415)
     measured = {"gpu_util", "power_w", "energy_j"}  # energy is estimated from power
     for counter in COUNTERS:
-        statistics = {key: value for key, value in job.items() if key.startswith(f"{counter.name}_")}
+        statistics = {
+            key: value for key, value in job.items() if key.startswith(f"{counter.name}_")
+        }
         if counter.name not in measured:
             assert set(statistics.values()) <= {None}, counter.name
     assert not [key for key, value in job.items() if isinstance(value, float) and math.isnan(value)]

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import InputError
-from tachograph.sources.files import TableLayout, format_of, parquet_columns, read_csv, read_json, read_parquet, records
+from tachograph.sources.files import (
+    TableLayout,
+    format_of,
+    parquet_columns,
+    read_csv,
+    read_json,
+    read_parquet,
+    records,
+)
 
 
 def _write(folder: Path, name: str, content: bytes | str) -> Path:
@@ -28,15 +36,21 @@ def _reasons(path: Path) -> list[tuple[str, int]]:
 def test_csv_of_every_platform(tmp_path: Path) -> None:
     path = _write(tmp_path, "a.csv", b"\xef\xbb\xbf#Time, node,v\r\n\r\n1,a,2\r\n2, b ,\r\n")
     (frame,) = read_csv(path)
-    assert frame.rows.to_dicts() == [{"Time": "1", "node": "a", "v": "2"}, {"Time": "2", "node": " b ", "v": None}]
+    assert frame.rows.to_dicts() == [
+        {"Time": "1", "node": "a", "v": "2"},
+        {"Time": "2", "node": " b ", "v": None},
+    ]
     assert (frame.rows_read, frame.rejects) == (2, ())
 
 
 def test_ragged_lines_are_counted_with_an_example(tmp_path: Path) -> None:
     path = _write(tmp_path, "a.csv", "a,b\n1,2\n1,2,3\n7\n3,4\n5,6,\n")
     (frame,) = read_csv(path)
-    assert frame.rows.rows() == [("1", "2"), ("3", "4"), ("5", "6")]  # one empty cell too many is none too many
-    assert [(r.reason, r.column, r.count, r.example) for r in frame.rejects] == [("ragged_row", None, 2, "1,2,3")]
+    # One empty cell too many is none too many.
+    assert frame.rows.rows() == [("1", "2"), ("3", "4"), ("5", "6")]
+    assert [(r.reason, r.column, r.count, r.example) for r in frame.rejects] == [
+        ("ragged_row", None, 2, "1,2,3")
+    ]
     assert frame.rows_read == 5
 
 
@@ -58,7 +72,9 @@ def test_a_line_of_a_million_characters(tmp_path: Path) -> None:
     path = _write(tmp_path, "a.csv", b"a,b\n" + b"x" * 1_000_000 + b"\n1,2\n")
     (frame,) = read_csv(path)
     assert frame.rows.rows() == [("1", "2")]
-    assert [(r.reason, r.count, len(r.example or "")) for r in frame.rejects] == [("ragged_row", 1, 200)]
+    assert [(r.reason, r.count, len(r.example or "")) for r in frame.rejects] == [
+        ("ragged_row", 1, 200)
+    ]
     with pytest.raises(InputError, match="no header line") as caught:
         list(read_csv(_write(tmp_path, "b.csv", b"y" * 1_000_000 + b"\n1\n")))
     assert len(str(caught.value)) < 300
@@ -90,7 +106,12 @@ def test_other_encodings_delimiters_comments_and_no_header(tmp_path: Path) -> No
         list(read_csv(path, TableLayout(encoding="klingon")))
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.text('ab,"\n é', max_size=6)), min_size=1, max_size=30), st.data())
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**6), st.text('ab,"\n é', max_size=6)), min_size=1, max_size=30
+    ),
+    st.data(),
+)
 def test_blocks_of_any_size_give_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str]], data: st.DataObject
 ) -> None:
@@ -103,7 +124,9 @@ def test_blocks_of_any_size_give_the_same_rows(
         frames = list(read_csv(path, block_bytes=size))
         assert sum(frame.rows_read for frame in frames) == len(rows)
         assert [(n, s or "") for frame in frames for n, s in frame.rows.rows()] == expected
-        assert [f.first_row for f in frames] == [sum(g.rows_read for g in frames[:i]) for i in range(len(frames))]
+        assert [f.first_row for f in frames] == [
+            sum(g.rows_read for g in frames[:i]) for i in range(len(frames))
+        ]
 
 
 def test_parquet_in_pieces(tmp_path: Path) -> None:
@@ -126,7 +149,9 @@ def test_parquet_cut_off(tmp_path: Path, cut: float) -> None:
         parquet_columns(path)
 
 
-@given(places=st.lists(st.tuples(st.integers(4, 10**6), st.integers(0, 255)), min_size=1, max_size=20))
+@given(
+    places=st.lists(st.tuples(st.integers(4, 10**6), st.integers(0, 255)), min_size=1, max_size=20)
+)
 def test_parquet_with_wrong_bytes_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, int]]
 ) -> None:
@@ -157,7 +182,9 @@ def test_json_with_nan_lines_and_gzip(tmp_path: Path) -> None:
     rows, rejects = read_json(_write(tmp_path, "a.json", '[{"v": NaN}, {"v": 1}]'))
     assert rejects == ()
     assert records(rows, origin="a").get_column("v").is_nan().to_list() == [True, False]
-    rows, rejects = read_json(_write(tmp_path, "b.jsonl.gz", gzip.compress(b'{"v":1}\n{"v":2}\n{"v":')))
+    rows, rejects = read_json(
+        _write(tmp_path, "b.jsonl.gz", gzip.compress(b'{"v":1}\n{"v":2}\n{"v":'))
+    )
     assert rows == [{"v": 1}, {"v": 2}]
     assert [(r.reason, r.count) for r in rejects] == [("unreadable_line", 1)]
 

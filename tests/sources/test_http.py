@@ -1,4 +1,6 @@
-"""How servers are asked: what is tried again, how long is waited, which words an error has, no secret among them."""
+"""How servers are asked: what is tried again, how long is waited, which words an error has, no
+secret among them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,18 @@ import msgspec
 import pytest
 import trustme
 
-from servers.faulty import CutOff, Fault, Faulty, Garbage, HangUp, Reply, SeenRequest, Silence, Status, faulty
+from servers.faulty import (
+    CutOff,
+    Fault,
+    Faulty,
+    Garbage,
+    HangUp,
+    Reply,
+    SeenRequest,
+    Silence,
+    Status,
+    faulty,
+)
 from servers.process import free_port
 from tachograph.catalog.errors import ConfigError
 from tachograph.sources.http import HttpServer, RequestError, RequestPace, ServerAccess, read_json
@@ -31,7 +44,9 @@ class Waits:
 
     @property
     def pace(self) -> RequestPace:
-        return RequestPace(now=lambda: self.at, steady=lambda: 0.0, sleep=self.waited.append, chance=lambda: 0.5)
+        return RequestPace(
+            now=lambda: self.at, steady=lambda: 0.0, sleep=self.waited.append, chance=lambda: 0.5
+        )
 
 
 def well(request: SeenRequest) -> Reply:
@@ -65,7 +80,16 @@ def asked(url: str, **more: object) -> str:
 
 @pytest.mark.parametrize(
     "fault",
-    [Status(429), Status(500), Status(502), Status(503), Status(504), CutOff(), CutOff(chunked=True), HangUp()],
+    [
+        Status(429),
+        Status(500),
+        Status(502),
+        Status(503),
+        Status(504),
+        CutOff(),
+        CutOff(chunked=True),
+        HangUp(),
+    ],
     ids=str,
 )
 def test_what_may_pass_is_tried_again(server: Faulty, fault: Fault) -> None:
@@ -91,7 +115,11 @@ def test_a_server_is_left_alone_as_long_as_it_says(server: Faulty) -> None:
         "Date": format_datetime(date, usegmt=True),
         "Retry-After": format_datetime(date.replace(second=20), usegmt=True),
     }
-    server.faults += [Status(503, {"Retry-After": "7"}), Status(429, later), Status(503, {"Retry-After": "86400"})]
+    server.faults += [
+        Status(503, {"Retry-After": "7"}),
+        Status(429, later),
+        Status(503, {"Retry-After": "86400"}),
+    ]
     waits = Waits()
     one = HttpServer(settings(server.url, attempts=4), pace=waits.pace)
     one.get("/api")
@@ -113,10 +141,15 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
         f"{server.url}/api: no answer within 0.1 s (3 attempts); is it overloaded? raise timeout_s"
     )
     server.faults += [CutOff()] * 3
-    assert asked(server.url) == f"{server.url}/api: the answer broke off (3 attempts); see the server's log"
+    assert (
+        asked(server.url)
+        == f"{server.url}/api: the answer broke off (3 attempts); see the server's log"
+    )
     server.faults += [Garbage(b"SSH-2.0-OpenSSH_9.2\r\n\r\n", http=False)] * 3
     assert "the answer is not HTTP" in asked(server.url)
-    server.faults.append(Status(302, {"Location": "https://user:secret-word@sso.example.org/login?secret-query=1"}))
+    server.faults.append(
+        Status(302, {"Location": "https://user:secret-word@sso.example.org/login?secret-query=1"})
+    )
     assert asked(server.url) == (
         f"{server.url}/api: answered 302 Found: moved to https://sso.example.org/login; "
         "give the address that needs no login page"
@@ -124,7 +157,8 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
     server.faults.append(Garbage(b"\x00\x01 not gzip", kind="application/json"))
     answer = HttpServer(settings(server.url), pace=Waits().pace).get("/api")
     with pytest.raises(
-        RequestError, match=r"/api: the answer is no JSON but application/json: .*; is this a Prometheus\?"
+        RequestError,
+        match=r"/api: the answer is no JSON but application/json: .*; is this a Prometheus\?",
     ):
         read_json(answer, dict[str, int], expected="a Prometheus")
 
@@ -146,11 +180,15 @@ def test_secrets_are_sent_read_anew_and_never_told(server: Faulty, tmp_path: Pat
         one.get("/api", {"token": "secret-word-three"})
     assert "secret-word" not in str(caught.value)
     token.write_text("secret-word\nanother line")
-    with pytest.raises(RequestError, match=r"token_file holds more than one line of ASCII; put it alone") as caught:
+    with pytest.raises(
+        RequestError, match=r"token_file holds more than one line of ASCII; put it alone"
+    ) as caught:
         one.get("/api")
     assert "secret-word" not in str(caught.value)
     token.unlink()
-    with pytest.raises(RequestError, match="token: token_file cannot be read: No such file or directory"):
+    with pytest.raises(
+        RequestError, match="token: token_file cannot be read: No such file or directory"
+    ):
         one.get("/api")
     one.close()
 
@@ -166,7 +204,8 @@ def test_certificates(tmp_path: Path) -> None:
         assert one.get("/api").content == b'{"hello": "world"}'
         one.close()
         assert asked(server.url) == (
-            f"{server.url}/api: its certificate is not trusted: unable to get local issuer certificate; "
+            f"{server.url}/api: its certificate is not trusted: unable to get local issuer "
+            "certificate; "
             "name the certificates to trust with ca_file, or fix the server's"
         )
         local = server.url.replace("127.0.0.1", "localhost")
@@ -186,7 +225,10 @@ def test_certificates(tmp_path: Path) -> None:
         ({"url": "ftp://user:secret@host"}, "invalid url"),
         ({"url": "http://user:secret@host"}, "host: url holds a user or a password"),
         ({"url": "http://host:port"}, "invalid url: Invalid port"),
-        *(({"url": f"http://host:{port}"}, f"invalid url: no port {port}") for port in (0, 65536, 74936)),
+        *(
+            ({"url": f"http://host:{port}"}, f"invalid url: no port {port}")
+            for port in (0, 65536, 74936)
+        ),
         ({"token_file": "/nowhere/token"}, "/nowhere/token: token_file is not a file"),
         ({"password_file": os.devnull}, "password_file is given without user"),
         ({"user": "a", "password_file": "/nowhere"}, "/nowhere: password_file is not a file"),
@@ -243,10 +285,12 @@ def test_lines_begin_anew_with_each_attempt(server: Faulty) -> None:
 def test_an_answer_that_drips_for_ever_is_given_up(server: Faulty) -> None:
     ticks = iter(range(0, 100_000, 1000))
     one = HttpServer(
-        settings(server.url, attempts=1), pace=RequestPace(steady=lambda: float(next(ticks)), sleep=lambda s: None)
+        settings(server.url, attempts=1),
+        pace=RequestPace(steady=lambda: float(next(ticks)), sleep=lambda s: None),
     )
     with pytest.raises(
-        RequestError, match="was still answering after 100 s; request less at a time, or raise timeout_s"
+        RequestError,
+        match="was still answering after 100 s; request less at a time, or raise timeout_s",
     ):
         one.get("/api")
     one.close()

@@ -1,4 +1,6 @@
-"""LDMS recordings and NERSC's exports: every recorded file, re-computed in plain Python; and the ugly ones."""
+"""LDMS recordings and NERSC's exports: every recorded file, re-computed in plain Python; and the
+ugly ones.
+"""
 
 from __future__ import annotations
 
@@ -87,22 +89,34 @@ def test_recorded_exports(recorded: Path, name: str) -> None:
         (),
         (),
     )
-    names = {**outside_names(), "gpu_power": ("power_w", "W"), **{k: (v, "W") for k, v in POWER.items()}}
+    names = {
+        **outside_names(),
+        "gpu_power": ("power_w", "W"),
+        **{k: (v, "W") for k, v in POWER.items()},
+    }
     counted = 0
     for column in rows[0].keys() - {"index", "timestamp", "hostname", "gpu_id"}:
         counter, unit = names[column]
         into = next(c.unit for c in TABLES[part.table].columns if c.name == counter)
         expected = math.fsum(row[column] for row in rows) * factor(unit, into)
-        assert made.frame.get_column(counter).cast(pl.Float64).sum() == pytest.approx(expected, rel=1e-6)
+        assert made.frame.get_column(counter).cast(pl.Float64).sum() == pytest.approx(
+            expected, rel=1e-6
+        )
         counted += 1
     assert counted == len(part.frame.columns) - (3 if part.table == "gpu_samples" else 2)
-    assert made.frame.get_column("t").dt.epoch("ms").sum() == sum(round(_epoch_s(r["timestamp"]) * 1000) for r in rows)
+    assert made.frame.get_column("t").dt.epoch("ms").sum() == sum(
+        round(_epoch_s(r["timestamp"]) * 1000) for r in rows
+    )
     if part.table == "gpu_samples":
-        assert made.frame.select("node", "gpu").rows() == [(r["hostname"], r["gpu_id"]) for r in rows]
+        assert made.frame.select("node", "gpu").rows() == [
+            (r["hostname"], r["gpu_id"]) for r in rows
+        ]
 
 
 def test_one_busy_gpu_on_a_shared_node(recorded: Path) -> None:
-    (chunk,) = _read([recorded / "nersc_perlmutter" / "job_51906088.json"], SiteOptions(cluster="perlmutter"))
+    (chunk,) = _read(
+        [recorded / "nersc_perlmutter" / "job_51906088.json"], SiteOptions(cluster="perlmutter")
+    )
     samples, allocations = map(_conformed, chunk.parts)
     busy = samples.frame.group_by("gpu").agg(pl.col("gr_engine_active").max()).sort("gpu")
     assert busy.get_column("gr_engine_active").to_list()[2] == pytest.approx(0.99993, abs=1e-5)
@@ -116,8 +130,15 @@ def test_one_busy_gpu_on_a_shared_node(recorded: Path) -> None:
 def test_the_folder_of_exports(recorded: Path) -> None:
     chunks = {Path(chunk.origin).name: chunk for chunk in _read([recorded / "nersc_perlmutter"])}
     assert chunks.keys() == {*TELEMETRY, *JOB_RECORDS, "metrics-data.json"}
-    passed_over = {name: chunk.parts[0].rejects[0].reason for name, chunk in chunks.items() if not chunk.rows_read}
-    assert passed_over == {**dict.fromkeys(JOB_RECORDS, "job_records"), "metrics-data.json": "no_job_start"}
+    passed_over = {
+        name: chunk.parts[0].rejects[0].reason
+        for name, chunk in chunks.items()
+        if not chunk.rows_read
+    }
+    assert passed_over == {
+        **dict.fromkeys(JOB_RECORDS, "job_records"),
+        "metrics-data.json": "no_job_start",
+    }
     assert all(not _conformed(part).rejects for chunk in chunks.values() for part in chunk.parts)
 
 
@@ -136,13 +157,21 @@ def test_means_of_a_job_need_its_start(recorded: Path) -> None:
     ]
     assert set(samples.frame.select("node", "gpu").rows()) == {("job-46599456", 0)}
     busy = samples.frame.filter(pl.col("gpu_util") > 0).get_column("t").min()
-    first = next(row["Floored Relative Time"] for row in rows if row["nersc_ldms_dcgm_gpu_utilization"] > 0)
+    first = next(
+        row["Floored Relative Time"] for row in rows if row["nersc_ldms_dcgm_gpu_utilization"] > 0
+    )
     assert busy == start + timedelta(seconds=first)
     expected = math.fsum(row["nersc_ldms_dcgm_gpu_utilization"] for row in rows) / 100
-    assert samples.frame.get_column("gpu_util").cast(pl.Float64).sum() == pytest.approx(expected, rel=1e-6)
+    assert samples.frame.get_column("gpu_util").cast(pl.Float64).sum() == pytest.approx(
+        expected, rel=1e-6
+    )
     held = allocation.frame.select("job_id", "node", "gpu", "provenance").rows()
     assert held == [("46599456", "job-46599456", 0, "explicit")]
-    assert _read([path, "--job-start", "2025-12-16T17:30"], site)[0].parts[0].frame.equals(chunk.parts[0].frame)
+    assert (
+        _read([path, "--job-start", "2025-12-16T17:30"], site)[0]
+        .parts[0]
+        .frame.equals(chunk.parts[0].frame)
+    )
 
 
 def test_csv_store(tmp_path: Path) -> None:
@@ -154,13 +183,18 @@ def test_csv_store(tmp_path: Path) -> None:
     )
     (chunk,) = _read([path])
     (part,) = chunk.parts
-    assert part.rejects == (Reject("unknown_column", "nersc_ldms_dcgm_new", 2), Reject("unknown_column", "fan", 2))
+    assert part.rejects == (
+        Reject("unknown_column", "nersc_ldms_dcgm_new", 2),
+        Reject("unknown_column", "fan", 2),
+    )
     made = _conformed(part)
     assert made.frame.select("node", "gpu", "gpu_util", "hbm_used_mib").rows() == [
         ("nid001", 0, pytest.approx(0.45), 21756.0),
         ("10.0.0.7", 1, None, None),
     ]
-    assert made.frame.get_column("t").unique().to_list() == [datetime(2026, 4, 14, 22, 8, 52, 331_000, tzinfo=UTC)]
+    assert made.frame.get_column("t").unique().to_list() == [
+        datetime(2026, 4, 14, 22, 8, 52, 331_000, tzinfo=UTC)
+    ]
     assert {(r.reason, r.column, r.count) for r in made.rejects} == {
         ("out_of_range", "gpu_util", 1),
         ("not_finite", "hbm_used_mib", 1),
@@ -183,12 +217,16 @@ def test_csv_store(tmp_path: Path) -> None:
 def test_pieces_end_where_a_day_a_time_or_a_node_does(
     tmp_path: Path, seconds: list[int], nodes: str, pieces: list[int]
 ) -> None:
-    frame = pl.DataFrame({"timestamp": [1776211200 + s for s in seconds], "hostname": list(nodes), "gpu": 0})
+    frame = pl.DataFrame(
+        {"timestamp": [1776211200 + s for s in seconds], "hostname": list(nodes), "gpu": 0}
+    )
     path = tmp_path / "samples.parquet"
     frame.with_columns(power_w=pl.int_range(pl.len())).write_parquet(path)
     chunks = list(read_file(path, LdmsOptions(rows=4)))
     assert [chunk.rows_read for chunk in chunks] == pieces
-    assert [v for c in chunks for v in c.parts[0].frame.get_column("power_w")] == list(range(len(seconds)))
+    assert [v for c in chunks for v in c.parts[0].frame.get_column("power_w")] == list(
+        range(len(seconds))
+    )
 
 
 def test_parquet_in_chunks_keeps_types_and_names_of_chunks(tmp_path: Path) -> None:
@@ -207,14 +245,19 @@ def test_parquet_in_chunks_keeps_types_and_names_of_chunks(tmp_path: Path) -> No
     )
     frame.write_parquet(path, row_group_size=2)
     chunks = list(read_file(path, LdmsOptions(rows=4)))
-    assert [chunk.rows_read for chunk in chunks] == [3, 3, 4]  # the last of four may share its time with the next
+    # The last of four may share its time with the next.
+    assert [chunk.rows_read for chunk in chunks] == [3, 3, 4]
     assert [chunk.id.rpartition(":")[2] for chunk in chunks] == ["0", "3", "6"]
     assert len({chunk.id for chunk in chunks}) == 3
-    assert [chunk.id for chunk in read_file(path, LdmsOptions(rows=4))] == [chunk.id for chunk in chunks]
+    assert [chunk.id for chunk in read_file(path, LdmsOptions(rows=4))] == [
+        chunk.id for chunk in chunks
+    ]
     samples = pl.concat(chunk.parts[0].frame for chunk in chunks)
     assert samples.schema["sm_active"] == pl.Float32
     assert samples.get_column("sm_active").to_list() == [i / 16 for i in range(rows)]
-    assert samples.get_column("t").dt.epoch("s").to_list() == [1776204532 + 10 * i for i in range(rows)]
+    assert samples.get_column("t").dt.epoch("s").to_list() == [
+        1776204532 + 10 * i for i in range(rows)
+    ]
     devices = _conformed(chunks[0].parts[1])
     assert devices.frame.select("node", "gpu", "uuid", "model").sort("gpu").rows() == [
         ("nid001", gpu, f"GPU-{gpu}", "NVIDIA A100-SXM4-80GB") for gpu in (0, 1)
@@ -284,7 +327,12 @@ def test_damaged_files_end_the_reading_even_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_power_of_the_node_beside_the_gpus(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "ts,node,gpu,power_w,node_power\n1776204532,n,0,1,640\n1776204532,n,1,2,640\n")
+    path = _csv(
+        tmp_path, "ts,node,gpu,power_w,node_power\n1776204532,n,0,1,640\n1776204532,n,1,2,640\n"
+    )
     samples, of_node = _read([path])[0].parts
     assert (samples.table, samples.frame.height) == ("gpu_samples", 2)
-    assert (of_node.table, _conformed(of_node).frame.get_column("node_power_w").to_list()) == ("node_samples", [640.0])
+    assert (of_node.table, _conformed(of_node).frame.get_column("node_power_w").to_list()) == (
+        "node_samples",
+        [640.0],
+    )

@@ -1,4 +1,6 @@
-"""Text of nvidia-smi: queries with and without a header, and dmon, become samples; nothing is lost uncounted."""
+"""Text of nvidia-smi: queries with and without a header, and dmon, become samples; nothing is
+lost uncounted.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,17 @@ from tachograph.lake.delta import Lake
 from tachograph.sources.nvidia_smi import field_names
 
 HEADER = (
-    "timestamp, index, name, uuid, utilization.gpu [%], memory.used [MiB], memory.total [MiB], power.draw [W], "
+    "timestamp, index, name, uuid, utilization.gpu [%], memory.used [MiB], memory.total [MiB], "
+    "power.draw [W], "
     "clocks_throttle_reasons.active, fan.speed [%]"
 )
-FIRST = "2026/03/01 10:00:00.123, 0, NVIDIA A100-SXM4-40GB, GPU-a, 45 %, 1024 MiB, 40960 MiB, 71.5 W, 0x04, [N/A]"
+FIRST = (
+    "2026/03/01 10:00:00.123, 0, NVIDIA A100-SXM4-40GB, GPU-a, 45 %, 1024 MiB, 40960 MiB, "
+    "71.5 W, 0x04, [N/A]"
+)
 SECOND = (
-    "2026/03/01 10:00:00.124, 1, NVIDIA A100-SXM4-40GB, GPU-b, [Not Supported], N/A, 40960 MiB, 61.5 W, 0x0, [of later]"
+    "2026/03/01 10:00:00.124, 1, NVIDIA A100-SXM4-40GB, GPU-b, [Not Supported], N/A, 40960 "
+    "MiB, 61.5 W, 0x0, [of later]"
 )
 DMON = """\
 #Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk     fb
@@ -37,7 +44,11 @@ TIMES_ALONE = "#Time gpu pwr sm\n#HH:MM:SS Idx W %\n 23:59:59 0 44 7\n 00:00:00 
 
 def ingest(folder: Path, text: str, *options: str) -> CompletedProcess[str]:
     (folder / "smi.txt").write_text(text, encoding="utf-8", newline="")
-    return run_here(["ingest", "nvidia-smi", "smi.txt", "--lake", "lake", *options], folder, {"HOME": str(folder)})
+    return run_here(
+        ["ingest", "nvidia-smi", "smi.txt", "--lake", "lake", *options],
+        folder,
+        {"HOME": str(folder)},
+    )
 
 
 def rows(folder: Path, *columns: str) -> list[tuple[object, ...]]:
@@ -54,7 +65,10 @@ def test_a_query_with_header_and_units(tmp_path: Path, text: str) -> None:
     assert "2 gpu_samples, 2 devices committed" in done.stdout
     assert "fan.speed" in done.stdout
     found = rows(tmp_path, "node", "gpu", "gpu_util", "hbm_used_mib", "power_w", "throttle_reasons")
-    assert found == [("n1", 0, pytest.approx(0.45), 1024.0, 71.5, 4), ("n1", 1, None, None, 61.5, 0)]
+    assert found == [
+        ("n1", 0, pytest.approx(0.45), 1024.0, 71.5, 4),
+        ("n1", 1, None, None, 61.5, 0),
+    ]
     devices = Lake.open(str(tmp_path / "lake")).latest(DEVICES).sort("gpu")
     assert devices.select("uuid", "model", "hbm_mib").rows() == [
         ("GPU-a", "NVIDIA A100-SXM4-40GB", 40960.0),
@@ -63,7 +77,10 @@ def test_a_query_with_header_and_units(tmp_path: Path, text: str) -> None:
 
 
 def test_a_query_without_a_header_needs_its_fields(tmp_path: Path) -> None:
-    text = "2026/03/01 10:00:00.123, 0, 45, 1024\n2026/03/01 10:00:01.123, 0, [Unknown Error], 1024\n2026/03/01 10:0"
+    text = (
+        "2026/03/01 10:00:00.123, 0, 45, 1024\n2026/03/01 10:00:01.123, 0, [Unknown Error], "
+        "1024\n2026/03/01 10:0"
+    )
     refused = ingest(tmp_path, text, "--node", "n1")
     assert (refused.returncode, refused.stdout) == (4, "")
     assert "give --fields" in refused.stderr
@@ -90,7 +107,16 @@ def test_dmon_with_repeated_headers(tmp_path: Path) -> None:
 def test_dmon_with_times_alone_goes_on_behind_midnight(tmp_path: Path) -> None:
     refused = ingest(tmp_path, TIMES_ALONE, "--node", "n1")
     assert "give the first --date" in refused.stderr
-    done = ingest(tmp_path, TIMES_ALONE, "--node", "n1", "--date", "2026-03-01", "--time-zone", "Europe/Berlin")
+    done = ingest(
+        tmp_path,
+        TIMES_ALONE,
+        "--node",
+        "n1",
+        "--date",
+        "2026-03-01",
+        "--time-zone",
+        "Europe/Berlin",
+    )
     assert done.returncode == 0, done.stderr
     first = datetime(2026, 3, 1, 22, 59, 59, tzinfo=UTC)
     assert rows(tmp_path, "t") == [(first,), (first.replace(hour=23, minute=0, second=0),)]
@@ -108,7 +134,9 @@ def test_dmon_with_times_alone_goes_on_behind_midnight(tmp_path: Path) -> None:
         (TIMES_ALONE, ("--node", "n", "--date", "2026-13-01"), "invalid date"),
     ],
 )
-def test_what_is_unknown_is_one_line(tmp_path: Path, text: str, options: tuple[str, ...], problem: str) -> None:
+def test_what_is_unknown_is_one_line(
+    tmp_path: Path, text: str, options: tuple[str, ...], problem: str
+) -> None:
     done = ingest(tmp_path, text, *options)
     assert done.returncode == 4
     assert problem in done.stderr

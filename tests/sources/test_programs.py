@@ -23,7 +23,9 @@ def made(path: Path, body: str, *, timeout_s: float = 20.0, largest: int = 1 << 
 
 
 def test_what_it_prints_comes_back_whole(script: Path) -> None:
-    program = made(script, "printf '%s|' \"$@\"; head -c 200000 /dev/zero; printf end; echo said >&2")
+    program = made(
+        script, "printf '%s|' \"$@\"; head -c 200000 /dev/zero; printf end; echo said >&2"
+    )
     printed = program.output("{reason}", "c\x1f", "-d", reason="a b")
     assert printed == b"a b|c\x1f|-d|" + bytes(200000) + b"end"
 
@@ -42,7 +44,10 @@ def test_what_is_set_reaches_it_also_behind_another_program(script: Path) -> Non
             "echo 'x: error: first' >&2; echo 'x: error: last one' >&2; echo hint >&2; exit 1",
             "code 1: x: error: last one",
         ),
-        ("echo 'unrecognized option' >&2; echo 'Try --help' >&2; exit 2", "code 2: unrecognized option"),
+        (
+            "echo 'unrecognized option' >&2; echo 'Try --help' >&2; exit 2",
+            "code 2: unrecognized option",
+        ),
         ("echo half; exit 3", "failed with exit code 3; "),
         ("printf 'error: \\033[31m\\377\\n' >&2; exit 1", "code 1: error: \\x1b[31m�"),
         ("kill -KILL $$", "was ended by signal 9"),
@@ -58,7 +63,9 @@ def test_a_failure_is_one_line_that_names_the_reason(script: Path, body: str, sa
 
 
 def test_a_program_that_is_not_there_says_which_key_to_set(script: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot be run: No such file or directory; name it with command"):
+    with pytest.raises(
+        InputError, match=r"cannot be run: No such file or directory; name it with command"
+    ):
         SiteProgram((str(script),)).output()
     script.write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="Permission denied"):
@@ -68,13 +75,20 @@ def test_a_program_that_is_not_there_says_which_key_to_set(script: Path) -> None
 def runs(process: int) -> bool:
     """Whether a process still runs: one that has ended and that nobody has asked for is none."""
     try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            != "Z"
+        )
     except FileNotFoundError:
         return False
 
 
-@pytest.mark.parametrize("body", ["sleep 300 &", "exec >&-; sleep 300 &", "while :; do echo x; sleep 0.02; done &"])
-def test_a_slow_program_is_ended_with_all_it_started(script: Path, body: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "body", ["sleep 300 &", "exec >&-; sleep 300 &", "while :; do echo x; sleep 0.02; done &"]
+)
+def test_a_slow_program_is_ended_with_all_it_started(
+    script: Path, body: str, tmp_path: Path
+) -> None:
     program = made(script, f"{body}\necho $! > {tmp_path}/child\nwait", timeout_s=1.5)
     began = time.monotonic()
     with pytest.raises(InputError, match=r"has not ended within 1\.5 s"):

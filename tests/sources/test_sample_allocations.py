@@ -1,4 +1,6 @@
-"""Samples that name their job: ids as people write them, stretches, borders of chunks, two jobs at once."""
+"""Samples that name their job: ids as people write them, stretches, borders of chunks, two jobs
+at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tachograph.sources.sample_allocations import named_jobs, sample_allocations
 T = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def samples(jobs: Sequence[Any], *, step: Sequence[Any] | None = None, gpu: int = 0, first: int = 0) -> pl.DataFrame:
+def samples(
+    jobs: Sequence[Any], *, step: Sequence[Any] | None = None, gpu: int = 0, first: int = 0
+) -> pl.DataFrame:
     """Samples of one GPU, ten seconds apart."""
     count = len(jobs)
     columns = {
@@ -28,11 +32,19 @@ def samples(jobs: Sequence[Any], *, step: Sequence[Any] | None = None, gpu: int 
 
 
 def stretches(rows: pl.DataFrame) -> list[tuple[str, str | None, int | None, int, int]]:
-    """(job, step, GPU, seconds from T to start, to end) of what samples name, in the order of time."""
+    """(job, step, GPU, seconds from T to start, to end) of what samples name, in the order of
+    time.
+    """
     (part,) = sample_allocations(rows)
     found = part.frame.sort("start", "gpu", "job_id")
     return [
-        (row["job_id"], row["step"], row["gpu"], (row["start"] - T).seconds, (row["end"] - T).seconds)
+        (
+            row["job_id"],
+            row["step"],
+            row["gpu"],
+            (row["start"] - T).seconds,
+            (row["end"] - T).seconds,
+        )
         for row in found.iter_rows(named=True)
     ]
 
@@ -53,14 +65,23 @@ def stretches(rows: pl.DataFrame) -> list[tuple[str, str | None, int | None, int
         (123, 4294967291, "123", "batch"),
         (123, 4294967292, "123", "extern"),
         (123, "123.extern", "123", "extern"),
-        *((nothing, None, None, None) for nothing in (None, 0, -1, 0.0, "", "0", "-1", "N/A", "nan", "None", "null")),
+        *(
+            (nothing, None, None, None)
+            for nothing in (None, 0, -1, 0.0, "", "0", "-1", "N/A", "nan", "None", "null")
+        ),
         ("0", "0", None, None),
     ],
 )
-def test_an_id_as_it_is_written(written: Any, step: Any, job_id: str | None, named: str | None) -> None:
+def test_an_id_as_it_is_written(
+    written: Any, step: Any, job_id: str | None, named: str | None
+) -> None:
     steps = None if step is None else pl.Series([step])
     found = named_jobs(pl.Series([written]), steps)
-    assert (found.job_id.to_list(), found.step.to_list(), found.bad.to_list()) == ([job_id], [named], [False])
+    assert (found.job_id.to_list(), found.step.to_list(), found.bad.to_list()) == (
+        [job_id],
+        [named],
+        [False],
+    )
 
 
 def test_a_fraction_is_a_step_only_beside_others() -> None:
@@ -70,7 +91,11 @@ def test_a_fraction_is_a_step_only_beside_others() -> None:
 
 def test_another_job_ends_a_stretch_and_a_sample_of_none_does_not() -> None:
     rows = samples(["5", None, "5", "0", "5", "6", "6", "5", "5"])
-    assert stretches(rows) == [("5", None, 0, 0, 50), ("6", None, 0, 50, 70), ("5", None, 0, 70, 90)]
+    assert stretches(rows) == [
+        ("5", None, 0, 0, 50),
+        ("6", None, 0, 50, 70),
+        ("5", None, 0, 70, 90),
+    ]
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
@@ -86,7 +111,9 @@ def test_what_is_no_job_id_is_counted() -> None:
 
 
 def test_two_jobs_of_the_same_samples_have_no_gpu() -> None:
-    """As where samples were joined with jobs by node and time: none of both is known to have had the GPU."""
+    """As where samples were joined with jobs by node and time: none of both is known to have had
+    the GPU.
+    """
     rows = pl.concat([samples(["5"] * 20), samples(["6"] * 20), samples(["7"] * 20, gpu=1)])
     (part,) = sample_allocations(rows)
     assert set(part.frame.select("job_id", "gpu", "provenance").rows()) == {
@@ -106,4 +133,7 @@ def test_a_shared_sample_at_a_hand_over_is_none() -> None:
 
 def test_samples_of_no_gpu_name_none() -> None:
     assert sample_allocations(samples(["5"]).drop("gpu")) == ()
-    assert sample_allocations(samples([None, None]).with_columns(job=pl.lit(None, dtype=pl.String))) == ()
+    assert (
+        sample_allocations(samples([None, None]).with_columns(job=pl.lit(None, dtype=pl.String)))
+        == ()
+    )

@@ -22,7 +22,9 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 Reasons = set[tuple[str, str | None, int]]
 
 
-def _made(path: Path, mapping: str, site: SiteOptions | None = None) -> tuple[pl.DataFrame, Reasons, int]:
+def _made(
+    path: Path, mapping: str, site: SiteOptions | None = None
+) -> tuple[pl.DataFrame, Reasons, int]:
     """Conformed rows, reasons of removal, rows read."""
     mapping_path = path.with_suffix(".toml")
     mapping_path.write_text(mapping)
@@ -76,10 +78,20 @@ def test_a_german_spreadsheet(tmp_path: Path) -> None:
     )
     assert frame.select("t", "node", "gpu", "gpu_util", "power_w").rows() == [
         (datetime(2026, 10, 25, 0, 20, tzinfo=UTC), "gpu-01", 3, 0.0, 1.0),
-        (datetime(2026, 10, 25, 0, 50, tzinfo=UTC), "gpu-01", 3, pytest.approx(0.455), pytest.approx(1234.5)),
+        (
+            datetime(2026, 10, 25, 0, 50, tzinfo=UTC),
+            "gpu-01",
+            3,
+            pytest.approx(0.455),
+            pytest.approx(1234.5),
+        ),
         (datetime(2026, 10, 25, 1, 10, tzinfo=UTC), "gpu-01", 3, None, pytest.approx(200.0)),
     ]
-    assert reasons == {("nonexistent_time", None, 1), ("no_match", None, 1), ("missing_mark", "gpu_util", 1)}
+    assert reasons == {
+        ("nonexistent_time", None, 1),
+        ("no_match", None, 1),
+        ("missing_mark", "gpu_util", 1),
+    }
     assert read_rows == 5
 
 
@@ -103,7 +115,11 @@ def test_cells_with_units_hexadecimal_and_marks(tmp_path: Path) -> None:
         columns.why = "throttle_reasons"
         """,
     )
-    assert frame.get_column("gpu_util").to_list() == [pytest.approx(0.45), pytest.approx(0.005), None]
+    assert frame.get_column("gpu_util").to_list() == [
+        pytest.approx(0.45),
+        pytest.approx(0.005),
+        None,
+    ]
     assert frame.get_column("hbm_used_mib").to_list() == [1536.0, 512.0, None]
     assert frame.get_column("power_w").to_list() == [pytest.approx(123.4), None, None]
     assert frame.get_column("throttle_reasons").to_list() == [0x44, 4, 1]
@@ -117,7 +133,8 @@ def test_cells_with_units_hexadecimal_and_marks(tmp_path: Path) -> None:
 
 def test_one_column_per_gpu(tmp_path: Path) -> None:
     path = _csv(
-        tmp_path, "t,n,gpu0_util,gpu1_util,gpu10_util,gpu1_w,total\n1776204532,a,10,20,30,100,1\n1776204542,a,,,50,,1\n"
+        tmp_path,
+        "t,n,gpu0_util,gpu1_util,gpu10_util,gpu1_w,total\n1776204532,a,10,20,30,100,1\n1776204542,a,,,50,,1\n",
     )
     frame, reasons, read_rows = _made(
         path,
@@ -129,9 +146,9 @@ def test_one_column_per_gpu(tmp_path: Path) -> None:
         "gpu1_w" = { to = "power_w", gpu = 1 }
         """,
     )
-    rows = frame.select(pl.col("t").dt.epoch("s"), "gpu", pl.col("gpu_util").round(3).cast(pl.Float64), "power_w").sort(
-        "t", "gpu"
-    )
+    rows = frame.select(
+        pl.col("t").dt.epoch("s"), "gpu", pl.col("gpu_util").round(3).cast(pl.Float64), "power_w"
+    ).sort("t", "gpu")
     assert [(t, g, u and round(u, 3), w) for t, g, u, w in rows.rows()] == [
         (1776204532, 0, 0.1, None),
         (1776204532, 1, 0.2, 100.0),
@@ -173,9 +190,17 @@ def test_one_value_per_row(tmp_path: Path) -> None:
 
 
 def test_rows_of_metrics_without_a_mapping_are_named_and_all_rows_add_up(tmp_path: Path) -> None:
-    """Rows read: used, repeated, rejected for one reason each; the rarest of many names share one number."""
+    """Rows read: used, repeated, rejected for one reason each; the rarest of many names share
+    one number.
+    """
     others = [f"1776204532,a,0,OTHER{name},1" for name in range(30) for _ in range(30 - name)]
-    lines = ["1776204532,a,0,UTIL,45", "1776204542,b,x,UTIL,1", "never,b,x,UTIL,1", "1776204532,a,0,,1", *others]
+    lines = [
+        "1776204532,a,0,UTIL,45",
+        "1776204542,b,x,UTIL,1",
+        "never,b,x,UTIL,1",
+        "1776204532,a,0,,1",
+        *others,
+    ]
     path = _csv(tmp_path, "ts,host,gpu,metric,value\n" + "\n".join(lines) + "\n")
     (chunk,) = read_file(path, parse(LONG + "gpu.pattern = '^(\\d)$'"))
     (part,) = chunk.parts
@@ -191,16 +216,24 @@ def test_rows_of_metrics_without_a_mapping_are_named_and_all_rows_add_up(tmp_pat
 
 def test_facts_of_gpus_beside_their_samples(tmp_path: Path) -> None:
     """One row per GPU, with what was last said; wide and long."""
-    path = _csv(tmp_path, "ts,n,g,w,card,id\n1776204532,a,0,1,A100,\n1776204533,a,0,2,,u0\n1776204533,a,1,2,A100,N/A\n")
+    path = _csv(
+        tmp_path,
+        "ts,n,g,w,card,id\n1776204532,a,0,1,A100,\n1776204533,a,0,2,,u0\n1776204533,a,1,2,A100,N/A\n",
+    )
     mapping = "time.column='ts'\nnode.column='n'\ngpu.column='g'\ncolumns.w='power_w'\ndevices={card='model',id='uuid'}"
     (chunk,) = read_file(path, parse(mapping))
     samples, devices = chunk.parts
     assert (samples.table, samples.frame.height, devices.table) == ("gpu_samples", 3, "devices")
-    assert devices.frame.select("node", pl.col("gpu").cast(pl.Int16), "model", "uuid").sort("gpu").rows() == [
+    assert devices.frame.select("node", pl.col("gpu").cast(pl.Int16), "model", "uuid").sort(
+        "gpu"
+    ).rows() == [
         ("a", 0, "A100", "u0"),
         ("a", 1, "A100", None),
     ]
-    path = _csv(tmp_path, "ts,host,gpu,metric,value,card\n1776204532,a,0,UTIL,45,H100\n1776204532,a,0,POWER,100,H100\n")
+    path = _csv(
+        tmp_path,
+        "ts,host,gpu,metric,value,card\n1776204532,a,0,UTIL,45,H100\n1776204532,a,0,POWER,100,H100\n",
+    )
     (chunk,) = read_file(path, parse(LONG + "devices.card = 'model'"))
     assert [(part.table, part.frame.height, part.rows_used) for part in chunk.parts] == [
         ("gpu_samples", 1, 2),
@@ -210,12 +243,19 @@ def test_facts_of_gpus_beside_their_samples(tmp_path: Path) -> None:
 
 
 def test_long_files_over_the_repeated_hour(tmp_path: Path) -> None:
-    """Each counter is written on its own, so the rows of each follow one another, not the rows of the file."""
+    """Each counter is written on its own, so the rows of each follow one another, not the rows
+    of the file.
+    """
     wall = ["02:20", "02:50", "02:10", "02:40"]
     lines = [f"2026-10-25 {w}:00,a,0,{metric},1" for metric in ("UTIL", "POWER") for w in wall]
     path = _csv(tmp_path, "ts,host,gpu,metric,value\n" + "\n".join(lines) + "\n")
     frame, _, _ = _made(path, LONG, SiteOptions(time_zone="Europe/Berlin"))
-    assert frame.get_column("t").dt.strftime("%H:%M").to_list() == ["00:20", "00:50", "01:10", "01:40"]
+    assert frame.get_column("t").dt.strftime("%H:%M").to_list() == [
+        "00:20",
+        "00:50",
+        "01:10",
+        "01:40",
+    ]
     assert frame.get_column("power_w").null_count() == 0
 
 
@@ -258,10 +298,16 @@ def test_jobs_of_another_scheduler(tmp_path: Path) -> None:
 
 def test_parquet_devices_and_allocations(tmp_path: Path) -> None:
     path = tmp_path / "inventory.parquet"
-    pl.DataFrame({"h": ["a.x.org"], "i": [3.0], "m": ["H100"], "gb": [80.0], "job": [51.0]}).write_parquet(path)
+    pl.DataFrame(
+        {"h": ["a.x.org"], "i": [3.0], "m": ["H100"], "gb": [80.0], "job": [51.0]}
+    ).write_parquet(path)
     keys = "node.column = 'h'\ngpu.column = 'i'\n"
     devices, _, _ = _made(
-        path, f"table = 'devices'\n{keys}columns.m = 'model'\ncolumns.gb = {{ to = 'hbm_mib', unit = 'GiB' }}"
+        path,
+        (
+            f"table = 'devices'\n{keys}columns.m = 'model'\ncolumns.gb = {{ to = 'hbm_mib', unit = "
+            "'GiB' }"
+        ),
     )
     assert devices.select("node", "gpu", "model", "hbm_mib").rows() == [("a", 3, "H100", 81920.0)]
     held, _, _ = _made(path, f"table = 'allocations'\n{keys}columns.job = 'job_id'")
@@ -274,7 +320,10 @@ def test_json_records_under_a_key(tmp_path: Path) -> None:
     keys = "time.column = 't'\nnode.constant = 'n'\ngpu.constant = 2\ncolumns.u = 'gpu_util'\n"
     frame, _, _ = _made(path, keys + "records = 'result.rows'")
     assert frame.select("gpu", "gpu_util").rows() == [(2, 0.5), (2, None)]
-    for records, said in (("result", "its keys are: rows"), ("results", "no key 'results'.*it has: result")):
+    for records, said in (
+        ("result", "its keys are: rows"),
+        ("results", "no key 'results'.*it has: result"),
+    ):
         with pytest.raises(InputError, match=said):
             _made(path, keys + f"records = '{records}'")
 
@@ -311,7 +360,10 @@ def test_jobs_and_steps_that_samples_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('table = "devices"\ngpu.constant = 0\nnode.constant = "n"\njob.column = "j"\ncolumns.m = "model"', "job: not"),
+        (
+            'table = "devices"\ngpu.constant = 0\nnode.constant = "n"\njob.column = "j"\ncolumns.m = "model"',
+            "job: not",
+        ),
         (
             'time.column = "t"\nnode.constant = "n"\ngpu.constant = 0\nstep.column = "s"\ncolumns.u = "gpu_util"',
             "step: ",
@@ -340,4 +392,8 @@ def test_units_may_differ_between_the_columns_of_one_counter(tmp_path: Path) -> 
 def test_node_and_gpu_in_the_name(tmp_path: Path) -> None:
     path = _csv(tmp_path, "t,n1/0,n1/1,n2/0\n1776204532,1,2,3\n")
     frame, _, _ = _made(path, "time.column = 't'\n[columns]\n'{node}/{gpu}' = 'power_w'")
-    assert sorted(frame.select("node", "gpu", "power_w").rows()) == [("n1", 0, 1.0), ("n1", 1, 2.0), ("n2", 0, 3.0)]
+    assert sorted(frame.select("node", "gpu", "power_w").rows()) == [
+        ("n1", 0, 1.0),
+        ("n1", 1, 2.0),
+        ("n2", 0, 3.0),
+    ]

@@ -1,4 +1,6 @@
-"""Tables of host counters by a mapping: units, counters as they count, and what is proposed for them."""
+"""Tables of host counters by a mapping: units, counters as they count, and what is proposed for
+them.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,15 @@ def _rows(file: Path, mapping: str) -> list[dict[str, Any]]:
     (part,) = chunk.parts
     assert part.table == "node_samples"
     frame = conform(part.frame, NODE_SAMPLES, now=NOW, units=part.units).frame
-    return frame.select(column for column in frame.get_columns() if column.null_count() < frame.height).to_dicts()
+    return frame.select(
+        column for column in frame.get_columns() if column.null_count() < frame.height
+    ).to_dicts()
 
 
 def test_units_are_those_of_the_mapping_or_of_the_cell(tmp_path: Path) -> None:
-    """Jiffies and milliseconds to seconds, multiples of bytes to bytes; a unit behind a number wins."""
+    """Jiffies and milliseconds to seconds, multiples of bytes to bytes; a unit behind a number
+    wins.
+    """
     file = tmp_path / "n.csv"
     file.write_text(
         "time,host,jiffies,sys_ms,total,rx,read,load\n"
@@ -52,7 +58,11 @@ def test_units_are_those_of_the_mapping_or_of_the_cell(tmp_path: Path) -> None:
     assert one["cpu_user_s"] == pytest.approx(12.34)
     assert one["cpu_system_s"] == pytest.approx(5.5)
     assert one["memory_total_mib"] == pytest.approx(263706624 / 1024)
-    assert (one["network_rx_bytes"], one["fs_read_bytes"], one["load_average"]) == (2 * 1024**2, 3e9, 1.5)
+    assert (one["network_rx_bytes"], one["fs_read_bytes"], one["load_average"]) == (
+        2 * 1024**2,
+        3e9,
+        1.5,
+    )
     assert (other["cpu_user_s"], other["cpu_system_s"]) == (300, 7)
     assert (other["memory_total_mib"], other["load_average"]) == (None, None)
     assert (other["network_rx_bytes"], other["fs_read_bytes"]) == (512 * 1024, 3.5e9)
@@ -62,7 +72,8 @@ def test_a_proposal_can_be_used_as_it_is(tmp_path: Path) -> None:
     """What is proposed for a table of nodes reads it; units come from the names."""
     file = tmp_path / "host.csv"
     file.write_text(
-        "date,hostname,CPU user (jiffies),cpu.system_ms,MemTotal,mem_available_mib,bytes recv,tx_bytes,fan\n"
+        "date,hostname,CPU user (jiffies),cpu.system_ms,MemTotal,mem_available_mib,bytes "
+        "recv,tx_bytes,fan\n"
         "2025-03-04 10:00:00,n1,100,2000,1048576,300,5,6,900\n"
         "2025-03-04 10:00:00,n2,10,20,1048576,300,1,2,901\n"
         "2025-03-04 10:01:00,n1,200,3000,1048576,200,7,8,902\n"
@@ -70,8 +81,16 @@ def test_a_proposal_can_be_used_as_it_is(tmp_path: Path) -> None:
     proposed = suggest(file).text
     assert "# not recognised: fan" in proposed
     first, second, third = _rows(file, proposed)
-    assert (first["cpu_user_s"], first["cpu_system_s"], first["memory_total_mib"]) == (1.0, 2.0, 1024.0)
-    assert (first["memory_available_mib"], first["network_rx_bytes"], first["network_tx_bytes"]) == (300, 5, 6)
+    assert (first["cpu_user_s"], first["cpu_system_s"], first["memory_total_mib"]) == (
+        1.0,
+        2.0,
+        1024.0,
+    )
+    assert (
+        first["memory_available_mib"],
+        first["network_rx_bytes"],
+        first["network_tx_bytes"],
+    ) == (300, 5, 6)
     assert (second["node"], second["cpu_user_s"], third["cpu_user_s"]) == ("n2", 0.1, 2.0)
 
 

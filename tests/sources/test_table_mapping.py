@@ -42,9 +42,15 @@ columns.u = "gpu_util"
         (GOOD.replace('columns.u = "gpu_util"', ""), "columns: none"),
         ("table = 'jobs'\ncolumns.a = 'job_id'\ngpu.column = 'x'", "gpu: table jobs has none"),
         ("table = 'jobs'\ncolumns.a = { to = 'user', unit = 's' }", "user is no number"),
-        (GOOD + "metric = { column = 'm', value = 'v' }\ncolumns.'a{gpu}' = 'power_w'", "long file"),
+        (
+            GOOD + "metric = { column = 'm', value = 'v' }\ncolumns.'a{gpu}' = 'power_w'",
+            "long file",
+        ),
         (GOOD + "devices.v = 'power_w'", "devices.'v': no column 'power_w'"),
-        (GOOD + "table = 'node_samples'\ndevices.v = 'model'", "devices: not with table node_samples"),
+        (
+            GOOD + "table = 'node_samples'\ndevices.v = 'model'",
+            "devices: not with table node_samples",
+        ),
     ],
 )
 def test_mistakes_are_named(text: str, said: str, tmp_path: Path) -> None:
@@ -62,11 +68,17 @@ def test_mistakes_are_named(text: str, said: str, tmp_path: Path) -> None:
         (("gpu.constant = 1",), ("gpu", "constant"), 1),
         (("node.column=Host name",), ("node", "column"), "Host name"),
         (("time.zone=Europe/Berlin", 'time.zone="UTC"'), ("time", "zone"), "UTC"),
-        (('columns."u"={ to = "power_w", unit = "mW" }',), ("targets", "u"), MappingTarget("power_w", "mW")),
+        (
+            ('columns."u"={ to = "power_w", unit = "mW" }',),
+            ("targets", "u"),
+            MappingTarget("power_w", "mW"),
+        ),
         (("columns.v=power_w",), ("targets", "v"), MappingTarget("power_w")),
     ],
 )
-def test_settings_replace_keys(settings: tuple[str, ...], key: tuple[str, str], value: object) -> None:
+def test_settings_replace_keys(
+    settings: tuple[str, ...], key: tuple[str, str], value: object
+) -> None:
     """A value that is no TOML is text; a column and a constant replace each other."""
     found = getattr(parse(GOOD, settings=settings), key[0])
     assert (found[key[1]] if isinstance(found, dict) else getattr(found, key[1])) == value

@@ -55,7 +55,9 @@ def test_what_is_no_time_is_counted_and_blanks_are_null() -> None:
     times = read_times(pl.Series(["2026-04-14 22:08:52", "yesterday", "", None, "N/A"]))
     assert times.values.to_list() == [MOMENT, None, None, None, None]
     assert times.bad.to_list() == [False, True, False, False, False]
-    assert [(r.reason, r.count, r.example) for r in times.rejects] == [("unreadable_time", 1, "yesterday")]
+    assert [(r.reason, r.count, r.example) for r in times.rejects] == [
+        ("unreadable_time", 1, "yesterday")
+    ]
 
 
 def test_numbers_beyond_the_calendar_are_counted() -> None:
@@ -67,7 +69,9 @@ def test_numbers_beyond_the_calendar_are_counted() -> None:
 @pytest.mark.parametrize("others", [[], [10**21]])
 def test_nanoseconds_may_need_64_bits(others: list[int]) -> None:
     """Alone, and beside a number that is no time."""
-    found = read_times(pl.Series("t", [2**63, *others], dtype=pl.Int128 if others else pl.UInt64), form="epoch_ns")
+    found = read_times(
+        pl.Series("t", [2**63, *others], dtype=pl.Int128 if others else pl.UInt64), form="epoch_ns"
+    )
     assert found.values[0] == datetime(2262, 4, 11, 23, 47, 16, 854775, tzinfo=UTC)
     assert found.bad.to_list() == [False, *(True for _ in others)]
 
@@ -76,7 +80,9 @@ def test_written_formats() -> None:
     written = pl.Series(["25.10.2026 12:00:00.5", "32.10.2026 12:00:00.5"])
     times = read_times(written, form="%d.%m.%Y %H:%M:%S.%f", zone_name="Europe/Berlin")
     assert times.values.to_list() == [datetime(2026, 10, 25, 11, 0, 0, 500_000, tzinfo=UTC), None]
-    with_offset = read_times(pl.Series(["14.04.2026 22:08 +0200"]), form="%d.%m.%Y %H:%M %z", zone_name="Asia/Tokyo")
+    with_offset = read_times(
+        pl.Series(["14.04.2026 22:08 +0200"]), form="%d.%m.%Y %H:%M %z", zone_name="Asia/Tokyo"
+    )
     assert with_offset.values.to_list() == [datetime(2026, 4, 14, 20, 8, tzinfo=UTC)]
 
 
@@ -96,7 +102,9 @@ def test_an_ambiguous_time_alone_or_out_of_order_is_the_first() -> None:
     alone = read_times(pl.Series(["2026-10-25 02:30:00"]), zone_name="Europe/Berlin")
     assert alone.values.to_list() == [first]
     minutes = (30, 10, 50, 0, 40, 5)
-    times = read_times(pl.Series([f"2026-10-25 02:{m:02}:00" for m in minutes]), zone_name="Europe/Berlin")
+    times = read_times(
+        pl.Series([f"2026-10-25 02:{m:02}:00" for m in minutes]), zone_name="Europe/Berlin"
+    )
     assert times.values.to_list() == [first + timedelta(minutes=m - 30) for m in minutes]
 
 
@@ -125,10 +133,14 @@ def test_regular_samples_over_the_repeated_hour_come_back(
 
 
 @given(
-    zone_name=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]),
+    zone_name=st.sampled_from(
+        ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]
+    ),
     wall=st.datetimes(datetime(2010, 1, 1), datetime(2035, 1, 1)),  # noqa: DTZ001
 )
-def test_one_wall_clock_time_agrees_with_the_standard_library(zone_name: str, wall: datetime) -> None:
+def test_one_wall_clock_time_agrees_with_the_standard_library(
+    zone_name: str, wall: datetime
+) -> None:
     wall = wall.replace(microsecond=0)
     times = read_times(pl.Series("t", [wall.isoformat(sep=" ")]), zone_name=zone_name)
     expected = wall.replace(tzinfo=ZoneInfo(zone_name), fold=0).astimezone(UTC)

@@ -24,7 +24,10 @@ def level(place: int, gpu: int) -> float:
 
 def samples(node: str, gpu: int, *, factor: float = 1.0, end: datetime = END, **given: Any) -> Rows:
     """Samples of one GPU every 30 s."""
-    times = [START + timedelta(seconds=30 * place) for place in range(int((end - START).total_seconds() // 30))]
+    times = [
+        START + timedelta(seconds=30 * place)
+        for place in range(int((end - START).total_seconds() // 30))
+    ]
     return [
         {
             "t": t, "node": node, "gpu": gpu, "gpu_util": factor * level(place, gpu), "fp64_active": factor * 0.25,

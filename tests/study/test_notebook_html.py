@@ -1,4 +1,6 @@
-"""What a notebook shows of a lake, a job, its steps, the ledger, the study, numbers; and pandas frames."""
+"""What a notebook shows of a lake, a job, its steps, the ledger, the study, numbers; and pandas
+frames.
+"""
 
 from __future__ import annotations
 
@@ -67,5 +69,7 @@ def test_without_pandas_the_error_names_the_extra(
     opened: OpenLake, monkeypatch: pytest.MonkeyPatch, absent: str
 ) -> None:
     monkeypatch.setitem(sys.modules, absent, None)
-    with pytest.raises(UsageError, match=r"pandas and pyarrow: .*; pip install 'tachograph\[pandas\]'"):
+    with pytest.raises(
+        UsageError, match=r"pandas and pyarrow: .*; pip install 'tachograph\[pandas\]'"
+    ):
         tachograph.to_pandas(opened.jobs())

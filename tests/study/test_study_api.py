@@ -28,9 +28,17 @@ def opened(study_lake: Path) -> OpenLake:
 def test_jobs_are_chosen_as_by_the_options(opened: OpenLake) -> None:
     assert opened.jobs()["job_id"].sort().to_list() == ["1", "2", "3", "4", "5", "6"]
     assert opened.jobs(user="eve", state="running")["job_id"].to_list() == ["5"]
-    assert opened.jobs(user=["ada", "eve"], where=["gpus=1", "gpu_util_mean<1%"])["job_id"].to_list() == ["4"]
+    assert opened.jobs(user=["ada", "eve"], where=["gpus=1", "gpu_util_mean<1%"])[
+        "job_id"
+    ].to_list() == ["4"]
     assert opened.jobs(until=START).is_empty()
-    assert opened.jobs(since="2026-04-01T14:15")["job_id"].sort().to_list() == ["1", "2", "4", "5", "6"]
+    assert opened.jobs(since="2026-04-01T14:15")["job_id"].sort().to_list() == [
+        "1",
+        "2",
+        "4",
+        "5",
+        "6",
+    ]
     assert opened.jobs(since=datetime(2026, 4, 2, tzinfo=UTC))["job_id"].to_list() == ["5"]
     with pytest.raises(UsageError, match="invalid condition"):
         opened.jobs(where="gpus")
@@ -57,12 +65,16 @@ def test_a_figure_its_numbers_and_the_study_agree(opened: OpenLake) -> None:
     (made,) = study.report.figures
     assert dict(made.numbers.facts) == dict(numbers.facts)
     assert study.answers == {"RQ4": made.sentences}
-    assert repr(study).startswith("2 jobs studied; filters left out still_running 1, no_samples 1, short 1, idle 1.")
+    assert repr(study).startswith(
+        "2 jobs studied; filters left out still_running 1, no_samples 1, short 1, idle 1."
+    )
 
 
 @pytest.mark.slow
 def test_the_command_writes_the_same(opened: OpenLake, study_lake: Path, tmp_path: Path) -> None:
-    done = figures(study_lake, "-o", str(tmp_path / "a"), "--figure", "6", "--format", "svg", "--json")
+    done = figures(
+        study_lake, "-o", str(tmp_path / "a"), "--figure", "6", "--format", "svg", "--json"
+    )
     written = opened.study(["6"]).write(tmp_path / "b", formats=["svg"])
     assert json.loads(done.out)["files"] == list(written.files)
     for name in written.files:
@@ -91,7 +103,9 @@ def test_windows_are_those_asked_for(opened: OpenLake, window: int, places: int)
         ({"no_filter": "lazy"}, "no filter 'lazy'"),
     ],
 )
-def test_unknown_options_are_errors(opened: OpenLake, options: dict[str, object], message: str) -> None:
+def test_unknown_options_are_errors(
+    opened: OpenLake, options: dict[str, object], message: str
+) -> None:
     with pytest.raises((UsageError, NotFoundError), match=message):
         opened.study(**options)  # type: ignore[arg-type]
 
@@ -105,8 +119,13 @@ def test_the_lake_is_left_as_it_was(opened: OpenLake, study_lake: Path) -> None:
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
-    program = "import sys, tachograph; print(sorted(name for name in sys.modules if name.startswith('tachograph')))"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    program = (
+        "import sys, tachograph; print(sorted(name for name in sys.modules if "
+        "name.startswith('tachograph')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
     assert done.stdout == "['tachograph', 'tachograph.catalog', 'tachograph.catalog.version']\n"
 
 
@@ -116,7 +135,9 @@ def test_a_misspelt_option_is_told(opened: OpenLake) -> None:
         lambda: opened.study(wher="gpus>1"),  # type: ignore[call-arg]
         lambda: opened.figure("energy", windw=5),  # type: ignore[call-arg]
     ):
-        with pytest.raises(TypeError, match=r"'windw'; did you mean window|'wher'; did you mean where"):
+        with pytest.raises(
+            TypeError, match=r"'windw'; did you mean window|'wher'; did you mean where"
+        ):
             call()
     with pytest.raises(TypeError, match="argument 'pipe'"):
         opened.jobs(pipe="fp32")  # type: ignore[call-arg]

@@ -25,12 +25,20 @@ def test_a_column_per_lake(study_lake: Path, other: Path, tmp_path: Path) -> Non
     heading, *rows = (line.split() for line in done.out.splitlines() if line)
     assert heading == ["number", str(study_lake), str(other)]
     assert ["jobs", "studied", "2", "2"] in rows
-    assert sorted(file.name for file in out.iterdir()) == ["compare.csv", "compare.html", "compare.json"]
+    assert sorted(file.name for file in out.iterdir()) == [
+        "compare.csv",
+        "compare.html",
+        "compare.json",
+    ]
     facts = pl.read_csv(out / "compare.csv", infer_schema=False)
     assert facts.columns == ["figure", "fact", str(study_lake), str(other)]
-    median = facts.filter((pl.col("figure") == "spatial_imbalance") & (pl.col("fact") == "median")).row(0)
+    median = facts.filter(
+        (pl.col("figure") == "spatial_imbalance") & (pl.col("fact") == "median")
+    ).row(0)
     assert median[2] == median[3]
-    assert float(median[2]) == open_lake(str(study_lake)).numbers("spatial_imbalance").facts["median"]
+    assert (
+        float(median[2]) == open_lake(str(study_lake)).numbers("spatial_imbalance").facts["median"]
+    )
     page = (out / "compare.html").read_text("utf-8")
     for report in json.loads((out / "compare.json").read_text("utf-8"))["studies"].values():
         for one in report["questions"].values():
@@ -48,7 +56,9 @@ def test_a_column_per_lake(study_lake: Path, other: Path, tmp_path: Path) -> Non
         (tuple(f"2026-0{month}" for month in range(1, 8)), 2, "7 studies to compare"),
     ],
 )
-def test_mistakes(study_lake: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, reported: str) -> None:
+def test_mistakes(
+    study_lake: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, reported: str
+) -> None:
     done = figures(study_lake, "-o", str(tmp_path / "c"), "--compare", *arguments)
     assert (done.code, reported in done.err) == (code, True)
     assert not (tmp_path / "c").exists()

@@ -10,14 +10,28 @@ import pytest
 from jobframes import START, frame, summary
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
-from tachograph.figures.dataset import Dataset, DatasetModel, RecordedSamples, choose_jobs, describe_dataset
+from tachograph.figures.dataset import (
+    Dataset,
+    DatasetModel,
+    RecordedSamples,
+    choose_jobs,
+    describe_dataset,
+)
 from tachograph.lake.filters import JobFilter
 
 
-def dataset(*jobs: dict[str, object], gpus: list[tuple[str, int, str | None]] | None = None) -> Dataset:
-    rows = [summary(job_key=f"c:{place}:1", job_id=str(place), **job) for place, job in enumerate(jobs)]
+def dataset(
+    *jobs: dict[str, object], gpus: list[tuple[str, int, str | None]] | None = None
+) -> Dataset:
+    rows = [
+        summary(job_key=f"c:{place}:1", job_id=str(place), **job) for place, job in enumerate(jobs)
+    ]
     chosen = choose_jobs(frame(JOB_SUMMARIES, rows), FINDINGS.empty(), JobFilter())
-    units = pl.DataFrame(gpus or [], schema={"node": pl.String, "gpu": pl.Int16, "gpu_model": pl.String}, orient="row")
+    units = pl.DataFrame(
+        gpus or [],
+        schema={"node": pl.String, "gpu": pl.Int16, "gpu_model": pl.String},
+        orient="row",
+    )
     return describe_dataset(chosen, units, lake="somewhere", recorded=RecordedSamples(1000))
 
 
@@ -38,7 +52,11 @@ def test_sums_and_shares() -> None:
     assert (found.coverage_median, found.coverage_jobs, found.coverage_low_jobs) == (0.8, 3, 1)
     assert found.coverage_low_share == pytest.approx(1 / 3)
     assert (found.nodes, found.gpus) == (4, 6)
-    assert found.models == (DatasetModel("H200", 2, 3), DatasetModel("A40", 1, 2), DatasetModel("not known", 1, 1))
+    assert found.models == (
+        DatasetModel("H200", 2, 3),
+        DatasetModel("A40", 1, 2),
+        DatasetModel("not known", 1, 1),
+    )
     assert (found.first, found.last) == (START, START + timedelta(hours=2))
 
 

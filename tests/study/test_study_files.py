@@ -34,7 +34,9 @@ def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_other_files_stay_and_those_of_an_earlier_study_go(study_lake: Path, tmp_path: Path) -> None:
+def test_other_files_stay_and_those_of_an_earlier_study_go(
+    study_lake: Path, tmp_path: Path
+) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     (tmp_path / "06_spatial_imbalance.old.csv").write_text("mine", encoding="utf-8")
     figures(study_lake, "-o", str(tmp_path), "--figure", "7", "--format", "svg")
@@ -78,13 +80,30 @@ def test_a_disk_that_is_full_leaves_the_folder_as_it_was(study_lake: Path, tmp_p
     folder = tmp_path / "study"
     assert figures(study_lake, "-o", str(folder), *SMALL).code == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    arguments = ["study", "--lake", str(study_lake), "-o", str(folder), "--figure", "6", "--pipe", "fp32"]
+    arguments = [
+        "study",
+        "--lake",
+        str(study_lake),
+        "-o",
+        str(folder),
+        "--figure",
+        "6",
+        "--pipe",
+        "fp32",
+    ]
     environment = {**os.environ, "MPLCONFIGDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", _LIMITED, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
+        [sys.executable, "-c", _LIMITED, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
     )
     assert done.returncode == 7, done.stderr
-    assert f"{folder}: cannot be written: File too large; make room, or name another folder with -o" in done.stderr
+    assert (
+        f"{folder}: cannot be written: File too large; make room, or name another folder with -o"
+        in done.stderr
+    )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 

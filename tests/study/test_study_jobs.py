@@ -16,12 +16,25 @@ from tachograph.figures.dataset import FILTER_REASONS, JobSet, choose_jobs
 from tachograph.lake.filters import JobFilter
 from tachograph.pipeline import summaries as exclude
 
-EXCLUDED = [None, None, "short", "short,idle", "still_running,short", "ambiguous_attribution", "idle"]
+EXCLUDED = [
+    None,
+    None,
+    "short",
+    "short,idle",
+    "still_running,short",
+    "ambiguous_attribution",
+    "idle",
+]
 
 
 def summaries(excluded: list[str | None]) -> pl.DataFrame:
     rows: list[dict[str, Any]] = [
-        summary(job_key=f"c:{place}:1", job_id=str(place), user="ann" if place % 2 else "bob", excluded=why)
+        summary(
+            job_key=f"c:{place}:1",
+            job_id=str(place),
+            user="ann" if place % 2 else "bob",
+            excluded=why,
+        )
         for place, why in enumerate(excluded)
     ]
     return frame(JOB_SUMMARIES, rows)
@@ -55,9 +68,15 @@ def test_the_readers_choice_comes_before_the_filters() -> None:
 
 @pytest.mark.parametrize(
     ("no_filter", "studied"),
-    [(["short"], ["0", "1", "2"]), (["idle"], ["0", "1", "6"]), (["short", "idle"], ["0", "1", "2", "3", "6"])],
+    [
+        (["short"], ["0", "1", "2"]),
+        (["idle"], ["0", "1", "6"]),
+        (["short", "idle"], ["0", "1", "2", "3", "6"]),
+    ],
 )
-def test_a_filter_switched_off_brings_back_jobs_that_only_it_removes(no_filter: list[str], studied: list[str]) -> None:
+def test_a_filter_switched_off_brings_back_jobs_that_only_it_removes(
+    no_filter: list[str], studied: list[str]
+) -> None:
     found = choose(EXCLUDED, no_filter=no_filter)
     assert found.jobs["job_id"].to_list() == studied
     for one in found.removals:
@@ -67,7 +86,9 @@ def test_a_filter_switched_off_brings_back_jobs_that_only_it_removes(no_filter: 
 
 def test_every_reason_of_the_filters_has_its_place() -> None:
     source = Path(exclude.__file__).read_text(encoding="utf-8")
-    names = set(re.findall(r'^        "(\w+)":', source, re.M)) | set(re.findall(r'reasons\["(\w+)"\]', source))
+    names = set(re.findall(r'^        "(\w+)":', source, re.M)) | set(
+        re.findall(r'reasons\["(\w+)"\]', source)
+    )
     assert names == set(FILTER_REASONS)
 
 
@@ -75,11 +96,13 @@ def test_nothing_left_tells_what_removed_the_jobs() -> None:
     with pytest.raises(NotFoundError) as raised:
         choose(["short", "short,idle"])
     assert str(raised.value) == (
-        "no job is left to study: of 2 jobs the filters leave out short 2, idle 1; let jobs back in with --no-filter "
+        "no job is left to study: of 2 jobs the filters leave out short 2, idle 1; let jobs "
+        "back in with --no-filter "
         "short, or change [filters] and run `tachograph analyze`"
     )
     with pytest.raises(
-        NotFoundError, match=r"your choice leaves out all 2 jobs \(by itself already: user zoe\); leave out"
+        NotFoundError,
+        match=r"your choice leaves out all 2 jobs \(by itself already: user zoe\); leave out",
     ):
         choose(["short", None], JobFilter(users=("zoe",)))
     with pytest.raises(LakeError, match="no job to study"):

@@ -1,4 +1,6 @@
-"""The page of a study in three forms: the same numbers in each, nothing from outside, names that steer nothing."""
+"""The page of a study in three forms: the same numbers in each, nothing from outside, names that
+steer nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,42 @@ def report(study_lake: Path) -> StudyReport:
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:
-    page, markdown, values = study_html(report, {}), study_markdown(report, ["png"]), study_json(report)
+    page, markdown, values = (
+        study_html(report, {}),
+        study_markdown(report, ["png"]),
+        study_json(report),
+    )
     page = page.replace("\xa0", " ")  # a line does not part a percent sign from its number
     sentences = [sentence for figure in report.figures for sentence in figure.sentences]
     assert len(sentences) >= 6
     for sentence in sentences:
         assert html.escape(sentence) in page.replace("&#39;", "&#x27;")
         assert f"- {escaped(sentence)}" in markdown
-    in_json = [sentence for figure in values["figures"].values() for sentence in figure["sentences"]]
+    in_json = [
+        sentence for figure in values["figures"].values() for sentence in figure["sentences"]
+    ]
     assert in_json == sentences
     assert [a for one in values["questions"].values() for a in one["answers"]] == [
-        sentence for name in QUESTIONS for figure in report.of_question(name) for sentence in figure.sentences
+        sentence
+        for name in QUESTIONS
+        for figure in report.of_question(name)
+        for sentence in figure.sentences
     ]
 
 
 def test_the_data_are_told_in_every_form(report: StudyReport) -> None:
-    page, markdown, values = study_html(report, {}), study_markdown(report, ["png"]), study_json(report)
+    page, markdown, values = (
+        study_html(report, {}),
+        study_markdown(report, ["png"]),
+        study_json(report),
+    )
     dataset = values["dataset"]
-    assert (dataset["recorded_jobs"], dataset["chosen_jobs"], dataset["jobs"], dataset["users"]) == (6, 6, 2, 2)
+    assert (
+        dataset["recorded_jobs"],
+        dataset["chosen_jobs"],
+        dataset["jobs"],
+        dataset["users"],
+    ) == (6, 6, 2, 2)
     assert (dataset["nodes"], dataset["gpus"]) == (2, 4)
     assert list(dataset["models"]) == [{"model": "A100 SXM 40GB", "nodes": 2, "gpus": 4}]
     removed = {one["reason"]: one["removed"] for one in dataset["removals"] if one["removed"]}
@@ -73,7 +93,11 @@ def test_how_it_was_computed_follows_the_settings(study_lake: Path) -> None:
     opened = open_lake(str(study_lake))
     paper = dict(methods(opened.study(["6"]).report.settings))
     notebooks = dict(
-        methods(opened.study(["6"], variant="notebooks", window=15, pipe="tensor", no_filter="short").report.settings)
+        methods(
+            opened.study(
+                ["6"], variant="notebooks", window=15, pipe="tensor", no_filter="short"
+            ).report.settings
+        )
     )
     for term, in_paper, in_notebooks in (
         ("Spatial imbalance", "per window of 1 min", "per window of 15 min"),

@@ -1,7 +1,7 @@
 """Facts and tables of the published figures, recomputed from jobs in plain Python.
 
-Each function takes jobs as dictionaries and returns what the figure of that number must show: every fact by name,
-every table as rows in order. `number` in a name is that of the figure in IPDPS 2026.
+Each function takes jobs as dictionaries and returns what the figure of that number must show: every
+fact by name, every table as rows in order. `number` in a name is that of the figure in IPDPS 2026.
 """
 
 from __future__ import annotations
@@ -50,11 +50,15 @@ def figure_1(jobs: Jobs, pipe: str) -> Expected:
         "common_size": common["size"], "common_jobs": common["jobs"], "common_share": common["share"],
     }  # fmt: skip
     tables: Tables = {"sizes": sizes}
-    for part, column, unit in (("duration", "elapsed_s", 3600.0), ("utilisation", "gpu_util_mean", 1.0)):
+    for part, column, unit in (
+        ("duration", "elapsed_s", 3600.0),
+        ("utilisation", "gpu_util_mean", 1.0),
+    ):
         values = [(of[job["job_id"]], job[column] / unit) for job in known(jobs, column)]
         facts |= {f"{part}_jobs": len(values), f"{part}_median": median(v for _, v in values)}
         tables[part] = [
-            {"size": f"{low} to {high}", **box(mine)} for (low, high), mine in sorted(grouped(values).items())
+            {"size": f"{low} to {high}", **box(mine)}
+            for (low, high), mine in sorted(grouped(values).items())
         ]
     often = [row for row in tables["utilisation"] if row["jobs"] >= 10]
     if len(often) > 1:
@@ -73,7 +77,9 @@ def figure_2(jobs: Jobs, pipe: str) -> Expected:
     some = known(jobs, "pipes")
     mine = known(some, *(f"{PIPES[pipe]}_mean" for pipe in pipes))
     groups = grouped((tuple(pipe in job["pipes"] for pipe in pipes), job) for job in mine)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), *(not used for used in item[0])))
+    ordered = sorted(
+        groups.items(), key=lambda item: (-len(item[1]), *(not used for used in item[0]))
+    )
     rows = []
     for rank, (used, members) in enumerate(ordered):
         utils = [job["gpu_util_mean"] for job in known(members, "gpu_util_mean")]
@@ -82,7 +88,10 @@ def figure_2(jobs: Jobs, pipe: str) -> Expected:
              **dict(zip(pipes, used, strict=True)), "jobs": len(members), "share": len(members) / len(mine),
              "util_mean": fmean(utils), "util_jobs": len(utils), "drawn": rank < 12}
         )  # fmt: skip
-    several, none = sum(len(job["pipes"]) > 1 for job in mine), sum(not job["pipes"] for job in mine)
+    several, none = (
+        sum(len(job["pipes"]) > 1 for job in mine),
+        sum(not job["pipes"] for job in mine),
+    )
     facts = {
         "jobs": len(mine), "jobs_without_pipes": len(jobs) - len(some), "jobs_with_some_pipes": len(some) - len(mine),
         "measured_pipes": ", ".join(NAMES[pipe] for pipe in pipes), "several_jobs": several,
@@ -110,7 +119,12 @@ def figure_3(jobs: Jobs, pipe: str) -> Expected:
         {"low": low, "high": high, "jobs": number, "share": number / len(peaks)}
         for low, high, number in zip(edges, edges[1:], counts(peaks, edges), strict=False)
     ]
-    facts = {"population": "requested", "request_gb": 80, "population_jobs": len(large), "jobs": len(peaks)}
+    facts = {
+        "population": "requested",
+        "request_gb": 80,
+        "population_jobs": len(large),
+        "jobs": len(peaks),
+    }
     for name, number in (
         ("under_20", sum(peak < 0.2 for peak in peaks)),
         ("under_50", sum(peak < 0.5 for peak in peaks)),
@@ -119,7 +133,11 @@ def figure_3(jobs: Jobs, pipe: str) -> Expected:
     ):
         facts |= {f"{name}_jobs": number, f"{name}_share": number / len(peaks)}
     fits = sum(peak * 80 <= 0.9 * 40 for peak in peaks)
-    facts |= {"smaller_gib": 40.0, "fits_smaller_jobs": fits, "fits_smaller_share": fits / len(peaks)}
+    facts |= {
+        "smaller_gib": 40.0,
+        "fits_smaller_jobs": fits,
+        "fits_smaller_share": fits / len(peaks),
+    }
     return facts | {"median": median(peaks)}, {"histogram": bins, "cumulative": steps(peaks)}
 
 
@@ -142,7 +160,10 @@ def figure_4(jobs: Jobs, pipe: str) -> Expected:
         }  # fmt: skip
     mine = known(jobs, "intensity_histogram")
     facts |= {"no_histogram_jobs": len(jobs) - len(mine), "jobs": len(mine)}
-    models = sorted(grouped((job["gpu_model"], job) for job in mine).items(), key=lambda item: (-len(item[1]), item[0]))
+    models = sorted(
+        grouped((job["gpu_model"], job) for job in mine).items(),
+        key=lambda item: (-len(item[1]), item[0]),
+    )
     bins, devices = [], []
     for order, each in enumerate(PIPES):
         for model, members in models:
@@ -153,13 +174,16 @@ def figure_4(jobs: Jobs, pipe: str) -> Expected:
                 devices.append(_device(each, model, total, sum(map(any, parts))))
     for each in PIPES:
         for what in ("jobs", "samples"):
-            facts[f"{each}_intensity_{what}"] = sum(row[what] for row in devices if row["pipe"] == each)
+            facts[f"{each}_intensity_{what}"] = sum(
+                row[what] for row in devices if row["pipe"] == each
+            )
     facts |= {"models_not_drawn": 0, "models_without_ridge": 0}
     first = next((row for row in devices if row["pipe"] == pipe), None)
     if first:
         facts |= {"model": first["gpu_model"], "model_samples": first["samples"]}
         facts |= {
-            f"model_{key}_flop_per_b": first[f"{key}_flop_per_b"] for key in ("ridge", "median_low", "median_high")
+            f"model_{key}_flop_per_b": first[f"{key}_flop_per_b"]
+            for key in ("ridge", "median_low", "median_high")
         }
     return facts, {"distribution": bins, "devices": devices}
 
@@ -175,7 +199,8 @@ def _intensities(pipe: str, model: str, total: Sequence[int]) -> list[Row]:
 
 def _device(pipe: str, model: str, total: Sequence[int], jobs: int) -> Row:
     ridge = PEAK_FLOP_PER_S[pipe] / PEAK_B_PER_S[model]
-    samples = [place for place, number in enumerate(total) for _ in range(number)]  # each by its bin
+    # Each by its bin.
+    samples = [place for place, number in enumerate(total) for _ in range(number)]
     middle = samples[(len(samples) - 1) // 2]
     holds = sum(edge <= ridge for edge in EDGES)
     return {
@@ -219,11 +244,17 @@ def figure_5(jobs: Jobs, pipe: str) -> Expected:
 
 def _sums(jobs: Jobs) -> Row:
     energy = math.fsum(job["energy_j"] / 3.6e6 for job in jobs)
-    return {"jobs": len(jobs), "gpu_hours": math.fsum(job["gpu_hours"] for job in jobs), "energy_kwh": energy}
+    return {
+        "jobs": len(jobs),
+        "gpu_hours": math.fsum(job["gpu_hours"] for job in jobs),
+        "energy_kwh": energy,
+    }
 
 
 def _half_decade(hours: float) -> int:
-    return next(place for place in range(-20, 20) if 10 ** (place / 2) <= hours < 10 ** ((place + 1) / 2))
+    return next(
+        place for place in range(-20, 20) if 10 ** (place / 2) <= hours < 10 ** ((place + 1) / 2)
+    )
 
 
 def bands(column: str) -> Callable[[Jobs, str], Expected]:
@@ -237,15 +268,28 @@ def bands(column: str) -> Callable[[Jobs, str], Expected]:
         boxes, curves = [], []
         facts: Row = {"jobs": len(mine), "median": median(everything), **_beyond("", everything)}
         for name, values in parts.items():
-            facts |= {f"{name}_jobs": len(values), f"{name}_median": median(values) if values else None}
+            facts |= {
+                f"{name}_jobs": len(values),
+                f"{name}_median": median(values) if values else None,
+            }
             facts |= _beyond(f"{name}_", values)
             curves += [{"band": name, **row} for row in steps(values)]
             boxes += [{"band": name, **box(values)}] if values else []
         if column == "spatial_imbalance":
             seen = [job for job in jobs if job["gpus"] > 1 and job["gpus_seen"] == job["gpus"]]
-            used = [(job["gpus"] - job["gpus_never_used"], job) for job in known(seen, "gpus_never_used")]
-            active, one = sum(number > 0 for number, _ in used), [job for number, job in used if number == 1]
-            facts |= {"seen_jobs": active, "one_gpu_jobs": len(one), "one_gpu_share": share(len(one), active)}
+            used = [
+                (job["gpus"] - job["gpus_never_used"], job)
+                for job in known(seen, "gpus_never_used")
+            ]
+            active, one = (
+                sum(number > 0 for number, _ in used),
+                [job for number, job in used if number == 1],
+            )
+            facts |= {
+                "seen_jobs": active,
+                "one_gpu_jobs": len(one),
+                "one_gpu_share": share(len(one), active),
+            }
             facts["one_gpu_unused_gpu_hours"] = math.fsum(
                 job["gpu_hours"] / job["gpus"] * (job["gpus"] - 1) for job in one
             )
@@ -256,8 +300,14 @@ def bands(column: str) -> Callable[[Jobs, str], Expected]:
 
 def _beyond(prefix: str, values: Sequence[float]) -> Row:
     found: Row = {}
-    for name, number in (("even", sum(v < 0.3 for v in values)), ("uneven", sum(v > 0.7 for v in values))):
-        found |= {f"{prefix}{name}_jobs": number, f"{prefix}{name}_share": share(number, len(values))}
+    for name, number in (
+        ("even", sum(v < 0.3 for v in values)),
+        ("uneven", sum(v > 0.7 for v in values)),
+    ):
+        found |= {
+            f"{prefix}{name}_jobs": number,
+            f"{prefix}{name}_share": share(number, len(values)),
+        }
     return found
 
 
@@ -277,7 +327,10 @@ def by_type(column: str) -> Callable[[Jobs, str], Expected]:
         facts: Row = {"jobs": len(mine), "pipe": pipe}
         tables: Tables = {}
         for part, members in (("pipes", pipes), ("types", types)):
-            rows = [{"group": group, **box(values)} for group, values in sorted(grouped(members).items())]
+            rows = [
+                {"group": group, **box(values)}
+                for group, values in sorted(grouped(members).items())
+            ]
             if part == "pipes":
                 rows.sort(key=lambda row: -row["jobs"])
             rows = [row | {"drawn": place < 8} for place, row in enumerate(rows)]
@@ -300,12 +353,20 @@ def _medians(part: str, rows: Sequence[Row]) -> Row:
         f"{part}_jobs_not_drawn": sum(row["jobs"] for row in left),
     }  # fmt: skip
     for row in rows:
-        facts |= {f"{part}_{row['group']}_jobs": row["jobs"], f"{part}_{row['group']}_median": row["median"]}
+        facts |= {
+            f"{part}_{row['group']}_jobs": row["jobs"],
+            f"{part}_{row['group']}_median": row["median"],
+        }
     enough = [row for row in rows if row["jobs"] >= 10]
     ends = [
-        choose(enough, key=lambda row: row["median"])["group"] if len(enough) > 1 else None for choose in (max, min)
+        choose(enough, key=lambda row: row["median"])["group"] if len(enough) > 1 else None
+        for choose in (max, min)
     ]
-    return facts | {f"{part}_groups_of_10": len(enough), f"{part}_most": ends[0], f"{part}_least": ends[1]}
+    return facts | {
+        f"{part}_groups_of_10": len(enough),
+        f"{part}_most": ends[0],
+        f"{part}_least": ends[1],
+    }
 
 
 def figure_10(jobs: Jobs, pipe: str) -> Expected:
@@ -318,7 +379,10 @@ def figure_10(jobs: Jobs, pipe: str) -> Expected:
     for kind in ("compute", "memory"):
         members = [job for job in mine if job[bound(pipe)] == kind]
         utils = [job["gpu_util_mean"] for job in members]
-        facts |= {f"{kind}_jobs": len(members), f"{kind}_util_median": median(utils) if utils else None}
+        facts |= {
+            f"{kind}_jobs": len(members),
+            f"{kind}_util_median": median(utils) if utils else None,
+        }
         for axis, name in (("pipe", column), ("dram", "dram_active_mean")):
             facts[f"{kind}_rho_{axis}"] = spearman(utils, [job[name] for job in members])
         for a in range(10):
@@ -337,26 +401,41 @@ def _in(value: float, edges: Sequence[float], place: int) -> bool:
 
 
 def _nice(most: float) -> float:
-    """The smallest of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10 times a power of ten that is not below it."""
-    steps_of = [step * 10.0**power for power in range(-9, 1) for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)]
+    """The smallest of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10 times a power of ten that is not below
+    it.
+    """
+    steps_of = [
+        step * 10.0**power for power in range(-9, 1) for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+    ]
     return min(step for step in steps_of if step >= most * (1 - 1e-12))
 
 
 def figure_11(jobs: Jobs, pipe: str, compared: Sequence[str]) -> Expected:
     columns = {name: [job[f"{name}_mean"] for job in jobs] for name in compared}
-    there = {name: [value for value in values if value is not None] for name, values in columns.items()}
+    there = {
+        name: [value for value in values if value is not None] for name, values in columns.items()
+    }
     few = [name for name, values in there.items() if 0 < len(values) < 3]
     constant = [name for name, values in there.items() if len(values) >= 3 and len(set(values)) < 2]
     names = [name for name, values in there.items() if len(values) >= 3 and name not in constant]
 
     def pair(one: str, other: str) -> tuple[float | None, int]:
-        both = [(a, b) for a, b in zip(columns[one], columns[other], strict=True) if a is not None and b is not None]
+        both = [
+            (a, b)
+            for a, b in zip(columns[one], columns[other], strict=True)
+            if a is not None and b is not None
+        ]
         return spearman([a for a, _ in both], [b for _, b in both]), len(both)
 
     of_util = {name: pair("gpu_util", name)[0] for name in names}
-    closeness = {name: -1.0 if rho is None else round(abs(rho), 12) for name, rho in of_util.items()}
+    closeness = {
+        name: -1.0 if rho is None else round(abs(rho), 12) for name, rho in of_util.items()
+    }
     order = sorted(names, key=lambda name: (name != "gpu_util", -closeness[name]))
-    counters = [{"counter": name, "rho_with_gpu_util": of_util[name], "jobs": len(there[name])} for name in order]
+    counters = [
+        {"counter": name, "rho_with_gpu_util": of_util[name], "jobs": len(there[name])}
+        for name in order
+    ]
     pairs: list[Row] = []
     for place, one in enumerate(order):
         for other in order[place + 1 :]:

@@ -1,7 +1,8 @@
-"""Metrics of one job as the published notebooks define them, from its samples, with loops: no array library.
+"""Metrics of one job as the published notebooks define them, from its samples, with loops: no array
+library.
 
-Written from what the notebooks define (numbers of figures in brackets), not from how they do it. Samples are rows in
-LDMS units: percent, mJ, MiB; what summaries do not contain is left out.
+Written from what the notebooks define (numbers of figures in brackets), not from how they do it.
+Samples are rows in LDMS units: percent, mJ, MiB; what summaries do not contain is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from statistics import fmean
 from typing import Any
 
 P = "nersc_ldms_dcgm_"
-PIPES = {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
+PIPES = {
+    "fp64": "fp64_active",
+    "fp32": "fp32_active",
+    "fp16": "fp16_active",
+    "tensor": "tensor_active",
+}
 TICK_S, TICKS = 10, 6  # windows of six samples 10 s apart
 CAPACITY_MIB = {40: 40_960, 80: 81_920}
 Unit = tuple[str, int]
@@ -35,7 +41,9 @@ class NotebookJob:
 
 
 def notebook_job(samples: Iterable[Row], elapsed_s: float, *, capacity_gb: int = 40) -> NotebookJob:
-    """Return the numbers of a job with these samples; `t_s` is their time, `node` and `gpu` whose they are."""
+    """Return the numbers of a job with these samples; `t_s` is their time, `node` and `gpu`
+    whose they are.
+    """
     of_gpu: dict[Unit, list[Row]] = defaultdict(list)
     for row in samples:
         of_gpu[row["node"], row["gpu"]].append(row)
@@ -65,7 +73,9 @@ def _spatial(of_gpu: Mapping[Unit, list[Row]]) -> float | None:
     windows: dict[int, dict[Unit, float]] = defaultdict(lambda: defaultdict(float))
     for unit, rows in of_gpu.items():
         for row in rows:
-            windows[int((row["t_s"] - begin + TICK_S / 2) // TICK_S) // TICKS][unit] += row[f"{P}gpu_utilization"]
+            windows[int((row["t_s"] - begin + TICK_S / 2) // TICK_S) // TICKS][unit] += row[
+                f"{P}gpu_utilization"
+            ]
     found = []
     for sums in windows.values():
         most = max(sums.values())

@@ -60,7 +60,9 @@ def counts(values: Iterable[float], edges: Sequence[float]) -> list[int]:
 def steps(values: Sequence[float]) -> list[Row]:
     """Cumulative distribution: one row per value, in order."""
     ordered = sorted(values)
-    return [{"value": v, "share": sum(other <= v for other in ordered) / len(ordered)} for v in ordered]
+    return [
+        {"value": v, "share": sum(other <= v for other in ordered) / len(ordered)} for v in ordered
+    ]
 
 
 def ranks(values: Sequence[float]) -> list[float]:

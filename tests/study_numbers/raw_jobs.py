@@ -1,6 +1,8 @@
-"""Jobs of a simulated lake, recomputed from its raw samples in plain Python: loops, lists, math and statistics.
+"""Jobs of a simulated lake, recomputed from its raw samples in plain Python: loops, lists, math and
+statistics.
 
-Who owned which GPU when is the simulator's truth, not the lake's. The metrics are those of plain_reference.
+Who owned which GPU when is the simulator's truth, not the lake's. The metrics are those of
+plain_reference.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from tachograph.simulate.plan import SimulationPlan
 plain = neighbour("reduce", "plain_reference")
 Job = dict[str, Any]
 _OPEN = datetime.max.replace(tzinfo=UTC)  # the end of a run that goes on
-PIPES = {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
+PIPES = {
+    "fp64": "fp64_active",
+    "fp32": "fp32_active",
+    "fp16": "fp16_active",
+    "tensor": "tensor_active",
+}
 ENDS = {"fp64": "", "fp32": "_fp32", "fp16": "_fp16", "tensor": "_tensor"}
 # A100: FLOP/s of each pipe and B/s of each capacity, from NVIDIA's datasheet
 PEAK_FLOP_PER_S = {"fp64": 9.7e12, "fp32": 19.5e12, "fp16": 78e12, "tensor": 312e12}
@@ -34,7 +41,16 @@ PEAK_B_PER_S = {"A100 SXM 40GB": 1.555e12, "A100 SXM 80GB": 2.039e12}
 HBM_GB = {"A100 SXM 40GB": 40, "A100 SXM 80GB": 80}
 # columns of the figures
 USED = (
-    *("gpus", "elapsed_s", "gpu_hours", "samples", "gpus_seen", "gpus_never_used", "gpu_model", "hbm_mib"),
+    *(
+        "gpus",
+        "elapsed_s",
+        "gpu_hours",
+        "samples",
+        "gpus_seen",
+        "gpus_never_used",
+        "gpu_model",
+        "hbm_mib",
+    ),
     *(
         "hbm_peak_fraction",
         "energy_j",
@@ -44,14 +60,20 @@ USED = (
         "temporal_imbalance",
         "pipes",
     ),
-    *(f"{name}{end}" for end in ENDS.values() for name in ("bound", "memory_fraction", "idle_fraction")),
+    *(
+        f"{name}{end}"
+        for end in ENDS.values()
+        for name in ("bound", "memory_fraction", "idle_fraction")
+    ),
     *("intensity_histogram", *(f"{name}_mean" for name in COMPARED)),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """A study of a lake; its jobs from raw samples, in order of start; labelled samples by (pipe, label), counted."""
+    """A study of a lake; its jobs from raw samples, in order of start; labelled samples by
+    (pipe, label), counted.
+    """
 
     lake: Lake
     study: Study
@@ -75,9 +97,14 @@ def recomputed(plan: SimulationPlan, folder: Path) -> Recomputed:
         held.setdefault(row["run"], []).append((row["node"], row["gpu"], None))
     jobs, gpus = [], []
     labelled: dict[tuple[str, str], int] = {}
-    ran = [truth for truth in cluster.jobs.iter_rows(named=True) if truth["start"] and truth["run"] in held]
+    ran = [
+        truth
+        for truth in cluster.jobs.iter_rows(named=True)
+        if truth["start"] and truth["run"] in held
+    ]
     runs = plain.with_taken_over(
-        plain.Run(truth["job_id"], truth["start"], truth["end"] or _OPEN, tuple(held[truth["run"]])) for truth in ran
+        plain.Run(truth["job_id"], truth["start"], truth["end"] or _OPEN, tuple(held[truth["run"]]))
+        for truth in ran
     )
     for truth, run in zip(ran, runs, strict=True):
         row, own = _job(truth, run, telemetry, model_of)
@@ -89,15 +116,23 @@ def recomputed(plan: SimulationPlan, folder: Path) -> Recomputed:
             labelled[key] = labelled.get(key, 0) + number
     jobs.sort(key=lambda row: (row["start"], row["job_id"]))
     summaries = read_summaries(lake)
-    study = Study(summaries.filter(summaries.get_column("excluded").is_null()).sort("start", "job_id"))
+    study = Study(
+        summaries.filter(summaries.get_column("excluded").is_null()).sort("start", "job_id")
+    )
     for row in jobs:
-        row["pipes"] = [pipe for pipe, name in PIPES.items() if (row[f"{name}_mean"] or 0) > _threshold(pipe, jobs)]
+        row["pipes"] = [
+            pipe
+            for pipe, name in PIPES.items()
+            if (row[f"{name}_mean"] or 0) > _threshold(pipe, jobs)
+        ]
         if all(row[f"{name}_mean"] is None for name in PIPES.values()):
             row["pipes"] = None
     return Recomputed(lake, study, jobs, labelled, gpus)
 
 
-def _job(truth: Mapping[str, Any], run: Any, telemetry: Any, model_of: Mapping[str, str]) -> tuple[Job, list[Job]]:
+def _job(
+    truth: Mapping[str, Any], run: Any, telemetry: Any, model_of: Mapping[str, str]
+) -> tuple[Job, list[Job]]:
     models = {unit: model_of[unit[0]] for unit in run.units}
     capacities = {unit: HBM_GB[model] * 1024.0 for unit, model in models.items()}
     ridges = {
@@ -105,8 +140,15 @@ def _job(truth: Mapping[str, Any], run: Any, telemetry: Any, model_of: Mapping[s
         for unit, model in models.items()
     }
     row, per_gpu = plain.job_reference(run, telemetry, capacities, ridges, AnalysisOptions())
-    row |= {"job_id": truth["job_id"], "start": truth["start"], "gpu_model": "+".join(sorted(set(models.values())))}
-    row |= {"hbm_mib": min(capacities.values()), "request_gb": min(HBM_GB[model] for model in models.values())}
+    row |= {
+        "job_id": truth["job_id"],
+        "start": truth["start"],
+        "gpu_model": "+".join(sorted(set(models.values()))),
+    }
+    row |= {
+        "hbm_mib": min(capacities.values()),
+        "request_gb": min(HBM_GB[model] for model in models.values()),
+    }
     row["labelled"] = _labelled([sample for gpu in per_gpu.values() for sample in gpu["rows"]])
     return row, [gpu | {"unit": unit, "job_id": truth["job_id"]} for unit, gpu in per_gpu.items()]
 
@@ -139,7 +181,9 @@ def _reasons(row: Job, truth: Mapping[str, Any]) -> list[str]:
 
 
 def _threshold(pipe: str, jobs: Sequence[Job]) -> float:
-    """0.005, and no percentile: the lakes of these tests hold fewer than a hundred jobs that measured a pipe."""
+    """0.005, and no percentile: the lakes of these tests hold fewer than a hundred jobs that
+    measured a pipe.
+    """
     assert sum(job[f"{PIPES[pipe]}_mean"] is not None for job in jobs) <= 100
     return 0.005
 
@@ -152,13 +196,18 @@ def same(stored: Any, wanted: Any, rel: float = 1e-9) -> bool:
 
 
 def agreed(found: Recomputed) -> list[Job]:
-    """Return the jobs with the lake's values, each of which is the recomputed one up to the last digits.
+    """Return the jobs with the lake's values, each of which is the recomputed one up to the last
+    digits.
 
-    The last digits decide on which side of the border of a bin a value like 0.75 lies; borders are no metric.
+    The last digits decide on which side of the border of a bin a value like 0.75 lies; borders are
+    no metric.
     """
     stored = list(found.study.jobs.iter_rows(named=True))
     assert [row["job_id"] for row in stored] == [row["job_id"] for row in found.jobs]
     for mine, row in zip(found.jobs, stored, strict=True):
         wrong = {name: (row[name], mine[name]) for name in USED if not same(row[name], mine[name])}
         assert not wrong, (row["job_id"], wrong)
-    return [mine | {name: row[name] for name in USED} for mine, row in zip(found.jobs, stored, strict=True)]
+    return [
+        mine | {name: row[name] for name in USED}
+        for mine, row in zip(found.jobs, stored, strict=True)
+    ]

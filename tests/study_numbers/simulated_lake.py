@@ -1,4 +1,6 @@
-"""Lakes of simulated clusters, filled and analyzed by the real commands; their samples as plain rows."""
+"""Lakes of simulated clusters, filled and analyzed by the real commands; their samples as plain
+rows.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def lake_of(cluster: Path, place: Path, as_of: datetime) -> Lake:
     if gpu_map.read_text().count("\n") > 1:
         command("ingest", "allocation-map", str(gpu_map), *common)
     devices = cluster / "devices.csv"
-    command("ingest", "table", str(devices), "--mapping", str(devices.with_suffix(".toml")), *common)
+    command(
+        "ingest", "table", str(devices), "--mapping", str(devices.with_suffix(".toml")), *common
+    )
     command("analyze", "--as-of", as_of.isoformat(), "--threads", "1", *common)
     return Lake.open(str(place))
 

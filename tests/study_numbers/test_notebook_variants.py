@@ -1,4 +1,6 @@
-"""Summaries as in the notebooks: equal to what their definitions give from the samples of the hand-checked jobs."""
+"""Summaries as in the notebooks: equal to what their definitions give from the samples of the
+hand-checked jobs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tachograph.pipeline.summaries import as_in_notebooks
 
 twelve = neighbour("hand_checked", "twelve_jobs")
 NOW = datetime(2025, 4, 24, 12, tzinfo=UTC)
-LIKE_NOTEBOOKS = AnalysisOptions(count_zero_windows=True, zero_temporal_imbalance=True, pipe_percentile=False)
+LIKE_NOTEBOOKS = AnalysisOptions(
+    count_zero_windows=True, zero_temporal_imbalance=True, pipe_percentile=False
+)
 Key = tuple[str, datetime]
 
 
@@ -50,7 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def summaries(folder: Path, analysis: AnalysisOptions) -> pl.DataFrame:
     lake = Lake.open(str(folder / "tachograph-lake"))
     loaded = load(str(folder / "tachograph.toml"), {})
-    configuration = Configuration(site=loaded.site, slurm=loaded.slurm, nodes=loaded.nodes, analysis=analysis)
+    configuration = Configuration(
+        site=loaded.site, slurm=loaded.slurm, nodes=loaded.nodes, analysis=analysis
+    )
     analyze(lake, configuration, judge=JobJudge, now=NOW, full=True)
     return read_summaries(lake)
 
@@ -67,7 +73,9 @@ def rows_of(run: Any, telemetry: dict[str, list[dict[str, Any]]]) -> Iterator[di
 
 @pytest.fixture(scope="module")
 def expected() -> dict[Key, NotebookJob]:
-    """Numbers by (job id, start) of all jobs but the one whose GPU is unknown, and the one that still runs."""
+    """Numbers by (job id, start) of all jobs but the one whose GPU is unknown, and the one that
+    still runs.
+    """
     nodes = sorted({node for run in twelve.RUNS for node in run.nodes})
     telemetry = {node: list(twelve.telemetry(node).iter_rows(named=True)) for node in nodes}
     return {
@@ -77,8 +85,12 @@ def expected() -> dict[Key, NotebookJob]:
     }
 
 
-@pytest.mark.parametrize("analysis", [AnalysisOptions(), LIKE_NOTEBOOKS], ids=["paper", "notebooks"])
-def test_equal_to_the_definitions(folder: Path, expected: dict[Key, NotebookJob], analysis: AnalysisOptions) -> None:
+@pytest.mark.parametrize(
+    "analysis", [AnalysisOptions(), LIKE_NOTEBOOKS], ids=["paper", "notebooks"]
+)
+def test_equal_to_the_definitions(
+    folder: Path, expected: dict[Key, NotebookJob], analysis: AnalysisOptions
+) -> None:
     """Whichever way the summaries were made."""
     found = as_in_notebooks(summaries(folder, analysis), analysis)
     rows = {(row["job_id"], row["start"]): row for row in found.iter_rows(named=True)}
@@ -91,15 +103,23 @@ def test_equal_to_the_definitions(folder: Path, expected: dict[Key, NotebookJob]
         assert row["pipes"] == wanted.pipes, key
         assert row["hbm_peak_fraction"] == near(wanted.hbm_peak_fraction), key
         assert row["gpu_hours"] == near(wanted.gpu_hours), key
-        if key[0] != "111":  # two of its counters start again: the notebooks subtract the first from the last
+        # Two of its counters start again: the notebooks subtract the first from the last.
+        if key[0] != "111":
             assert row["energy_j"] == near(wanted.energy_j), key
             assert row["power_w_mean"] == near(wanted.power_w), key
 
 
 def test_it_matters(folder: Path, expected: dict[Key, NotebookJob]) -> None:
-    """The paper's numbers of the same jobs are others: the test above would see a variant that changes nothing."""
-    paper = {(row["job_id"], row["start"]): row for row in summaries(folder, AnalysisOptions()).iter_rows(named=True)}
-    cold, unused, half = (next(key for key in expected if key[0] == job) for job in ("105", "104", "107"))
+    """The paper's numbers of the same jobs are others: the test above would see a variant that
+    changes nothing.
+    """
+    paper = {
+        (row["job_id"], row["start"]): row
+        for row in summaries(folder, AnalysisOptions()).iter_rows(named=True)
+    }
+    cold, unused, half = (
+        next(key for key in expected if key[0] == job) for job in ("105", "104", "107")
+    )
     assert (paper[unused]["temporal_imbalance"], expected[unused].temporal_imbalance) == (None, 0.0)
     assert paper[half]["energy_j_estimated"] == near(4 * 60 * 600.0)
     assert expected[half].energy_j == near(4 * 60 * 590.0)
@@ -116,12 +136,18 @@ def test_gpus_without_samples_do_not_count() -> None:
     row = one(gpus_seen=2, spatial_imbalance=0.75, spatial_zero_fraction=0.0)
     assert row["spatial_imbalance"] == near(0.5)
     assert (row["gpus"], row["gpu_hours"]) == (2, near(2 * 2.0))
-    assert one(gpus_seen=1, spatial_imbalance=0.75, spatial_zero_fraction=0.0)["spatial_imbalance"] is None
+    assert (
+        one(gpus_seen=1, spatial_imbalance=0.75, spatial_zero_fraction=0.0)["spatial_imbalance"]
+        is None
+    )
 
 
 def test_one_threshold_for_all_pipes() -> None:
     """Of 200 jobs nearly all are far above: a percentile would require more than 0.005."""
     rows = [summary(job_key=f"c:{n}:1", fp64_active_mean=0.5, gpus_seen=4) for n in range(198)]
-    rows += [summary(job_key=f"c:{n}:1", fp64_active_mean=value, gpus_seen=4) for n, value in ((1, 0.0051), (2, 0.005))]
+    rows += [
+        summary(job_key=f"c:{n}:1", fp64_active_mean=value, gpus_seen=4)
+        for n, value in ((1, 0.0051), (2, 0.005))
+    ]
     found = as_in_notebooks(frame(JOB_SUMMARIES, rows), AnalysisOptions(pipe_threshold=0.4))
     assert found.get_column("pipes").to_list() == [["fp64"]] * 199 + [[]]

@@ -1,4 +1,6 @@
-"""Notebooks beside Tachograph: they run where their data lie, are timed, and what they leave is compared."""
+"""Notebooks beside Tachograph: they run where their data lie, are timed, and what they leave is
+compared.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from neighbours import neighbour
 layouts = neighbour("../benchmarks", "notebook_layout")
 side_by_side = neighbour("../benchmarks", "side_by_side")
 P = "nersc_ldms_dcgm_"
-# what a notebook may do: import a module beside it, read the samples, leave a table with one row per job
+# what a notebook may do: import a module beside it, read the samples, leave a table with one row
+# per job
 MEANS = f"""
 import duckdb
 from beside import THRESHOLD
@@ -39,7 +42,9 @@ def clone(tmp_path: Path) -> Path:
 
 
 def options(**given: Any) -> argparse.Namespace:
-    return argparse.Namespace(**({"python": sys.executable, "replace": [], "timeout_s": 120.0} | given))
+    return argparse.Namespace(
+        **({"python": sys.executable, "replace": [], "timeout_s": 120.0} | given)
+    )
 
 
 def notebook(folder: Path, source: str) -> Path:
@@ -65,4 +70,6 @@ def test_a_notebook_runs_is_timed_and_compared(layout: Any, clone: Path, tmp_pat
     assert same["jobs"] == layout.jobs.height > 5
     assert same["largest_relative_difference"] < 1e-9
     other = side_by_side.compared(found, truth(layout).with_columns(pl.col("gpu_util_mean") + 0.01))
-    assert other["job_metrics.mean_utilization"]["largest_difference"] == pytest.approx(1.0, abs=1e-6)
+    assert other["job_metrics.mean_utilization"]["largest_difference"] == pytest.approx(
+        1.0, abs=1e-6
+    )

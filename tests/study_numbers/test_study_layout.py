@@ -1,4 +1,6 @@
-"""The layout of the published study: files as its notebooks read them, and the jobs that Tachograph reads from them."""
+"""The layout of the published study: files as its notebooks read them, and the jobs that
+Tachograph reads from them.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,44 @@ P = "nersc_ldms_dcgm_"
 # what the notebooks name, file by file
 READ_OF_FIRST = {
     *("JobID", "step", "hostname", "gpu_id", "ts_ns"),
-    *(P + name for name in ("gpu_utilization", "fp16_active", "fp32_active", "fp64_active", "tensor_active")),
+    *(
+        P + name
+        for name in (
+            "gpu_utilization",
+            "fp16_active",
+            "fp32_active",
+            "fp64_active",
+            "tensor_active",
+        )
+    ),
     *(P + name for name in ("dram_active", "fb_used")),
 }
-READ_OF_SECOND = {"JobID", "hostname", "gpu_id", "ts_ns", P + "gpu_utilization", P + "total_energy_consumption"}
+READ_OF_SECOND = {
+    "JobID",
+    "hostname",
+    "gpu_id",
+    "ts_ns",
+    P + "gpu_utilization",
+    P + "total_energy_consumption",
+}
 OF_BOTH = {
-    *("dram_active", "fb_used", "fp16_active", "fp32_active", "fp64_active", "sm_active", "gpu_utilization"),
-    *("nvlink_rx_bytes", "nvlink_tx_bytes", "pcie_rx_bytes", "pcie_tx_bytes", "gpu_temp", "tensor_active"),
+    *(
+        "dram_active",
+        "fb_used",
+        "fp16_active",
+        "fp32_active",
+        "fp64_active",
+        "sm_active",
+        "gpu_utilization",
+    ),
+    *(
+        "nvlink_rx_bytes",
+        "nvlink_tx_bytes",
+        "pcie_rx_bytes",
+        "pcie_tx_bytes",
+        "gpu_temp",
+        "tensor_active",
+    ),
 }
 # what devices.csv adds on the ordinary way, and the accounting that the study's file does not have
 OTHERS = {
@@ -49,9 +82,16 @@ class Study:
     folder: Path
 
 
-def read_layout(layout: Any, files: list[Path], lake: Path, *, configuration: Path | None = None) -> Lake:
+def read_layout(
+    layout: Any, files: list[Path], lake: Path, *, configuration: Path | None = None
+) -> Lake:
     """Return the lake of the study's files, analyzed."""
-    common = ["--config", str(configuration or layout.tachograph / "tachograph.toml"), "--lake", str(lake)]
+    common = [
+        "--config",
+        str(configuration or layout.tachograph / "tachograph.toml"),
+        "--lake",
+        str(lake),
+    ]
     command("ingest", "ldms", *map(str, files), *common)
     command("ingest", "sacct", str(layout.notebooks / "slurm.csv"), "--trusted", *common)
     command("analyze", "--as-of", layout.cluster.plan.end.isoformat(), "--threads", "1", *common)
@@ -64,7 +104,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     layout = layouts.write(40_000, folder, seed=5, median_hours=0.5)
     sets = [layout.notebooks / f"ldms_set{number}.parquet" for number in (1, 2)]
     lake = read_layout(layout, sets, folder / "study")
-    return Study(layout, lake, lake_of(layout.tachograph, folder / "lake", layout.cluster.plan.end), folder)
+    return Study(
+        layout, lake, lake_of(layout.tachograph, folder / "lake", layout.cluster.plan.end), folder
+    )
 
 
 def types(file: Path) -> dict[str, str]:
@@ -74,7 +116,9 @@ def types(file: Path) -> dict[str, str]:
 
 
 def test_columns_and_types(study: Study) -> None:
-    first, second = (types(study.layout.notebooks / f"ldms_{name}.parquet") for name in ("set1", "set2"))
+    first, second = (
+        types(study.layout.notebooks / f"ldms_{name}.parquet") for name in ("set1", "set2")
+    )
     assert set(first) >= READ_OF_FIRST
     assert set(second) >= READ_OF_SECOND
     assert {name.removeprefix(P) for name in (*first, *second) if name.startswith(P)} >= OF_BOTH
@@ -83,13 +127,24 @@ def test_columns_and_types(study: Study) -> None:
         assert {found[name] for name in ("JobID", "step", "hostname")} == {"VARCHAR"}
         assert found["ts_ns"] == "BIGINT"
         assert "INT" in found["gpu_id"]
-        assert all(re.fullmatch("FLOAT|DOUBLE|U?INTEGER|U?BIGINT", found[name]) for name in found if P in name)
+        assert all(
+            re.fullmatch("FLOAT|DOUBLE|U?INTEGER|U?BIGINT", found[name])
+            for name in found
+            if P in name
+        )
 
 
 def numbers(summaries: pl.DataFrame) -> dict[str, dict[str, float | int | None]]:
     """{job: {column: number}}"""
-    names = [name for name, dtype in JOB_SUMMARIES.schema.items() if dtype.is_numeric() and name not in OTHERS]
-    return {row["job_id"]: {name: row[name] for name in names} for row in summaries.iter_rows(named=True)}
+    names = [
+        name
+        for name, dtype in JOB_SUMMARIES.schema.items()
+        if dtype.is_numeric() and name not in OTHERS
+    ]
+    return {
+        row["job_id"]: {name: row[name] for name in names}
+        for row in summaries.iter_rows(named=True)
+    }
 
 
 def test_numbers_of_jobs_are_those_of_the_ordinary_way(study: Study) -> None:
@@ -97,7 +152,9 @@ def test_numbers_of_jobs_are_those_of_the_ordinary_way(study: Study) -> None:
     assert found.keys() == expected.keys() == set(study.layout.jobs.get_column("job_id"))
     for job, row in expected.items():
         for name, value in row.items():
-            assert found[job][name] == (None if value is None else pytest.approx(value, rel=1e-6)), (job, name)
+            assert found[job][name] == (
+                None if value is None else pytest.approx(value, rel=1e-6)
+            ), (job, name)
 
 
 def test_gpus_are_those_of_the_truth(study: Study) -> None:
@@ -109,7 +166,8 @@ def test_gpus_are_those_of_the_truth(study: Study) -> None:
 
 def test_a_quoted_submit_line_is_what_was_submitted(study: Study) -> None:
     lines = [
-        dict(lake.latest(JOBS).select("job_id", "submit_line").iter_rows()) for lake in (study.lake, study.ordinary)
+        dict(lake.latest(JOBS).select("job_id", "submit_line").iter_rows())
+        for lake in (study.lake, study.ordinary)
     ]
     assert lines[0] == lines[1]
 
@@ -121,9 +179,21 @@ def test_chunks_of_any_size_give_the_same(study: Study, tmp_path: Path) -> None:
     for number, file in enumerate(files):
         rows.slice(number * (rows.height // 3 + 1), rows.height // 3 + 1).write_parquet(file)
     lake = read_layout(study.layout, files, tmp_path / "lake")
-    columns = ["job_id", "samples", "gpus", "gpu_hours", "gpu_util_mean", "spatial_imbalance", "coverage"]
-    found, whole = (read_summaries(lake).select(columns).sort("job_id") for lake in (lake, study.lake))
-    assert found.select("job_id", "samples", "gpus").equals(whole.select("job_id", "samples", "gpus"))
+    columns = [
+        "job_id",
+        "samples",
+        "gpus",
+        "gpu_hours",
+        "gpu_util_mean",
+        "spatial_imbalance",
+        "coverage",
+    ]
+    found, whole = (
+        read_summaries(lake).select(columns).sort("job_id") for lake in (lake, study.lake)
+    )
+    assert found.select("job_id", "samples", "gpus").equals(
+        whole.select("job_id", "samples", "gpus")
+    )
     for name in columns[3:]:
         assert found[name].to_list() == pytest.approx(whole[name].to_list(), rel=1e-6)
 
@@ -132,28 +202,50 @@ def test_numbers_as_programs_write_them(study: Study, tmp_path: Path) -> None:
     """Ids, steps and counts of nodes that went through a table of floats."""
     rows = pl.read_parquet(study.layout.notebooks / "ldms_set1.parquet")
     file = tmp_path / "samples.parquet"
-    rows.with_columns(pl.col("JobID").cast(pl.Float64), pl.lit(0.0).alias("step")).write_parquet(file)
+    rows.with_columns(pl.col("JobID").cast(pl.Float64), pl.lit(0.0).alias("step")).write_parquet(
+        file
+    )
     accounting = pl.read_csv(study.layout.notebooks / "slurm.csv")
-    accounting.with_columns(pl.col("JobID", "NNodes").cast(pl.Float64)).write_csv(tmp_path / "slurm.csv")
-    common = ["--config", str(study.layout.tachograph / "tachograph.toml"), "--lake", str(tmp_path / "lake")]
+    accounting.with_columns(pl.col("JobID", "NNodes").cast(pl.Float64)).write_csv(
+        tmp_path / "slurm.csv"
+    )
+    common = [
+        "--config",
+        str(study.layout.tachograph / "tachograph.toml"),
+        "--lake",
+        str(tmp_path / "lake"),
+    ]
     command("ingest", "ldms", str(file), *common)
     command("ingest", "sacct", str(tmp_path / "slurm.csv"), "--trusted", *common)
     lake = Lake.open(str(tmp_path / "lake"))
     jobs = set(study.layout.jobs.get_column("job_id"))
     assert set(lake.latest(JOBS).get_column("job_id")) == jobs
-    assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {(job, "0") for job in jobs}
+    assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {
+        (job, "0") for job in jobs
+    }
 
 
 def test_fewer_nodes_than_the_accounting_has(study: Study, tmp_path: Path) -> None:
-    """GPUs of nodes without samples are unknown: coverage is that of all nodes, GPU-hours are not known."""
-    accounting = pl.read_csv(study.layout.notebooks / "slurm.csv", schema_overrides={"JobID": pl.String})
+    """GPUs of nodes without samples are unknown: coverage is that of all nodes, GPU-hours are
+    not known.
+    """
+    accounting = pl.read_csv(
+        study.layout.notebooks / "slurm.csv", schema_overrides={"JobID": pl.String}
+    )
     first = accounting.item(0, "JobID")
     twice = pl.when(pl.col("JobID") == first).then(pl.col("NNodes") * 2).otherwise("NNodes")
     accounting.with_columns(twice.alias("NNodes")).write_csv(tmp_path / "slurm.csv")
-    common = ["--config", str(study.layout.tachograph / "tachograph.toml"), "--lake", str(tmp_path / "lake")]
+    common = [
+        "--config",
+        str(study.layout.tachograph / "tachograph.toml"),
+        "--lake",
+        str(tmp_path / "lake"),
+    ]
     command("ingest", "ldms", str(study.layout.notebooks / "ldms_set1.parquet"), *common)
     command("ingest", "sacct", str(tmp_path / "slurm.csv"), "--trusted", *common)
-    command("analyze", "--as-of", study.layout.cluster.plan.end.isoformat(), "--threads", "1", *common)
+    command(
+        "analyze", "--as-of", study.layout.cluster.plan.end.isoformat(), "--threads", "1", *common
+    )
     found, whole = (
         read_summaries(lake).filter(pl.col("job_id") == first).row(0, named=True)
         for lake in (Lake.open(str(tmp_path / "lake")), study.lake)
@@ -170,7 +262,11 @@ def analyzed(folder: Path, *ingested: tuple[str, Path], zone: str) -> tuple[dict
     for source, file in ingested:
         words = ("ingest", source, str(file), *(("--trusted",) if source == "sacct" else ()))
         command(*words, "--config", str(folder / "own.toml"), "--lake", str(folder / "lake"))
-    done = run_here(["analyze", "--as-of", "2025-06-01T00:00:00Z", "--threads", "1", "--json", *common], folder, {})
+    done = run_here(
+        ["analyze", "--as-of", "2025-06-01T00:00:00Z", "--threads", "1", "--json", *common],
+        folder,
+        {},
+    )
     assert done.returncode == 0
     return json.loads(done.stdout), done.stderr
 
@@ -182,19 +278,29 @@ def page_of(folder: Path, job: str) -> str:
 
 
 def test_accounting_of_another_zone_is_named(study: Study, tmp_path: Path) -> None:
-    """The accounting has Pacific times, the configuration says UTC: no sample lies within its job."""
-    sources = ("ldms", study.layout.notebooks / "ldms_set1.parquet"), ("sacct", study.layout.notebooks / "slurm.csv")
+    """The accounting has Pacific times, the configuration says UTC: no sample lies within its
+    job.
+    """
+    sources = (
+        ("ldms", study.layout.notebooks / "ldms_set1.parquet"),
+        ("sacct", study.layout.notebooks / "slurm.csv"),
+    )
     report, messages = analyzed(tmp_path, *sources, zone="UTC")
     jobs = study.layout.jobs.height
     assert (report["jobs"], report["ambiguous"], report["misplaced"]) == (jobs, jobs, jobs)
     assert report["misplaced_by_s"] == 8 * 3600
-    assert f"{jobs} jobs named by samples or maps only outside of the accounted times, most 8 h later" in messages
+    assert (
+        f"{jobs} jobs named by samples or maps only outside of the accounted times, most 8 h later"
+        in messages
+    )
     assert "site.time_zone" in page_of(tmp_path, study.layout.jobs.item(0, "job_id"))
 
 
 def test_jobs_that_nothing_places_are_listed(study: Study, tmp_path: Path) -> None:
     """Accounting alone: every job is listed, with why nothing is known of its GPUs."""
-    report, messages = analyzed(tmp_path, ("sacct", study.layout.notebooks / "slurm.csv"), zone=layouts.ZONE)
+    report, messages = analyzed(
+        tmp_path, ("sacct", study.layout.notebooks / "slurm.csv"), zone=layouts.ZONE
+    )
     jobs = study.layout.jobs.height
     assert (report["jobs"], report["unplaced"], report["misplaced"]) == (jobs, jobs, 0)
     assert "no node list in the accounting, and no sample or map names them" in messages
@@ -203,7 +309,9 @@ def test_jobs_that_nothing_places_are_listed(study: Study, tmp_path: Path) -> No
 
 def test_jobs_without_accounting_are_counted(study: Study, tmp_path: Path) -> None:
     """Samples alone: jobs last from their first to their last sample."""
-    report, messages = analyzed(tmp_path, ("ldms", study.layout.notebooks / "ldms_set1.parquet"), zone="UTC")
+    report, messages = analyzed(
+        tmp_path, ("ldms", study.layout.notebooks / "ldms_set1.parquet"), zone="UTC"
+    )
     jobs = study.layout.jobs.height
     assert (report["jobs"], report["unaccounted"]) == (jobs, jobs)
     assert report["unaccounted_samples"] == report["attributed"] == study.layout.samples

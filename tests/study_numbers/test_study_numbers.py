@@ -1,4 +1,6 @@
-"""Every number of the published figures, recomputed from the raw samples of a simulated lake in plain Python."""
+"""Every number of the published figures, recomputed from the raw samples of a simulated lake in
+plain Python.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def jobs(found: Recomputed) -> list[Job]:
 
 
 def test_jobs_are_those_of_the_raw_samples(found: Recomputed, jobs: list[Job]) -> None:
-    """All columns that figures use; enough jobs of every kind for the figures to have something to show."""
+    """All columns that figures use; enough jobs of every kind for the figures to have something
+    to show.
+    """
     assert len(jobs) == found.study.jobs.height > 45
     assert {job["bound"] for job in jobs} >= {"compute", "memory"}
     assert {job["gpu_model"] for job in jobs} == {SMALL.model, LARGE.model}
@@ -75,14 +79,22 @@ def made(found: Recomputed, entry: FigureEntry, pipe: str) -> FigureNumbers:
 
 
 def compare(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """{name: (stored, recomputed)} of those that differ; rank correlations add many small numbers."""
+    """{name: (stored, recomputed)} of those that differ; rank correlations add many small
+    numbers.
+    """
     assert set(stored) == set(wanted)
-    return {name: (stored[name], wanted[name]) for name in wanted if not same(stored[name], wanted[name], 1e-8)}
+    return {
+        name: (stored[name], wanted[name])
+        for name in wanted
+        if not same(stored[name], wanted[name], 1e-8)
+    }
 
 
 @pytest.mark.parametrize("pipe", ["fp64", "tensor"])
 @pytest.mark.parametrize("entry", RECOMPUTED, ids=lambda entry: entry.name)
-def test_facts_and_tables(found: Recomputed, jobs: list[Job], entry: FigureEntry, pipe: str) -> None:
+def test_facts_and_tables(
+    found: Recomputed, jobs: list[Job], entry: FigureEntry, pipe: str
+) -> None:
     facts, tables = EXPECTED[entry.number](jobs, pipe)
     numbers = made(found, entry, pipe)
     assert compare(facts, numbers.facts) == {}
@@ -90,12 +102,16 @@ def test_facts_and_tables(found: Recomputed, jobs: list[Job], entry: FigureEntry
     for part, rows in tables.items():
         stored = numbers.tables[part].rows(named=True)
         assert len(stored) == len(rows), part
-        wrong = {place: apart for place, row in enumerate(rows) if (apart := compare(row, stored[place]))}
+        wrong = {
+            place: apart for place, row in enumerate(rows) if (apart := compare(row, stored[place]))
+        }
         assert wrong == {}, part
 
 
 @pytest.mark.parametrize("entry", RECOMPUTED, ids=lambda entry: entry.name)
-def test_sentences_say_percentages_that_were_recomputed(found: Recomputed, jobs: list[Job], entry: FigureEntry) -> None:
+def test_sentences_say_percentages_that_were_recomputed(
+    found: Recomputed, jobs: list[Job], entry: FigureEntry
+) -> None:
     """Each percentage in words is one of the shares or fractions above."""
     wanted, _ = EXPECTED[entry.number](jobs, "fp64")
     fractions = [value for value in wanted.values() if isinstance(value, float)]
@@ -107,14 +123,22 @@ def test_sentences_say_percentages_that_were_recomputed(found: Recomputed, jobs:
 
 
 def test_labelled_samples_are_those_counted_one_by_one(found: Recomputed, jobs: list[Job]) -> None:
-    """Figure 4 weighs fractions of jobs by samples at work: where nothing is missing, the exact count."""
+    """Figure 4 weighs fractions of jobs by samples at work: where nothing is missing, the exact
+    count.
+    """
     facts = made(found, FIGURES[3], "fp64").facts
     for pipe in PIPES:
         counted = {label: found.labelled.get((pipe, label), 0) for label in ("compute", "memory")}
         total = sum(counted.values())
-        if all(job[f"{name}_mean"] is not None for job in jobs for name in (*PIPES.values(), "dram_active")):
+        if all(
+            job[f"{name}_mean"] is not None
+            for job in jobs
+            for name in (*PIPES.values(), "dram_active")
+        ):
             assert facts[f"{pipe}_labelled_samples"] == total
-            assert facts[f"{pipe}_memory_share"] == pytest.approx(counted["memory"] / total, abs=1e-9)
+            assert facts[f"{pipe}_memory_share"] == pytest.approx(
+                counted["memory"] / total, abs=1e-9
+            )
 
 
 def test_order_of_jobs_does_not_matter(found: Recomputed) -> None:

@@ -16,7 +16,8 @@ START = utc(2, 10)
     ("given", "expected"),
     [
         ({"cpus": 8, "cpu_time_s": 7200.0}, 7200 / (8 * 3600)),
-        ({"cpus": 8, "cpu_time_s": 7200.0, "elapsed_s": 1800.0}, 7200 / (8 * 1800)),  # suspended for half of the time
+        # Suspended for half of the time.
+        ({"cpus": 8, "cpu_time_s": 7200.0, "elapsed_s": 1800.0}, 7200 / (8 * 1800)),
         ({"cpus": 1, "cpu_time_s": 5400.0}, 1.5),  # not confined to its CPU
         ({"cpus": 8, "cpu_time_s": None}, None),
         ({"cpus": None, "cpu_time_s": 7200.0}, None),
@@ -26,7 +27,18 @@ START = utc(2, 10)
     ],
 )
 def test_cpu_time_over_what_the_cpus_had(given: dict[str, Any], expected: float | None) -> None:
-    row = job("1", START, utc(2, 11), node_list="n1", gpus=1, mem_requested_mib=8192.0, max_rss_mib=500.0) | given
+    row = (
+        job(
+            "1",
+            START,
+            utc(2, 11),
+            node_list="n1",
+            gpus=1,
+            mem_requested_mib=8192.0,
+            max_rss_mib=500.0,
+        )
+        | given
+    )
     summary = outcome([], [row], held("1", "n1", (0,)), now=utc(2, 12)).jobs["1"]
     assert summary["cpu_efficiency"] == (None if expected is None else pytest.approx(expected))
     assert (summary["cpus"], summary["cpu_time_s"]) == (given["cpus"], given["cpu_time_s"])

@@ -1,4 +1,6 @@
-"""Energy of a job that still runs is that of the time with samples, however long its accounting says it goes on."""
+"""Energy of a job that still runs is that of the time with samples, however long its accounting
+says it goes on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def measured_s(row: dict[str, Any]) -> float:
     return EVERY_S * float(row["samples"] - 1)
 
 
-def summarized(counter: str, *, first_s: float = 0.0, end_s: float | None, now_s: float) -> dict[str, Any]:
+def summarized(
+    counter: str, *, first_s: float = 0.0, end_s: float | None, now_s: float
+) -> dict[str, Any]:
     rows = [
         {
             "t": START + timedelta(seconds=first_s + EVERY_S * place),

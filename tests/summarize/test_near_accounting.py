@@ -1,4 +1,6 @@
-"""Of a long history only the accounting near in time to what is new is read, and results are those of all of it."""
+"""Of a long history only the accounting near in time to what is new is read, and results are
+those of all of it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ MANY = 12
 
 
 def hour(number: int, job_id: str | None = None, **given: Any) -> dict[str, Any]:
-    """A job from one hour to the next, with whose predecessor and successor it shares an instant."""
-    return job(job_id or str(number), BEGIN + number * HOUR, BEGIN + (number + 1) * HOUR, gpus=1, **given)
+    """A job from one hour to the next, with whose predecessor and successor it shares an
+    instant.
+    """
+    return job(
+        job_id or str(number), BEGIN + number * HOUR, BEGIN + (number + 1) * HOUR, gpus=1, **given
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +42,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a lake of jobs 0 to MANY - 1, analyzed."""
     folder = tmp_path_factory.mktemp("hours") / "lake"
     jobs = [hour(number, cluster="c1") for number in range(MANY)]
-    lake = make_lake(folder, jobs=jobs, allocations=[row for one in jobs for row in held(one["job_id"], "n1", (0,))])
+    lake = make_lake(
+        folder,
+        jobs=jobs,
+        allocations=[row for one in jobs for row in held(one["job_id"], "n1", (0,))],
+    )
     summarized(lake)
     return folder
 
@@ -49,12 +59,18 @@ def lake(template: Path, tmp_path: Path) -> Lake:
 
 def add(lake: Lake, *jobs: dict[str, Any]) -> None:
     rows = [row for one in jobs for row in held(one["job_id"], "n1", (0,))]
-    fill(lake, {"jobs": list(jobs), "allocations": rows}, chunk=f"{jobs[0]['job_id']} {jobs[0]['end']}")
+    fill(
+        lake,
+        {"jobs": list(jobs), "allocations": rows},
+        chunk=f"{jobs[0]['job_id']} {jobs[0]['end']}",
+    )
 
 
 def read(lake: Lake, now: datetime = BEGIN + 100 * HOUR) -> Accounting:
     last = seen_last(lake)
-    return read_accounting(lake, news_since(lake, last, seen_now(lake, CONFIGURATION, DIGEST)), last, now=now)
+    return read_accounting(
+        lake, news_since(lake, last, seen_now(lake, CONFIGURATION, DIGEST)), last, now=now
+    )
 
 
 def ids(known: Accounting) -> set[str]:
@@ -102,7 +118,9 @@ def test_job_that_only_a_map_names(lake: Lake) -> None:
 
 
 def test_all_jobs_that_have_a_name(lake: Lake) -> None:
-    """Maps may name a task as people write it: whether it is one job's alone depends on all of them."""
+    """Maps may name a task as people write it: whether it is one job's alone depends on all of
+    them.
+    """
     add(lake, hour(-100, "90", display_id="7_1"))
     summarized(lake)
     add(lake, hour(MANY, "91", display_id="7_1"))
@@ -122,7 +140,9 @@ def test_another_cluster_may_change_the_keys_of_all(lake: Lake) -> None:
 
 
 def made(seed: int) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Jobs of an hour or less on two nodes of two GPUs, some beside others on the same GPU, some told late."""
+    """Jobs of an hour or less on two nodes of two GPUs, some beside others on the same GPU, some
+    told late.
+    """
     chance = random.Random(seed)
     jobs = []
     for number in range(90):
@@ -130,7 +150,13 @@ def made(seed: int) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
         node, gpus = chance.choice(("n1", "n2")), chance.choice(((0,), (1,), (0, 1), (None,)))
         length = timedelta(minutes=chance.choice((1, 20, 40, 60)))
         exclusive = chance.choice((True, False, None))
-        one = job(str(number), start, start + length, gpus=2 if gpus == (None,) else len(gpus), exclusive=exclusive)
+        one = job(
+            str(number),
+            start,
+            start + length,
+            gpus=2 if gpus == (None,) else len(gpus),
+            exclusive=exclusive,
+        )
         jobs.append((one, held(str(number), node, gpus)))
     jobs.sort(key=lambda one: one[0]["start"] + timedelta(minutes=chance.choice((0, 0, 0, 300))))
     return jobs
@@ -150,7 +176,10 @@ def test_history_part_by_part_is_that_at_once(tmp_path: Path, seed: int) -> None
     fewer = 0
     for part in range(0, len(jobs), 10):
         some = jobs[part : part + 10]
-        rows = {"jobs": [one for one, _ in some], "allocations": [row for _, rows in some for row in rows]}
+        rows = {
+            "jobs": [one for one, _ in some],
+            "allocations": [row for _, rows in some for row in rows],
+        }
         fill(lake, rows, chunk=str(part))
         if part:
             fewer += read(lake).jobs.height < part + len(some)

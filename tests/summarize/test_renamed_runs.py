@@ -1,4 +1,6 @@
-"""A run that later data name otherwise is one job still: its old summary does not stay beside the new one."""
+"""A run that later data name otherwise is one job still: its old summary does not stay beside
+the new one.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ def test_seconds_behind_minutes(tmp_path: Path) -> None:
     coarse = job("7", START, end, gpus=2, time_precision_s=60.0)
     lake = make_lake(tmp_path, gpu_samples=samples(), jobs=[coarse], allocations=held("7", "n1"))
     summarized(lake)
-    fine = job("7", START + timedelta(seconds=9), end, submit=START + timedelta(seconds=3), gpus=2, user="anna")
+    fine = job(
+        "7",
+        START + timedelta(seconds=9),
+        end,
+        submit=START + timedelta(seconds=3),
+        gpus=2,
+        user="anna",
+    )
     fill(lake, {"jobs": [fine | {"time_precision_s": 0.0}]}, chunk="fine")
     summarized(lake)
     assert ids(lake) == [("7", "anna")]

@@ -1,4 +1,6 @@
-"""What summaries say beside the metrics: exclusions, coverage, pipes, volumes, coarse times, devices."""
+"""What summaries say beside the metrics: exclusions, coverage, pipes, volumes, coarse times,
+devices.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,17 @@ def made(
     given = times if times is not None else [10.0 * i for i in range(int(seconds // 10))]
     values = levels or {"gpu_util": 0.5}
     samples = [
-        {"t": START + timedelta(seconds=s), "node": "n1", "gpu": gpu, **values} for gpu in range(gpus) for s in given
+        {"t": START + timedelta(seconds=s), "node": "n1", "gpu": gpu, **values}
+        for gpu in range(gpus)
+        for s in given
     ]
-    jobs = [job("1", START, end or START + timedelta(seconds=seconds), gpus=gpus, node_list="n1") | (row or {})]
-    return outcome(samples, jobs, held("1", "n1", range(gpus)), configuration=configuration, now=utc(24))
+    jobs = [
+        job("1", START, end or START + timedelta(seconds=seconds), gpus=gpus, node_list="n1")
+        | (row or {})
+    ]
+    return outcome(
+        samples, jobs, held("1", "n1", range(gpus)), configuration=configuration, now=utc(24)
+    )
 
 
 def first(found: Outcome) -> dict[str, Any]:
@@ -58,7 +67,10 @@ ALL_FILTERS = StudyFilters(gpu_partitions=("gpu",), staff_accounts=("staff",), l
             "other_partition,login_node",
             {"row": {"partition": "debug"}, "configuration": configured(filters=ALL_FILTERS)},
         ),
-        ("staff_account,login_node", {"row": {"account": "staff"}, "configuration": configured(filters=ALL_FILTERS)}),
+        (
+            "staff_account,login_node",
+            {"row": {"account": "staff"}, "configuration": configured(filters=ALL_FILTERS)},
+        ),
         ("login_node", {"configuration": configured(filters=StudyFilters(login_nodes=("n1",)))}),
         ("still_running", {"row": {"end": None, "elapsed_s": None, "state": "RUNNING"}}),
         ("short,idle", {"seconds": 100, "gpu_util": 0.0}),
@@ -69,13 +81,23 @@ def test_exclusions(reason: str | None, given: dict[str, Any]) -> None:
 
 
 def test_exclusion_of_ambiguous_and_silent_jobs() -> None:
-    jobs = [job("1", START, START + timedelta(hours=1), gpus=1), job("2", START, START + timedelta(hours=1), gpus=2)]
+    jobs = [
+        job("1", START, START + timedelta(hours=1), gpus=1),
+        job("2", START, START + timedelta(hours=1), gpus=2),
+    ]
     allocations = [*held("1", "n1"), *held("2", "n2", [0, 1])]
     devices = [{"node": node, "gpu": gpu} for node in ("n1", "n2") for gpu in range(2)]
     found = outcome([], jobs, allocations, devices=devices).jobs
-    assert {name: row["excluded"] for name, row in found.items()} == {"1": "ambiguous_attribution", "2": "no_samples"}
+    assert {name: row["excluded"] for name, row in found.items()} == {
+        "1": "ambiguous_attribution",
+        "2": "no_samples",
+    }
     assert (found["2"]["samples"], found["2"]["coverage"], found["2"]["gpus_seen"]) == (0, 0.0, 0)
-    assert (found["2"]["gpu_util_mean"], found["2"]["gpus_never_used"], found["2"]["energy_j"]) == (None, None, None)
+    assert (found["2"]["gpu_util_mean"], found["2"]["gpus_never_used"], found["2"]["energy_j"]) == (
+        None,
+        None,
+        None,
+    )
     assert found["2"]["gpu_hours"] == 2
 
 
@@ -107,11 +129,19 @@ def test_coverage(times: list[float], coverage: float | None) -> None:
 
 def test_coverage_counts_gpus_without_samples() -> None:
     """Two GPUs held, one of them silent: half."""
-    samples = [{"t": START + timedelta(seconds=10 * i), "node": "n1", "gpu": 0, "gpu_util": 0.5} for i in range(60)]
+    samples = [
+        {"t": START + timedelta(seconds=10 * i), "node": "n1", "gpu": 0, "gpu_util": 0.5}
+        for i in range(60)
+    ]
     jobs = [job("1", START, START + timedelta(seconds=600), gpus=2)]
     found = outcome(samples, jobs, held("1", "n1", [0, 1]))
     row = first(found)
-    assert (row["coverage"], row["gpus"], row["gpus_seen"], row["gpus_never_used"]) == (0.5, 2, 1, 0)
+    assert (row["coverage"], row["gpus"], row["gpus_seen"], row["gpus_never_used"]) == (
+        0.5,
+        2,
+        1,
+        0,
+    )
     assert row["spatial_imbalance"] == 0.5  # a silent GPU counts as zero
     assert row["gpu_util_mean"] == 0.5  # a mean is of what was measured
     silent = found.gpus["1", "n1", 1, None]
@@ -120,20 +150,29 @@ def test_coverage_counts_gpus_without_samples() -> None:
 
 def test_volume_of_what_was_not_measured_is_null() -> None:
     assert [first(made())[volume] for volume in RATE_VOLUMES.values()] == [None] * 4
-    assert first(made(times=[0.0], pcie_tx_bytes_per_s=5.0))["pcie_tx_bytes"] is None  # one sample spans nothing
+    # One sample spans nothing.
+    assert first(made(times=[0.0], pcie_tx_bytes_per_s=5.0))["pcie_tx_bytes"] is None
 
 
 def test_times_to_the_minute() -> None:
-    """Accounted 90 s between 12:00 and 12:01: energy and mean power are over the 90 s, samples those in between."""
+    """Accounted 90 s between 12:00 and 12:01: energy and mean power are over the 90 s, samples
+    those in between.
+    """
     row = {"time_precision_s": 60.0, "elapsed_s": 90.0}
     found = first(made(60, gpus=1, row=row, power_w=200.0, times=[10.0 * i for i in range(9)]))
     assert found["elapsed_s"] == 90
     assert found["samples"] == 6
-    assert (found["energy_j"], found["energy_j_estimated"]) == (pytest.approx(200 * 50), pytest.approx(200 * 90))
+    assert (found["energy_j"], found["energy_j_estimated"]) == (
+        pytest.approx(200 * 50),
+        pytest.approx(200 * 90),
+    )
     assert found["power_w_mean"] == pytest.approx(200)
     assert found["gpu_hours"] == 90 / 3600
     fine = first(made(60, gpus=1, row=row | {"time_precision_s": 0.0}, power_w=200.0))
-    assert (fine["energy_j"], fine["energy_j_estimated"]) == (pytest.approx(200 * 50), pytest.approx(200 * 60))
+    assert (fine["energy_j"], fine["energy_j_estimated"]) == (
+        pytest.approx(200 * 50),
+        pytest.approx(200 * 60),
+    )
 
 
 def test_run_without_elapsed_is_as_long_as_its_times() -> None:
@@ -147,7 +186,9 @@ def test_gpus_of_a_job_whose_accounting_names_none() -> None:
 
 def test_models_and_capacity() -> None:
     """Without a measured capacity the catalogue's counts; two models are joined."""
-    models = configured(nodes=NodeOptions(models={"n1": "NVIDIA A100-SXM4-40GB", "n2": "NVIDIA H100 80GB HBM3"}))
+    models = configured(
+        nodes=NodeOptions(models={"n1": "NVIDIA A100-SXM4-40GB", "n2": "NVIDIA H100 80GB HBM3"})
+    )
     samples = [
         {"t": START + timedelta(seconds=10 * i), "node": node, "gpu": 0, "hbm_used_mib": 20_480.0}
         for node in ("n1", "n2")
@@ -160,7 +201,11 @@ def test_models_and_capacity() -> None:
     assert row["hbm_mib"] == 40_960
     assert row["hbm_peak_fraction"] == 0.5
     unknown = first(outcome(samples, jobs, allocations))
-    assert (unknown["gpu_model"], unknown["hbm_mib"], unknown["hbm_peak_fraction"]) == (None, None, None)
+    assert (unknown["gpu_model"], unknown["hbm_mib"], unknown["hbm_peak_fraction"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_reported_capacity_counts_before_the_catalogue_and_that_before_used_plus_free() -> None:
@@ -205,11 +250,16 @@ def test_threshold_is_an_option() -> None:
 
 
 def test_threshold_is_at_least_the_fifth_percentile() -> None:
-    """FP64 means 0.001, 0.002, ... 0.2: the fifth percentile is 0.001 + 0.05 x 199 x 0.001 = 0.01095."""
+    """FP64 means 0.001, 0.002, ... 0.2: the fifth percentile is 0.001 + 0.05 x 199 x 0.001 =
+    0.01095.
+    """
     population = summaries(*((0.001 * (i + 1), None) for i in range(200)))
     some = summaries((0.0109, None), (0.011, None))
     assert pipes(used_pipes(some, population, analysis=AnalysisOptions())) == [[], ["fp64"]]
-    assert pipes(used_pipes(some, population, analysis=AnalysisOptions(pipe_percentile=False))) == [["fp64"], ["fp64"]]
+    assert pipes(used_pipes(some, population, analysis=AnalysisOptions(pipe_percentile=False))) == [
+        ["fp64"],
+        ["fp64"],
+    ]
 
 
 def test_few_jobs_have_no_percentile() -> None:

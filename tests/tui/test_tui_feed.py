@@ -17,7 +17,9 @@ from tui_screens import StandIn, app_of, lines_of, settled, watching
 
 
 class Scripted:
-    """A fleet that answers as scripted: at each poll the next of `acts` may raise, wait or change the snapshot."""
+    """A fleet that answers as scripted: at each poll the next of `acts` may raise, wait or
+    change the snapshot.
+    """
 
     def __init__(self, *acts: Callable[[Snapshot], Snapshot]) -> None:
         self._fleet, self._acts, self.polls = SimulatedSource(8), list(acts), 0
@@ -47,7 +49,9 @@ def waits(event: threading.Event) -> Callable[[Snapshot], Snapshot]:
     return act
 
 
-def came_of(source: Scripted, polls: int, *, interval_s: float = 0.001) -> list[FleetView | FeedFailure]:
+def came_of(
+    source: Scripted, polls: int, *, interval_s: float = 0.001
+) -> list[FleetView | FeedFailure]:
     """What the thread delivers, until it did so often or gave up."""
     came: list[FleetView | FeedFailure] = []
     done = threading.Event()
@@ -65,7 +69,10 @@ def came_of(source: Scripted, polls: int, *, interval_s: float = 0.001) -> list[
 
 
 def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
-    source = Scripted(raises(NotFoundError("no GPU", where="n1", do="look again")), raises(ZeroDivisionError("oops")))
+    source = Scripted(
+        raises(NotFoundError("no GPU", where="n1", do="look again")),
+        raises(ZeroDivisionError("oops")),
+    )
     first, second, third = came_of(source, 3)
     assert isinstance(first, FeedFailure)
     assert (first.problem.sentence, first.detail) == ("n1: no GPU; look again", "")
@@ -112,13 +119,20 @@ def test_keys_work_while_the_source_hangs() -> None:
 def test_problems_stand_in_the_header_until_they_are_gone() -> None:
     async def used() -> None:
         def troubled(reported: Snapshot) -> Snapshot:
-            problems = tuple(SourceProblem("no answer", f"http://n{place}", "is it on?") for place in range(4))
-            return Snapshot(reported.t, reported.gpus, reported.measured, reported.values, problems=problems)
+            problems = tuple(
+                SourceProblem("no answer", f"http://n{place}", "is it on?") for place in range(4)
+            )
+            return Snapshot(
+                reported.t, reported.gpus, reported.measured, reported.values, problems=problems
+            )
 
         source = Scripted(troubled, raises(RuntimeError("what\x1b[2J")))
         app = app_of(source=source)
         async with watching(app=app, polls=1) as pilot:
-            assert lines_of(app)[2:4] == ["! http://n0: no answer; is it on?", "! 3 more problems (? lists them)"]
+            assert lines_of(app)[2:4] == [
+                "! http://n0: no answer; is it on?",
+                "! 3 more problems (? lists them)",
+            ]
             app.poll()
             await settled(pilot)
             assert lines_of(app)[2] == r"! this refresh: RuntimeError: what\x1b[2J"

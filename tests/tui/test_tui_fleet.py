@@ -26,7 +26,14 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 def typed(text: str) -> tuple[str, ...]:
     """Keys as Textual names them, one for each letter."""
-    names = {" ": "space", ":": "colon", "/": "slash", "=": "equals_sign", "<": "less_than_sign", "-": "minus"}
+    names = {
+        " ": "space",
+        ":": "colon",
+        "/": "slash",
+        "=": "equals_sign",
+        "<": "less_than_sign",
+        "-": "minus",
+    }
     return tuple(names.get(letter, letter) for letter in text)
 
 
@@ -55,7 +62,14 @@ def test_every_letter_in_view_is_named_at_80_columns() -> None:
     lines = screen(gpus=1000, polls=1)
     assert lines[1].startswith("1,000 GPUs  │ CRIT !! 1  HOT ^ 1  OK 998")
     found = dict(re.findall(r"(\S) [\d,]+ (held idle|\S+)", lines[2]))
-    assert found == {"_": "free", "H": "held idle", "C": "compute", "I": "I/O", "M": "memory", "X": "mixed"}
+    assert found == {
+        "_": "free",
+        "H": "held idle",
+        "C": "compute",
+        "I": "I/O",
+        "M": "memory",
+        "X": "mixed",
+    }
     assert lines[3].startswith("real utilisation = ")
     assert lines[3].endswith("20 % DRAM + 10 % GR activity")
 
@@ -170,7 +184,13 @@ def test_columns_move_and_letters_sort() -> None:
         app = app_of(64)
         async with watching(app=app) as pilot:
             fleet = fleet_of(app)
-            for letter, column in (("M", "mem"), ("U", "user"), ("S", "sm"), ("X", "health"), ("N", "gpu")):
+            for letter, column in (
+                ("M", "mem"),
+                ("U", "user"),
+                ("S", "sm"),
+                ("X", "health"),
+                ("N", "gpu"),
+            ):
                 await pilot.press(letter)
                 assert (fleet.sort, fleet.reverse) == (column, False)
                 await pilot.press(letter)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from tachograph.catalog.errors import UsageError
-from tachograph.live.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
+from tachograph.live.fleet_rows import (
+    FleetGroup,
+    FleetRows,
+    fleet_lines,
+    grouped,
+    matching,
+    parse_filter,
+    sorted_rows,
+)
 from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
 from tachograph.live.view import FleetView
 from tachograph.tui.fleet_table import COLUMNS, fit, pieces
@@ -38,7 +46,9 @@ def plain(column: str) -> list[float]:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_numbers_are_sorted_and_missing_ones_come_last(reverse: bool) -> None:
     values = plain("sm")
-    reported = sorted((row for row in range(24) if not math.isnan(values[row])), key=lambda row: -values[row])
+    reported = sorted(
+        (row for row in range(24) if not math.isnan(values[row])), key=lambda row: -values[row]
+    )
     if reverse:
         reported = reported[::-1]
     assert sorted_rows(ROWS, "sm", reverse=reverse).tolist() == [*reported, 3, 17]
@@ -70,7 +80,11 @@ def test_groups_hold_every_gpu_once_and_the_nameless_come_last() -> None:
 def test_a_folded_group_is_its_heading_alone() -> None:
     listed = fleet_lines(ROWS, group="node", folded={"sim002"})
     headings = [line for line in listed if isinstance(line, FleetGroup)]
-    assert [(line.name, line.folded) for line in headings] == [("sim001", False), ("sim002", True), ("sim003", False)]
+    assert [(line.name, line.folded) for line in headings] == [
+        ("sim001", False),
+        ("sim002", True),
+        ("sim003", False),
+    ]
     assert len(listed) == 3 + 16
 
 
@@ -90,9 +104,15 @@ def test_a_folded_group_is_its_heading_alone() -> None:
         ("class=low", lambda row: ROWS.view.label(row) == "low utilization"),
         ("health!=OK", lambda row: ROWS.view.state(row) != "OK"),
         ("sim002", lambda row: ROWS.gpus[row].node == "sim002"),
-        ("!sim002 power>200", lambda row: ROWS.gpus[row].node != "sim002" and plain("power")[row] > 200),
+        (
+            "!sim002 power>200",
+            lambda row: ROWS.gpus[row].node != "sim002" and plain("power")[row] > 200,
+        ),
         ("mem>30G", lambda row: ROWS.view.snapshot.values["hbm_used_mib"][row] > 30 * 1024),
-        ("pcie_rx_bytes_per_s>1G", lambda row: ROWS.view.snapshot.values["pcie_rx_bytes_per_s"][row] > 1e9),
+        (
+            "pcie_rx_bytes_per_s>1G",
+            lambda row: ROWS.view.snapshot.values["pcie_rx_bytes_per_s"][row] > 1e9,
+        ),
         ("held<2min", lambda row: plain("held")[row] < 120),
         ("", lambda row: True),
     ],
@@ -141,14 +161,24 @@ def cells(rows: FleetRows, line: int | FleetGroup, width: int) -> dict[str, str]
 
 def test_free_and_held_idle_gpus_differ() -> None:
     gpus = tuple(GpuId("n1", number) for number in range(3))
-    idle = {name: np.zeros(3) for name in ("sm_active", "tensor_active", "dram_active", "gr_engine_active")}
+    idle = {
+        name: np.zeros(3)
+        for name in ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
+    }
     held = {gpus[0]: GpuAllocation("7", "ana")}
     snapshot = Snapshot(0.0, gpus, np.zeros(3), idle, {}, held, free=frozenset({gpus[1]}))
     rows = FleetRows(StandIn(app_of(1).feed.source.about).step(snapshot))
-    assert [cells(rows, row, 400)["class"] for row in range(3)] == ["H idle, held", "_ free", ". idle"]
+    assert [cells(rows, row, 400)["class"] for row in range(3)] == [
+        "H idle, held",
+        "_ free",
+        ". idle",
+    ]
     assert [cells(rows, row, 40)["class"] for row in range(3)] == ["H", "_", "."]
     assert rows.text("job") == ["7", "free", ""]
-    found = {written: matching(rows, parse_filter(written)).tolist() for written in ("class=free", "class=held")}
+    found = {
+        written: matching(rows, parse_filter(written)).tolist()
+        for written in ("class=free", "class=held")
+    }
     assert found == {"class=free": [False, True, False], "class=held": [True, False, False]}
     assert matching(rows, parse_filter("class=idle")).all()
     assert matching(rows, parse_filter("job=-")).tolist() == [False, True, True]

@@ -1,4 +1,6 @@
-"""Every key of the table: bound to something that exists, listed in help and docs, harmless in any order."""
+"""Every key of the table: bound to something that exists, listed in help and docs, harmless in
+any order.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ def test_help_tells_what_columns_and_real_utilisation_are() -> None:
     sentence = real_sentence(WorkloadSettings().weights)
     assert sentence in message
     assert sentence in " ".join(DOCS.read_text().split())
-    titles = {title for column in COLUMNS for title in (column.title, column.brief)} | {"GR", "real"}
+    titles = {title for column in COLUMNS for title in (column.title, column.brief)} | {
+        "GR",
+        "real",
+    }
     assert set(ABBREVIATIONS) <= titles
     for title, meaning in ABBREVIATIONS.items():
         assert f"{title} {meaning}" in message

@@ -46,7 +46,10 @@ def until(socket: Path, wanted: str, *, timeout_s: float = 120.0) -> str:
 
 @pytest.mark.parametrize("colours", ["", "NO_COLOR=1 ", "TERM=screen "])
 def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str) -> None:
-    program = f"cd {tmp_path}; {colours}{sys.executable} -m tachograph watch --simulate 8; echo ended $?; sleep 600"
+    program = (
+        f"cd {tmp_path}; {colours}{sys.executable} -m tachograph watch --simulate 8; echo "
+        "ended $?; sleep 600"
+    )
     call(tmux, "new-session", "-d", "-s", "w", "-x", "80", "-y", "24", "sh", "-c", program)
     until(tmux, "8 GPUs  ")
     seen = until(tmux, "sim001:7")
@@ -57,7 +60,10 @@ def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str)
         call(tmux, "send-keys", "-t", "w", "q")
         until(tmux, "ended 0")
         return
-    assert not any(f"\x1b[{colour}m" in call(tmux, "capture-pane", "-p", "-e", "-t", "w") for colour in range(31, 37))
+    assert not any(
+        f"\x1b[{colour}m" in call(tmux, "capture-pane", "-p", "-e", "-t", "w")
+        for colour in range(31, 37)
+    )
     call(tmux, "send-keys", "-t", "w", "/", "user=ana", "Enter")
     until(tmux, "4 of 8 shown: user=ana")
     call(tmux, "send-keys", "-t", "w", "?")
@@ -69,9 +75,13 @@ def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str)
 
 
 def test_ctrl_z_leads_to_the_shell_and_fg_back(tmux: Path, tmp_path: Path) -> None:
-    """All of the command line stops, the shell around the program, too: or the stop would not be visible."""
+    """All of the command line stops, the shell around the program, too: or the stop would not be
+    visible.
+    """
     call(tmux, "new-session", "-d", "-s", "w", "-x", "80", "-y", "24", "bash --norc --noprofile -i")
-    (tmp_path / "run").write_text(f"{sys.executable} -m tachograph watch --simulate 8; echo ended $?\n")
+    (tmp_path / "run").write_text(
+        f"{sys.executable} -m tachograph watch --simulate 8; echo ended $?\n"
+    )
     call(tmux, "send-keys", "-t", "w", f"PS1='prompt> '; cd {tmp_path}; clear; sh run", "Enter")
     until(tmux, "sim001:7")
     call(tmux, "send-keys", "-t", "w", "C-z")

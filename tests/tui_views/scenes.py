@@ -1,4 +1,6 @@
-"""Fleets with something special about them, and their screens as text: what is seen between header and footer."""
+"""Fleets with something special about them, and their screens as text: what is seen between
+header and footer.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ JOB = "4711"
 class Scene:
     """A simulated fleet of which some is changed.
 
-    without: unsupported counters; lost: rows of GPUs that report nothing now; mig: GPUs are slices; slow: rows of
-    GPUs idle within one job that holds all; hostile: processes have names that would
+    without: unsupported counters; lost: rows of GPUs that report nothing now; mig: GPUs are slices;
+    slow: rows of GPUs idle within one job that holds all; hostile: processes have names that would
     steer a terminal. idle: GPUs on which nothing runs at all.
     """
 
@@ -44,7 +46,13 @@ class Scene:
         idle: tuple[int, ...] = (),
     ) -> None:
         self._source = SimulatedSource(gpus, seed=3, clock=clock)
-        self._without, self._lost, self._mig, self._slow, self._hostile = without, lost, mig, slow, hostile
+        self._without, self._lost, self._mig, self._slow, self._hostile = (
+            without,
+            lost,
+            mig,
+            slow,
+            hostile,
+        )
         self._idle = list(idle)
         self.clock, self._began = clock, clock()
 
@@ -55,19 +63,26 @@ class Scene:
         return SourceInfo(
             "dcgm-exporter",
             "a scene",
-            unsupported=unsupported_counters(set(COUNTER_NAMES) - set(self._without), "dcgm-exporter"),
+            unsupported=unsupported_counters(
+                set(COUNTER_NAMES) - set(self._without), "dcgm-exporter"
+            ),
         )
 
     def read(self) -> Snapshot:
         snapshot = self._source.read()
-        held = {gpu: replace(one, since=self._began - 90) for gpu, one in snapshot.allocations.items()}
+        held = {
+            gpu: replace(one, since=self._began - 90) for gpu, one in snapshot.allocations.items()
+        }
         snapshot = replace(snapshot, allocations=held)
-        values = {name: column for name, column in snapshot.values.items() if name not in self._without}
+        values = {
+            name: column for name, column in snapshot.values.items() if name not in self._without
+        }
         gpus, measured = snapshot.gpus, snapshot.measured.copy()
         if self._slow is not None:
             values = _even(values, self._slow)
             snapshot = replace(
-                snapshot, allocations={gpu: GpuAllocation(JOB, "ana", self._began - 600) for gpu in gpus}
+                snapshot,
+                allocations={gpu: GpuAllocation(JOB, "ana", self._began - 600) for gpu in gpus},
             )
         for name in (name for name in values if name.endswith(("_active", "_util")) and self._idle):
             values[name] = values[name].copy()
@@ -77,12 +92,17 @@ class Scene:
             measured[places] = np.nan
             values = {name: _gone(column, places) for name, column in values.items()}
         if self._hostile:
-            bad = (GpuProcess(1, "mal\x1b[2Jory", "python \x07evil.py", None), GpuProcess(2, None, None, 1024.0))
+            bad = (
+                GpuProcess(1, "mal\x1b[2Jory", "python \x07evil.py", None),
+                GpuProcess(2, None, None, 1024.0),
+            )
             snapshot = replace(snapshot, processes=dict.fromkeys(gpus, bad))
         if self._mig:
             sliced = {gpu: GpuId(gpu.node, gpu.gpu // 4, gpu.gpu % 4 + 3) for gpu in gpus}
             values = {
-                name: column for name, column in values.items() if name not in ("gpu_util", "pcie_rx_bytes_per_s")
+                name: column
+                for name, column in values.items()
+                if name not in ("gpu_util", "pcie_rx_bytes_per_s")
             }
             snapshot = replace(
                 snapshot,
@@ -145,7 +165,13 @@ def body(pilot: Pilot[int]) -> list[str]:
 
 
 def drawn(
-    name: str, of: GpuId | str | None, *keys: str, size: tuple[int, int], scene: Scene, clock: Clock, polls: int = 3
+    name: str,
+    of: GpuId | str | None,
+    *keys: str,
+    size: tuple[int, int],
+    scene: Scene,
+    clock: Clock,
+    polls: int = 3,
 ) -> list[str]:
     """Return a screen after some keys."""
 

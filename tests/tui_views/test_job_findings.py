@@ -65,7 +65,9 @@ def test_what_is_said_of_findings() -> None:
     assert "undetermined: cold start" in message
     calm = text_of(finding_rows(JobFindings((no, unsure)), width=79))
     assert "none of 2 triggered\nundetermined: cold start" in calm
-    assert "job classes failed: KeyError" in text_of(finding_rows(JobFindings(trouble="KeyError: 'x'"), width=79))
+    assert "job classes failed: KeyError" in text_of(
+        finding_rows(JobFindings(trouble="KeyError: 'x'"), width=79)
+    )
 
 
 def test_to_stop_waits_for_nothing() -> None:

@@ -1,4 +1,6 @@
-"""Spatial imbalance of a live job, against the formula in plain Python; which GPUs are far from the others."""
+"""Spatial imbalance of a live job, against the formula in plain Python; which GPUs are far from
+the others.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,30 @@ from tachograph.tui.job_table import never_used, spread
 
 _NAN = math.nan
 _ACTIVITY = st.lists(
-    st.lists(st.one_of(st.just(_NAN), st.just(0.0), st.floats(0, 1)), min_size=4, max_size=4), min_size=1, max_size=40
+    st.lists(st.one_of(st.just(_NAN), st.just(0.0), st.floats(0, 1)), min_size=4, max_size=4),
+    min_size=1,
+    max_size=40,
 )
 
 
-def by_hand(times: list[float], rows: list[list[float]], anchor: float) -> tuple[float | None, list[float]]:
+def by_hand(
+    times: list[float], rows: list[list[float]], anchor: float
+) -> tuple[float | None, list[float]]:
     """1 - sum / (GPUs x largest) per whole minute, its mean; and the lag of each GPU."""
     reported = [gpu for gpu in range(4) if any(not math.isnan(row[gpu]) for row in rows)]
     windows: dict[int, list[list[float]]] = {}
     for t, row in zip(times, rows, strict=True):
         windows.setdefault(math.floor((t - anchor) / 60), []).append(row)
     last = max(windows)
-    whole = {w: members for w, members in windows.items() if w < last and anchor + 60 * w >= times[0]}
+    whole = {
+        w: members for w, members in windows.items() if w < last and anchor + 60 * w >= times[0]
+    }
     imbalances: list[float] = []
     lags: list[list[float]] = []
     for members in (whole or {last: windows[last]}).values():
-        sums = [math.fsum(row[gpu] for row in members if not math.isnan(row[gpu])) for gpu in reported]
+        sums = [
+            math.fsum(row[gpu] for row in members if not math.isnan(row[gpu])) for gpu in reported
+        ]
         if not sums or max(sums) <= 0:
             continue
         imbalances.append(1 - math.fsum(sums) / (len(reported) * max(sums)))
@@ -78,7 +88,12 @@ def test_before_a_window_is_over_nobody_is_marked() -> None:
     assert early.imbalance == pytest.approx(1 - 2.8 / 3.6)
     assert not early.behind.any()
     assert spread(np.arange(10.0, 60.0), activity, anchor=10.0 - 60).behind.tolist() == [False] * 4
-    assert spread(np.arange(0.0, 100.0, 2.0), activity, anchor=0.0).behind.tolist() == [False, False, True, False]
+    assert spread(np.arange(0.0, 100.0, 2.0), activity, anchor=0.0).behind.tolist() == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_an_incomplete_window_is_shown() -> None:

@@ -39,20 +39,29 @@ def _at_utc() -> Iterator[None]:
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize(("name", "of"), VIEWS, ids=[name for name, _ in VIEWS])
-def test_a_view_is_drawn(name: str, of: GpuId | str | None, size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
+def test_a_view_is_drawn(
+    name: str, of: GpuId | str | None, size: tuple[int, int], snapshot: SnapshotAssertion
+) -> None:
     clock = Clock()
     lines = drawn(name, of, size=size, scene=Scene(16, clock=clock), clock=clock, polls=90)
     assert "\n".join(lines) == snapshot
 
 
 @pytest.mark.parametrize(("name", "of"), VIEWS, ids=[name for name, _ in VIEWS])
-def test_without_gpus_a_view_says_so(name: str, of: GpuId | str | None, snapshot: SnapshotAssertion) -> None:
+def test_without_gpus_a_view_says_so(
+    name: str, of: GpuId | str | None, snapshot: SnapshotAssertion
+) -> None:
     clock = Clock()
-    assert "\n".join(drawn(name, of, size=(80, 24), scene=Scene(0, clock=clock), clock=clock)) == snapshot
+    assert (
+        "\n".join(drawn(name, of, size=(80, 24), scene=Scene(0, clock=clock), clock=clock))
+        == snapshot
+    )
 
 
 @pytest.mark.parametrize("width", [79, 199])
-def test_an_unsupported_counter_is_a_dash_with_how_to_enable_it(width: int, snapshot: SnapshotAssertion) -> None:
+def test_an_unsupported_counter_is_a_dash_with_how_to_enable_it(
+    width: int, snapshot: SnapshotAssertion
+) -> None:
     clock = Clock()
     view = view_of(Scene(4, clock=clock, without=PROFILING), clock)
     text = text_of(focus(view, view.snapshot.gpus[0], width=width))
@@ -69,10 +78,15 @@ def test_nothing_of_dcgm_is_shown_of_another_exporter(width: int) -> None:
     values = {name: column for name, column in view.snapshot.values.items() if name in reported}
     about = SourceInfo("dcgm-exporter", f"{amd} at n1", unsupported=missing, exporters=(amd,))
     view = replace(view, about=about, snapshot=replace(view.snapshot, values=values))
-    text = text_of([*focus(view, view.snapshot.gpus[0], width=width), *help_rows(view, width=width)])
+    text = text_of(
+        [*focus(view, view.snapshot.gpus[0], width=width), *help_rows(view, width=width)]
+    )
     fleet = FleetRows(view)
     places, absent = fit(fleet, width, group="node"), absent_columns(view)
-    lines = [*header(view, HeaderState(""), width=width), *(pieces(fleet, row, places) for row in range(4))]
+    lines = [
+        *header(view, HeaderState(""), width=width),
+        *(pieces(fleet, row, places) for row in range(4)),
+    ]
     lines += [titles(places, sort="gpu", reverse=False, group="node", width=width, absent=absent)]
     text += "\n".join("".join(part for part, _ in line) for line in lines)
     assert "counters that AMD device-metrics-exporter has no metric for" in text

@@ -22,7 +22,11 @@ G = [GpuId("sim001", place) for place in range(8)]
 
 @asynccontextmanager
 async def opened(
-    name: str, of: GpuId | str | None = None, *, size: tuple[int, int] = (120, 40), scene: Scene | None = None
+    name: str,
+    of: GpuId | str | None = None,
+    *,
+    size: tuple[int, int] = (120, 40),
+    scene: Scene | None = None,
 ) -> AsyncIterator[tuple[Pilot[int], ByHand]]:
     """An app with a screen open."""
     scene = scene or Scene(8, clock=Clock())
@@ -66,7 +70,10 @@ def test_focus_shows_every_counter_with_the_value_of_the_view() -> None:
             assert app.view is not None
             for counter, column in app.view.snapshot.values.items():
                 line = next(line for line in lines if line.startswith(counter))
-                assert line[len(counter) :].split()[0] == counter_text(counter, float(column[2])).split()[0]
+                assert (
+                    line[len(counter) :].split()[0]
+                    == counter_text(counter, float(column[2])).split()[0]
+                )
             assert text(float(app.view.real[2]), "fraction") in lines[0]
 
     run(test)
@@ -75,7 +82,10 @@ def test_focus_shows_every_counter_with_the_value_of_the_view() -> None:
 def test_a_job_has_a_cursor_and_orders() -> None:
     async def test() -> None:
         clock = Clock()
-        async with opened("job", JOB, scene=Scene(8, clock=clock, slow=(3, 5)), size=(80, 24)) as (pilot, app):
+        async with opened("job", JOB, scene=Scene(8, clock=clock, slow=(3, 5)), size=(80, 24)) as (
+            pilot,
+            app,
+        ):
             seen = page(app)
             assert isinstance(seen, JobScreen)
             for _ in range(7):  # until a minute is over

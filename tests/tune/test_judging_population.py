@@ -1,4 +1,6 @@
-"""The simulated jobs that judgement is measured with, and their truth, recomputed from what their GPUs do."""
+"""The simulated jobs that judgement is measured with, and their truth, recomputed from what
+their GPUs do.
+"""
 
 from __future__ import annotations
 
@@ -46,25 +48,39 @@ def test_shares_add_up_and_each_scenario_is_there(truth: pl.DataFrame) -> None:
         assert abs(counts[scenario.name] - 300 * scenario.share) <= 1.5, scenario.name
 
 
-def test_hang_classes_are_where_the_long_idle_intervals_are(runs: list[SimulatedRun], truth: pl.DataFrame) -> None:
+def test_hang_classes_are_where_the_long_idle_intervals_are(
+    runs: list[SimulatedRun], truth: pl.DataFrame
+) -> None:
     """Half a minute at either end apart, which minutes do not show."""
     by_id = {str(row["display_id"]): row for row in truth.iter_rows(named=True)}
     seen = Counter[str]()
     for run in runs:
         row = by_id[str(run.request.job_id)]
         marks = "".join("r" if idle else "w" for idle in resting_minutes(run))
-        pieces = [(piece, len(piece)) for piece in marks.replace("wr", "w r").replace("rw", "r w").split()]
-        long = [place for place, (piece, length) in enumerate(pieces) if piece[0] == "r" and length >= 60]
+        pieces = [
+            (piece, len(piece)) for piece in marks.replace("wr", "w r").replace("rw", "r w").split()
+        ]
+        long = [
+            place
+            for place, (piece, length) in enumerate(pieces)
+            if piece[0] == "r" and length >= 60
+        ]
         last = len(pieces) - 1
-        assert row["job_hang"] == any(place == last and place > 0 and pieces[place - 1][1] >= 10 for place in long)
+        assert row["job_hang"] == any(
+            place == last and place > 0 and pieces[place - 1][1] >= 10 for place in long
+        )
         assert row["cold_start"] == any(place == 0 and last > 0 for place in long), row
         assert row["stall"] == any(0 < place < last for place in long), row
         assert row["job_hang_host"] is False or row["job_hang"]
-        seen.update(name for name in ("job_hang", "job_hang_host", "cold_start", "stall") if row[name])
+        seen.update(
+            name for name in ("job_hang", "job_hang_host", "cold_start", "stall") if row[name]
+        )
     assert all(seen[name] >= 10 for name in ("job_hang", "job_hang_host", "cold_start", "stall"))
 
 
-def test_nothing_planted_lies_between_what_is_long_enough_and_what_is_not(truth: pl.DataFrame) -> None:
+def test_nothing_planted_lies_between_what_is_long_enough_and_what_is_not(
+    truth: pl.DataFrame,
+) -> None:
     hung = truth.filter(pl.col("scenario") != "idle").drop_nulls("rest_begin_s")
     minutes = (hung["rest_end_s"] - hung["rest_begin_s"]) / 60
     assert not minutes.is_between(50.5, 60.5).any()
@@ -72,8 +88,13 @@ def test_nothing_planted_lies_between_what_is_long_enough_and_what_is_not(truth:
     assert minutes.is_between(60.5, 75).any()
 
 
-def test_idle_nodes_and_gpus_are_where_work_differs_by_two(runs: list[SimulatedRun], truth: pl.DataFrame) -> None:
-    planted = {"idle_nodes": {"idle_nodes", "half_used"}, "idle_gpus": {"one_gpu", "one_gpu_idle", "half_used"}}
+def test_idle_nodes_and_gpus_are_where_work_differs_by_two(
+    runs: list[SimulatedRun], truth: pl.DataFrame
+) -> None:
+    planted = {
+        "idle_nodes": {"idle_nodes", "half_used"},
+        "idle_gpus": {"one_gpu", "one_gpu_idle", "half_used"},
+    }
     planted["idle_gpus"] |= {"idle_nodes", "imbalanced", "work_of_one_at_the_end"}
     for name, scenarios in planted.items():
         yes = truth.filter(pl.col(name))
@@ -87,14 +108,24 @@ def test_steady_work_is_stable_and_work_in_turns_is_not(truth: pl.DataFrame) -> 
     regular = truth.filter(pl.col("scenario") == "regular")["stable"].drop_nulls()
     assert len(regular) > 10
     assert regular.all()
-    for scenario in ("bursty", "slow_bursts", "changing_levels", "interactive", "hang_spinning", "stall"):
+    for scenario in (
+        "bursty",
+        "slow_bursts",
+        "changing_levels",
+        "interactive",
+        "hang_spinning",
+        "stall",
+    ):
         assert not truth.filter(pl.col("scenario") == scenario)["stable"].any(), scenario
     assert truth.filter(pl.col("scenario") == "idle")["stable"].all()
 
 
 def test_another_seed_is_another_population_and_the_same_is_the_same() -> None:
     def drawn(seed: int) -> list[tuple[int, int]]:
-        return [(request.submit_s, request.run_s) for request in sample_requests(SimulationPlan.judging(60, seed=seed))]
+        return [
+            (request.submit_s, request.run_s)
+            for request in sample_requests(SimulationPlan.judging(60, seed=seed))
+        ]
 
     assert drawn(4) == drawn(4)
     assert drawn(4) != drawn(5)

@@ -1,4 +1,6 @@
-"""`accuracy` and `tune` as they are called: on one small simulated lake, which `accuracy --keep` leaves."""
+"""`accuracy` and `tune` as they are called: on one small simulated lake, which `accuracy --keep`
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,20 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with patch.context() as inside, (folder / "printed.json").open("w", encoding="utf-8") as out:
         inside.setattr("sys.stdout", out)
         assert (
-            main(["lab", "accuracy", "--jobs", str(JOBS), "--seed", "5", "--keep", str(folder / "kept"), "--json"]) == 0
+            main(
+                [
+                    "lab",
+                    "accuracy",
+                    "--jobs",
+                    str(JOBS),
+                    "--seed",
+                    "5",
+                    "--keep",
+                    str(folder / "kept"),
+                    "--json",
+                ]
+            )
+            == 0
         )
     return folder
 
@@ -46,7 +61,10 @@ def accuracy(kept: Path) -> Any:
 @pytest.fixture(scope="module")
 def truth(kept: Path) -> pl.DataFrame:
     lake = Lake.open(str(kept / "kept" / "lake"))
-    return with_keys(pl.read_parquet(kept / "kept" / "cluster" / "truth" / "classes.parquet"), read_summaries(lake))
+    return with_keys(
+        pl.read_parquet(kept / "kept" / "cluster" / "truth" / "classes.parquet"),
+        read_summaries(lake),
+    )
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -61,21 +79,28 @@ def labels(path: Path, truth: pl.DataFrame, codes: tuple[str, ...]) -> Path:
         writer = csv.writer(opened)
         writer.writerow(["job_id", "class", "label"])
         for code in codes:
-            for job_id, holds in truth.select("display_id", code).drop_nulls().sort("display_id").iter_rows():
+            for job_id, holds in (
+                truth.select("display_id", code).drop_nulls().sort("display_id").iter_rows()
+            ):
                 writer.writerow([job_id, code, "yes" if holds else "no"])
     return path
 
 
-def test_accuracies_are_those_of_the_classes_of_stored_minutes(kept: Path, accuracy: Any, truth: pl.DataFrame) -> None:
+def test_accuracies_are_those_of_the_classes_of_stored_minutes(
+    kept: Path, accuracy: Any, truth: pl.DataFrame
+) -> None:
     lake = Lake.open(str(kept / "kept" / "lake"))
     site = config.load(str(kept / "kept" / "cluster" / "tachograph.toml"), {})
     verdicts = classified(lake, read_summaries(lake), site, lambda *_: None)
-    verdict_of = {(row["job_key"], row["code"]): row["verdict"] for row in verdicts.iter_rows(named=True)}
+    verdict_of = {
+        (row["job_key"], row["code"]): row["verdict"] for row in verdicts.iter_rows(named=True)
+    }
     assert {each["class"] for each in accuracy["classes"]} == {
         *("job_hang", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable"),
         *("job_hang_host", "cold_start_host", "stall_host", "idle_nodes_host"),
     }
-    stored = [each for each in accuracy["classes"] if each["class"] != "idle_gpus"]  # judged on demand only
+    # Judged on demand only.
+    stored = [each for each in accuracy["classes"] if each["class"] != "idle_gpus"]
     for each in stored:
         code = each["class"]
         column = code if code in truth.columns else code.removesuffix("_host")
@@ -97,18 +122,30 @@ def test_accuracies_are_those_of_the_classes_of_stored_minutes(kept: Path, accur
     assert accuracy["judged"] + accuracy["ambiguous"] == truth.height
     assert JOBS * 0.95 < truth.height <= JOBS  # some may still run when the recording ends
     assert accuracy["classes"][0]["false_positives"] == 0
-    assert accuracy["classes"][0]["published"] == {"accuracy": 0.955, "jobs": 333, "false_positives": 2}
+    assert accuracy["classes"][0]["published"] == {
+        "accuracy": 0.955,
+        "jobs": 333,
+        "false_positives": 2,
+    }
 
 
 def test_scores_of_labels_are_those_that_accuracy_measured(
-    kept: Path, accuracy: Any, truth: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: Path,
+    accuracy: Any,
+    truth: pl.DataFrame,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The same jobs, settings and labels, from a file and from the simulator, by the other command."""
+    """The same jobs, settings and labels, from a file and from the simulator, by the other
+    command.
+    """
     lake = kept / "kept" / "lake"
     measured = {each.pop("class"): each for each in accuracy["classes"]}
     for each in measured.values():
         del each["too_near"], each["published"]
-    code, out, err = run(capsys, "lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "--json")
+    code, out, err = run(
+        capsys, "lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "--json"
+    )
     assert (code, err) == (0, "")
     scores = {name: scores["configured"] for name, scores in json.loads(out)["classes"].items()}
     assert scores == measured
@@ -124,8 +161,12 @@ def test_scores_of_labels_are_those_that_accuracy_measured(
     assert found["labelled_jobs"] == measured["job_hang"]["jobs"]
 
 
-def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are written as they are printed, and their scores are those of the written configuration."""
+def test_proposals_lie_between_rest_and_work(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are written as they are printed, and their scores are those of the written
+    configuration.
+    """
     file, lake = tmp_path / "proposed.toml", kept / "kept" / "lake"
     with_truth = ("lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake)
     code, out, _ = run(capsys, *with_truth, "--propose", "-o", file, "--json")
@@ -140,7 +181,10 @@ def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys:
         assert each["rest"] < each["value"] < each["work"]
         assert read.level[each["name"]] == each["value"]
         assert min(each["rest_minutes"], each["work_minutes"]) >= 1000
-    assert tomllib.loads(file.read_text(encoding="utf-8"))["classes"]["theta"] == found["settings"]["theta"]
+    assert (
+        tomllib.loads(file.read_text(encoding="utf-8"))["classes"]["theta"]
+        == found["settings"]["theta"]
+    )
     code, out, _ = run(capsys, *with_truth, "--config", file, "--json")
     configured = {name: scores["configured"] for name, scores in json.loads(out)["classes"].items()}
     assert {name: scores["proposed"] for name, scores in found["classes"].items()} == configured
@@ -149,14 +193,30 @@ def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys:
 
 
 def test_text_names_both_settings(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("lab", "tune", "--propose", "--truth", kept / "kept" / "cluster", "--lake", kept / "kept" / "lake")
+    words = (
+        "lab",
+        "tune",
+        "--propose",
+        "--truth",
+        kept / "kept" / "cluster",
+        "--lake",
+        kept / "kept" / "lake",
+    )
     code, out, err = run(capsys, *words)
     assert code == 0, err
-    for text in ("classes.level.power", "labelled jobs of", "configured", "proposed", "Not written"):
+    for text in (
+        "classes.level.power",
+        "labelled jobs of",
+        "configured",
+        "proposed",
+        "Not written",
+    ):
         assert text in out
 
 
-def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_tune_did_not_write_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     site = tmp_path / "tachograph.toml"
     site.write_text("[site]\n", encoding="utf-8")
     for target, message in (
@@ -164,14 +224,17 @@ def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: p
         (tmp_path, "is a folder"),
         (tmp_path / "a" / "b", "folder"),
     ):
-        code, _, err = run(capsys, "lab", "tune", "--propose", "--lake", tmp_path / "none", "-o", target)
+        code, _, err = run(
+            capsys, "lab", "tune", "--propose", "--lake", tmp_path / "none", "-o", target
+        )
         assert (code, message in err) == (2, True), err
     assert site.read_text(encoding="utf-8") == "[site]\n"
     site.write_text(to_toml(config.ClassOptions()), encoding="utf-8")
     with pytest.raises(UsageError):
         check_target(site)
     site.write_text(
-        to_toml(config.ClassOptions(), ["Proposed by `tachograph lab tune --propose` from x"]), encoding="utf-8"
+        to_toml(config.ClassOptions(), ["Proposed by `tachograph lab tune --propose` from x"]),
+        encoding="utf-8",
     )
     check_target(site)
 
@@ -184,7 +247,12 @@ def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: p
     ],
 )
 def test_labels_that_teach_nothing_are_errors(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, code: int, message: str
+    kept: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str,
+    code: int,
+    message: str,
 ) -> None:
     file = tmp_path / "labels.csv"
     file.write_text(content, encoding="utf-8")
@@ -193,12 +261,22 @@ def test_labels_that_teach_nothing_are_errors(
     assert message in err
 
 
-def test_options_that_do_not_fit_are_errors(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit_are_errors(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lake = kept / "kept" / "lake"
     assert run(capsys, "lab", "tune", "--lake", lake)[0] == 2
     assert run(capsys, "lab", "tune", "--truth", tmp_path, "--lake", lake)[0] == 4
     code, _, err = run(
-        capsys, "lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "-o", tmp_path / "a.toml"
+        capsys,
+        "lab",
+        "tune",
+        "--truth",
+        kept / "kept" / "cluster",
+        "--lake",
+        lake,
+        "-o",
+        tmp_path / "a.toml",
     )
     assert (code, "--output needs --propose" in err) == (2, True)
     assert run(capsys, "lab", "accuracy", "--jobs", "3")[0] == 2

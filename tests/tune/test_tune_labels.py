@@ -29,8 +29,13 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_labels_are_matched_by_what_people_write_and_by_raw_id(tmp_path: Path) -> None:
-    file = written(tmp_path, "\ufeffclass, job_id ,label,by\nstall,7_1,Yes,ann\nstall,9,0,ann\njob_hang,9,true,bob\n")
-    table = jobs(("8", "7_1", "c", "c:8:1", 1), ("9", "9", "c", "c:9:1", 1), ("9", "9", "c", "c:9:2", 2))
+    file = written(
+        tmp_path,
+        "\ufeffclass, job_id ,label,by\nstall,7_1,Yes,ann\nstall,9,0,ann\njob_hang,9,true,bob\n",
+    )
+    table = jobs(
+        ("8", "7_1", "c", "c:8:1", 1), ("9", "9", "c", "c:9:1", 1), ("9", "9", "c", "c:9:2", 2)
+    )
     found = match(*read_labels(file, CLASSES), table)
     assert found.of == {"stall": {"c:8:1": True, "c:9:2": False}, "job_hang": {"c:9:2": True}}
     assert not found.refused
@@ -67,7 +72,10 @@ def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
         *((2, "1"), (3, "404"), (4, "hung"), (5, "perhaps"), (6, "2"), (7, "1"), (9, "")),
     ]
     lines = list(reasons(found.refused, "labels.csv"))
-    assert "2 labels not used, labels that contradict each other: labels.csv:2 (1), labels.csv:7 (1)" in lines
+    assert (
+        "2 labels not used, labels that contradict each other: labels.csv:2 (1), labels.csv:7 (1)"
+        in lines
+    )
     assert "1 label not used, a job that is not in the lake: labels.csv:3 (404)" in lines
     assert sum(int(line.split()[0]) for line in lines) == len(found.refused)
 

@@ -12,9 +12,13 @@ from tachograph.judge.accuracy import VerdictScore, score_verdicts, wilson
 from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (1, 7), (50, 100), (318, 333), (327, 333), (101, 101)])
+@pytest.mark.parametrize(
+    ("successes", "trials"), [(0, 10), (1, 7), (50, 100), (318, 333), (327, 333), (101, 101)]
+)
 def test_wilson_ends_are_where_the_normal_test_just_rejects(successes: int, trials: int) -> None:
-    """An end p solves (share - p)^2 = z^2 p (1 - p) / n: the definition, solved here by bisection."""
+    """An end p solves (share - p)^2 = z^2 p (1 - p) / n: the definition, solved here by
+    bisection.
+    """
     share, z = successes / trials, 1.959963984540054
 
     def rejected(p: float) -> float:

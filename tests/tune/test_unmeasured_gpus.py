@@ -1,4 +1,6 @@
-"""Where the node that works leaves no samples for an hour, the idle node beside it is no sign of a stall."""
+"""Where the node that works leaves no samples for an hour, the idle node beside it is no sign of
+a stall.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ GAP = slice(60, 140)  # minutes
 
 
 def votes(measured: int, *, gpus: int = 8) -> list[int]:
-    """The vote of each characteristic on a stall, of a job that seems idle while `measured` of its GPUs report."""
+    """The vote of each characteristic on a stall, of a job that seems idle while `measured` of
+    its GPUs report.
+    """
     minutes = np.arange(240)
     idle = (minutes >= GAP.start) & (minutes < GAP.stop)
     level = np.where(idle, 0.0, 0.4)
@@ -34,12 +38,23 @@ def votes(measured: int, *, gpus: int = 8) -> list[int]:
         }
     )
     end = BEGIN + timedelta(minutes=240)
-    row = {"job_key": "c:1:1", "job_id": "1", "state": "COMPLETED", "start": BEGIN, "end": end, "as_of": end}
+    row = {
+        "job_key": "c:1:1",
+        "job_id": "1",
+        "state": "COMPLETED",
+        "start": BEGIN,
+        "end": end,
+        "as_of": end,
+    }
     jobs = pl.DataFrame([{**row, "gpu_model": "A40", "gpus": gpus, "nodes": 2}])
     names = ("sm_active", "dram_active")
     windows = spreads(gpu_series(jobs, timeline), names, width=20)
     return [
-        int(hang_votes(windows, name, where=MIDDLE, theta=0.02, level=0.05, hang_minutes=60.0).vote[0])
+        int(
+            hang_votes(windows, name, where=MIDDLE, theta=0.02, level=0.05, hang_minutes=60.0).vote[
+                0
+            ]
+        )
         for name in names
     ]
 

@@ -1,7 +1,9 @@
-"""Records a lake as this version writes it: `PYTHONPATH=tests python tests/upgrade/record_lake.py NAME`.
+"""Records a lake as this version writes it: `PYTHONPATH=tests python tests/upgrade/record_lake.py
+NAME`.
 
-To be called where the format of the lake changes, before the change: `lakes/NAME.tar.xz` is then read by every later
-version (`make upgrade-test`). Of an earlier version: with its sources in PYTHONPATH too.
+To be called where the format of the lake changes, before the change: `lakes/NAME.tar.xz` is then
+read by every later version (`make upgrade-test`). Of an earlier version: with its sources in
+PYTHONPATH too.
 """
 
 from __future__ import annotations
@@ -15,11 +17,17 @@ from pathlib import Path
 from unpacked import unpack
 
 HERE = Path(__file__).parent
-STEPS = (("ingest", "ldms", "input/telemetry"), ("ingest", "sacct", "input/accounting"), ("analyze",))
+STEPS = (
+    ("ingest", "ldms", "input/telemetry"),
+    ("ingest", "sacct", "input/accounting"),
+    ("analyze",),
+)
 
 
 def main(name: str) -> None:
-    """Ingest and analyze the input beside, and pack the lake with what `jobs --json` prints of it."""
+    """Ingest and analyze the input beside, and pack the lake with what `jobs --json` prints of
+    it.
+    """
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         unpack(HERE / "input.tar.xz", folder)
@@ -32,7 +40,16 @@ def main(name: str) -> None:
 
 
 def _run(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "tachograph", *words, "--lake", "lake", "--config", "input/tachograph.toml"]
+    command = [
+        sys.executable,
+        "-m",
+        "tachograph",
+        *words,
+        "--lake",
+        "lake",
+        "--config",
+        "input/tachograph.toml",
+    ]
     return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -1,7 +1,7 @@
 """Lakes that earlier versions of the program wrote: read as they are, and carried on.
 
-`lakes/*.tar.xz`: a lake each, of the input beside them, and what `tachograph jobs --json` of that version printed.
-`record_lake.py` records one more.
+`lakes/*.tar.xz`: a lake each, of the input beside them, and what `tachograph jobs --json` of that
+version printed. `record_lake.py` records one more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ pytestmark = pytest.mark.slow
 
 
 def tachograph(folder: Path, *words: str, lake: str = "lake") -> subprocess.CompletedProcess[str]:
-    return run_here([*words, "--lake", lake, "--config", "input/tachograph.toml"], folder, os.environ.copy())
+    return run_here(
+        [*words, "--lake", lake, "--config", "input/tachograph.toml"], folder, os.environ.copy()
+    )
 
 
 def printed(folder: Path, *words: str, lake: str = "lake") -> Any:
@@ -54,7 +56,9 @@ def of_both(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[list[
     return [[{name: job[name] for name in known} for job in jobs] for jobs in (then, now)]
 
 
-@pytest.mark.parametrize("folder", LAKES, ids=lambda path: path.name.partition(".")[0], indirect=True)
+@pytest.mark.parametrize(
+    "folder", LAKES, ids=lambda path: path.name.partition(".")[0], indirect=True
+)
 def test_an_older_lake_is_read_and_carried_on(folder: Path) -> None:
     before, after = of_both(json.loads((folder / "jobs.json").read_text()), printed(folder, "jobs"))
     assert before == after
@@ -68,16 +72,29 @@ def test_an_older_lake_is_read_and_carried_on(folder: Path) -> None:
     printed(folder, "analyze", lake="today")
     carried, made = of_both(printed(folder, "jobs"), printed(folder, "jobs", lake="today"))
     assert [job["job_id"] for job in carried] == [job["job_id"] for job in made]
-    telemetry = ("gpu_util_mean", "sm_active_mean", "samples", "energy_j", "spatial_imbalance", "attribution")
-    assert [[job[name] for name in telemetry] for job in carried] == [[job[name] for name in telemetry] for job in made]
+    telemetry = (
+        "gpu_util_mean",
+        "sm_active_mean",
+        "samples",
+        "energy_j",
+        "spatial_imbalance",
+        "attribution",
+    )
+    assert [[job[name] for name in telemetry] for job in carried] == [
+        [job[name] for name in telemetry] for job in made
+    ]
 
 
 @pytest.mark.parametrize("folder", LAKES[-1:], indirect=True)
 @pytest.mark.parametrize("words", [*READERS, *WRITERS], ids=lambda words: words[0])
-def test_a_lake_of_a_later_format_is_refused_in_one_line(folder: Path, words: tuple[str, ...]) -> None:
+def test_a_lake_of_a_later_format_is_refused_in_one_line(
+    folder: Path, words: tuple[str, ...]
+) -> None:
     for entry in (folder / "lake").glob("*/_delta_log/*.json"):
         text = entry.read_text(encoding="utf-8")
-        entry.write_text(text.replace(f'"{FORMAT_PROPERTY}":"{FORMAT}"', f'"{FORMAT_PROPERTY}":"{FORMAT + 1}"'))
+        entry.write_text(
+            text.replace(f'"{FORMAT_PROPERTY}":"{FORMAT}"', f'"{FORMAT_PROPERTY}":"{FORMAT + 1}"')
+        )
     version = DeltaTable(str(folder / "lake" / JOBS.name)).version()
     done = tachograph(folder, *words)
     assert done.returncode == 5

@@ -1,4 +1,6 @@
-"""The ledger: against plain Python, minute by minute; hours are conserved and none is counted twice."""
+"""The ledger: against plain Python, minute by minute; hours are conserved and none is counted
+twice.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def intervals(draw: st.DrawFn, minutes: int) -> tuple[float, float] | None:
 def cases(draw: st.DrawFn) -> Case:
     gpus, minutes = draw(st.integers(1, 4)), draw(st.integers(1, 12))
     never = draw(st.frozensets(st.integers(0, gpus - 1)))
-    silent = draw(st.frozensets(st.integers(0, minutes - 1), max_size=minutes - 1))  # minutes without any sample
+    # Minutes without any sample.
+    silent = draw(st.frozensets(st.integers(0, minutes - 1), max_size=minutes - 1))
     activity: list[list[float | None]] = []
     for gpu in range(gpus):
         if gpu in never:
@@ -44,12 +47,16 @@ def cases(draw: st.DrawFn) -> Case:
             values = draw(st.lists(level | st.none(), min_size=minutes, max_size=minutes))
             if all(value is None for value in values):
                 values[-1] = 1.0
-        activity.append([None if minute in silent else value for minute, value in enumerate(values)])
+        activity.append(
+            [None if minute in silent else value for minute, value in enumerate(values)]
+        )
     apart = draw(st.booleans())  # whether GPUs draw different power
     hung, stall = draw(intervals(minutes)), draw(intervals(minutes))
     if hung and stall and stall[1] > hung[0]:
         stall = None  # one ends before the other begins
-    watts = [[WATTS[(apart * gpu + minute) % 3] for minute in range(minutes)] for gpu in range(gpus)]
+    watts = [
+        [WATTS[(apart * gpu + minute) % 3] for minute in range(minutes)] for gpu in range(gpus)
+    ]
     return Case(
         activity,
         watts,
@@ -70,13 +77,17 @@ def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: flo
             assert all(row[name] is None for name in (*HOURS, *ENERGIES, UNMEASURED, IDLE_LONG))
             continue
         for cause in (*WASTE, "idle_long"):
-            assert row[f"gpu_hours_{cause}"] * 3600 == pytest.approx(wanted[cause], rel=1e-6, abs=1e-6), cause
+            assert row[f"gpu_hours_{cause}"] * 3600 == pytest.approx(
+                wanted[cause], rel=1e-6, abs=1e-6
+            ), cause
         unmeasured = case.elapsed_s * len(case.activity) - wanted["measured"]
         assert row[UNMEASURED] * 3600 == pytest.approx(unmeasured, abs=1e-6)
         assert row["gpu_hours_idle_long"] <= row["gpu_hours_idle"] + 1e-12
         if all(len(set(minute)) == 1 for minute in zip(*case.power, strict=True)):
             for cause in WASTE[:-1]:
-                assert row[f"energy_j_{cause}"] == pytest.approx(wanted[f"energy_{cause}"], rel=1e-5, abs=1e-3), cause
+                assert row[f"energy_j_{cause}"] == pytest.approx(
+                    wanted[f"energy_{cause}"], rel=1e-5, abs=1e-3
+                ), cause
 
 
 @given(cases())
@@ -93,12 +104,19 @@ def test_causes_productive_and_unmeasured_are_all_hours(case: Case) -> None:
 
 def steady(*levels: float, minutes: int = 60, watts: float = 100.0, **how: Any) -> Case:
     """GPUs each at one level for an hour."""
-    return Case([[one] * minutes for one in levels], [[watts] * minutes for _ in levels], 60.0 * minutes, **how)
+    return Case(
+        [[one] * minutes for one in levels],
+        [[watts] * minutes for _ in levels],
+        60.0 * minutes,
+        **how,
+    )
 
 
 def hours(row: dict[str, Any]) -> dict[str, float]:
     """The causes that took anything."""
-    return {cause: round(row[f"gpu_hours_{cause}"], 9) for cause in WASTE if row[f"gpu_hours_{cause}"]}
+    return {
+        cause: round(row[f"gpu_hours_{cause}"], 9) for cause in WASTE if row[f"gpu_hours_{cause}"]
+    }
 
 
 def test_a_job_by_hand() -> None:
@@ -128,7 +146,9 @@ def test_a_job_by_hand() -> None:
     assert row["energy_j_hung"] == pytest.approx((90 + 50) * 15 * 60)
     idle = [row["energy_j_never_used"], row["energy_j_cold_start"], row["energy_j_idle"]]
     # of GPUs idle power is known together: each has the same part of it
-    assert math.fsum(idle) == pytest.approx(60 * (40 * 55 + (50 + 50) * 10 + 50 * 10 - 40 * 15) + 40 * 15 * 60)
+    assert math.fsum(idle) == pytest.approx(
+        60 * (40 * 55 + (50 + 50) * 10 + 50 * 10 - 40 * 15) + 40 * 15 * 60
+    )
 
 
 def test_a_gpu_that_was_never_used_is_not_hung_as_well() -> None:
@@ -138,7 +158,10 @@ def test_a_gpu_that_was_never_used_is_not_hung_as_well() -> None:
 
 def test_a_hang_and_a_cold_start_that_overlap_share_no_minute() -> None:
     (row,) = judged(steady(0.0, 0.0, hung=(20, 60), cold=(0, 30)))
-    assert hours(row) == {"hung": pytest.approx(2 * 40 / 60), "cold_start": pytest.approx(2 * 20 / 60)}
+    assert hours(row) == {
+        "hung": pytest.approx(2 * 40 / 60),
+        "cold_start": pytest.approx(2 * 20 / 60),
+    }
 
 
 def test_a_stall_at_full_utilisation_is_hung_and_not_productive() -> None:
@@ -146,7 +169,8 @@ def test_a_stall_at_full_utilisation_is_hung_and_not_productive() -> None:
     assert hours(row) == {"hung": pytest.approx(2 * 40 / 60)}
     assert columns([row]).select(waste.productive()).item() == pytest.approx(2 * 20 / 60)
     assert row["energy_j_hung"] == pytest.approx(2 * 40 * 60 * 100)
-    (row,) = judged(steady(1.0, stall=(10, 50), hung=(40, 60)))  # where both are said no minute counts twice
+    # Where both are said no minute counts twice.
+    (row,) = judged(steady(1.0, stall=(10, 50), hung=(40, 60)))
     assert hours(row) == {"hung": pytest.approx(50 / 60)}
 
 
@@ -169,7 +193,9 @@ def test_only_long_periods_without_any_work_are_long() -> None:
     assert (row["gpu_hours_never_used"], row[IDLE_LONG]) == (1.0, 0.0)
 
 
-@pytest.mark.parametrize(("active", "lost"), [((1.0,), 0.0), ((0.5, 0.5), 0.0), ((1.0, 0.5, 0.25), 1.25)])
+@pytest.mark.parametrize(
+    ("active", "lost"), [((1.0,), 0.0), ((0.5, 0.5), 0.0), ((1.0, 0.5, 0.25), 1.25)]
+)
 def test_imbalance_is_what_lags_behind_the_busiest(active: tuple[float, ...], lost: float) -> None:
     (row,) = judged(steady(*active))
     assert row["gpu_hours_imbalance"] == pytest.approx(lost)
@@ -198,7 +224,10 @@ def test_without_any_minute_columns_are_as_declared(rows: int) -> None:
 
 
 def test_energy_is_null_where_it_is_not_known() -> None:
-    for row in (judged(steady(0.0), energy_j=None)[0], judged(Case([[0.0] * 5], [[None] * 5], 300.0))[0]):
+    for row in (
+        judged(steady(0.0), energy_j=None)[0],
+        judged(Case([[0.0] * 5], [[None] * 5], 300.0))[0],
+    ):
         assert row["gpu_hours_idle"] is not None
         assert [row[name] for name in ENERGIES] == [None] * 4
 
@@ -216,7 +245,8 @@ def test_gpus_that_were_not_accounted_are_not_counted() -> None:
     (row,) = judged(whole_node, gpus=2)
     assert (row["gpu_hours"], hours(row), row[UNMEASURED]) == (2.0, {"never_used": 1.0}, 0.0)
     assert row["energy_j_never_used"] == pytest.approx(100.0 * 3600)
-    (row,) = judged(steady(0.0, 0.0, 1.0, 1.0), gpus=2)  # whose two are the two idle nobody can tell: a part of each
+    # Whose two are the two idle nobody can tell: a part of each.
+    (row,) = judged(steady(0.0, 0.0, 1.0, 1.0), gpus=2)
     assert hours(row) == {"idle": 1.0}
     assert row[UNMEASURED] == 0.0
 
@@ -236,4 +266,6 @@ def test_the_order_of_jobs_and_of_their_number_changes_nothing() -> None:
     one = steady(0.3, 0.7, 0.1, minutes=7, number=1)
     two = steady(0.0, 1.0, hung=(3, 9), number=2)
     together, alone = judged(one, two), [*judged(one), *judged(two)]
-    assert [[row[name] for name in HOURS] for row in together] == [[row[name] for name in HOURS] for row in alone]
+    assert [[row[name] for name in HOURS] for row in together] == [
+        [row[name] for name in HOURS] for row in alone
+    ]

@@ -27,7 +27,11 @@ def test_weeks_add_up_to_the_ledger(lake: OpenLake) -> None:
     ledger = lake.waste(user="user000").report
     hours: defaultdict[date, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for job in lake.jobs(user="user000").iter_rows(named=True):
-        over = job["end"] is not None and job["state"] != "RUNNING" and job["attribution"] != "ambiguous"
+        over = (
+            job["end"] is not None
+            and job["state"] != "RUNNING"
+            and job["attribution"] != "ambiguous"
+        )
         if over and job["samples"] and job["gpu_hours_idle"] is not None:
             day = job["end"].astimezone(zone).date()
             sums = hours[day - timedelta(days=day.weekday())]
@@ -52,7 +56,9 @@ def test_recovered_is_measured_against_the_weeks_before() -> None:
 def test_running_jobs_and_those_that_lost_most(lake: OpenLake) -> None:
     usage = lake.usage(top=5)
     assert usage.running["end"].is_null().all()
-    assert usage.worst["gpu_hours_lost"].to_list() == sorted(usage.worst["gpu_hours_lost"], reverse=True)
+    assert usage.worst["gpu_hours_lost"].to_list() == sorted(
+        usage.worst["gpu_hours_lost"], reverse=True
+    )
     assert usage.jobs == lake.jobs().height
     jobs_with = {row["code"]: row["jobs"] for row in usage.findings.iter_rows(named=True)}
     assert jobs_with["job_hang"] == lake.findings().filter(code="job_hang").height

@@ -38,7 +38,9 @@ def test_hours_of_the_demo_add_up(demo: Path) -> None:
     data = json.loads(done.stdout)
     hours = {row["cause"]: row["gpu_hours"] for row in data["causes"]}
     assert sum(hours.values()) == pytest.approx(data["gpu_hours"], rel=1e-9)
-    assert sum(row["gpu_hours"] for row in data["groups"]) == pytest.approx(data["gpu_hours"], rel=1e-9)
+    assert sum(row["gpu_hours"] for row in data["groups"]) == pytest.approx(
+        data["gpu_hours"], rel=1e-9
+    )
     assert all(hours[cause] > 0 for cause in ("never_used", "idle", "imbalance", "productive"))
     jobs = tachograph.open(str(demo / "lake")).jobs()
     assert data["jobs"] + sum(row["jobs"] for row in data["left_out"]) == jobs.height
@@ -51,7 +53,9 @@ def test_planted_idle_gpus_are_the_never_used_ones(demo: Path) -> None:
     truth = pl.read_parquet(demo / "cluster" / "truth" / "jobs.parquet")
     jobs = tachograph.open(str(demo / "lake")).jobs()
     chosen = jobs.filter(pl.col("gpu_hours_idle").is_not_null(), pl.col("end").is_not_null())
-    both = chosen.join(truth.select("job_id", "submit", "kind", unused="gpus_never_used"), on=["job_id", "submit"])
+    both = chosen.join(
+        truth.select("job_id", "submit", "kind", unused="gpus_never_used"), on=["job_id", "submit"]
+    )
     assert both.height > 300
     one = both.filter(pl.col("kind") == "one_gpu_of_many", pl.col("coverage") > 0.99)
     idle = both.filter(pl.col("kind").is_in(["idle", "cpu_only"]), pl.col("coverage") > 0.99)
@@ -62,12 +66,16 @@ def test_planted_idle_gpus_are_the_never_used_ones(demo: Path) -> None:
     lost = (idle["gpu_hours_never_used"] + idle["gpu_hours_idle"]).to_list()
     assert lost == pytest.approx(idle["gpu_hours"].to_list(), rel=0.1)
     steady = both.filter(pl.col("kind").is_in(["compute_bound", "tensor_training"]))
-    lost_of_steady = steady.select(pl.sum_horizontal("gpu_hours_never_used", "gpu_hours_hung", "gpu_hours_idle")).sum()
+    lost_of_steady = steady.select(
+        pl.sum_horizontal("gpu_hours_never_used", "gpu_hours_hung", "gpu_hours_idle")
+    ).sum()
     assert float(lost_of_steady.item()) < 0.05 * float(steady["gpu_hours"].sum())
 
 
 def test_no_cause_is_found_where_none_was_planted(demo: Path) -> None:
-    truth = pl.read_parquet(demo / "cluster" / "truth" / "jobs.parquet").select("job_id", "submit", "kind")
+    truth = pl.read_parquet(demo / "cluster" / "truth" / "jobs.parquet").select(
+        "job_id", "submit", "kind"
+    )
     jobs = tachograph.open(str(demo / "lake")).jobs().join(truth, on=["job_id", "submit"])
     found = {
         cause: set(jobs.filter(pl.col(f"gpu_hours_{cause}") > 0.05 * pl.col("gpu_hours"))["kind"])
@@ -90,7 +98,9 @@ def test_as_in_a_shell(
     demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TACHOGRAPH_WASTE_PRICE_PER_GPU_HOUR", "2")
-    code, shown, err = run(demo, capsys, monkeypatch, "--by", "user", "--top", "3", "--jobs", "idle")
+    code, shown, err = run(
+        demo, capsys, monkeypatch, "--by", "user", "--top", "3", "--jobs", "idle"
+    )
     assert (code, err) == (0, "")
     assert "Recoverable, if" in shown
     assert "others" in shown
@@ -115,7 +125,9 @@ def test_jobs_that_wasted_most_of_the_demo(
     back = [row["recoverable"] for row in data["concerned"]]
     assert back == sorted(back, reverse=True)
     assert sum(back) == pytest.approx(data["recoverable"], rel=1e-9)
-    assert sum(row["gpu_hours_lost"] for row in data["concerned"]) == pytest.approx(data["lost"], rel=1e-9)
+    assert sum(row["gpu_hours_lost"] for row in data["concerned"]) == pytest.approx(
+        data["lost"], rel=1e-9
+    )
     assert all(row["gpu_hours_lost"] <= row["gpu_hours"] * (1 + 1e-9) for row in data["concerned"])
 
 
@@ -128,7 +140,9 @@ def test_a_filter_leaves_what_it_says(demo: Path) -> None:
     assert min(parts) > 0
 
 
-@pytest.mark.parametrize("setting", ["NEVER_USED_SHARE=1.5", "IDLE_MINUTES=-1", "PRICE_PER_KWH=-0.1"])
+@pytest.mark.parametrize(
+    "setting", ["NEVER_USED_SHARE=1.5", "IDLE_MINUTES=-1", "PRICE_PER_KWH=-0.1"]
+)
 def test_values_that_make_no_sense(setting: str) -> None:
     name, value = setting.split("=")
     with pytest.raises(ConfigError, match="waste: "):

@@ -1,4 +1,6 @@
-"""The ledger of many jobs: groupings add up, prices, what is recoverable, what is left out; all formats agree."""
+"""The ledger of many jobs: groupings add up, prices, what is recoverable, what is left out; all
+formats agree.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +34,43 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
     """A judged job of 16 GPU-hours: 4 GPUs for 4 hours."""
     hours = {f"gpu_hours_{cause}": SPENT[cause] for cause in WASTE}
     energies = {f"energy_j_{cause}": 3.6e6 * SPENT[cause] / 10 for cause in WASTE[:-1]}
-    known = {"samples": 100, "gpu_util_mean": 0.3, "user": "ada", "account": "p1", "partition": "gpu"}
-    known |= {"gpu_hours_unmeasured": 1.5, "gpu_hours_idle_long": 2.5, "gpu_model": "L40S", "elapsed_s": 4 * 3600.0}
+    known = {
+        "samples": 100,
+        "gpu_util_mean": 0.3,
+        "user": "ada",
+        "account": "p1",
+        "partition": "gpu",
+    }
+    known |= {
+        "gpu_hours_unmeasured": 1.5,
+        "gpu_hours_idle_long": 2.5,
+        "gpu_model": "L40S",
+        "elapsed_s": 4 * 3600.0,
+    }
     return summary(job_key=f"c:{number}:1", job_id=str(number), **hours | energies | known | given)
 
 
 def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
     """Findings with an interval: (job, code, minutes)."""
-    schema = {"job_key": pl.String, "code": pl.String, "verdict": pl.String, "confidence": pl.String}
+    schema = {
+        "job_key": pl.String,
+        "code": pl.String,
+        "verdict": pl.String,
+        "confidence": pl.String,
+    }
     schema |= {"begin": pl.Datetime("us", "UTC"), "end": pl.Datetime("us", "UTC")}  # type: ignore[dict-item]
-    made = [(f"c:{n}:1", code, "yes", "high", START, START + timedelta(minutes=minutes)) for n, code, minutes in rows]
+    made = [
+        (f"c:{n}:1", code, "yes", "high", START, START + timedelta(minutes=minutes))
+        for n, code, minutes in rows
+    ]
     return pl.DataFrame(made, schema=schema, orient="row")
 
 
 def report(*jobs: dict[str, Any], found: pl.DataFrame | None = None, **how: Any) -> WasteReport:
     how.setdefault("settings", WasteOptions())
-    return build_waste_report(columns(jobs), intervals() if found is None else found, how.pop("settings"), **how)
+    return build_waste_report(
+        columns(jobs), intervals() if found is None else found, how.pop("settings"), **how
+    )
 
 
 def of(found: WasteReport, name: str) -> dict[str, Any]:
@@ -74,24 +97,37 @@ def test_what_is_recoverable() -> None:
         "productive": 0.0,
         "unmeasured": 0.0,
     }
-    changed = WasteOptions(never_used_share=0.5, watchdog_minutes=90, start_minutes=60, imbalance_share=0.0)
-    found = report(spent(), found=intervals((1, "job_hang", 180), (1, "cold_start", 40)), settings=changed)
-    assert [of(found, "recoverable")[cause] for cause in WASTE] == pytest.approx([1.0, 1.5, 0.0, 2.5, 0.0])
+    changed = WasteOptions(
+        never_used_share=0.5, watchdog_minutes=90, start_minutes=60, imbalance_share=0.0
+    )
+    found = report(
+        spent(), found=intervals((1, "job_hang", 180), (1, "cold_start", 40)), settings=changed
+    )
+    assert [of(found, "recoverable")[cause] for cause in WASTE] == pytest.approx(
+        [1.0, 1.5, 0.0, 2.5, 0.0]
+    )
     assert {said.source for said in found.assumptions} == {"configured", "our assumption"}
     assert [said.value for said in found.assumptions] == [0.5, 90, 60, 30, 0.0]
 
 
 def test_each_hang_and_stall_has_its_watchdog() -> None:
-    found = report(spent(), found=intervals((1, "job_hang", 180), (1, "stall", 90), (1, "stall_host", 500)))
+    found = report(
+        spent(), found=intervals((1, "job_hang", 180), (1, "stall", 90), (1, "stall_host", 500))
+    )
     assert of(found, "recoverable")["hung"] == pytest.approx(3.0 * (120 + 30) / 270)
-    assert of(report(spent(), found=intervals((1, "stall", 90))), "recoverable")["hung"] == pytest.approx(1.0)
+    assert of(report(spent(), found=intervals((1, "stall", 90))), "recoverable")[
+        "hung"
+    ] == pytest.approx(1.0)
 
 
 def test_recoverable_is_never_more_than_lost() -> None:
-    found = report(spent(), found=intervals((1, "job_hang", 1e6)), settings=WasteOptions(watchdog_minutes=0))
+    found = report(
+        spent(), found=intervals((1, "job_hang", 1e6)), settings=WasteOptions(watchdog_minutes=0)
+    )
     assert all(of(found, "recoverable")[cause] <= SPENT[cause] for cause in WASTE)
     unsure = intervals((1, "job_hang", 180)).with_columns(confidence=pl.lit("low"))
-    for found in (report(spent()), report(spent(), found=unsure)):  # for how long it surely hung is not known
+    # For how long it surely hung is not known.
+    for found in (report(spent()), report(spent(), found=unsure)):
         assert of(found, "recoverable")["hung"] == 0.0
 
 
@@ -102,7 +138,9 @@ def test_prices() -> None:
         spent(3, gpu_model="H100", partition="other"),
         spent(4, partition="free"),
     ]
-    prices = WasteOptions(price_per_gpu_hour=1.0, prices={"H100": 3.0, "debug": 0.5, "free": 0.0}, price_per_kwh=0.25)
+    prices = WasteOptions(
+        price_per_gpu_hour=1.0, prices={"H100": 3.0, "debug": 0.5, "free": 0.0}, price_per_kwh=0.25
+    )
     found = report(*jobs, settings=prices)
     assert of(found, "money")["never_used"] == pytest.approx(2 * (1 + 0.5 + 3 + 0))
     assert of(found, "energy_money")["never_used"] == pytest.approx(4 * 0.2 * 0.25)
@@ -112,14 +150,21 @@ def test_prices() -> None:
     assert (of(some, "money")["never_used"], some.unpriced_jobs) == (6.0, 3)
     assert "No price for 3 jobs" in to_text(waste_lines(some))
     none = report(*jobs)
-    assert (none.priced, set(none.causes["money"]), waste_json(none)["currency"]) == (False, {None}, None)
+    assert (none.priced, set(none.causes["money"]), waste_json(none)["currency"]) == (
+        False,
+        {None},
+        None,
+    )
     assert "EUR" not in to_text(waste_lines(none))
 
 
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["ada", "bob", None]), st.sampled_from(["p1", None]), st.floats(0, 4), st.floats(0, 4)
+            st.sampled_from(["ada", "bob", None]),
+            st.sampled_from(["p1", None]),
+            st.floats(0, 4),
+            st.floats(0, 4),
         ),
         min_size=1,
         max_size=12,
@@ -127,9 +172,18 @@ def test_prices() -> None:
     st.sampled_from([name for name in WASTE_GROUPINGS if name != "cause"]),
     st.sampled_from([None, 1, 2]),
 )
-def test_groups_add_up_to_the_total(rows: list[tuple[str | None, str | None, float, float]], by: str, top: Any) -> None:
+def test_groups_add_up_to_the_total(
+    rows: list[tuple[str | None, str | None, float, float]], by: str, top: Any
+) -> None:
     jobs = [
-        spent(n, user=user, account=account, gpu_hours_idle=idle, gpu_hours_imbalance=lag, gpu_model=user)
+        spent(
+            n,
+            user=user,
+            account=account,
+            gpu_hours_idle=idle,
+            gpu_hours_imbalance=lag,
+            gpu_model=user,
+        )
         for n, (user, account, idle, lag) in enumerate(rows)
     ]
     found = report(*jobs, by=by, top=top, settings=WasteOptions(price_per_gpu_hour=2.0))
@@ -151,7 +205,12 @@ def test_groups_add_up_to_the_total(rows: list[tuple[str | None, str | None, flo
 
 
 def test_the_jobs_behind_a_figure() -> None:
-    jobs = [spent(1), spent(2, gpu_hours_idle=8.0), spent(3, gpu_hours_idle=0.0), spent(4, gpu_hours_idle=1.0)]
+    jobs = [
+        spent(1),
+        spent(2, gpu_hours_idle=8.0),
+        spent(3, gpu_hours_idle=0.0),
+        spent(4, gpu_hours_idle=1.0),
+    ]
     found = report(*jobs, jobs_of="idle", top=2)
     assert found.concerned is not None
     assert (found.concerned["job_id"].to_list(), found.concerned_jobs) == (["2", "1"], 3)
@@ -165,7 +224,8 @@ def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
     none = {f"gpu_hours_{cause}": 0.0 for cause in WASTE}
     most_idle = none | {"gpu_hours_idle": 9.0, "gpu_hours_idle_long": 1.0}
     jobs = [
-        spent(1),  # 2 never used, 2.5 of 4 idle, 0.25 of the imbalance; how long it hung is not told
+        # 2 never used, 2.5 of 4 idle, 0.25 of the imbalance; how long it hung is not told.
+        spent(1),
         spent(2, **most_idle),
         spent(3, **none, gpu_hours_idle_long=0.0),
         spent(4, **none | {"gpu_hours_imbalance": 6.0}, gpu_hours_idle_long=0.0),
@@ -173,7 +233,9 @@ def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
     ]
     found = report(*jobs, jobs_of="all", settings=WasteOptions(price_per_gpu_hour=2.0))
     assert found.concerned is not None
-    shown = found.concerned.select("job_id", "recoverable", "gpu_hours_lost", "money", "cause").rows()
+    shown = found.concerned.select(
+        "job_id", "recoverable", "gpu_hours_lost", "money", "cause"
+    ).rows()
     assert shown == [
         ("1", 4.75, 10.5, 21.0, "idle"),
         ("4", 3.0, 6.0, 12.0, "imbalance"),
@@ -184,13 +246,21 @@ def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
     assert found.concerned["gpu_hours_lost"].sum() == pytest.approx(found.lost)
     top = report(*jobs, jobs_of="all", top=2)
     text, page = to_text(waste_lines(top)), waste_html(top)
-    assert re.search(r"lost +recoverable +main cause\n1 .*10.5 h +4.8 h +held, idle\n4 .*imbalance\n2 of 4", text)
+    assert re.search(
+        r"lost +recoverable +main cause\n1 .*10.5 h +4.8 h +held, idle\n4 .*imbalance\n2 of 4", text
+    )
     assert page.count("<th>main cause</th>") == 1
     assert page.split("<th>main cause</th>")[1].count("<td>held, idle</td>") == 1
     assert "<th>main cause</th>" not in waste_html(report(*jobs, jobs_of="idle"))
     assert [row["cause"] for row in waste_json(top)["concerned"]] == ["idle", "imbalance"]
-    assert [row["cause"] for row in csv.DictReader(io.StringIO(waste_csv(top)))] == ["idle", "imbalance"]
-    large = [spent(1234567 + n, user=f"user{n:03}", account="proj000", gpu_hours=2345.6) for n in range(30)]
+    assert [row["cause"] for row in csv.DictReader(io.StringIO(waste_csv(top)))] == [
+        "idle",
+        "imbalance",
+    ]
+    large = [
+        spent(1234567 + n, user=f"user{n:03}", account="proj000", gpu_hours=2345.6)
+        for n in range(30)
+    ]
     narrow = to_text(waste_lines(report(*large, jobs_of="all"), width=80)).splitlines()
     assert max(map(len, narrow)) <= 80
     assert narrow[-1].endswith("hidden columns: elapsed")
@@ -208,7 +278,10 @@ def test_what_is_left_out_is_counted() -> None:
         spent(7, shards=4, gpu_hours=None, **nothing),
     ]
     found = report(*jobs)
-    told = {row["reason"]: (row["jobs"], row["gpu_hours"]) for row in found.left_out.iter_rows(named=True)}
+    told = {
+        row["reason"]: (row["jobs"], row["gpu_hours"])
+        for row in found.left_out.iter_rows(named=True)
+    }
     reasons = ("running", "ambiguous", "no_samples", "not_judged", "no_activity")
     assert told == dict.fromkeys(reasons, (1, 16.0)) | {"shares": (1, None)}
     assert found.jobs == 1
@@ -228,7 +301,9 @@ def test_without_jobs() -> None:
 
 def test_all_formats_show_the_same() -> None:
     jobs = [spent(1, user="<b>ada"), spent(2, user="bob", gpu_hours_idle=0.0), spent(3, user=None)]
-    found = report(*jobs, by="user", jobs_of="never_used", settings=WasteOptions(price_per_gpu_hour=1.5))
+    found = report(
+        *jobs, by="user", jobs_of="never_used", settings=WasteOptions(price_per_gpu_hour=1.5)
+    )
     text, page, data = to_text(waste_lines(found)), waste_html(found), waste_json(found)
     for shown in ("6.0 h", "27.5 h", "not known", "9.00 EUR", "never used"):
         assert shown in text, shown
@@ -270,7 +345,10 @@ def test_amounts_that_nobody_knows_have_no_total() -> None:
 
 @pytest.mark.parametrize("price", [0.0, 2.5])
 def test_tables_fit_a_terminal_of_80_columns(price: float) -> None:
-    jobs = [spent(1234567 + n, user=f"user{n:03}", gpu_hours_idle=123.4, gpu_hours=2345.6) for n in range(30)]
+    jobs = [
+        spent(1234567 + n, user=f"user{n:03}", gpu_hours_idle=123.4, gpu_hours=2345.6)
+        for n in range(30)
+    ]
     settings = WasteOptions(price_per_gpu_hour=price)
     found = report(*jobs, by="user", jobs_of="idle", top=20, settings=settings)
     narrow, wide = (to_text(waste_lines(found, width=width)).splitlines() for width in (80, 140))
@@ -285,7 +363,9 @@ def test_tables_fit_a_terminal_of_80_columns(price: float) -> None:
 def test_names_that_do_not_exist() -> None:
     with pytest.raises(UsageError, match="no grouping 'users'"):
         report(spent(), by="users")
-    with pytest.raises(UsageError, match=r"no cause 'wasted'; one of all, never_used, .*, unmeasured"):
+    with pytest.raises(
+        UsageError, match=r"no cause 'wasted'; one of all, never_used, .*, unmeasured"
+    ):
         report(spent(), jobs_of="wasted")
     for words, cause in (("not measured", "unmeasured"), ("idle", "idle"), ("all causes", "all")):
         assert report(spent(), jobs_of=words).jobs_of == cause

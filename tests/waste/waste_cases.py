@@ -1,4 +1,6 @@
-"""Made-up jobs for the ledger, and the ledger once more: one GPU and one minute at a time, in plain Python."""
+"""Made-up jobs for the ledger, and the ledger once more: one GPU and one minute at a time, in
+plain Python.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,22 @@ class Case:
 
 def found(case: Case) -> list[Finding]:
     """What classes say of the job; also what the ledger must not look at."""
-    told = [Finding("job_hang", "problem", "t", "s", confidence="low", begin=START, end=START + timedelta(hours=9))]
-    for code, interval in (("job_hang", case.hung), ("stall", case.stall), ("cold_start", case.cold)):
+    told = [
+        Finding(
+            "job_hang",
+            "problem",
+            "t",
+            "s",
+            confidence="low",
+            begin=START,
+            end=START + timedelta(hours=9),
+        )
+    ]
+    for code, interval in (
+        ("job_hang", case.hung),
+        ("stall", case.stall),
+        ("cold_start", case.cold),
+    ):
         begin, end = (START + timedelta(minutes=minute) for minute in interval or (0, 900))
         verdict: Any = "no" if interval is None else "yes"
         told.append(Finding(code, "problem", "t", "s", verdict=verdict, begin=begin, end=end))
@@ -62,7 +78,8 @@ def judged(*cases: Case, idle_minutes: float = 30, **job: Any) -> list[dict[str,
                 most = 1.0  # of samples, not of minutes
             gpus.append(unit | {"gpu_util_max": most})
             minutes += [
-                unit | {"minute": minute, "t": START, "samples": 6, "gpu_util": level, "power_w": watts}
+                unit
+                | {"minute": minute, "t": START, "samples": 6, "gpu_util": level, "power_w": watts}
                 for minute, (level, watts) in enumerate(zip(levels, case.power[gpu], strict=True))
                 if level is not None
             ]
@@ -83,18 +100,25 @@ def inside(minute: int, interval: Interval | None, elapsed_s: float) -> float:
     """Seconds of a minute that lie in an interval."""
     if interval is None:
         return 0.0
-    begin, end = max(60.0 * minute, 60 * interval[0]), min(60.0 * minute + 60, 60 * interval[1], elapsed_s)
+    begin, end = (
+        max(60.0 * minute, 60 * interval[0]),
+        min(60.0 * minute + 60, 60 * interval[1], elapsed_s),
+    )
     return max(0.0, end - begin)
 
 
 def by_hand(case: Case, idle_minutes: float = 30) -> Mapping[str, float]:
-    """GPU-seconds and J by cause, what was measured, and what was productive: each GPU and minute by itself."""
+    """GPU-seconds and J by cause, what was measured, and what was productive: each GPU and
+    minute by itself.
+    """
     total = dict.fromkeys((*WASTE, "idle_long", "measured", "productive"), 0.0)
     total |= {f"energy_{cause}": 0.0 for cause in WASTE if cause != "imbalance"}
     quiet_for = 0
     for minute in range(len(case.activity[0])):
         seconds = max(0.0, min(60.0, case.elapsed_s - 60 * minute))
-        hung = inside(minute, case.hung, case.elapsed_s) + inside(minute, case.stall, case.elapsed_s)
+        hung = inside(minute, case.hung, case.elapsed_s) + inside(
+            minute, case.stall, case.elapsed_s
+        )
         cold = min(inside(minute, case.cold, case.elapsed_s), seconds - hung)
         rest = seconds - hung - cold
         here = {gpu: levels[minute] for gpu, levels in enumerate(case.activity)}

@@ -51,7 +51,10 @@ def test_squeue_and_scontrol_tell_the_same_holders(version: str) -> None:
     assert from_json.gpus.keys() <= from_text.gpus.keys()
     assert from_json.gpus
     for place, allocation in from_json.gpus.items():
-        assert (from_text.gpus[place].job_id, from_text.gpus[place].user) == (allocation.job_id, allocation.user)
+        assert (from_text.gpus[place].job_id, from_text.gpus[place].user) == (
+            allocation.job_id,
+            allocation.user,
+        )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -70,7 +73,13 @@ def test_each_gpu_has_the_job_whose_record_names_it(version: str) -> None:
 
 
 def test_tasks_are_called_as_people_call_them_and_found_by_either_id() -> None:
-    job = {"job_id": 14, "array_job_id": 3, "array_task_id": 0, "user_name": "ana", "job_state": ["RUNNING"]}
+    job = {
+        "job_id": 14,
+        "array_job_id": 3,
+        "array_task_id": 0,
+        "user_name": "ana",
+        "job_state": ["RUNNING"],
+    }
     job |= {"nodes": "n1", "gres_detail": ["gpu:2(IDX:0,3)"], "start_time": 1700000000}
     waiting = {
         "job_id": 15,
@@ -80,7 +89,9 @@ def test_tasks_are_called_as_people_call_them_and_found_by_either_id() -> None:
         "gres_detail": ["gpu:1(IDX:N/A)"],
     }
     found = read_allocations(
-        json.dumps({"jobs": [job, waiting, {"job_state": []}]}).encode(), where="squeue", cluster=SlurmCluster()
+        json.dumps({"jobs": [job, waiting, {"job_state": []}]}).encode(),
+        where="squeue",
+        cluster=SlurmCluster(),
     )
     ana = GpuAllocation("3_0", "ana", 1_700_000_000.0)
     assert found.gpus == {("n1", 0): ana, ("n1", 3): ana}
@@ -91,9 +102,11 @@ def test_tasks_are_called_as_people_call_them_and_found_by_either_id() -> None:
 
 def test_of_text_arrays_and_heterogeneous_jobs_are_called_so() -> None:
     text = (
-        "JobId=14 ArrayJobId=3 ArrayTaskId=7 JobName=a\n   UserId=ana(1001) GroupId=g(1)\n   StartTime=1700000000\n"
+        "JobId=14 ArrayJobId=3 ArrayTaskId=7 JobName=a\n   UserId=ana(1001) GroupId=g(1)\n   "
+        "StartTime=1700000000\n"
         "     Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:1)\n\n"
-        "JobId=21 HetJobId=20 HetJobOffset=1 JobName=b\n   UserId=bo(1002)\n   StartTime=1700000000\n"
+        "JobId=21 HetJobId=20 HetJobOffset=1 JobName=b\n   UserId=bo(1002)\n   "
+        "StartTime=1700000000\n"
         "     Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)\n"
     )
     found = read_allocations(text.encode(), where="scontrol", cluster=SlurmCluster())
@@ -107,12 +120,22 @@ def test_of_text_arrays_and_heterogeneous_jobs_are_called_so() -> None:
 
 def test_what_the_source_tells_stays_and_is_completed() -> None:
     reported = replace(
-        TWO, allocations={GpuId("n1", 0): GpuAllocation("14"), GpuId("n1", 1): GpuAllocation("77", "eve")}
+        TWO,
+        allocations={
+            GpuId("n1", 0): GpuAllocation("14"),
+            GpuId("n1", 1): GpuAllocation("77", "eve"),
+        },
     )
     found = merged_allocations(
-        reported, SlurmAllocations({("n1", 0): GpuAllocation("9", "x")}, {"14": GpuAllocation("3_0", "ana", 5.0)})
+        reported,
+        SlurmAllocations(
+            {("n1", 0): GpuAllocation("9", "x")}, {"14": GpuAllocation("3_0", "ana", 5.0)}
+        ),
     )
-    assert found == {GpuId("n1", 0): GpuAllocation("3_0", "ana", 5.0), GpuId("n1", 1): GpuAllocation("77", "eve")}
+    assert found == {
+        GpuId("n1", 0): GpuAllocation("3_0", "ana", 5.0),
+        GpuId("n1", 1): GpuAllocation("77", "eve"),
+    }
 
 
 def test_of_a_gpu_that_jobs_share_each_is_completed() -> None:
@@ -128,9 +151,9 @@ def test_of_a_gpu_that_jobs_share_each_is_completed() -> None:
         (GpuAllocation("14,16"), GpuAllocation("3_0,16", "ana", 5.0)),
         (GpuAllocation("98,99", "eve", 1.0), GpuAllocation("98,99", "eve", 1.0)),
     ):
-        assert merged_allocations(replace(TWO, allocations={gpu: reported}), SlurmAllocations(jobs=known)) == {
-            gpu: found
-        }
+        assert merged_allocations(
+            replace(TWO, allocations={gpu: reported}), SlurmAllocations(jobs=known)
+        ) == {gpu: found}
 
 
 def test_slices_have_no_index_that_slurm_tells() -> None:
@@ -141,7 +164,8 @@ def test_slices_have_no_index_that_slurm_tells() -> None:
 def running(job: int, user: str, indices: str) -> str:
     """A job of scontrol with GPUs on n1."""
     return (
-        f"JobId={job} JobName=a\n   UserId={user}(1001)\n   JobState=RUNNING\n   AllocTRES=cpu=4,gres/gpu=1\n"
+        f"JobId={job} JobName=a\n   UserId={user}(1001)\n   JobState=RUNNING\n   "
+        "AllocTRES=cpu=4,gres/gpu=1\n"
         f"     Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1{indices}\n\n"
     )
 
@@ -151,19 +175,24 @@ def running(job: int, user: str, indices: str) -> str:
     [
         (running(1, "ana", "(IDX:0)") + running(2, "bo", "(IDX:3)"), True),
         (running(1, "ana", "(IDX:0)"), False),  # jobs of others may be hidden
-        (running(1, "ana", "(IDX:0)") + running(2, "bo", ""), False),  # the GPUs of one are not reported
+        # The GPUs of one are not reported.
+        (running(1, "ana", "(IDX:0)") + running(2, "bo", ""), False),
     ],
 )
 def test_a_gpu_is_free_where_every_job_is_known(jobs: str, free: bool) -> None:
     slurm = read_allocations(jobs.encode(), where="scontrol", cluster=SlurmCluster())
     assert slurm.complete is free
-    assert free_gpus(TWO, slurm) - merged_allocations(TWO, slurm).keys() == ({GpuId("n1", 1)} if free else frozenset())
+    assert free_gpus(TWO, slurm) - merged_allocations(TWO, slurm).keys() == (
+        {GpuId("n1", 1)} if free else frozenset()
+    )
     slices = snapshot_of({GpuId("n1", 1, 1): node_of(2)[GpuId("n1", 1)]})
     assert free_gpus(slices, slurm) == frozenset()
 
 
 def test_numbers_of_slurm_are_those_of_device_files() -> None:
-    """Where a source reports them, and one differs from the index; an unknown number is no GPU's."""
+    """Where a source reports them, and one differs from the index; an unknown number is no
+    GPU's.
+    """
     gpus = GpuId("n1", 0), GpuId("n1", 1), GpuId("n1", 2)
     devices = {gpus[0]: GpuDevice(minor_number=1), gpus[1]: GpuDevice(minor_number=0)}
     snapshot = Snapshot(0.0, gpus, np.zeros(3), {}, devices)
@@ -205,7 +234,11 @@ def test_slurm_is_asked_again_and_again_and_no_more_once_closed() -> None:
 
     source = AllocatedSource(FakeSource([TWO]), poll, every_s=0.02)
     source.start()
-    assert until(lambda: source.read().allocations.get(GpuId("n1", 0), GpuAllocation()).job_id not in (None, "1"))
+    assert until(
+        lambda: (
+            source.read().allocations.get(GpuId("n1", 0), GpuAllocation()).job_id not in (None, "1")
+        )
+    )
     source.close()
     time.sleep(0.5)
     count = len(times)
@@ -243,7 +276,9 @@ def test_a_program_named_in_sources_is_run(tmp_path: Path, monkeypatch: pytest.M
     squeue = tmp_path / "squeue"
     squeue.write_text(f"#!/bin/sh\ncat {RECORDED / VERSIONS[1] / 'squeue.json'}\n")
     squeue.chmod(0o755)
-    polled = allocation_poller(Configuration(sources=({"source": "slurm-live", "command": [str(squeue)]},)))
+    polled = allocation_poller(
+        Configuration(sources=({"source": "slurm-live", "command": [str(squeue)]},))
+    )
     assert polled is not None
     assert polled() == held(RECORDED / VERSIONS[1] / "squeue.json")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -260,7 +295,9 @@ def test_without_slurm_nothing_is_polled(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_wrong_settings_are_reported_at_the_first_poll() -> None:
-    polled = allocation_poller(Configuration(sources=({"source": "slurm-live", "url": "http://x"},)))
+    polled = allocation_poller(
+        Configuration(sources=({"source": "slurm-live", "url": "http://x"},))
+    )
     assert polled is not None
     with pytest.raises(ConfigError, match="how is"):
         polled()

@@ -22,7 +22,9 @@ from tachograph.live.unsupported import (
 from tachograph.sources.exporter_mapping import ExporterMapping
 from tachograph.sources.exporters import exporter_mappings
 
-PROFILED = {name for name, row in COUNTERS_BY_NAME.items() if (row.dcgm_name or "").startswith("PROF_")}
+PROFILED = {
+    name for name, row in COUNTERS_BY_NAME.items() if (row.dcgm_name or "").startswith("PROF_")
+}
 SOURCES = (
     "nvml",
     "dcgm-exporter",
@@ -35,7 +37,14 @@ SOURCES = (
 # counters that the default file of dcgm-exporter requests none of
 NOT_BY_DEFAULT = frozenset(
     {
-        *("sm_active", "sm_occupancy", "fp16_active", "fp32_active", "fp64_active", "throttle_reasons"),
+        *(
+            "sm_active",
+            "sm_occupancy",
+            "fp16_active",
+            "fp32_active",
+            "fp64_active",
+            "throttle_reasons",
+        ),
         *("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active"),
         *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
     }
@@ -64,12 +73,17 @@ def test_of_slices_nothing_can_be_done_about_whole_gpus() -> None:
 
 def test_counters_with_the_same_remedy_share_a_line() -> None:
     about = SourceInfo(
-        "dcgm-exporter", "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, "dcgm-exporter")
+        "dcgm-exporter",
+        "",
+        unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, "dcgm-exporter"),
     )
     reported = unsupported_lines(about)
     assert len(reported) == 2
     assert reported[0].startswith("unsupported: sm_active, sm_occupancy, fp16_active, ")
-    assert "; add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_SM_OCCUPANCY, DCGM_FI_PROF_PIPE_FP16" in reported[0]
+    assert (
+        "; add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_SM_OCCUPANCY, DCGM_FI_PROF_PIPE_FP16"
+        in reported[0]
+    )
     assert reported[1].startswith("unsupported: gr_engine_active, tensor_active, dram_active, ")
     assert "; DCGM profiling reports nothing" in reported[1]
 
@@ -77,7 +91,9 @@ def test_counters_with_the_same_remedy_share_a_line() -> None:
 @pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus", "dmon"])
 def test_profiling_that_tells_one_counter_is_not_said_to_give_nothing(source: str) -> None:
     about = SourceInfo(
-        source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED | {"dram_active"}, source)
+        source,
+        "",
+        unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED | {"dram_active"}, source),
     )
     assert has_profiling(about)
     assert not any("reports nothing" in line for line in unsupported_lines(about))
@@ -89,15 +105,24 @@ def test_profiling_that_tells_one_counter_is_not_said_to_give_nothing(source: st
 
 def test_what_a_source_says_itself_is_told_as_it_says_it() -> None:
     about = SourceInfo(
-        "nvml", "", unsupported={"sm_active": "needs driver 535", "xid": "", "fp64_active": "needs driver 535"}
+        "nvml",
+        "",
+        unsupported={"sm_active": "needs driver 535", "xid": "", "fp64_active": "needs driver 535"},
     )
-    assert unsupported_lines(about) == ["unsupported: sm_active, fp64_active; needs driver 535", "unsupported: xid"]
+    assert unsupported_lines(about) == [
+        "unsupported: sm_active, fp64_active; needs driver 535",
+        "unsupported: xid",
+    ]
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("left_out", [frozenset(COUNTER_NAMES), PROFILED, NOT_BY_DEFAULT, {"xid"}, {"tensor_active"}])
+@pytest.mark.parametrize(
+    "left_out", [frozenset(COUNTER_NAMES), PROFILED, NOT_BY_DEFAULT, {"xid"}, {"tensor_active"}]
+)
 def test_the_summary_is_short(source: str, left_out: frozenset[str]) -> None:
-    about = SourceInfo(source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - left_out, source))
+    about = SourceInfo(
+        source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - left_out, source)
+    )
     assert sum(map(len, unsupported_summary(about))) < 600
     assert all(len(line) < 400 for line in unsupported_summary(about))
 
@@ -129,15 +154,25 @@ def readable_of(mapping: ExporterMapping) -> set[str]:
 
 @pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus"])
 def test_profiling_comes_before_the_lines_that_need_it(source: str) -> None:
-    about = SourceInfo(source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, source))
+    about = SourceInfo(
+        source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, source)
+    )
     first, second = unsupported_summary(about)
-    assert "for workload classes: DCGM profiling reports nothing; it needs its lines in the CSV file, a data-" in first
-    assert second.startswith("and add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to the CSV file")
+    assert (
+        "for workload classes: DCGM profiling reports nothing; it needs its lines in the CSV "
+        "file, a data-"
+    ) in first
+    assert second.startswith(
+        "and add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to the CSV file"
+    )
 
 
 def test_dcgm_has_a_metric_for_every_counter_of_a_gpu() -> None:
     for source in ("nvml", "dcgm-exporter", "dmon", "recording"):
-        assert absent_counters(SourceInfo(source, "", unsupported=unsupported_counters([], source))) == frozenset()
+        assert (
+            absent_counters(SourceInfo(source, "", unsupported=unsupported_counters([], source)))
+            == frozenset()
+        )
 
 
 def test_a_field_that_is_there_is_not_to_be_added() -> None:

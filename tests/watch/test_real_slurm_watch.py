@@ -1,4 +1,6 @@
-"""Jobs on a real Slurm, seen by `tachograph watch`: whose GPUs are whose, from outside and from inside a job."""
+"""Jobs on a real Slurm, seen by `tachograph watch`: whose GPUs are whose, from outside and from
+inside a job.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
 from tachograph.catalog.config import load
 from tachograph.cli import main
-from tachograph.live.allocations import SlurmAllocations, allocation_poller, free_gpus, merged_allocations
+from tachograph.live.allocations import (
+    SlurmAllocations,
+    allocation_poller,
+    free_gpus,
+    merged_allocations,
+)
 from tachograph.service.collect.collected_source import CollectedSource
 from tachograph.service.collect.newest import NewestFiles
 
@@ -50,7 +57,9 @@ class Running:
             for part in indices.split(","):
                 low, _, high = part.partition("-")
                 hosts = self.cluster.command("scontrol", "show", "hostnames", node).split()
-                found |= {(host, gpu) for host in hosts for gpu in range(int(low), int(high or low) + 1)}
+                found |= {
+                    (host, gpu) for host in hosts for gpu in range(int(low), int(high or low) + 1)
+                }
         return found
 
 
@@ -66,11 +75,17 @@ def _reported(cluster: SlurmCluster, job: int) -> bool:
 @pytest.fixture(scope="module")
 def running(slurm: SlurmCluster) -> Iterator[Running]:
     """Two GPUs of a node, one on each of two nodes, and an array of two tasks."""
-    with exporter({node: {gpu: {"DCGM_FI_DEV_GPU_UTIL": 10 * gpu} for gpu in range(4)} for node in NODES}) as served:
+    with exporter(
+        {node: {gpu: {"DCGM_FI_DEV_GPU_UTIL": 10 * gpu} for gpu in range(4)} for node in NODES}
+    ) as served:
         jobs: list[int] = []
         try:
             jobs.append(slurm.submit(SCRIPT, "--gres=gpu:2", "-w", "gpu02", *SMALL))
-            jobs.append(slurm.submit(SCRIPT, "-N2", "--gres=gpu:1", "-w", "gpu01,gpu02", *SMALL, user="mail"))
+            jobs.append(
+                slurm.submit(
+                    SCRIPT, "-N2", "--gres=gpu:1", "-w", "gpu01,gpu02", *SMALL, user="mail"
+                )
+            )
             jobs.append(slurm.submit(SCRIPT, "--array=3-4", "--gres=gpu:1", "-w", "gpu03", *SMALL))
             for job in jobs:
                 wait_for(partial(_runs, slurm, job), f"job {job} runs", 60)
@@ -89,7 +104,9 @@ def configured(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         f'[watch]\nexporter = "{running.served.url("gpu02")}"\n'
         f'[[sources]]\nsource = "dcgm-exporter"\nurls = [{urls}]\n[[sources]]\nsource = "slurm-live"\n'
     )
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "TACHOGRAPH_"))]:
+    for name in [
+        name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "TACHOGRAPH_"))
+    ]:
         monkeypatch.delenv(name)
     for name, value in running.cluster.environment.items():
         monkeypatch.setenv(name, value)
@@ -97,7 +114,9 @@ def configured(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return running
 
 
-def seen(capsys: pytest.CaptureFixture[str], *options: str) -> dict[tuple[str, int], tuple[str | None, str | None]]:
+def seen(
+    capsys: pytest.CaptureFixture[str], *options: str
+) -> dict[tuple[str, int], tuple[str | None, str | None]]:
     """{GPU that is shown: its job and user}"""
     assert main(["watch", "--once", "--json", "--quiet", *options]) == 0
     reported = json.loads(capsys.readouterr().out)
@@ -118,10 +137,14 @@ def test_tasks_of_an_array_are_found_alone_and_together(
     assert seen(capsys, "--job", str(configured.sweep)) == {
         gpu: (task, "daemon") for task in tasks for gpu in configured.held(task)
     }
-    assert seen(capsys, "--job", tasks[0]) == dict.fromkeys(configured.held(tasks[0]), (tasks[0], "daemon"))
+    assert seen(capsys, "--job", tasks[0]) == dict.fromkeys(
+        configured.held(tasks[0]), (tasks[0], "daemon")
+    )
 
 
-def test_a_job_that_does_not_run_is_not_found(configured: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_does_not_run_is_not_found(
+    configured: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["watch", "--once", "--job", "99999"]) == 6
     reported = capsys.readouterr().err
     assert "job 99999 has no GPU in view; jobs in view: " in reported
@@ -132,7 +155,9 @@ def test_inside_a_job_its_own_gpus_are_shown(
     configured: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = (configured.cluster.jobs / f"env.{configured.pair}").read_text()
-    reported = dict(line.split("=", 1) for line in written.splitlines() if line.startswith(("SLURM", "CUDA")))
+    reported = dict(
+        line.split("=", 1) for line in written.splitlines() if line.startswith(("SLURM", "CUDA"))
+    )
     assert reported["SLURM_JOB_ID"] == str(configured.pair)
     for name, value in reported.items():
         monkeypatch.setenv(name, value)
@@ -145,7 +170,9 @@ def refused() -> SlurmAllocations:
     raise AssertionError("Slurm is polled again")
 
 
-def test_a_collector_has_the_same_holders_as_who_polls_slurm_itself(configured: Running, tmp_path: Path) -> None:
+def test_a_collector_has_the_same_holders_as_who_polls_slurm_itself(
+    configured: Running, tmp_path: Path
+) -> None:
     poller = allocation_poller(load(None))
     assert poller is not None
     folder = tmp_path / "lake" / "_collect"

@@ -9,7 +9,14 @@ from watching import FakeSource, node_of, snapshot_of
 
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.live.allocations import job_environment, select_own
-from tachograph.live.selection import GpuSelection, SelectedSource, gpu_terms, select_job, select_named, subset
+from tachograph.live.selection import (
+    GpuSelection,
+    SelectedSource,
+    gpu_terms,
+    select_job,
+    select_named,
+    subset,
+)
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
 
 NVML, EXPORTER = SourceInfo("nvml", "NVML"), SourceInfo("dcgm-exporter", "an exporter")
@@ -17,7 +24,10 @@ EIGHT = snapshot_of(node_of(8))
 TWO_NODES = snapshot_of({**node_of(4), **node_of(4, node="n2")})
 SLICES = snapshot_of(
     {GpuId("n1", 0, mig): GpuDevice(uuid=f"MIG-0000000{mig}-1") for mig in (1, 2)}
-    | {GpuId("n1", 1, 5): GpuDevice(uuid="GPU-8932f937-aa"), GpuId("n1", 2): GpuDevice(uuid="GPU-8932f937-bb")}
+    | {
+        GpuId("n1", 1, 5): GpuDevice(uuid="GPU-8932f937-aa"),
+        GpuId("n1", 2): GpuDevice(uuid="GPU-8932f937-bb"),
+    }
 )
 
 
@@ -77,7 +87,9 @@ def test_the_beginning_of_two_uuids_is_refused() -> None:
         named("GPU-8932f937", SLICES)
 
 
-@pytest.mark.parametrize("written", ["", ",", "x", "0-", "-1", "0,,a", "GPU-", "5-3", "1.2.3", "0;1", "٣"])
+@pytest.mark.parametrize(
+    "written", ["", ",", "x", "0-", "-1", "0,,a", "GPU-", "5-3", "1.2.3", "0;1", "٣"]
+)
 def test_what_names_no_gpu_is_refused_before_any_poll(written: str) -> None:
     with pytest.raises(UsageError):
         gpu_terms(written)
@@ -103,16 +115,25 @@ def test_a_step_has_fewer_gpus_than_its_job() -> None:
 
 
 def test_uuids_count_before_numbers() -> None:
-    assert own({**JOB, "CUDA_VISIBLE_DEVICES": "GPU-n1-0006,GPU-n1-0007"}, EIGHT, EXPORTER).rows == (6, 7)
+    assert own(
+        {**JOB, "CUDA_VISIBLE_DEVICES": "GPU-n1-0006,GPU-n1-0007"}, EIGHT, EXPORTER
+    ).rows == (6, 7)
     assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}, SLICES).rows == (1,)
 
 
 def test_slices_whose_uuids_nobody_tells_are_not_guessed() -> None:
     unsupported_sentences = replace(SLICES, devices={})
-    environment = {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}
+    environment = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOB_GPUS": "1",
+        "CUDA_VISIBLE_DEVICES": "MIG-00000002-1",
+    }
     picked = own(environment, unsupported_sentences, EXPORTER)
     assert picked.rows == (0, 1, 2, 3)
-    assert picked.sentence == "4 GPUs: which of them belong to job 1 is unknown; select them with --gpus"
+    assert (
+        picked.sentence
+        == "4 GPUs: which of them belong to job 1 is unknown; select them with --gpus"
+    )
     assert picked.allocation is None
 
 
@@ -124,7 +145,9 @@ def test_indices_of_cuda_are_nvmls_and_nobody_elses_inside_a_job() -> None:
 
 
 def test_the_job_that_an_exporter_names_counts_where_numbers_are_missing() -> None:
-    reported = replace(EIGHT, allocations={EIGHT.gpus[5]: GpuAllocation("1"), EIGHT.gpus[6]: GpuAllocation("2")})
+    reported = replace(
+        EIGHT, allocations={EIGHT.gpus[5]: GpuAllocation("1"), EIGHT.gpus[6]: GpuAllocation("2")}
+    )
     assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0"}, reported, EXPORTER).rows == (5,)
 
 
@@ -139,7 +162,9 @@ def test_outside_of_jobs_cuda_visible_devices_count() -> None:
 
 @pytest.mark.parametrize("devices", ["", "-1", "NoDevFiles", None])
 def test_a_job_without_gpus_sees_all_with_a_remark(devices: str | None) -> None:
-    environment = {"SLURM_JOB_ID": "9"} | ({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
+    environment = {"SLURM_JOB_ID": "9"} | (
+        {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
+    )
     picked = own(environment, EIGHT)
     assert (len(picked.rows), picked.sentence) == (8, "8 GPUs, as job 9 lists none")
 
@@ -152,7 +177,12 @@ def test_of_a_fleet_only_this_host_is_ones_own() -> None:
 
 def test_an_array_task_is_called_as_people_call_it() -> None:
     held = job_environment(
-        {**JOB, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_START_TIME": "1700000000"}
+        {
+            **JOB,
+            "SLURM_ARRAY_JOB_ID": "12",
+            "SLURM_ARRAY_TASK_ID": "3",
+            "SLURM_JOB_START_TIME": "1700000000",
+        }
     )
     assert held is not None
     assert held.allocation == GpuAllocation("12_3", "ana", 1_700_000_000.0)
@@ -172,14 +202,18 @@ HELD = replace(
 
 
 def test_a_job_is_found_on_all_nodes_an_array_with_all_its_tasks() -> None:
-    assert select_job("7")(HELD, NVML) == GpuSelection((0, 1, 4), "3 of 8 GPUs, those of job 7 on 2 nodes")
+    assert select_job("7")(HELD, NVML) == GpuSelection(
+        (0, 1, 4), "3 of 8 GPUs, those of job 7 on 2 nodes"
+    )
     assert select_job("8")(HELD, NVML).rows == (2, 5)
     assert select_job("8_2")(HELD, NVML).rows == (5,)
     assert select_job("99", lambda job: frozenset({"8_1"}))(HELD, NVML).rows == (2,)
 
 
 def test_a_gpu_that_jobs_share_is_found_by_each_of_them() -> None:
-    shared = replace(HELD, allocations={**HELD.allocations, TWO_NODES.gpus[3]: GpuAllocation("8_3,9")})
+    shared = replace(
+        HELD, allocations={**HELD.allocations, TWO_NODES.gpus[3]: GpuAllocation("8_3,9")}
+    )
     assert select_job("9")(shared, NVML).rows == (3,)
     assert select_job("8")(shared, NVML).rows == (2, 3, 5)
     with pytest.raises(NotFoundError, match=r"jobs in view: 7, 70, 8_1, 8_2, 8_3, 9$"):
@@ -187,9 +221,13 @@ def test_a_gpu_that_jobs_share_is_found_by_each_of_them() -> None:
 
 
 def test_a_job_that_is_not_seen_is_told_with_those_that_are() -> None:
-    with pytest.raises(NotFoundError, match=r"job 9 has no GPU in view; jobs in view: 7, 70, 8_1, 8_2"):
+    with pytest.raises(
+        NotFoundError, match=r"job 9 has no GPU in view; jobs in view: 7, 70, 8_1, 8_2"
+    ):
         select_job("9")(HELD, NVML)
-    with pytest.raises(NotFoundError, match=r"GPU allocations are unknown: .* squeue .* hpc_job .* --gpus"):
+    with pytest.raises(
+        NotFoundError, match=r"GPU allocations are unknown: .* squeue .* hpc_job .* --gpus"
+    ):
         select_job("9")(TWO_NODES, NVML)
 
 
@@ -198,7 +236,10 @@ def test_a_part_of_a_snapshot_has_what_belongs_to_its_gpus() -> None:
     assert [gpu.name for gpu in part.gpus] == ["n2:2", "n1:1"]
     assert part.column("gpu_util").tolist() == [0.06, 0.01]
     assert part.measured.shape == (2,)
-    assert part.allocations == {GpuId("n2", 2): GpuAllocation("70"), GpuId("n1", 1): GpuAllocation("7")}
+    assert part.allocations == {
+        GpuId("n2", 2): GpuAllocation("70"),
+        GpuId("n1", 1): GpuAllocation("7"),
+    }
     assert set(part.devices) == set(part.gpus)
     assert subset(HELD, range(8)) is HELD
 
@@ -214,7 +255,10 @@ def test_what_was_looked_at_is_read_once_and_errors_come_at_once() -> None:
 
 
 def test_values_are_new_where_gpus_are_the_same() -> None:
-    polls = [snapshot_of(node_of(4), {"gpu_util": [0.1 * poll, 0.2, 0.3, 0.4 * poll]}, t=poll) for poll in (1, 2)]
+    polls = [
+        snapshot_of(node_of(4), {"gpu_util": [0.1 * poll, 0.2, 0.3, 0.4 * poll]}, t=poll)
+        for poll in (1, 2)
+    ]
     shown = SelectedSource(FakeSource(polls), select_named("0,3"))
     first, second = shown.read(), shown.read()
     assert [one.column("gpu_util").tolist() for one in (first, second)] == [[0.1, 0.4], [0.2, 0.8]]
@@ -225,7 +269,12 @@ def test_values_are_new_where_gpus_are_the_same() -> None:
 
 def test_gpus_of_a_job_that_ended_stay_with_a_problem() -> None:
     ended = replace(
-        HELD, allocations={gpu: allocation for gpu, allocation in HELD.allocations.items() if allocation.job_id != "7"}
+        HELD,
+        allocations={
+            gpu: allocation
+            for gpu, allocation in HELD.allocations.items()
+            if allocation.job_id != "7"
+        },
     )
     shown = SelectedSource(FakeSource([HELD, ended, HELD]), select_job("7"))
     before, after, again = (shown.read() for _ in range(3))

@@ -1,4 +1,6 @@
-"""`tachograph watch` in a process of its own, polling a real exporter: it prints what was served."""
+"""`tachograph watch` in a process of its own, polling a real exporter: it prints what was
+served.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def values(gpu: int) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Exporter]:
-    with exporter({node: {gpu: values(gpu) for gpu in range(4)} for node in ("n1", "n2")}) as server:
+    with exporter(
+        {node: {gpu: values(gpu) for gpu in range(4)} for node in ("n1", "n2")}
+    ) as server:
         server.hold("n1", 2, "4711")
         server.hold("n2", 0, "4711")
         yield server
@@ -71,7 +75,9 @@ Watch = Callable[..., Done]
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Watch:
+def watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Watch:
     """Runs the command in this process, with the environment that is given and no other."""
     monkeypatch.chdir(tmp_path)
 
@@ -91,7 +97,9 @@ def configured(folder: Path, text: str) -> None:
     (folder / "tachograph.toml").write_text(text)
 
 
-def test_what_a_source_cannot_see_is_told_with_what_to_do(served: Exporter, watch: Watch, tmp_path: Path) -> None:
+def test_what_a_source_cannot_see_is_told_with_what_to_do(
+    served: Exporter, watch: Watch, tmp_path: Path
+) -> None:
     configured(tmp_path, f'[watch]\nexporter = "{served.url("n1")}"\n')
     done = watch("--once")
     assert done.returncode == 0, done.stderr
@@ -99,9 +107,16 @@ def test_what_a_source_cannot_see_is_told_with_what_to_do(served: Exporter, watc
     assert "dcgm-exporter" in first
     assert first.endswith("4 GPUs; all shown")
     assert any(
-        "for workload classes" in line and "DCGM_FI_PROF_SM_ACTIVE" in line and "restart" in line for line in others
+        "for workload classes" in line and "DCGM_FI_PROF_SM_ACTIVE" in line and "restart" in line
+        for line in others
     )
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["GPU", "n1:0", "n1:1", "n1:2", "n1:3"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "GPU",
+        "n1:0",
+        "n1:1",
+        "n1:2",
+        "n1:3",
+    ]
     assert watch("--once", "--quiet").stderr == ""
 
 
@@ -118,7 +133,12 @@ def test_a_job_is_shown_on_all_its_nodes(served: Exporter, watch: Watch, tmp_pat
 
 def test_ones_own_job_is_shown_inside_it(served: Exporter, watch: Watch, tmp_path: Path) -> None:
     configured(tmp_path, f'[watch]\nexporter = "{served.url("n1")}"\n')
-    job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0", "USER": "ana"}
+    job = {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_GPUS": "2",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "USER": "ana",
+    }
     done = watch("--once", "--csv", "gpu_id,job_id,user", **job)
     assert done.stdout == "gpu_id,job_id,user\n2,4711,ana\n"
     assert "1 of 4 GPUs, those of job 4711" in done.stderr
@@ -127,9 +147,22 @@ def test_ones_own_job_is_shown_inside_it(served: Exporter, watch: Watch, tmp_pat
 
 
 def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Path) -> None:
-    command = [*TACHOGRAPH, "--url", served.url("n1"), "--csv", "timestamp,gpu_id,power_w", "--interval", "0.2"]
+    command = [
+        *TACHOGRAPH,
+        "--url",
+        served.url("n1"),
+        "--csv",
+        "timestamp,gpu_id,power_w",
+        "--interval",
+        "0.2",
+    ]
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -162,7 +195,12 @@ def test_json_goes_on_line_by_line(tmp_path: Path) -> None:
 def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
     command = [*TACHOGRAPH, "--simulate", "500", "--csv", "all", "--interval", "0.1", "--quiet"]
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -175,13 +213,29 @@ def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
     with exporter({"n9": {0: values(1)}}, slow_s=0.1) as server:
-        command = [*TACHOGRAPH, "--url", server.url("n9"), "--csv", "gpu_id,gpu_util_pct", "--interval", "0.5"]
+        command = [
+            *TACHOGRAPH,
+            "--url",
+            server.url("n9"),
+            "--csv",
+            "gpu_id,gpu_util_pct",
+            "--interval",
+            "0.5",
+        ]
         with subprocess.Popen(
-            command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as process:
             assert process.stdout is not None
             assert process.stderr is not None
-            assert [process.stdout.readline() for _ in range(2)] == ["gpu_id,gpu_util_pct\n", "0,20.00\n"]
+            assert [process.stdout.readline() for _ in range(2)] == [
+                "gpu_id,gpu_util_pct\n",
+                "0,20.00\n",
+            ]
             server.fail("n9", "status")
             reported = ""
             while "500" not in reported:  # behind what the source cannot see
@@ -202,7 +256,12 @@ def test_on_a_terminal_a_screen_opens_and_q_ends_it(tmp_path: Path) -> None:
     command = [*TACHOGRAPH, "--simulate", "4", "--quiet"]
     shown = b""
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path, TERM="xterm"), stdin=terminal, stdout=terminal, stderr=terminal
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path, TERM="xterm"),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
     ) as process:
         os.close(terminal)
         until = time.monotonic() + 120
@@ -217,7 +276,9 @@ def test_on_a_terminal_a_screen_opens_and_q_ends_it(tmp_path: Path) -> None:
 
 
 def _more(terminal: int) -> bytes:
-    """What is shown next; nothing within seconds, or of a program that has ended: there reading fails (Linux)."""
+    """What is shown next; nothing within seconds, or of a program that has ended: there reading
+    fails (Linux).
+    """
     try:
         return os.read(terminal, 65536) if select.select([terminal], [], [], 15)[0] else b""
     except OSError:
@@ -237,8 +298,15 @@ def test_without_a_source_all_that_was_tried_is_listed(watch: Watch, tmp_path: P
         assert (done.returncode, done.stdout) == (6, "")
         first, *points = done.stderr.splitlines()
         assert first == "tachograph: no GPU telemetry source found; tried:"
-        begins = ("  - nvml: ", "  - dcgm-exporter: http://127.0.0.1", "  - dmon: ", "  - what to do: run it on")
-        assert [point.startswith(begin) for point, begin in zip(points, begins, strict=True)] == [True] * 4
+        begins = (
+            "  - nvml: ",
+            "  - dcgm-exporter: http://127.0.0.1",
+            "  - dmon: ",
+            "  - what to do: run it on",
+        )
+        assert [point.startswith(begin) for point, begin in zip(points, begins, strict=True)] == [
+            True
+        ] * 4
 
 
 @pytest.mark.parametrize(
@@ -253,7 +321,10 @@ def test_without_a_source_all_that_was_tried_is_listed(watch: Watch, tmp_path: P
         (("--once", "--simulate", "2", "--interval", "0.01"), "less than 0.1 s"),
         (("--once", "--simulate", "2", "--interval", "nan"), "must be above 0"),
         (("--once", "--simulate", "2", "--weights", "sm"), "invalid weight"),
-        (("--once", "--simulate", "2", "--preset", "hpc", "--weights", "sm=1"), "--preset excludes --weights"),
+        (
+            ("--once", "--simulate", "2", "--preset", "hpc", "--weights", "sm=1"),
+            "--preset excludes --weights",
+        ),
         (("--once", "--simulate", "2", "--gpus", "x"), "invalid GPU"),
     ],
 )
@@ -268,7 +339,12 @@ def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
     def real(*options: str) -> list[float]:
         done = watch("--simulate", "6", "--once", "--json", *options)
         reported = json.loads(done.stdout)
-        weights = {"sm_active": 0.35, "tensor_active": 0.35, "dram_active": 0.2, "gr_engine_active": 0.1}
+        weights = {
+            "sm_active": 0.35,
+            "tensor_active": 0.35,
+            "dram_active": 0.2,
+            "gr_engine_active": 0.1,
+        }
         if options:
             weights = {"sm_active": 0.75, "dram_active": 0.25}
         for one in reported:
@@ -292,9 +368,12 @@ def test_the_help_imports_nothing_heavy() -> None:
 
 def test_a_table_is_printed_without_what_it_does_not_need(tmp_path: Path) -> None:
     program = (
-        "import sys; from tachograph.cli import main; code = main(['watch', '--simulate', '2', '--once']); "
+        "import sys; from tachograph.cli import main; code = main(['watch', '--simulate', '2', "
+        "'--once']); "
         "heavy = {'polars', 'numba', 'textual', 'matplotlib'} & set(sys.modules); "
         "sys.exit(code or (repr(heavy) if heavy else 0))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

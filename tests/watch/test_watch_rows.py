@@ -1,4 +1,6 @@
-"""What is seen as JSON, CSV and text: equal to the view, recomputed in plain Python; missing stays missing."""
+"""What is seen as JSON, CSV and text: equal to the view, recomputed in plain Python; missing
+stays missing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import FleetView
 
 KEMPNER_DEFAULT = (
-    "timestamp gpu_id model gpu_util_pct mem_used_mib real_util_pct sm_active_pct tensor_active_pct dram_active_pct"
+    "timestamp gpu_id model gpu_util_pct mem_used_mib real_util_pct sm_active_pct "
+    "tensor_active_pct dram_active_pct"
 )
 KEMPNER_ALL = """timestamp gpu_id model real_util_pct status health sm_active_pct tensor_active_pct dram_active_pct
 gr_engine_active_pct gpu_util_pct mem_used_mib mem_total_mib mem_used_pct power_w gpu_temp_c mem_temp_c sm_occupancy_pct
@@ -74,8 +77,12 @@ def every_counter(count: int, seed: int = 1) -> FleetView:
     return view_of(snapshot, real=draw.uniform(0, 1, count).tolist())
 
 
-def parsed(view: FleetView, columns: tuple[str, ...], before: FleetView | None = None) -> list[dict[str, str]]:
-    text = csv_header(columns) + "".join(csv_row(view, row, columns, before) for row in range(len(view.snapshot.gpus)))
+def parsed(
+    view: FleetView, columns: tuple[str, ...], before: FleetView | None = None
+) -> list[dict[str, str]]:
+    text = csv_header(columns) + "".join(
+        csv_row(view, row, columns, before) for row in range(len(view.snapshot.gpus))
+    )
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -115,21 +122,33 @@ def test_the_rate_of_replays_needs_a_look_before() -> None:
 
     before, now = at(100.0, 5, 9, NAN, 1), at(104.0, 7, 2, 3, NAN)
     column = ("pcie_replay_rate_s",)
-    assert [cells["pcie_replay_rate_s"] for cells in parsed(now, column, before)] == ["0.5", "0.5", "", ""]
+    assert [cells["pcie_replay_rate_s"] for cells in parsed(now, column, before)] == [
+        "0.5",
+        "0.5",
+        "",
+        "",
+    ]
     assert {cells["pcie_replay_rate_s"] for cells in parsed(now, column)} == {""}
     assert {cells["pcie_replay_rate_s"] for cells in parsed(now, column, now)} == {""}
 
 
 def test_cells_with_commas_quotes_and_lines_stay_one_cell() -> None:
-    snapshot = replace(snapshot_of(node_of(1)), allocations={GpuId("n1", 0): GpuAllocation('a,"b"\nc', "=1+1")})
-    assert parsed(view_of(snapshot), ("job_id", "user"))[0] == {"job_id": 'a,"b"\\nc', "user": "'=1+1"}
+    snapshot = replace(
+        snapshot_of(node_of(1)), allocations={GpuId("n1", 0): GpuAllocation('a,"b"\nc', "=1+1")}
+    )
+    assert parsed(view_of(snapshot), ("job_id", "user"))[0] == {
+        "job_id": 'a,"b"\\nc',
+        "user": "'=1+1",
+    }
 
 
 def test_columns_are_chosen_by_name() -> None:
     assert csv_columns("") == DEFAULT_COLUMNS
     assert csv_columns("all") == ALL_COLUMNS
     assert csv_columns("node,gpu_id,node") == ("node", "gpu_id", "node")
-    with pytest.raises(UsageError, match="unknown column 'sm_activ_pct'; did you mean sm_active_pct"):
+    with pytest.raises(
+        UsageError, match="unknown column 'sm_activ_pct'; did you mean sm_active_pct"
+    ):
         csv_columns("gpu_id,sm_activ_pct")
     with pytest.raises(UsageError, match="there are: timestamp, gpu_id"):
         csv_columns("§")
@@ -173,7 +192,9 @@ def test_the_table_fits_and_stands_straight(width: int) -> None:
     assert len(lines) == 41
     assert max(map(len, lines)) <= width
     at = lines[0].index("CLASS")
-    assert all(line[at:].startswith("tensor-heavy compute ") and line[at - 1] == " " for line in lines[1:])
+    assert all(
+        line[at:].startswith("tensor-heavy compute ") and line[at - 1] == " " for line in lines[1:]
+    )
     end = lines[0].index(" SM ") + 3
     assert all(line[end - 1] == "%" for line in lines[1:])
     for needed in ("GPU", "REAL", "SM", "TENS", "DRAM", "HEALTH", "CLASS"):

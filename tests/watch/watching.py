@@ -10,7 +10,14 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.judge.health import STATES
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+)
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.live.view import FleetView, GpuHistory
 
@@ -18,10 +25,14 @@ NAN = float("nan")
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def node_of(count: int, *, node: str = "n1", first: int = 0, model: str = H100) -> dict[GpuId, GpuDevice]:
+def node_of(
+    count: int, *, node: str = "n1", first: int = 0, model: str = H100
+) -> dict[GpuId, GpuDevice]:
     """GPUs of a node with UUIDs and PCI addresses of their own."""
     return {
-        GpuId(node, place): GpuDevice(model, f"GPU-{node}-{place:04x}", f"00000000:{place + 0x1B:02X}:00.0", 81559.0)
+        GpuId(node, place): GpuDevice(
+            model, f"GPU-{node}-{place:04x}", f"00000000:{place + 0x1B:02X}:00.0", 81559.0
+        )
         for place in range(first, first + count)
     }
 
@@ -36,9 +47,15 @@ def snapshot_of(
 ) -> Snapshot:
     """Values of GPUs; without values each its row as gpu_util."""
     gpus = tuple(devices)
-    reported = values if values is not None else {"gpu_util": [row / 100 for row in range(len(gpus))]}
-    arrays: dict[str, Floats] = {name: np.array(column, np.float64) for name, column in reported.items()}
-    return Snapshot(t, gpus, np.full(len(gpus), t), arrays, devices, allocations or {}, {}, problems)
+    reported = (
+        values if values is not None else {"gpu_util": [row / 100 for row in range(len(gpus))]}
+    )
+    arrays: dict[str, Floats] = {
+        name: np.array(column, np.float64) for name, column in reported.items()
+    }
+    return Snapshot(
+        t, gpus, np.full(len(gpus), t), arrays, devices, allocations or {}, {}, problems
+    )
 
 
 @dataclass
@@ -81,7 +98,9 @@ def view_of(
 ) -> FleetView:
     """A view of a snapshot that was judged as given; unknown where nothing is given."""
     count = len(snapshot.gpus)
-    places = np.array([WORKLOAD_CLASSES.index(name) for name in labels or ["unknown"] * count], np.uint8)
+    places = np.array(
+        [WORKLOAD_CLASSES.index(name) for name in labels or ["unknown"] * count], np.uint8
+    )
     return FleetView(
         about=about or SourceInfo("simulated", "simulated"),
         snapshot=snapshot,

@@ -1,4 +1,6 @@
-"""A lake with jobs in the states that pages are designed for: huge, ambiguous, of two clusters, not analyzed yet."""
+"""A lake with jobs in the states that pages are designed for: huge, ambiguous, of two clusters,
+not analyzed yet.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ def _of_huge() -> Iterator[dict[str, Any]]:
 def _of_node(node: str, gpus: int) -> Iterator[dict[str, Any]]:
     for gpu in range(gpus):
         for minute in range(10):
-            yield {"t": _START + timedelta(minutes=minute, seconds=30), "node": node, "gpu": gpu, "gpu_util": 0.5}
+            yield {
+                "t": _START + timedelta(minutes=minute, seconds=30),
+                "node": node,
+                "gpu": gpu,
+                "gpu_util": 0.5,
+            }
 
 
 def stated_lake(folder: Path) -> Lake:
@@ -77,8 +84,28 @@ def stated_lake(folder: Path) -> Lake:
     )  # fmt: skip
     summarized(lake)
     later = [
-        job(NEW, _END, None, user=ANN, cluster="east", gpus=4, partition="gpu", name="fresh", node_list="gpu000"),
-        job(NEWEST, _END, None, user=DAN, cluster="east", gpus=4, partition="gpu", name="first", node_list="gpu001"),
+        job(
+            NEW,
+            _END,
+            None,
+            user=ANN,
+            cluster="east",
+            gpus=4,
+            partition="gpu",
+            name="fresh",
+            node_list="gpu000",
+        ),
+        job(
+            NEWEST,
+            _END,
+            None,
+            user=DAN,
+            cluster="east",
+            gpus=4,
+            partition="gpu",
+            name="first",
+            node_list="gpu001",
+        ),
     ]
     fill(lake, {"jobs": later}, chunk="later")
     return lake

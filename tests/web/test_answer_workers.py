@@ -28,7 +28,9 @@ def start(marked: Lake) -> Iterator[Callable[..., Workers]]:
     started: list[Workers] = []
 
     def workers(**limits: Any) -> Workers:
-        started.append(Workers(marked.location, Configuration(serve=ServeOptions(**limits)), wait_s=0.05))
+        started.append(
+            Workers(marked.location, Configuration(serve=ServeOptions(**limits)), wait_s=0.05)
+        )
         return started[-1]
 
     with pytest.MonkeyPatch.context() as patched:
@@ -43,13 +45,17 @@ def children() -> set[int]:
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile
-            _state, parent, *_ = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            _state, parent, *_ = (
+                (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            )
             if int(parent) == os.getpid():
                 found.add(int(process.name))
     return found
 
 
-def test_a_worker_has_limits_of_memory_and_size_and_the_next_answer_is_made(start: Callable[..., Workers]) -> None:
+def test_a_worker_has_limits_of_memory_and_size_and_the_next_answer_is_made(
+    start: Callable[..., Workers],
+) -> None:
     workers = start(workers=1, worker_mib=256, answer_mib=1)
     assert workers.run((greedy.take, 100), silent, None)
     with pytest.raises(WorkerError, match="more memory"):
@@ -71,7 +77,9 @@ def test_a_worker_is_ended_with_its_time(start: Callable[..., Workers]) -> None:
     assert children() <= before
 
 
-def test_a_worker_is_ended_with_its_client_and_others_are_refused_meanwhile(start: Callable[..., Workers]) -> None:
+def test_a_worker_is_ended_with_its_client_and_others_are_refused_meanwhile(
+    start: Callable[..., Workers],
+) -> None:
     workers, ending, before = start(workers=1), Ending(), children()
     problems: list[WorkerError] = []
 

@@ -50,9 +50,9 @@ def test_one_viewer_leaves_room_for_others() -> None:
         background.get(key, lambda _: b"%d" % go.wait(60), owner="ann", wait_s=0)
     with pytest.raises(LakeError, match="too many"):
         background.get("c", lambda _: b"%d" % go.wait(60), owner="ann", wait_s=0)
-    assert isinstance(background.get("a", lambda _: b"%d" % go.wait(60), owner="ann", wait_s=0), Pending), (
-        "it was requested"
-    )
+    assert isinstance(
+        background.get("a", lambda _: b"%d" % go.wait(60), owner="ann", wait_s=0), Pending
+    ), "it was requested"
     assert isinstance(background.get("c", lambda _: b"made", owner="bob", wait_s=0), Pending)
     go.set()
     assert background.get("c", lambda _: b"made", owner="bob", wait_s=60) == b"made"

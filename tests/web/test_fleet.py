@@ -19,7 +19,13 @@ from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import FleetView, GpuHistory
 from tachograph.web import fleet
-from tachograph.web.fleet import FleetWatch, LiveState, fleet_report, running_jobs, visible_allocations
+from tachograph.web.fleet import (
+    FleetWatch,
+    LiveState,
+    fleet_report,
+    running_jobs,
+    visible_allocations,
+)
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 ANA, EVE, SUPPORT = (
@@ -42,7 +48,9 @@ def _jobs(*rows: tuple[str, str, str]) -> pl.DataFrame:
     """Running jobs: id, user, account."""
     names = ["job_id", "user", "account"]
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String()), orient="row")
-    return running_jobs(frame.with_columns(display_id="job_id", partition=pl.lit("gpu"), end=pl.lit(None)))
+    return running_jobs(
+        frame.with_columns(display_id="job_id", partition=pl.lit("gpu"), end=pl.lit(None))
+    )
 
 
 def test_a_user_sees_own_gpus_and_no_name_of_others() -> None:
@@ -51,14 +59,18 @@ def test_a_user_sees_own_gpus_and_no_name_of_others() -> None:
         THREE: GpuAllocation("7", "ana"),
         FIVE: HELD[FIVE],
     }
-    assert visible_allocations(HELD, ANA, _jobs())[THREE] == GpuAllocation(None, "ana")  # whose job is whose: unknown
+    # Whose job is whose: unknown.
+    assert visible_allocations(HELD, ANA, _jobs())[THREE] == GpuAllocation(None, "ana")
     assert visible_allocations(HELD, NOBODY, _jobs()) == {}
     # a job without a user is visible where the lake knows its own
     assert FOUR not in visible_allocations(HELD, ANA, _jobs())
-    assert visible_allocations(HELD, ANA, _jobs(("9", "ana", "bio")))[FOUR] == GpuAllocation("9", "ana")
+    assert visible_allocations(HELD, ANA, _jobs(("9", "ana", "bio")))[FOUR] == GpuAllocation(
+        "9", "ana"
+    )
     # a manager sees jobs of the account, but not an old job of that number
     assert visible_allocations(HELD, EVE, _jobs(("8", "bo", "chem")))[TWO] == HELD[TWO]
-    assert visible_allocations(HELD, EVE, _jobs(("8", "cy", "chem"))) == {}  # of another user than holds the GPU
+    # Of another user than holds the GPU.
+    assert visible_allocations(HELD, EVE, _jobs(("8", "cy", "chem"))) == {}
 
 
 def _view(gpus: int = 64) -> FleetView:
@@ -79,7 +91,11 @@ def test_no_text_of_a_report_has_a_name_of_others(by: str) -> None:
     for user in ("bo", "chen", "dita", "emil"):
         assert f"'{user}'" not in everything
     assert "host-of-bo" not in everything
-    others = {allocation.job_id for allocation in _view().snapshot.allocations.values() if allocation.user != "ana"}
+    others = {
+        allocation.job_id
+        for allocation in _view().snapshot.allocations.values()
+        if allocation.user != "ana"
+    }
     assert not [job for job in others if f"'{job}'" in everything]
     whole = fleet_report(state, FleetChoice(by=by), SUPPORT, _jobs())
     own = fleet_report(state, FleetChoice(by=by), ANA, _jobs())
@@ -92,10 +108,16 @@ def test_no_text_of_a_report_has_a_name_of_others(by: str) -> None:
 def test_lists_have_the_verdicts_of_the_monitor() -> None:
     view = _view()
     report = build_fleet_report(view, FleetChoice())
-    sick = {view.snapshot.gpus[row].name for row in range(64) if view.state(row) in ("CRIT", "WARN", "HOT")}
+    sick = {
+        view.snapshot.gpus[row].name
+        for row in range(64)
+        if view.state(row) in ("CRIT", "WARN", "HOT")
+    }
     assert {cells[0] for cells in report.sick.cells} == sick != set()
     held = [row for row, kind in enumerate(view.idle_kinds().tolist()) if kind == 2]
-    assert {cells[0] for cells in report.held.cells} == {view.snapshot.gpus[row].name for row in held}
+    assert {cells[0] for cells in report.held.cells} == {
+        view.snapshot.gpus[row].name for row in held
+    }
 
 
 class _Opened:
@@ -122,7 +144,9 @@ def _runs(watch: FleetWatch) -> bool:
     return watch.is_running
 
 
-def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opened = _Opened()
     watch = _watch(opened, SourceRequest(simulate=8))
     watch.interval_s = 0.05
@@ -189,7 +213,9 @@ def _simulated(gpus: int) -> SelectedSource:
         ("", SourceRequest(simulate=8), 8),
     ],
 )
-def test_what_a_collector_has_is_not_polled_again(named: str, wanted: SourceRequest | None, gpus: int) -> None:
+def test_what_a_collector_has_is_not_polled_again(
+    named: str, wanted: SourceRequest | None, gpus: int
+) -> None:
     configuration = Configuration(watch=WatchOptions(source=named))
     requests: list[SourceRequest] = []
 
@@ -197,7 +223,9 @@ def test_what_a_collector_has_is_not_polled_again(named: str, wanted: SourceRequ
         requests.append(request)
         return _simulated(8)
 
-    watch = FleetWatch(configuration, "nowhere", wanted, opener=opened, collected=lambda: _simulated(4))
+    watch = FleetWatch(
+        configuration, "nowhere", wanted, opener=opened, collected=lambda: _simulated(4)
+    )
     state = watch.state(wait_s=_LONG_S)
     watch.close()
     assert state.view is not None

@@ -57,10 +57,17 @@ def test_a_token_has_its_role_until_it_is_revoked_or_expires(tmp_path: Path, mar
     client = connect(marked, token_file=str(file))
 
     def me(sent: str) -> int:
-        return int(client.get("/api/v1/me", headers={"authorization": f"Bearer {sent}"}).status_code)
+        return int(
+            client.get("/api/v1/me", headers={"authorization": f"Bearer {sent}"}).status_code
+        )
 
     answer = client.get("/api/v1/me", headers={"authorization": f"Bearer {token}"}).json()
-    assert (answer["name"], answer["role"], answer["via"], answer["jobs"]) == (ANN, "user", "token", 2)
+    assert (answer["name"], answer["role"], answer["via"], answer["jobs"]) == (
+        ANN,
+        "user",
+        "token",
+        2,
+    )
     assert [me(past), me(token[:-1]), me(""), me("x.y.z")] == [401] * 4
     client.post("/login", data={"token": token})
     assert client.get("/api/v1/me").status_code == 200
@@ -142,16 +149,25 @@ def test_managers_of_a_file_see_their_accounts(tmp_path: Path, marked: Lake) -> 
     token, _ = create_token(token_file, user=ANN, role=Role.MANAGER, expires=later())
     client = connect(marked, token_file=str(token_file), managers=str(file))
     answer = client.get("/api/v1/me", headers={"authorization": f"Bearer {token}"}).json()
-    assert (answer["role"], answer["accounts"], answer["jobs"]) == ("manager", ["acctqz", "other"], 3)
+    assert (answer["role"], answer["accounts"], answer["jobs"]) == (
+        "manager",
+        ["acctqz", "other"],
+        3,
+    )
     file.write_text("one two three\n")
     with pytest.raises(ConfigError, match="managers:1"):
         Identities.of(ServeOptions(managers=str(file)))
 
 
-def test_a_browser_is_led_to_the_login_and_back_and_gets_a_new_session_each_time(marked: Lake) -> None:
+def test_a_browser_is_led_to_the_login_and_back_and_gets_a_new_session_each_time(
+    marked: Lake,
+) -> None:
     client = connect(marked, link="secret")
     answer = client.get("/jobs?limit=7", headers=PAGE)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fjobs%3Flimit%3D7")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/login?next=%2Fjobs%3Flimit%3D7",
+    )
     assert "Log in" in client.get(answer.headers["location"], headers=PAGE).text
     cookies = []
     for _ in range(2):
@@ -165,13 +181,22 @@ def test_a_browser_is_led_to_the_login_and_back_and_gets_a_new_session_each_time
     assert client.get("/login?token=wrong", headers=PAGE).status_code == 401
 
 
-def test_an_address_with_a_token_of_the_file_begins_no_session(tmp_path: Path, marked: Lake) -> None:
+def test_an_address_with_a_token_of_the_file_begins_no_session(
+    tmp_path: Path, marked: Lake
+) -> None:
     file = tmp_path / "tokens.json"
     token, _ = create_token(file, user=BOB, role=Role.USER, expires=later())
     client = connect(marked, token_file=str(file))
     answer = client.get("/login", params={"token": token}, headers=PAGE)
-    assert (answer.status_code, "set-cookie" in answer.headers) == (401, False), "another site could link to it"
-    assert client.post("/login", data={"token": token}, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert (answer.status_code, "set-cookie" in answer.headers) == (401, False), (
+        "another site could link to it"
+    )
+    assert (
+        client.post(
+            "/login", data={"token": token}, headers={"sec-fetch-site": "cross-site"}
+        ).status_code
+        == 403
+    )
     assert client.post("/login", data={"token": token}).status_code == 303
 
 
@@ -184,9 +209,13 @@ def test_a_cookie_is_for_the_server_alone(marked: Lake) -> None:
         assert answer.headers["location"].startswith("/gpus/login?next=%2Fgpus%2Fjobs")
 
 
-@pytest.mark.parametrize("path", ["/jobs/", "/static", "/login/", "/gpus", "/gpus/", "/", "/gpus/jobs/", "/job/7/"])
+@pytest.mark.parametrize(
+    "path", ["/jobs/", "/static", "/login/", "/gpus", "/gpus/", "/", "/gpus/jobs/", "/job/7/"]
+)
 def test_no_answer_leads_to_the_host_that_a_request_names(path: str, marked: Lake) -> None:
-    client = connect(marked, link="secret", url="https://hpc.example.org/gpus", headers={"host": "evil.example"})
+    client = connect(
+        marked, link="secret", url="https://hpc.example.org/gpus", headers={"host": "evil.example"}
+    )
     client.get("/login?token=secret")
     answer = client.get(path, headers=PAGE)
     assert "evil.example" not in f"{answer.headers}"
@@ -203,7 +232,9 @@ def test_no_answer_leads_to_the_host_that_a_request_names(path: str, marked: Lak
 def test_a_login_leads_nowhere_else(target: str, marked: Lake) -> None:
     assert local_path(target, "") == "/"
     assert local_path(target, "/gpus") == "/gpus/"
-    answer = connect(marked, link="secret").get("/login", params={"token": "secret", "next": target})
+    answer = connect(marked, link="secret").get(
+        "/login", params={"token": "secret", "next": target}
+    )
     assert answer.headers["location"] == "/"
 
 
@@ -213,8 +244,14 @@ def test_logging_out_ends_the_session_and_needs_a_page_of_this_service(marked: L
     client.get("/login?token=secret")
     assert client.get("/logout").status_code == 405
     assert client.post("/logout").status_code == 403
-    for foreign in (*({"sec-fetch-site": site} for site in ("cross-site", "same-site")), {"origin": "null"}):
-        assert client.post("/logout", headers={"origin": "http://testserver", **foreign}).status_code == 403
+    for foreign in (
+        *({"sec-fetch-site": site} for site in ("cross-site", "same-site")),
+        {"origin": "null"},
+    ):
+        assert (
+            client.post("/logout", headers={"origin": "http://testserver", **foreign}).status_code
+            == 403
+        )
     assert client.get("/jobs").status_code == 200
     assert client.post("/logout", headers={"origin": "http://testserver"}).status_code == 303
     assert client.get("/jobs").status_code == 401
@@ -223,7 +260,10 @@ def test_logging_out_ends_the_session_and_needs_a_page_of_this_service(marked: L
 def test_a_header_of_an_address_that_is_no_proxy_names_no_one(marked: Lake) -> None:
     named = {"x-remote-user": ANN}
     assert connect(marked, headers=named).get("/api/v1/me").status_code == 401
-    assert connect(marked, headers=named, proxies=("10.0.0.0/24",)).get("/api/v1/me").status_code == 401
+    assert (
+        connect(marked, headers=named, proxies=("10.0.0.0/24",)).get("/api/v1/me").status_code
+        == 401
+    )
 
 
 @pytest.mark.parametrize(("host", "target"), [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1")])
@@ -239,7 +279,9 @@ def test_a_connection_within_the_machine_has_an_address_and_no_user(host: str, t
             assert peer_of(connection, remote[:2]) == Peer(target)
 
 
-@pytest.mark.parametrize(("sent", "name"), [("ann", "ann"), ("", None), ("(null)", None), (None, None)])
+@pytest.mark.parametrize(
+    ("sent", "name"), [("ann", "ann"), ("", None), ("(null)", None), (None, None)]
+)
 def test_a_proxy_that_names_no_one_names_no_one(sent: str | None, name: str | None) -> None:
     headers = [] if sent is None else [(b"x-remote-user", sent.encode())]
     request = Request({"type": "http", "client": ("10.0.0.5", 1), "headers": headers})
@@ -275,7 +317,9 @@ def test_an_unsafe_configuration_is_refused_with_what_to_do(reason: str) -> None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "login1"])
-def test_other_machines_reach_no_server_without_a_way_to_prove_who_they_are(host: str, tmp_path: Path) -> None:
+def test_other_machines_reach_no_server_without_a_way_to_prove_who_they_are(
+    host: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="other machines"):
         check_safe(ServeOptions(anonymous=True), host=host)
     check_safe(ServeOptions(token_file=str(tmp_path / "tokens")), host=host)
@@ -305,5 +349,7 @@ def test_every_route_is_of_the_catalogue() -> None:
     assert isinstance(guard, Guard)
     assert isinstance(guard.app, Starlette)
     served = {str(getattr(route, "path", "")) for route in guard.app.routes}
-    known = {entry.path for entry in (*PAGES, *DOCUMENTS)} | {API + entry.path for entry in ENDPOINTS}
+    known = {entry.path for entry in (*PAGES, *DOCUMENTS)} | {
+        API + entry.path for entry in ENDPOINTS
+    }
     assert {path for path in served - known if not path.startswith("/static/")} == aside

@@ -1,4 +1,6 @@
-"""What a user sees is the same whether or not others have jobs: so nothing of these can be inferred from it."""
+"""What a user sees is the same whether or not others have jobs: so nothing of these can be
+inferred from it.
+"""
 
 from __future__ import annotations
 
@@ -36,22 +38,35 @@ def clients(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Sequence[
     served = [ServedLake(lake, options, clock=lambda: NOW) for lake in lakes]
     headers = proof(ANN, "user")
     return [
-        TestClient(create_application(NamedService.of(one)), headers=headers, follow_redirects=False) for one in served
+        TestClient(
+            create_application(NamedService.of(one)), headers=headers, follow_redirects=False
+        )
+        for one in served
     ]
 
 
 def seen(answer: httpx2.Response) -> tuple[int, dict[str, str], str]:
-    """Status, headers, text; without version of the lake and number of the poll, which say that anything changed."""
-    headers = {name: value for name, value in answer.headers.items() if name not in ("etag", "content-length")}
+    """Status, headers, text; without version of the lake and number of the poll, which say that
+    anything changed.
+    """
+    headers = {
+        name: value
+        for name, value in answer.headers.items()
+        if name not in ("etag", "content-length")
+    }
     return answer.status_code, headers, re.sub(r'data-since="\d+"', "", answer.text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path)
-def test_jobs_of_others_change_nothing(entry: PageEntry | Endpoint, clients: Sequence[TestClient]) -> None:
+def test_jobs_of_others_change_nothing(
+    entry: PageEntry | Endpoint, clients: Sequence[TestClient]
+) -> None:
     path = (API if isinstance(entry, Endpoint) else "") + entry.path
     paths = [re.sub(r"{\w+}", place, path) for place in PLACES] if "{" in path else [path]
     accept = {"accept": "application/json" if isinstance(entry, Endpoint) else "text/html"}
-    for address in [f"{one}?{query}" for one in paths for query in QUERIES[: 1 if len(paths) > 1 else None]]:
+    for address in [
+        f"{one}?{query}" for one in paths for query in QUERIES[: 1 if len(paths) > 1 else None]
+    ]:
         with_others, alone = (seen(client.get(address, headers=accept)) for client in clients)
         assert with_others == alone, address

@@ -1,6 +1,7 @@
 """No byte of a job that a viewer may not see, in any answer of any page or endpoint.
 
-A page or endpoint of the catalogue is walked as soon as it is listed there, with every parameter that it declares.
+A page or endpoint of the catalogue is walked as soon as it is listed there, with every parameter
+that it declares.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ import tachograph
 from served_entries import ENTRIES, Entry, addresses, made, parts_of, struct_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
-from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus, state_folder, write_status
+from tachograph.service.collect.status import (
+    CollectStatus,
+    SourceStatus,
+    StepStatus,
+    state_folder,
+    write_status,
+)
 from tachograph.web.answers import FormatChoice
 from tachograph.web.endpoints import API, Endpoint
 from tachograph.web.identity.tokens import create_token
@@ -39,7 +46,17 @@ from tachograph.web.registry import ENDPOINTS
 from tachograph.web.viewer import Role
 
 ABSENT = "880088"
-LIBRARIES = ("polars", "deltalake", "starlette", "uvicorn", "matplotlib", "msgspec", "jinja2", "h11", "numpy")
+LIBRARIES = (
+    "polars",
+    "deltalake",
+    "starlette",
+    "uvicorn",
+    "matplotlib",
+    "msgspec",
+    "jinja2",
+    "h11",
+    "numpy",
+)
 HOST = "collectorqz.example.org"
 # what a person could write to come near Bob's jobs
 PROBES = (BOB, BOBS_JOB, "all")
@@ -58,7 +75,8 @@ class Walk:
 
     clients: Mapping[str, TestClient]
     bobs_key: str
-    places_of_server: tuple[str, ...]  # files and hosts of the service, versions of what it is made of
+    # Files and hosts of the service, versions of what it is made of.
+    places_of_server: tuple[str, ...]
 
     def places(self, name: str) -> tuple[str, ...]:
         """What may stand in the path in place of a parameter."""
@@ -66,7 +84,17 @@ class Walk:
             return ("svg", "csv")
         if name == "figure":
             return ("elapsed", "1", BOB)
-        return (ANN, ANNS_JOB, BOB, BOBS_JOB, self.bobs_key, "acctqz", "annacct", "nodeqz", "annnode")
+        return (
+            ANN,
+            ANNS_JOB,
+            BOB,
+            BOBS_JOB,
+            self.bobs_key,
+            "acctqz",
+            "annacct",
+            "nodeqz",
+            "annnode",
+        )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +104,11 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
     lake = Lake.open(str(folder / "lake"))
     (folder / "managers").write_text(f"{ANN} annacct\n")
     tokens, expires = folder / "tokens", datetime.now(UTC) + timedelta(hours=1)
-    options: dict[str, Any] = {"token_file": str(tokens), "managers": str(folder / "managers"), "requests_per_s": 0.0}
+    options: dict[str, Any] = {
+        "token_file": str(tokens),
+        "managers": str(folder / "managers"),
+        "requests_per_s": 0.0,
+    }
     clients = {"anonymous": connect(lake, anonymous=True, **options)}
     for role in (Role.USER, Role.MANAGER, Role.SUPPORT, Role.ADMIN):
         token, _ = create_token(tokens, user=ANN, role=role, expires=expires)
@@ -85,7 +117,9 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
     key = summaries.filter(pl.col("user") == BOB).get_column("job_key").item()
     label = {"job_key": key, "finding": "idle_job", "label": "confirmed", "comment": "nameqz"}
     assert clients["admin"].post(f"{API}/labels", json=label).status_code == 200
-    libraries = [f"{name}{mark}{version(name)}" for name in LIBRARIES for mark in (" ", "/", " v", "-", "==")]
+    libraries = [
+        f"{name}{mark}{version(name)}" for name in LIBRARIES for mark in (" ", "/", " v", "-", "==")
+    ]
     places = (str(folder), folder.name, sys.prefix, str(Path(tachograph.__file__).parent), HOST)
     collecting = CollectStatus("1", str(folder / "lake"), HOST, os.getpid(), expires, expires)
     collecting.sources["prometheus:main"] = SourceStatus(
@@ -95,7 +129,9 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
         last_error=f"{folder}/token: not readable",
         unreachable={f"http://{HOST}:1": "no"},
     )
-    collecting.steps["analyze"] = StepStatus(failures=1, last_error=f"{folder}/lake: no space", last_error_at=expires)
+    collecting.steps["analyze"] = StepStatus(
+        failures=1, last_error=f"{folder}/lake: no space", last_error_at=expires
+    )
     state = state_folder(lake.location)
     state.mkdir(exist_ok=True)
     write_status(state, collecting)
@@ -105,7 +141,9 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
 def parameters(entry: Entry) -> list[str]:
     declared = [field.encode_name for field in msgspec.structs.fields(struct_of(entry))]
     if isinstance(entry, Endpoint):
-        declared += [field.name for kind in (FormatChoice, Paging) for field in msgspec.structs.fields(kind)]
+        declared += [
+            field.name for kind in (FormatChoice, Paging) for field in msgspec.structs.fields(kind)
+        ]
     return [name for name in declared if f"{{{name}}}" not in entry.path]
 
 
@@ -125,7 +163,9 @@ def send(client: TestClient, entry: Entry, path: str, query: dict[str, str]) -> 
     return made(lambda: send_once(client, entry, path, query))
 
 
-def send_once(client: TestClient, entry: Entry, path: str, query: dict[str, str]) -> httpx2.Response:
+def send_once(
+    client: TestClient, entry: Entry, path: str, query: dict[str, str]
+) -> httpx2.Response:
     accept = {"accept": "*/*" if isinstance(entry, Endpoint) else "text/html"}
     if isinstance(entry, Endpoint) and entry.method == "POST":
         return client.post(path, json=query, headers=accept)
@@ -135,33 +175,47 @@ def send_once(client: TestClient, entry: Entry, path: str, query: dict[str, str]
 def text_of(answer: httpx2.Response) -> str:
     """All that an answer says, also what is packed in it."""
     kind = answer.headers.get("content-type", "")
-    table = str(pl.read_parquet(io.BytesIO(answer.content)).write_json()) if "parquet" in kind else ""
+    table = (
+        str(pl.read_parquet(io.BytesIO(answer.content)).write_json()) if "parquet" in kind else ""
+    )
     return f"{answer.text} {dict(answer.headers)} {table}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", VIEWERS)
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{getattr(entry, 'method', 'GET')} {entry.path}")
+@pytest.mark.parametrize(
+    "entry", ENTRIES, ids=lambda entry: f"{getattr(entry, 'method', 'GET')} {entry.path}"
+)
 def test_no_byte_of_what_is_not_visible_comes_back(entry: Entry, role: str, walk: Walk) -> None:
     client = walk.clients[role]
     for path, query in requests(entry, walk):
         if query and role == "manager":
             continue
-        if role == "support" and query and query.keys().isdisjoint(("format", "where", "by", "figure")):
+        if (
+            role == "support"
+            and query
+            and query.keys().isdisjoint(("format", "where", "by", "figure"))
+        ):
             continue
         answer = send(client, entry, path, query)
         assert answer.status_code < 500, (path, query, answer.text[:500])
         sent = unquote_plus(f"{path} {json.dumps(query)}")
         found = text_of(answer)
         others: tuple[str, ...] = (
-            (*MARKS, ANN, ANNS_JOB, "annnode") if role == "anonymous" else () if role == "support" else MARKS
+            (*MARKS, ANN, ANNS_JOB, "annnode")
+            if role == "anonymous"
+            else ()
+            if role == "support"
+            else MARKS
         )
         others += walk.places_of_server
         leaked = [mark for mark in others if mark in found and mark not in sent]
         assert not leaked, (path, query, leaked, found[max(0, found.find(leaked[0]) - 200) :][:400])
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{getattr(entry, 'method', 'GET')} {entry.path}")
+@pytest.mark.parametrize(
+    "entry", ENTRIES, ids=lambda entry: f"{getattr(entry, 'method', 'GET')} {entry.path}"
+)
 def test_what_is_not_visible_is_answered_as_what_is_not_there(entry: Entry, walk: Walk) -> None:
     if entry.name == "node":
         return  # nodes and their GPUs are the cluster's, of whoever's jobs
@@ -170,7 +224,9 @@ def test_what_is_not_visible_is_answered_as_what_is_not_there(entry: Entry, walk
                               (BOB, "nosuchqz"), ("acctqz", "nosuch"), ("nodeqz", "nosuch")):  # fmt: skip
             answers = []
             for value in (there, absent):
-                path = (API if isinstance(entry, Endpoint) else "") + re.sub(r"{\w+}", value, entry.path)
+                path = (API if isinstance(entry, Endpoint) else "") + re.sub(
+                    r"{\w+}", value, entry.path
+                )
                 answer = send(walk.clients["user"], entry, path, {})
                 text = re.sub(r'value="[^"]*"', "", answer.text)
                 answers.append((answer.status_code, text.replace(value, "VALUE")))
@@ -183,17 +239,33 @@ def test_the_marks_are_there_for_those_who_may_see_them(walk: Walk) -> None:
         if isinstance(entry, Endpoint) and entry.method != "GET":
             continue
         for place in (BOBS_JOB, BOB, "acctqz"):
-            path = (API if isinstance(entry, Endpoint) else "") + re.sub(r"{\w+}", place, entry.path)
+            path = (API if isinstance(entry, Endpoint) else "") + re.sub(
+                r"{\w+}", place, entry.path
+            )
             found = text_of(send(walk.clients["admin"], entry, path, {}))
             seen |= {mark for mark in MARKS if mark in found}
-    assert seen >= {BOB, "acctqz", "nameqz", "partqz", BOBS_JOB, "reportqz", "kernelqz", "problemqz"}
+    assert seen >= {
+        BOB,
+        "acctqz",
+        "nameqz",
+        "partqz",
+        BOBS_JOB,
+        "reportqz",
+        "kernelqz",
+        "problemqz",
+    }
 
 
 def test_groups_of_few_users_are_one_for_those_who_see_sums_only(walk: Walk) -> None:
     def groups(by: str, role: str) -> set[str]:
-        return {str(row[by]) for row in walk.clients[role].get(f"{API}/waste", params={"by": by}).json()["groups"]}
+        return {
+            str(row[by])
+            for row in walk.clients[role].get(f"{API}/waste", params={"by": by}).json()["groups"]
+        }
 
-    assert groups("partition", "anonymous") == {"others"}, "without it, the three others would be a group of two users"
+    assert groups("partition", "anonymous") == {"others"}, (
+        "without it, the three others would be a group of two users"
+    )
     assert groups("user", "anonymous") == groups("account", "anonymous") == {"others"}
     assert groups("partition", "admin") == {"annpart", "partqz", "common"}
     assert groups("user", "user") == {ANN}
@@ -231,7 +303,12 @@ def test_admins_alone_see_where_the_lake_is(walk: Walk) -> None:
         study = client.get(f"{API}/study?no_filter=idle").json()["dataset"]["lake"]
         status = client.get(f"{API}/status")
         shown = client.get("/status", headers={"accept": "text/html"})
-        seen[role] = (study, status.status_code, status.json().get("lake"), walk.places_of_server[0] in shown.text)
+        seen[role] = (
+            study,
+            status.status_code,
+            status.json().get("lake"),
+            walk.places_of_server[0] in shown.text,
+        )
     place = f"{walk.places_of_server[0]}/lake"
     assert seen == {
         "user": (None, 403, None, False), "support": (None, 200, None, False), "admin": (place, 200, place, True)
@@ -245,7 +322,9 @@ def test_a_lake_that_cannot_be_read_is_named_to_admins_alone(marked: Lake, tmp_p
     for role in (Role.USER, Role.SUPPORT, Role.ADMIN):
         token, _ = create_token(tokens, user=ANN, role=role, expires=expires)
         clients[role] = connect(
-            Lake.open(str(tmp_path / "lake")), headers={"authorization": f"Bearer {token}"}, token_file=str(tokens)
+            Lake.open(str(tmp_path / "lake")),
+            headers={"authorization": f"Bearer {token}"},
+            token_file=str(tokens),
         )
         assert clients[role].get(f"{API}/me").status_code == 200
     for file in (tmp_path / "lake").rglob("*.parquet"):

@@ -1,4 +1,6 @@
-"""Kernels and scores of a job: of reports that are given for its user and name, or attached to it."""
+"""Kernels and scores of a job: of reports that are given for its user and name, or attached to
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ _LONGEST_S = 120.0
 def served(demo: Path, report: Path, kind: str = "user000/c*") -> ServedLake:
     loaded = config.load(str(demo / "tachograph.toml"), {})
     interference = msgspec.structs.replace(loaded.interference, profiles={kind: str(report)})
-    return ServedLake(Lake.open(str(demo / "lake")), msgspec.structs.replace(loaded, interference=interference))
+    return ServedLake(
+        Lake.open(str(demo / "lake")), msgspec.structs.replace(loaded, interference=interference)
+    )
 
 
 @pytest.fixture
@@ -84,7 +88,9 @@ def attach(folder: Path, report: Path, job_id: str = "1000002") -> str:
     return str(row["job_key"])
 
 
-def test_attached_reports_come_before_those_of_the_group(lake: Path, report: Path, tmp_path: Path) -> None:
+def test_attached_reports_come_before_those_of_the_group(
+    lake: Path, report: Path, tmp_path: Path
+) -> None:
     own = tmp_path / "own.csv"
     own.write_text(nsight_reports.raw_csv(nsight_reports.PUBLISHED[:1]), encoding="utf-8")
     attach(lake, own)
@@ -94,7 +100,9 @@ def test_attached_reports_come_before_those_of_the_group(lake: Path, report: Pat
     body = shown(service.view(OWNER))
     assert "own.csv" in body
     assert "fmul" not in body
-    other = job_kernels.content(service.view(ADMIN), job_kernels.PARAMETERS(key=_other_of_group(service)))
+    other = job_kernels.content(
+        service.view(ADMIN), job_kernels.PARAMETERS(key=_other_of_group(service))
+    )
     assert (other["files"], other["attached"]) == (["cfd.csv"], False)
 
 
@@ -107,8 +115,12 @@ def _other_of_group(service: ServedLake) -> str:
     return str(jobs["job_key"][0])
 
 
-def test_a_report_attached_later_is_on_the_page_and_in_the_answers(lake: Path, report: Path) -> None:
-    service = ServedLake(Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {}))
+def test_a_report_attached_later_is_on_the_page_and_in_the_answers(
+    lake: Path, report: Path
+) -> None:
+    service = ServedLake(
+        Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {})
+    )
     before = service.view(OWNER)
     assert not job.content(before, job.PARAMETERS(key="1000002"))["profiled"]
     assert rest_jobs.kernels(before, job.PARAMETERS(key="1000002")).values["reports"] == ()
@@ -126,16 +138,22 @@ def test_a_report_attached_later_is_on_the_page_and_in_the_answers(lake: Path, r
         rest_jobs.kernels(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
 
 
-def test_the_page_of_scores_has_a_row_per_way_and_reports_are_one(demo: Path, lake: Path, report: Path) -> None:
+def test_the_page_of_scores_has_a_row_per_way_and_reports_are_one(
+    demo: Path, lake: Path, report: Path
+) -> None:
     view = served(demo, report).view(ADMIN)
     page = job_scores.content(view, job_scores.PARAMETERS(key="1000316"))
-    summary = next(row for row in read_summaries(view.opened.lake).to_dicts() if row["job_id"] == "1000316")
+    summary = next(
+        row for row in read_summaries(view.opened.lake).to_dicts() if row["job_id"] == "1000316"
+    )
     recorded, sampled = page["rows"]
     assert recorded[1:4] == tuple(f"{summary[name]:.1f}" for name in page["headings"][1:4])
     assert sampled[1:] == ("–", "–", "–", "not sampled")
     assert page["remarks"]
     attach(lake, report, "1000316")
-    later = ServedLake(Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {})).view(ADMIN)
+    later = ServedLake(
+        Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {})
+    ).view(ADMIN)
     ways = json_values(rest_jobs.scores(later, job.PARAMETERS(key="1000316")).values)["ways"]
     assert [way["way"] for way in ways] == ["dcgm", "pm", "nsight"]
     assert ways[2]["basis"].endswith("13 profiled kernels")

@@ -24,7 +24,9 @@ WASTED = "1000316"  # one of its eight GPUs worked
 @pytest.fixture(scope="module")
 def served(demo: Path) -> ServedLake:
     now = datetime(2025, 3, 5, tzinfo=UTC)
-    return ServedLake(Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml")), clock=lambda: now)
+    return ServedLake(
+        Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml")), clock=lambda: now
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +38,26 @@ def shown(page: str) -> list[str]:
     return re.findall(r'<td><a href="/job/[^"#]+">([^<]+)</a>', page)
 
 
-def test_the_list_is_filtered_sorted_and_paged_as_the_api_is(admin: TestClient, jobs: pl.DataFrame) -> None:
+def test_the_list_is_filtered_sorted_and_paged_as_the_api_is(
+    admin: TestClient, jobs: pl.DataFrame
+) -> None:
     query = "user=user000&sort=-gpu_hours&limit=5"
     first = admin.get(f"/jobs?{query}")
     following = re.search(r'rel="next" href="([^"]+)"', first.text)
     assert following
     second = admin.get("/jobs" + following[1].replace("&amp;", "&"))
-    wanted = jobs.filter(user="user000").sort("gpu_hours", "job_key", descending=[True, False], nulls_last=True)
+    wanted = jobs.filter(user="user000").sort(
+        "gpu_hours", "job_key", descending=[True, False], nulls_last=True
+    )
     assert [*shown(first.text), *shown(second.text)] == wanted["display_id"].head(10).to_list()
     assert f"{wanted.height} jobs" in first.text
     assert 'aria-sort="descending"' in first.text
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_the_list_as_a_file_has_the_jobs_of_the_filter(admin: TestClient, jobs: pl.DataFrame, form: str) -> None:
+def test_the_list_as_a_file_has_the_jobs_of_the_filter(
+    admin: TestClient, jobs: pl.DataFrame, form: str
+) -> None:
     page = admin.get("/jobs?user=user000&sort=gpu_hours&limit=5&columns=display_id").text
     links = re.findall(r'href="([^"]+)" download', page)
     (link,) = [one.replace("&amp;", "&") for one in links if f"format={form}" in one]
@@ -61,7 +69,10 @@ def test_the_list_as_a_file_has_the_jobs_of_the_filter(admin: TestClient, jobs: 
 @pytest.mark.parametrize(
     "address",
     [
-        *(f"/jobs?{query}" for query in ("sort=nothing", "columns=nothing", "where=gpus", "limit=0", "colour=red")),
+        *(
+            f"/jobs?{query}"
+            for query in ("sort=nothing", "columns=nothing", "where=gpus", "limit=0", "colour=red")
+        ),
         *(f"/now?{query}" for query in ("by=colour", "filter=x%3C2", "since=-1")),
     ],
 )
@@ -94,10 +105,17 @@ def test_a_page_is_not_sent_again_while_nothing_changed(admin: TestClient) -> No
     tag = first.headers["etag"].removeprefix("W/")
     for given in (tag, f"W/{tag}"):  # the second as one that a proxy compressed
         assert admin.get(f"/job/{WASTED}", headers={"If-None-Match": given}).status_code == 304
-    assert admin.get(f"/job/{WASTED}?tab=gpus", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
+    assert (
+        admin.get(
+            f"/job/{WASTED}?tab=gpus", headers={"If-None-Match": first.headers["etag"]}
+        ).status_code
+        == 200
+    )
 
 
-def test_only_the_page_of_a_running_job_is_read_again(admin: TestClient, jobs: pl.DataFrame) -> None:
+def test_only_the_page_of_a_running_job_is_read_again(
+    admin: TestClient, jobs: pl.DataFrame
+) -> None:
     running = jobs.filter(state="RUNNING")["job_key"][0]
     assert "data-refresh" in admin.get(f"/job/{running}").text
     assert "data-refresh" not in admin.get(f"/job/{WASTED}").text

@@ -1,8 +1,9 @@
 """Holes that another service of job data has closed, and their kin: none is here.
 
-The list is that of ClusterCockpit 1.5.4: a JWT signed with an empty key, paths out of a folder, CORS with credentials,
-forms of other sites, no content security policy, pages in frames of other sites. Of names that act, scripts that are
-stored in names of jobs, and formulas tests/foreign_text is the proof.
+The list is that of ClusterCockpit 1.5.4: a JWT signed with an empty key, paths out of a folder,
+CORS with credentials, forms of other sites, no content security policy, pages in frames of other
+sites. Of names that act, scripts that are stored in names of jobs, and formulas tests/foreign_text
+is the proof.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def token(secret: bytes = SECRET, *, alg: str = "HS256", **claims: Any) -> str:
     now = int(time.time())
     given = {"iat": now, "exp": now + 60, "sun": ANN} | claims
     claims = {name: value for name, value in given.items() if value is not None}
-    return jwt.encode({"alg": alg, "typ": "JWT"}, claims, OctKey.import_key(secret), algorithms=[alg])
+    return jwt.encode(
+        {"alg": alg, "typ": "JWT"}, claims, OctKey.import_key(secret), algorithms=[alg]
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Key size")
@@ -110,30 +113,42 @@ def test_traversal(ann: TestClient, path: str) -> None:
     assert "def create_application" not in answer.text
 
 
-@pytest.mark.parametrize("key", ["", " ", "a/b", "../..", "\u2003", "a\r\nset-cookie: b=c", "//evil.example", "\x00"])
+@pytest.mark.parametrize(
+    "key", ["", " ", "a/b", "../..", "\u2003", "a\r\nset-cookie: b=c", "//evil.example", "\x00"]
+)
 def test_the_search_for_a_job_leads_to_its_page_or_nowhere(ann: TestClient, key: str) -> None:
     answer = ann.get("/job", params={"key": key})
     assert answer.status_code in (303, 400)
     assert answer.status_code == 400 or re.fullmatch(r"/job/[^/?#]+", answer.headers["location"])
-    assert ann.get("/job", params={"key": f" {ANNS_JOB} "}).headers["location"] == f"/job/{ANNS_JOB}"
+    assert (
+        ann.get("/job", params={"key": f" {ANNS_JOB} "}).headers["location"] == f"/job/{ANNS_JOB}"
+    )
 
 
 def test_an_address_is_quoted_in_headers(ann: TestClient) -> None:
     answer = ann.get(f"{API}/jobs/%E2%80%83{ANNS_JOB}%0A/minutes?limit=1")
-    assert answer.headers["link"].startswith(f"<{API}/jobs/%E2%80%83{ANNS_JOB}%0A/minutes?limit=1&after=")
+    assert answer.headers["link"].startswith(
+        f"<{API}/jobs/%E2%80%83{ANNS_JOB}%0A/minutes?limit=1&after="
+    )
 
 
 def test_cors_with_credentials(ann: TestClient) -> None:
     for method in ("GET", "OPTIONS", "POST"):
-        answer = ann.request(method, ME, headers={"origin": EVIL, "access-control-request-method": "POST"})
+        answer = ann.request(
+            method, ME, headers={"origin": EVIL, "access-control-request-method": "POST"}
+        )
         assert not [name for name in answer.headers if name.startswith("access-control-")]
 
 
 def test_csrf(ann: TestClient) -> None:
-    """What changes something is refused unless the browser names a page of this service as its origin."""
+    """What changes something is refused unless the browser names a page of this service as its
+    origin.
+    """
     posts = [API + entry.path for entry in ENDPOINTS if entry.method != "GET"] + ["/logout"]
     foreign = [{}, {"origin": EVIL}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
-    foreign += [{"origin": "http://testserver", "sec-fetch-site": site} for site in ("same-site", "", "x")]
+    foreign += [
+        {"origin": "http://testserver", "sec-fetch-site": site} for site in ("same-site", "", "x")
+    ]
     for path in posts:
         for headers in foreign:
             answer = ann.post(re.sub(r"{\w+}", ANNS_JOB, path), headers=headers, json={})
@@ -144,7 +159,15 @@ def test_csrf(ann: TestClient) -> None:
 
 
 def test_content_security_policy_and_frames(ann: TestClient, marked: Lake) -> None:
-    paths = ["/jobs", "/login", "/nothing", ME, f"{API}/jobs/none", "/static/web.css", "/static/none"]
+    paths = [
+        "/jobs",
+        "/login",
+        "/nothing",
+        ME,
+        f"{API}/jobs/none",
+        "/static/web.css",
+        "/static/none",
+    ]
     for path in paths:
         headers = ann.get(path, headers=PAGE).headers
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -154,7 +177,9 @@ def test_content_security_policy_and_frames(ann: TestClient, marked: Lake) -> No
         assert headers["x-frame-options"] == "DENY"
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "same-origin"
-    framed = connect(marked, frame_ancestors=("https://ondemand.example.org",)).get("/login").headers
+    framed = (
+        connect(marked, frame_ancestors=("https://ondemand.example.org",)).get("/login").headers
+    )
     assert "frame-ancestors https://ondemand.example.org" in framed["content-security-policy"]
     assert "x-frame-options" not in framed
     with pytest.raises(ConfigError):
@@ -180,9 +205,13 @@ def test_an_answer_is_kept_by_no_shared_cache(ann: TestClient) -> None:
 def test_a_body_that_is_too_large_is_refused(marked: Lake) -> None:
     client = connect(marked, body_bytes=1000)
     form = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
-    for body in (b"token=" + b"x" * 2000, iter([b"token=", *[b"x" * 600] * 2])):  # announced, or in parts
+    # Announced, or in parts.
+    for body in (b"token=" + b"x" * 2000, iter([b"token=", *[b"x" * 600] * 2])):
         refused = client.post("/login", content=body, headers=form)
-        assert (refused.status_code, refused.headers["content-type"]) == (413, "application/problem+json")
+        assert (refused.status_code, refused.headers["content-type"]) == (
+            413,
+            "application/problem+json",
+        )
         assert "1,000 bytes" in refused.json()["detail"]
     assert client.request("GET", "/login", content=b"x" * 2000).status_code == 200  # is not read
 
@@ -219,7 +248,10 @@ def test_the_log_has_no_secrets_and_one_line_per_request(tmp_path: Path, marked:
     log = tmp_path / "access.log"
     client = connect(marked, link="secret-of-the-link", access_log=str(log))
     client.get("/login?token=secret-of-the-link&next=/jobs")
-    client.get("/jobs?user=ann&token=abc123&columns=name%0aforged%1b[31m", headers={"authorization": "Bearer abc123"})
+    client.get(
+        "/jobs?user=ann&token=abc123&columns=name%0aforged%1b[31m",
+        headers={"authorization": "Bearer abc123"},
+    )
     client.get("/login/oidc/callback?code=abc123&state=abc123")
     text = log.read_text()
     assert "secret-of-the-link" not in text
@@ -228,7 +260,10 @@ def test_the_log_has_no_secrets_and_one_line_per_request(tmp_path: Path, marked:
     assert [line["path"] for line in lines] == ["/login", "/jobs", "/login/oidc/callback"]
     assert text.isascii()
     assert "\x1b" not in text
-    assert without_secrets("/jobs", b"a=1&api_key=2&X-Auth=3&password=4") == "a=1&api_key=…&X-Auth=…&password=…"
+    assert (
+        without_secrets("/jobs", b"a=1&api_key=2&X-Auth=3&password=4")
+        == "a=1&api_key=…&X-Auth=…&password=…"
+    )
     assert log_line({"state": {}, "method": "GET", "path": "/"}, 200, 0.1, "")["user"] == ""
 
 
@@ -236,5 +271,10 @@ def test_the_log_has_the_address_that_a_proxy_names(tmp_path: Path, marked: Lake
     log, sent = tmp_path / "access.log", {"x-forwarded-for": "1.2.3.4, 10.9.8.7"}
     service = service_of(marked, NO_LINK, proxies=("10.0.0.5",), access_log=str(log))
     for client in ("10.0.0.5", "10.0.0.6"):
-        TestClient(create_application(service), client=(client, 1)).get(f"{API}/health", headers=sent)
-    assert [json.loads(line)["from"] for line in log.read_text().splitlines()] == ["10.9.8.7", "10.0.0.6"]
+        TestClient(create_application(service), client=(client, 1)).get(
+            f"{API}/health", headers=sent
+        )
+    assert [json.loads(line)["from"] for line in log.read_text().splitlines()] == [
+        "10.9.8.7",
+        "10.0.0.6",
+    ]

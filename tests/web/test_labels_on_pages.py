@@ -86,10 +86,17 @@ def test_labels_of_one_moment_all_stay(lake: Lake) -> None:
 
 def test_tune_takes_labels_of_job_classes_of_jobs_that_are_there(lake: Lake) -> None:
     rows = pl.DataFrame(
-        [("a", "job_hang", True), ("gone", "job_hang", True), ("a", "no_tensor_use", True), ("b", "stall", False)],
+        [
+            ("a", "job_hang", True),
+            ("gone", "job_hang", True),
+            ("a", "no_tensor_use", True),
+            ("b", "stall", False),
+        ],
         schema=["job_key", "code", "holds"],
         orient="row",
     )
     taken = labels_of_lake(rows, ["job_hang", "stall"], pl.DataFrame({"job_key": ["a", "b"]}))
     assert taken.of == {"job_hang": {"a": True}, "stall": {"b": False}}
-    assert [(one.reason, one.what) for one in taken.refused] == [("a job that is not in the lake", "gone")]
+    assert [(one.reason, one.what) for one in taken.refused] == [
+        ("a job that is not in the lake", "gone")
+    ]

@@ -1,4 +1,6 @@
-"""`/now` beside a collector, a real process: what that polled is shown, and its exporters are polled once."""
+"""`/now` beside a collector, a real process: what that polled is shown, and its exporters are
+polled once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ from tachograph.web.snapshot import ServedLake
 
 pytestmark = pytest.mark.slow
 NODES = {
-    name: {gpu: {"DCGM_FI_DEV_GPU_UTIL": 37, "DCGM_FI_DEV_POWER_USAGE": 300 + gpu} for gpu in (0, 1)} for name in "ab"
+    name: {
+        gpu: {"DCGM_FI_DEV_GPU_UTIL": 37, "DCGM_FI_DEV_POWER_USAGE": 300 + gpu} for gpu in (0, 1)
+    }
+    for name in "ab"
 }
 GPUS = [(node, gpu) for node in "ab" for gpu in (0, 1)]
 MARKUP = "<script>alert(1)</script>"
@@ -71,10 +76,14 @@ def may_poll() -> threading.Event:
 
 
 @pytest.fixture
-def client(site: Path, may_poll: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+def client(
+    site: Path, may_poll: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TestClient]:
     """An admin's session of a server that looks for a collector again and again."""
     monkeypatch.setattr(fleet, "RETRY_S", 0.2)
-    served = ServedLake(Lake.open(str(site / "lake")), config.load(str(site / "tachograph.toml"), {}))
+    served = ServedLake(
+        Lake.open(str(site / "lake")), config.load(str(site / "tachograph.toml"), {})
+    )
 
     def opener(request: SourceRequest) -> SelectedSource:
         may_poll.wait(240)
@@ -120,7 +129,9 @@ def test_it_shows_what_the_collector_polled_and_polls_itself_once_that_is_gone(
     with collecting(site) as collector:
         until(lambda: rows(client))
         now = rows(client)
-        assert {key: row["gpu_util"] for key, row in now.items()} == {key: near(0.37) for key in GPUS}
+        assert {key: row["gpu_util"] for key, row in now.items()} == {
+            key: near(0.37) for key in GPUS
+        }
         assert now["a", 0]["job_id"] == "4711"
         assert now["a", 1]["power_w"] == 301
         page = client.get("/now").text

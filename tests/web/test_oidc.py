@@ -35,8 +35,12 @@ OTHER = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(("scope", "claim"), [("openid profile", "preferred_username"), ("openid", "login")])
-def test_a_real_provider_logs_in_and_leads_back(marked: Lake, tmp_path: Path, scope: str, claim: str) -> None:
+@pytest.mark.parametrize(
+    ("scope", "claim"), [("openid profile", "preferred_username"), ("openid", "login")]
+)
+def test_a_real_provider_logs_in_and_leads_back(
+    marked: Lake, tmp_path: Path, scope: str, claim: str
+) -> None:
     from oidc_provider_mock import User, run_server_in_thread
 
     secret = tmp_path / "secret"
@@ -52,7 +56,9 @@ def test_a_real_provider_logs_in_and_leads_back(marked: Lake, tmp_path: Path, sc
             oidc_scope=scope,
             oidc_user_claim=claim,
         )
-        page = client.get("/jobs?limit=3", headers={"accept": "text/html"}, follow_redirects=True).text
+        page = client.get(
+            "/jobs?limit=3", headers={"accept": "text/html"}, follow_redirects=True
+        ).text
         assert 'href="/login/oidc?next=/jobs%3Flimit%3D3"' in page
 
         def answered(begun: httpx2.Response) -> str:
@@ -63,7 +69,9 @@ def test_a_real_provider_logs_in_and_leads_back(marked: Lake, tmp_path: Path, sc
         asked = parse_qs(urlsplit(begun.headers["location"]).query)
         assert asked["code_challenge_method"] == ["S256"]
         back = answered(begun)
-        other = connect(marked, oidc_issuer=f"http://localhost:{provider.server_port}", oidc_client_id=CLIENT)
+        other = connect(
+            marked, oidc_issuer=f"http://localhost:{provider.server_port}", oidc_client_id=CLIENT
+        )
         assert other.get(back).status_code == 401, "a login that another browser began"
         ended = client.get(back)
         assert (ended.status_code, ended.headers["location"]) == (303, "/jobs?limit=3")
@@ -71,7 +79,9 @@ def test_a_real_provider_logs_in_and_leads_back(marked: Lake, tmp_path: Path, sc
         assert (me["name"], me["role"], me["via"]) == (ANN, "user", "oidc")
         assert client.get(back).status_code == 401, "an answer counts once"
         refused = client.get("/login/oidc")
-        denied = httpx2.post(refused.headers["location"], data={"action": "deny"}).headers["location"]
+        denied = httpx2.post(refused.headers["location"], data={"action": "deny"}).headers[
+            "location"
+        ]
         assert client.get(denied, headers={"accept": "text/html"}).status_code == 401
 
 
@@ -90,7 +100,11 @@ class FakeProvider:
         path = request.url.path
         self.asked.append(path)
         if path.endswith("openid-configuration"):
-            ends = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "jwks_uri": "/keys"}
+            ends = {
+                "authorization_endpoint": "/authorize",
+                "token_endpoint": "/token",
+                "jwks_uri": "/keys",
+            }
             facts = {"issuer": ISSUER, **{name: ISSUER + place for name, place in ends.items()}}
             return httpx2.Response(200, json=facts | self.changes)
         if path == "/keys":
@@ -99,8 +113,16 @@ class FakeProvider:
         digest = hashlib.sha256(sent["code_verifier"][0].encode()).digest()
         assert base64.urlsafe_b64encode(digest).decode().rstrip("=") == self.challenge
         now = time.time()
-        claims = {"iss": ISSUER, "aud": CLIENT, "sub": "7", "preferred_username": ANN, "nonce": self.nonce}
-        return httpx2.Response(200, json={"id_token": self.make({**claims, "exp": now + 60, "iat": now})})
+        claims = {
+            "iss": ISSUER,
+            "aud": CLIENT,
+            "sub": "7",
+            "preferred_username": ANN,
+            "nonce": self.nonce,
+        }
+        return httpx2.Response(
+            200, json={"id_token": self.make({**claims, "exp": now + 60, "iat": now})}
+        )
 
     def log_in(self, **given: str) -> str:
         client = httpx2.Client(transport=httpx2.MockTransport(self.answer))
@@ -118,14 +140,19 @@ def signed(claims: dict[str, Any], *, key: RSAKey = KEY, **more: Any) -> str:
 
 def unsigned(claims: dict[str, Any]) -> str:
     parts = [
-        base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in ({"alg": "none"}, claims)
+        base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=")
+        for one in ({"alg": "none"}, claims)
     ]
     return ".".join([*parts, ""])
 
 
 def signed_with_the_public_key(claims: dict[str, Any]) -> str:
     head = unsigned(claims).rpartition(".")[0]
-    head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"one"}').decode().rstrip("=") + "." + head.partition(".")[2]
+    head = (
+        base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"one"}').decode().rstrip("=")
+        + "."
+        + head.partition(".")[2]
+    )
     mac = hmac.new(KEY.as_pem(private=False), head.encode(), hashlib.sha256).digest()
     return f"{head}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
@@ -159,14 +186,21 @@ def test_a_forged_token_names_no_one(how: str) -> None:
         FakeProvider(FORGED[how]).log_in()
 
 
-@pytest.mark.parametrize("given", [{"state": "other"}, {"iss": "https://evil.example"}, {"error": "access_denied"}])
+@pytest.mark.parametrize(
+    "given", [{"state": "other"}, {"iss": "https://evil.example"}, {"error": "access_denied"}]
+)
 def test_an_answer_to_another_question_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(NotIdentifiedError):
         FakeProvider(signed).log_in(**given)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"issuer": "https://evil.example"}, {"token_endpoint": "http://login.example.org"}, {"jwks_uri": 7}]
+    "changes",
+    [
+        {"issuer": "https://evil.example"},
+        {"token_endpoint": "http://login.example.org"},
+        {"jwks_uri": 7},
+    ],
 )
 def test_a_provider_that_names_unsafe_addresses_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError):
@@ -176,7 +210,9 @@ def test_a_provider_that_names_unsafe_addresses_is_refused(changes: dict[str, An
 def test_logins_that_begin_at_the_same_time() -> None:
     now = [0.0]
     client = httpx2.Client(transport=httpx2.MockTransport(FakeProvider(signed).answer))
-    provider = OidcProvider(ISSUER, CLIENT, "", "preferred_username", "openid", client, lambda: now[0])
+    provider = OidcProvider(
+        ISSUER, CLIENT, "", "preferred_username", "openid", client, lambda: now[0]
+    )
     for _ in range(5000):
         provider.begin(BACK, "/")
     interval = sys.getswitchinterval()

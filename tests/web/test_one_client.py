@@ -38,7 +38,9 @@ _ASKED = 40
 
 @pytest.fixture(scope="module")
 def site(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    """A server with the token of a user; 200 requests at once are soon too many, on a busy machine, too."""
+    """A server with the token of a user; 200 requests at once are soon too many, on a busy
+    machine, too.
+    """
     folder = tmp_path_factory.mktemp("one-client") / "demo"
     shutil.copytree(demo, folder)
     with (folder / "tachograph.toml").open("a", encoding="utf-8") as configuration:
@@ -66,7 +68,9 @@ def slowest_s(client: httpx2.Client) -> float:
 
 
 async def attack(host: str, port: int, ending: threading.Event, seen: set[bytes]) -> None:
-    """Send requests without a proof by one connection after the other, as fast as they are answered."""
+    """Send requests without a proof by one connection after the other, as fast as they are
+    answered.
+    """
     while not ending.is_set():
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection(host, port, local_addr=(_ATTACKER, 0))
@@ -77,7 +81,10 @@ async def attack(host: str, port: int, ending: threading.Event, seen: set[bytes]
                     length = re.search(rb"content-length: (\d+)", head)
                     assert length is not None
                     await reader.readexactly(int(length[1]))
-                    seen.add(head.split(b" ", 2)[1] + (b" close" if b"connection: close" in head.lower() else b""))
+                    seen.add(
+                        head.split(b" ", 2)[1]
+                        + (b" close" if b"connection: close" in head.lower() else b"")
+                    )
             except TimeoutError:
                 pass
             finally:
@@ -110,7 +117,9 @@ def test_connections_of_one_address_are_limited(site: WebServer) -> None:
     host, _, port = site.address.removeprefix("http://").rpartition(":")
     with contextlib.ExitStack() as opened:
         idle = [
-            opened.enter_context(socket.create_connection((host, int(port)), 20, source_address=(_ATTACKER, 0)))
+            opened.enter_context(
+                socket.create_connection((host, int(port)), 20, source_address=(_ATTACKER, 0))
+            )
             for _ in range(300)
         ]
         with client_of(site) as client:
@@ -159,7 +168,9 @@ def test_the_most_expensive_answers_leave_memory_and_others_are_answered(site: W
 
         def ask(path: str) -> int:
             answer = expensive.get(path, params={"limit": "10000"})
-            return int(expensive.get(path).status_code if answer.status_code == 400 else answer.status_code)
+            return int(
+                expensive.get(path).status_code if answer.status_code == 400 else answer.status_code
+            )
 
         asked = [pool.submit(ask, path) for path in paths]
         while not all(each.done() for each in asked):
@@ -180,7 +191,10 @@ def test_a_worker_is_gone_soon_after_its_client(site: WebServer) -> None:
         os.kill(pid, signal.SIGSTOP)
     host, _, port = site.address.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port)), 20) as connection:
-        head = f"GET /api/v1/waste HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {site.tokens[_USER]}\r\n\r\n"
+        head = (
+            "GET /api/v1/waste HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+            f"{site.tokens[_USER]}\r\n\r\n"
+        )
         connection.sendall(head.encode())
         with client_of(site) as client:
             assert client.get("/api/v1/me").status_code == 200

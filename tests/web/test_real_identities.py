@@ -28,7 +28,11 @@ ME = "/api/v1/me"
 def configured(folder: Path, lake: Lake, **options: Any) -> Path:
     """A folder with a configuration that names the lake and these options."""
     folder.mkdir(exist_ok=True)
-    lines = [f"lake = {json.dumps(lake.location)}", "[serve]", *(f"{k} = {json.dumps(v)}" for k, v in options.items())]
+    lines = [
+        f"lake = {json.dumps(lake.location)}",
+        "[serve]",
+        *(f"{k} = {json.dumps(v)}" for k, v in options.items()),
+    ]
     (folder / "tachograph.toml").write_text("\n".join(lines))
     return folder
 
@@ -42,13 +46,17 @@ def own() -> str:
 @pytest.fixture(scope="module")
 def by_socket(marked: Lake, own: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A server on a Unix socket, to which nginx is no proxy."""
-    folder = configured(tmp_path_factory.mktemp("socket") / "site", marked, admins=["daemon"], start_link=False)
+    folder = configured(
+        tmp_path_factory.mktemp("socket") / "site", marked, admins=["daemon"], start_link=False
+    )
     with serving(folder, command=("serve", "--socket", str(folder / "s"))):
         yield folder / "s"
 
 
 def test_the_system_names_who_connects_by_the_socket(by_socket: Path, own: str) -> None:
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(by_socket)), base_url="http://x") as client:
+    with httpx2.Client(
+        transport=httpx2.HTTPTransport(uds=str(by_socket)), base_url="http://x"
+    ) as client:
         me = client.get(ME).json()
         assert (me["name"], me["role"], me["via"]) == (own, "user", "socket")
         named = client.get(ME, headers={"x-remote-user": BOB, "x-forwarded-user": BOB}).json()
@@ -60,7 +68,13 @@ def as_daemon(*words: str) -> dict[str, Any]:
     """What another user of this machine is answered."""
     curl = program("curl", package="curl")
     done = subprocess.run(
-        [curl, "-sS", *words], user="daemon", group="daemon", extra_groups=[], cwd="/", capture_output=True, timeout=60
+        [curl, "-sS", *words],
+        user="daemon",
+        group="daemon",
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -75,9 +89,13 @@ def test_another_user_of_the_machine_has_another_role(by_socket: Path) -> None:
     assert (me["name"], me["role"]) == ("daemon", "admin")
 
 
-def test_nginx_names_users_that_it_knows_and_compresses(marked: Lake, own: str, tmp_path: Path) -> None:
+def test_nginx_names_users_that_it_knows_and_compresses(
+    marked: Lake, own: str, tmp_path: Path
+) -> None:
     passwords = {ANN: "a", BOB: "b"}
-    folder = configured(tmp_path / "site", marked, proxies=[f"{own}@unix"], url="/gpus", start_link=False)
+    folder = configured(
+        tmp_path / "site", marked, proxies=[f"{own}@unix"], url="/gpus", start_link=False
+    )
     with (
         serving(folder, command=("serve", "--socket", str(folder / "s"))),
         nginx(tmp_path / "nginx", f"http://unix:{folder / 's'}:", passwords, path="/gpus/") as site,
@@ -89,7 +107,10 @@ def test_nginx_names_users_that_it_knows_and_compresses(marked: Lake, own: str, 
         jobs = httpx2.get(f"{site}/gpus/api/v1/jobs", auth=(ANN, "a"))
         assert (jobs.headers["content-encoding"], len(jobs.json())) == ("gzip", 2)
         known = {"if-none-match": jobs.headers["etag"]}
-        assert httpx2.get(f"{site}/gpus/api/v1/jobs", auth=(ANN, "a"), headers=known).status_code == 304
+        assert (
+            httpx2.get(f"{site}/gpus/api/v1/jobs", auth=(ANN, "a"), headers=known).status_code
+            == 304
+        )
         assert BOB not in page.text
         me = httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "a"), headers={"x-remote-user": BOB}).json()
         assert (me["name"], me["via"], me["jobs"]) == (ANN, "proxy", 2)

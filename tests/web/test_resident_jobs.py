@@ -1,4 +1,6 @@
-"""What a server keeps of a lake is what the lake has: same jobs, same order, same findings as the command line."""
+"""What a server keeps of a lake is what the lake has: same jobs, same order, same findings as
+the command line.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,17 @@ from tachograph.web.viewer import Role, Viewer
 
 CODES = ("idle_job", "job_hang", "one_gpu_of_many", "of_a_rule")
 USERS = ("ann", "bob", None)
-SORTS = ("-start", "start", "user", "-gpu_util_mean", "gpu_util_mean", "pipes", "-findings", "worst_severity", "-gpus")
+SORTS = (
+    "-start",
+    "start",
+    "user",
+    "-gpu_util_mean",
+    "gpu_util_mean",
+    "pipes",
+    "-findings",
+    "worst_severity",
+    "-gpus",
+)
 Job = tuple[int, str | None, float | None, int, Sequence[tuple[str, str, str, bool]]]
 
 jobs = st.lists(
@@ -63,10 +75,15 @@ filters = st.builds(
     users=st.sampled_from([(), ("ann",), ("ann", "bob")]),
     findings=st.sampled_from([(), ("idle_job",), ("job_hang", "of_a_rule"), ("cold_start",)]),
     since=st.sampled_from([None, START + timedelta(hours=3)]),
-    where=st.sampled_from([(), (parse_condition("gpu_util_mean<0.3"),), (parse_condition("user~AN"),)]),
+    where=st.sampled_from(
+        [(), (parse_condition("gpu_util_mean<0.3"),), (parse_condition("user~AN"),)]
+    ),
 ).flatmap(
     lambda wanted: st.sampled_from(
-        [wanted, *(replace(wanted, verdict=verdict) for verdict in ("no", "unknown") if wanted.findings)]
+        [
+            wanted,
+            *(replace(wanted, verdict=verdict) for verdict in ("no", "unknown") if wanted.findings),
+        ]
     )
 )
 
@@ -100,12 +117,20 @@ def analyzed(lake: Lake, seq: int, some: Sequence[Job]) -> None:
             for code, verdict, severity, covered in findings
         ]  # fmt: skip
     lake.append(FINDINGS, frame(FINDINGS, found).drop("seq"), app_id=f"findings {seq}", seq=seq)
-    lake.append(JOB_SUMMARIES, frame(JOB_SUMMARIES, rows).drop("seq"), app_id=f"summaries {seq}", seq=seq)
-    analysis = {name: seq if dtype == pl.Int64() else None for name, dtype in ANALYSES.schema.items()}
-    lake.append(ANALYSES, frame(ANALYSES, [analysis]).drop("seq"), app_id=f"analyses {seq}", seq=seq)
+    lake.append(
+        JOB_SUMMARIES, frame(JOB_SUMMARIES, rows).drop("seq"), app_id=f"summaries {seq}", seq=seq
+    )
+    analysis = {
+        name: seq if dtype == pl.Int64() else None for name, dtype in ANALYSES.schema.items()
+    }
+    lake.append(
+        ANALYSES, frame(ANALYSES, [analysis]).drop("seq"), app_id=f"analyses {seq}", seq=seq
+    )
 
 
-def all_pages(visible: VisibleJobs, wanted: JobFilter, sort: str, limit: int) -> tuple[list[str], list[Any], int]:
+def all_pages(
+    visible: VisibleJobs, wanted: JobFilter, sort: str, limit: int
+) -> tuple[list[str], list[Any], int]:
     """Keys and findings of a list, a page after the other; how many jobs match."""
     keys: list[str] = []
     findings: list[Any] = []
@@ -119,7 +144,9 @@ def all_pages(visible: VisibleJobs, wanted: JobFilter, sort: str, limit: int) ->
             return keys, findings, page.table.matching
 
 
-def is_as_in_the_lake(lake: Lake, resident: ResidentJobs, wanted: JobFilter, sort: str, viewer: Viewer) -> None:
+def is_as_in_the_lake(
+    lake: Lake, resident: ResidentJobs, wanted: JobFilter, sort: str, viewer: Viewer
+) -> None:
     summaries = read_summaries(lake)
     answers = read_answers(lake, summaries, every=True)
     if "of_a_rule" in wanted.findings and "of_a_rule" not in answers["code"]:
@@ -128,7 +155,9 @@ def is_as_in_the_lake(lake: Lake, resident: ResidentJobs, wanted: JobFilter, sor
     visible = VisibleJobs(resident, None if viewer.sees_all else resident.where(viewer.visible()))
     assert len(visible) == seen.height
     assert visible.rows().sort("job_key").equals(seen.sort("job_key"))
-    expected = build_jobs_table(filter_jobs(seen, answers, wanted), answers, sort=sort, wanted=wanted)
+    expected = build_jobs_table(
+        filter_jobs(seen, answers, wanted), answers, sort=sort, wanted=wanted
+    )
     keys, findings, matching = all_pages(visible, wanted, sort, 3)
     assert keys == expected.frame["job_key"].to_list()
     assert findings == expected.frame.select("findings", "worst_severity", "gpu_hours_lost").rows()
@@ -137,11 +166,15 @@ def is_as_in_the_lake(lake: Lake, resident: ResidentJobs, wanted: JobFilter, sor
     assert whole.frame.equals(expected.frame)
     assert whole.answers == expected.answers
     assert visible.count(wanted) == matching
-    narrow = visible.page(wanted, columns=("user", "gpu_hours_lost"), sort=sort, limit=100).table.frame
+    narrow = visible.page(
+        wanted, columns=("user", "gpu_hours_lost"), sort=sort, limit=100
+    ).table.frame
     assert narrow.equals(expected.frame.select(narrow.columns))
     some = ["c:3:1", "c:7:1", "", *summaries["job_key"].tail(1)]
     of_keys = visible.rows(job_keys=some)
-    assert of_keys.sort("job_key").equals(seen.filter(pl.col("job_key").is_in(some)).sort("job_key"))
+    assert of_keys.sort("job_key").equals(
+        seen.filter(pl.col("job_key").is_in(some)).sort("job_key")
+    )
     listed: list[Any] = []
     after = ""
     while True:
@@ -153,7 +186,9 @@ def is_as_in_the_lake(lake: Lake, resident: ResidentJobs, wanted: JobFilter, sor
     assert part.matching == len(listed) == len(set(listed))
     if not wanted.findings:
         reported = [
-            (key, code, "yes") for key, codes in expected.frame.select("job_key", "findings").rows() for code in codes
+            (key, code, "yes")
+            for key, codes in expected.frame.select("job_key", "findings").rows()
+            for code in codes
         ]
         assert listed == sorted(reported)
 
@@ -165,9 +200,14 @@ def is_as_in_the_lake(lake: Lake, resident: ResidentJobs, wanted: JobFilter, sor
     st.sampled_from(SORTS),
     st.sampled_from([Viewer("x", Role.ADMIN), Viewer("ann", Role.USER)]),
 )
-@settings(max_examples=settings().max_examples // 5, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
+# Shrinking takes minutes.
+@settings(max_examples=settings().max_examples // 5, phases=[Phase.explicit, Phase.generate])
 def test_added_analyses_and_compactions_make_what_the_lake_has(
-    analyses: list[tuple[list[Job], bool]], image_at: int, wanted: JobFilter, sort: str, viewer: Viewer
+    analyses: list[tuple[list[Job], bool]],
+    image_at: int,
+    wanted: JobFilter,
+    sort: str,
+    viewer: Viewer,
 ) -> None:
     with TemporaryDirectory() as name:
         lake = Lake.create(f"{name}/lake")
@@ -207,7 +247,11 @@ def test_a_log_is_read_again_once_it_has_changed(small: Lake) -> None:
 def small(tmp_path: Path) -> Lake:
     """A lake of 12 jobs."""
     lake = Lake.create(str(tmp_path / "lake"))
-    analyzed(lake, 100, [(number, "ann", 0.5, 1, [("idle_job", "yes", "hint", False)]) for number in range(12)])
+    analyzed(
+        lake,
+        100,
+        [(number, "ann", 0.5, 1, [("idle_job", "yes", "hint", False)]) for number in range(12)],
+    )
     return lake
 
 
@@ -223,7 +267,9 @@ def test_rows_that_are_taken_away_are_gone(small: Lake) -> None:
 
 def test_a_page_goes_on_where_it_was_though_jobs_came_and_left(small: Lake) -> None:
     def visible() -> VisibleJobs:
-        return VisibleJobs(extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS)))
+        return VisibleJobs(
+            extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS))
+        )
 
     first = visible().page(JobFilter(), sort="job_key", limit=5)
     keys = visible().page(JobFilter(), sort="job_key", limit=100).table.frame["job_key"].to_list()
@@ -231,12 +277,16 @@ def test_a_page_goes_on_where_it_was_though_jobs_came_and_left(small: Lake) -> N
     small.replace(JOB_SUMMARIES, small.files(JOB_SUMMARIES), [(None, rows)])
     analyzed(small, 200, [(100, "bob", 0.1, 0, [])])
     then = visible().page(JobFilter(), sort="job_key", limit=100, after=first.cursor)
-    assert then.table.frame["job_key"].to_list() == [key for key in sorted([*keys, "c:100:1"]) if key > keys[4]]
+    assert then.table.frame["job_key"].to_list() == [
+        key for key in sorted([*keys, "c:100:1"]) if key > keys[4]
+    ]
 
 
 @pytest.mark.parametrize("cursor", ["x", "W10", "WzEsMiwzXQ", "WyJhIiwxXQ", "WyJhIiwiYiJd"])
 def test_what_is_no_cursor_is_an_error(small: Lake, cursor: str) -> None:
-    visible = VisibleJobs(extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS)))
+    visible = VisibleJobs(
+        extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS))
+    )
     with pytest.raises(UsageError, match="invalid cursor"):
         visible.page(JobFilter(), sort="gpus", after=cursor)
 
@@ -291,7 +341,9 @@ def test_a_damaged_image_is_made_again(small: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most_rows", [4, 1000])
-def test_a_forgotten_name_is_in_no_row_and_no_image_of_a_server(small: Lake, tmp_path: Path, most_rows: int) -> None:
+def test_a_forgotten_name_is_in_no_row_and_no_image_of_a_server(
+    small: Lake, tmp_path: Path, most_rows: int
+) -> None:
     cache = tmp_path / "cache"
     served = ServedLake(small, Configuration(), cache=cache, most_rows=most_rows)
     if most_rows == 4:

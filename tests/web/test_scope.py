@@ -40,7 +40,9 @@ def test_two_viewers_with_one_scope_see_the_same() -> None:
 
 
 def nodes_of(view: View) -> list[str]:
-    """Nodes of the visible allocations; they are the same whether all are read or those of one job."""
+    """Nodes of the visible allocations; they are the same whether all are read or those of one
+    job.
+    """
     lake = view.opened.lake
     nodes: list[str] = lake.latest(ALLOCATIONS).get_column("node").sort().to_list()
     named = lake.read_named(ALLOCATIONS, ["7", "8"]).collect()
@@ -53,8 +55,12 @@ HOUR, MOMENT = timedelta(hours=1), timedelta(seconds=30)
 BOBS_RUN, ANNS_RUN = (utc(1), utc(1) + HOUR), (utc(20), utc(20) + HOUR)
 
 
-def reused(folder: Path, allocations: list[dict[str, Any]], bob: tuple[datetime, datetime | None]) -> View:
-    """What Ann sees of a lake in which Bob and she had a job 7 each; steps are named for whose they are."""
+def reused(
+    folder: Path, allocations: list[dict[str, Any]], bob: tuple[datetime, datetime | None]
+) -> View:
+    """What Ann sees of a lake in which Bob and she had a job 7 each; steps are named for whose
+    they are.
+    """
     lake = make_lake(
         folder,
         jobs=[
@@ -87,7 +93,9 @@ def reused(folder: Path, allocations: list[dict[str, Any]], bob: tuple[datetime,
 
 def test_a_report_that_is_kept_is_of_one_viewer_one_run_and_one_version(tmp_path: Path) -> None:
     bobs, anns = (utc(1), utc(1) + HOUR), (utc(20), utc(20) + HOUR)
-    lake = make_lake(tmp_path, jobs=[job("7", *bobs, user="bob", gpus=1), job("8", *anns, user="ann", gpus=2)])
+    lake = make_lake(
+        tmp_path, jobs=[job("7", *bobs, user="bob", gpus=1), job("8", *anns, user="ann", gpus=2)]
+    )
     summarized(lake)
     times = iter(utc(25, minute=minute) for minute in range(60))
     served = ServedLake(lake, Configuration(), clock=lambda: next(times))
@@ -167,7 +175,9 @@ def test_raw_rows_of_own_runs_are_visible(tmp_path: Path, case: str) -> None:
 def test_scores_of_gpus_are_visible_while_a_visible_job_held_them(tmp_path: Path) -> None:
     """A user's own job has a page of its scores."""
     bobs, anns = (utc(1), utc(1) + HOUR), (utc(1) + HOUR, utc(1) + 2 * HOUR)
-    sampled = [("n1", 0, at) for at in (bobs[0], anns[0], anns[1] - MOMENT, anns[1])] + [("n2", 0, anns[0])]
+    sampled = [("n1", 0, at) for at in (bobs[0], anns[0], anns[1] - MOMENT, anns[1])] + [
+        ("n2", 0, anns[0])
+    ]
     lake = make_lake(
         tmp_path,
         gpu_samples=[{"t": anns[0] + MOMENT, "node": "n1", "gpu": 0, "gpu_util": 0.5}],
@@ -178,7 +188,11 @@ def test_scores_of_gpus_are_visible_while_a_visible_job_held_them(tmp_path: Path
     summarized(lake)
     served = ServedLake(lake, Configuration())
     times = {
-        name: served.view(Viewer(name, role)).opened.lake.latest(GPU_SCORES).get_column("t").sort().to_list()
+        name: served.view(Viewer(name, role))
+        .opened.lake.latest(GPU_SCORES)
+        .get_column("t")
+        .sort()
+        .to_list()
         for name, role in (("ann", Role.USER), ("eve", Role.USER), ("ada", Role.SUPPORT))
     }
     assert times == {

@@ -12,7 +12,9 @@ _SLOWER = 100  # than the goals: other work of this machine takes what it takes
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs_on_a_small_lake(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_runs_on_a_small_lake(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serve, "USERS", 5)
     monkeypatch.setattr(serve, "EVERY_S", 0.5)
     (tmp_path / "demo").symlink_to(demo)
@@ -21,4 +23,11 @@ def test_the_benchmark_runs_on_a_small_lake(demo: Path, tmp_path: Path, monkeypa
     assert found["deep_pages"]["p95_ms"] <= _SLOWER * serve.LIST_MS
     assert found["job_pages"]["p95_ms"] <= _SLOWER * serve.JOB_MS
     assert found["memory_after_mib"]["peak"] <= serve.MEMORY_MIB
-    assert set(serve.reached(found)) == {"lists", "deep_pages", "job_pages", "start", "memory", "clicks"}
+    assert set(serve.reached(found)) == {
+        "lists",
+        "deep_pages",
+        "job_pages",
+        "start",
+        "memory",
+        "clicks",
+    }

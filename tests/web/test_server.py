@@ -36,14 +36,22 @@ def test_a_signal_ends_it_without_an_error(folder: Path, number: signal.Signals)
         assert server.log.read_text(encoding="utf-8").rstrip().endswith("stopped")
 
 
-def test_it_listens_on_a_socket_that_only_one_has_and_removes_what_a_killed_one_left(folder: Path) -> None:
+def test_it_listens_on_a_socket_that_only_one_has_and_removes_what_a_killed_one_left(
+    folder: Path,
+) -> None:
     path = str(folder / "serve.sock")
     command = ("serve", "--socket", path)
     with serving(folder, command=command) as server:
         with httpx2.Client(transport=httpx2.HTTPTransport(uds=path)) as client:
-            assert client.get("http://tachograph/jobs", headers={"accept": "text/html"}).status_code in (200, 303, 401)
+            assert client.get(
+                "http://tachograph/jobs", headers={"accept": "text/html"}
+            ).status_code in (200, 303, 401)
         second = subprocess.run(
-            [sys.executable, "-m", "tachograph", *command], cwd=folder, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "tachograph", *command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert second.returncode == 3
         assert "another process listens there" in second.stderr
@@ -56,7 +64,9 @@ def test_it_listens_on_a_socket_that_only_one_has_and_removes_what_a_killed_one_
 
 
 def test_small_answers_are_sent_at_once() -> None:
-    """asyncio turns the delay of small packets off for sockets of TCP alone, which cost 40 ms of each answer."""
+    """asyncio turns the delay of small packets off for sockets of TCP alone, which cost 40 ms of
+    each answer.
+    """
     with Listening.at("127.0.0.1:0").bound() as bound:
         assert bound.proto == socket.IPPROTO_TCP
 

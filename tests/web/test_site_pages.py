@@ -1,4 +1,6 @@
-"""Pages of the whole site on the demo: their numbers, and that a user finds no name of others in them."""
+"""Pages of the whole site on the demo: their numbers, and that a user finds no name of others in
+them.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,12 @@ def every(served: ServedLake) -> View:
 @pytest.fixture(scope="module")
 def own(served: ServedLake, every: View) -> View:
     """What the user with most jobs sees."""
-    users = every.opened.jobs().group_by("user").agg(jobs=pl.len()).sort("jobs", "user", descending=True)
+    users = (
+        every.opened.jobs()
+        .group_by("user")
+        .agg(jobs=pl.len())
+        .sort("jobs", "user", descending=True)
+    )
     return served.view(Viewer(users.item(0, "user"), Role.USER))
 
 
@@ -64,7 +71,11 @@ def _content(view: View, page: ModuleType, **given: Any) -> Mapping[str, Any]:
 
 
 def _others(every: View, own: View) -> list[str]:
-    return [user for user in every.opened.jobs()["user"].unique().drop_nulls() if user != own.viewer.name]
+    return [
+        user
+        for user in every.opened.jobs()["user"].unique().drop_nulls()
+        if user != own.viewer.name
+    ]
 
 
 def _texts(values: object) -> str:
@@ -73,17 +84,29 @@ def _texts(values: object) -> str:
         return repr(values)
 
 
-def test_a_node_shows_all_its_jobs_to_support_and_own_ones_to_a_user(every: View, own: View) -> None:
+def test_a_node_shows_all_its_jobs_to_support_and_own_ones_to_a_user(
+    every: View, own: View
+) -> None:
     gpus = every.opened.gpus(every.opened.jobs())
-    name = gpus.group_by("node").agg(pl.col("job_key").n_unique()).sort("job_key", "node").item(-1, "node")
+    name = (
+        gpus.group_by("node")
+        .agg(pl.col("job_key").n_unique())
+        .sort("job_key", "node")
+        .item(-1, "node")
+    )
     whole, mine = (_content(view, node, name=name)["report"] for view in (every, own))
     on_it = gpus.filter(pl.col("node") == name)
     assert set(whole.jobs["job_key"]) == set(on_it["job_key"])
     assert whole.gpus["jobs"].sum() == on_it.height == whole.weeks["jobs"].sum()
-    measured = on_it.with_columns(h=(pl.col("last_t") - pl.col("first_t")).dt.total_microseconds() / 3.6e9)
+    measured = on_it.with_columns(
+        h=(pl.col("last_t") - pl.col("first_t")).dt.total_microseconds() / 3.6e9
+    )
     assert whole.days["hours"].sum() == pytest.approx(measured["h"].sum())
     assert set(mine.jobs["user"]) <= {own.viewer.name}
-    assert mine.jobs.height == on_it.join(own.opened.jobs(), on="job_key", how="semi")["job_key"].n_unique()
+    assert (
+        mine.jobs.height
+        == on_it.join(own.opened.jobs(), on="job_key", how="semi")["job_key"].n_unique()
+    )
     with pytest.raises(NotFoundError):
         _content(every, node, name="nid999999")
 
@@ -100,10 +123,14 @@ def test_the_study_is_made_once_and_its_pictures_have_addresses(every: View) -> 
     address = str(found["picture"](drawn))
     assert f"study/{drawn.entry.name}." in address
     suffix = address.partition(f"study/{drawn.entry.name}.")[2].partition("?")[0]
-    picture = study_figure.content(every, study_figure.PARAMETERS(figure=drawn.entry.name, suffix=suffix))
+    picture = study_figure.content(
+        every, study_figure.PARAMETERS(figure=drawn.entry.name, suffix=suffix)
+    )
     assert picture.media_type.startswith("image/")
     with pytest.raises(NotFoundError):
-        study_figure.content(every, study_figure.PARAMETERS(figure="../../etc/passwd", suffix="svg"))
+        study_figure.content(
+            every, study_figure.PARAMETERS(figure="../../etc/passwd", suffix="svg")
+        )
 
     found = _content(every, study, user=("absent",))
     assert found["study"] is None
@@ -115,7 +142,10 @@ def test_sharing_of_a_user_is_of_own_groups(every: View, own: View) -> None:
     assert not [user for user in _others(every, own) if f"{user}/" in _texts(found["rows"])]
     refused = _content(own, sharing, runs=1, one="user/absent", other="user/absent")
     assert refused["problem"]
-    assert _content(every, sharing, one="user001/finetune")["problem"] == "Name both job groups of the pair."
+    assert (
+        _content(every, sharing, one="user001/finetune")["problem"]
+        == "Name both job groups of the pair."
+    )
 
 
 def test_status_has_tables_and_gaps(every: View) -> None:
@@ -125,19 +155,30 @@ def test_status_has_tables_and_gaps(every: View) -> None:
     assert _content(every, status, nodes=True)["nodes"].height == found["all_nodes"]
 
 
-def test_rules_count_visible_jobs_and_a_changed_threshold_changes_verdicts(every: View, own: View) -> None:
+def test_rules_count_visible_jobs_and_a_changed_threshold_changes_verdicts(
+    every: View, own: View
+) -> None:
     whole, mine = (_content(view, rules)["numbers"] for view in (every, own))
     code = "hot_gpu"
     for view, numbers in ((every, whole), (own, mine)):
-        assert sum(numbers.get((code, verdict), 0) for verdict in ("yes", "no", "unknown")) == len(view.jobs)
+        assert sum(numbers.get((code, verdict), 0) for verdict in ("yes", "no", "unknown")) == len(
+            view.jobs
+        )
     tested = _content(every, rules, rule=code, parameter="hot_c", value="40")["tested"]
     assert tested.judged == tested.jobs == len(every.jobs)
     assert tested.changes.height > 0
-    assert "unchanged" in _content(every, rules, rule=code, parameter="hot_c", value="85")["problem"]
-    assert "invalid number" in _content(every, rules, rule=code, parameter="hot_c", value="much")["problem"]
+    assert (
+        "unchanged" in _content(every, rules, rule=code, parameter="hot_c", value="85")["problem"]
+    )
+    assert (
+        "invalid number"
+        in _content(every, rules, rule=code, parameter="hot_c", value="much")["problem"]
+    )
 
 
-def test_a_back_test_ends_in_time_with_the_newest_jobs(every: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_back_test_ends_in_time_with_the_newest_jobs(
+    every: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tachograph.api import rule_jobs
 
     monkeypatch.setattr(rule_jobs, "SMALL_BATCH", 50)
@@ -145,7 +186,9 @@ def test_a_back_test_ends_in_time_with_the_newest_jobs(every: View, monkeypatch:
     after = with_settings(before, ["hot_c=40"])
     ticks = count()
     jobs = every.opened.jobs()
-    found = backtest(every.opened.lake, jobs, before, after, clock=lambda: float(next(ticks)), limit_s=1.0)
+    found = backtest(
+        every.opened.lake, jobs, before, after, clock=lambda: float(next(ticks)), limit_s=1.0
+    )
     assert found.judged == 100 < found.jobs == jobs.height
     newest = set(jobs.sort("start", "job_key", descending=True).head(100)["job_key"])
     assert set(found.changes["job_key"]) <= newest
@@ -165,7 +208,9 @@ def test_sums_of_many_jobs_are_made_beside_and_are_the_same(
 
     monkeypatch.setattr(snapshot, "MANY_JOBS", 0)
     for name in ("usage", "waste"):
-        monkeypatch.setattr(OpenLake, name, partialmethod(_delayed, getattr(OpenLake, name), may_end))
+        monkeypatch.setattr(
+            OpenLake, name, partialmethod(_delayed, getattr(OpenLake, name), may_end)
+        )
     waiting = client.get(path)
     assert "being added up" in waiting.text
     assert waiting.headers["refresh"] == "2"
@@ -176,12 +221,16 @@ def test_sums_of_many_jobs_are_made_beside_and_are_the_same(
     assert found.text == at_once.text
 
 
-def _delayed(opened: OpenLake, make: Callable[..., Any], may_end: threading.Event, *given: Any, **which: Any) -> Any:
+def _delayed(
+    opened: OpenLake, make: Callable[..., Any], may_end: threading.Event, *given: Any, **which: Any
+) -> Any:
     assert may_end.wait(_LONGEST_S)
     return make(opened, *given, **which)
 
 
-def test_of_many_jobs_a_report_of_each_is_of_the_newest_days(every: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_jobs_a_report_of_each_is_of_the_newest_days(
+    every: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual = sharing.PARAMETERS()
     assert every.of_recent(usual) is usual
     monkeypatch.setattr(snapshot, "MANY_JOBS", 10)

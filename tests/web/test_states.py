@@ -1,4 +1,6 @@
-"""Pages of rare states: no jobs, a job that is huge, ambiguous, of two clusters, not analyzed yet, a broken lake."""
+"""Pages of rare states: no jobs, a job that is huge, ambiguous, of two clusters, not analyzed
+yet, a broken lake.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,19 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from stated_lake import AMBIGUOUS, ANN, BOB, DAN, EVA, HUGE, NEW, NEWEST, TWICE, UNKNOWN, stated_lake
+from stated_lake import (
+    AMBIGUOUS,
+    ANN,
+    BOB,
+    DAN,
+    EVA,
+    HUGE,
+    NEW,
+    NEWEST,
+    TWICE,
+    UNKNOWN,
+    stated_lake,
+)
 
 from madelake import fill, job, summarized, utc
 from tachograph.catalog.config import Configuration, ServeOptions
@@ -30,7 +44,9 @@ PAGE = {"Accept": "text/html"}
 def client_of(served: ServedLake) -> TestClient:
     """Return a session of an admin called Ann."""
     service = WebService.of(served, link=StartLink("link", ANN))
-    session = TestClient(create_application(service), base_url="http://127.0.0.1:8265", headers=PAGE)
+    session = TestClient(
+        create_application(service), base_url="http://127.0.0.1:8265", headers=PAGE
+    )
     session.get("/login?token=link")
     return session
 
@@ -52,11 +68,16 @@ def client(stated: ServedLake) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="module")
-def as_users(stated: ServedLake, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, TestClient]:
+def as_users(
+    stated: ServedLake, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, TestClient]:
     """{user: a client of theirs} of one server."""
     file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     expires = datetime.now(UTC) + timedelta(days=1)
-    tokens = {user: create_token(file, user=user, role=Role.USER, expires=expires)[0] for user in (ANN, BOB, DAN)}
+    tokens = {
+        user: create_token(file, user=user, role=Role.USER, expires=expires)[0]
+        for user in (ANN, BOB, DAN)
+    }
     configuration = Configuration(serve=ServeOptions(token_file=str(file), requests_per_s=1000))
     application = create_application(WebService.of(ServedLake(stated.lake, configuration)))
     return {
@@ -100,10 +121,15 @@ def test_a_job_that_is_not_analyzed_yet(client: TestClient) -> None:
     assert f"Job {NEW} fresh RUNNING" in words(answer.text)
     assert "in the accounting, and not analyzed yet" in answer.text
     assert "user ann partition gpu cluster east" in words(answer.text)
-    assert "not analyzed yet" in client.get(f"/api/v1/jobs/{NEW}", headers={"Accept": "*/*"}).json()["detail"]
+    assert (
+        "not analyzed yet"
+        in client.get(f"/api/v1/jobs/{NEW}", headers={"Accept": "*/*"}).json()["detail"]
+    )
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/?of=mine", "/?of=all", f"/user/{ANN}", f"/jobs?user={ANN}"])
+@pytest.mark.parametrize(
+    "path", ["/jobs", "/?of=mine", "/?of=all", f"/user/{ANN}", f"/jobs?user={ANN}"]
+)
 def test_lists_name_jobs_that_are_not_analyzed_yet(client: TestClient, path: str) -> None:
     page = client.get(path).text
     assert f'<a href="/job/{NEW}?cluster=east">{NEW}</a>' in page
@@ -118,7 +144,9 @@ def test_a_user_without_analyzed_jobs_has_a_page(client: TestClient) -> None:
     assert client.get("/user/absent").status_code == 404
 
 
-def test_a_job_that_is_not_analyzed_is_as_absent_to_others(as_users: Mapping[str, TestClient]) -> None:
+def test_a_job_that_is_not_analyzed_is_as_absent_to_others(
+    as_users: Mapping[str, TestClient],
+) -> None:
     def page(user: str, path: str) -> str:
         return as_users[user].get(path).text
 
@@ -159,7 +187,9 @@ def test_a_job_whose_gpus_are_not_known(client: TestClient, tab: str) -> None:
         assert "Other jobs were on its nodes at the same time" in page
 
 
-def test_a_job_id_of_two_clusters_leads_to_each(client: TestClient, as_users: Mapping[str, TestClient]) -> None:
+def test_a_job_id_of_two_clusters_leads_to_each(
+    client: TestClient, as_users: Mapping[str, TestClient]
+) -> None:
     answer = client.get(f"/job/{TWICE}")
     assert answer.status_code == 400
     links = re.findall(r'<li><a href="([^"]+)">on cluster (\w+)</a>', answer.text)
@@ -213,8 +243,12 @@ def test_files_that_pages_name_are_kept_by_browsers(client: TestClient) -> None:
     assert client.get("/static/web.css").headers["cache-control"] == "no-cache"
 
 
-@pytest.mark.parametrize("path", ["/?of=all", f"/user/{ANN}", "/account/acct", "/waste", "/study", "/sharing"])
-def test_a_page_whose_numbers_are_still_made(client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/?of=all", f"/user/{ANN}", "/account/acct", "/waste", "/study", "/sharing"]
+)
+def test_a_page_whose_numbers_are_still_made(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     """As on a lake of a million jobs: each shows its frame, how far it is, and comes again."""
     for name in ("made", "summed"):
         monkeypatch.setattr(View, name, lambda *_, **__: Pending("reading", 3, 10))
@@ -237,5 +271,7 @@ def test_jobs_that_are_not_in_the_ledger_are_left_out_not_absent(client: TestCli
     assert "None of those that match is in the ledger" in page
     assert "Left out: 1 job" in page
     assert "None of the visible jobs matches" in words(client.get("/waste?user=absent").text)
-    assert words(client.get(f"/job/{UNKNOWN}").text).partition("In short ")[2].count("Not known") == 1
+    assert (
+        words(client.get(f"/job/{UNKNOWN}").text).partition("In short ")[2].count("Not known") == 1
+    )
     assert "No study. No job is left to study: " in words(client.get(f"/study?user={EVA}").text)

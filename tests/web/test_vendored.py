@@ -8,7 +8,8 @@ from pathlib import Path
 import tachograph.web
 
 FOLDER = Path(tachograph.web.__file__).parent / "static" / "vendor"
-LARGEST = 150_000  # bytes of all that a page may load from us, fonts and pictures included: there are none
+# Bytes of all that a page may load from us, fonts and pictures included: there are none.
+LARGEST = 150_000
 
 
 def test_each_is_what_its_hash_says() -> None:
@@ -27,4 +28,11 @@ def test_each_has_its_licence() -> None:
 
 
 def test_all_assets_are_small() -> None:
-    assert sum(file.stat().st_size for file in FOLDER.parent.rglob("*") if file.suffix in (".js", ".css")) < LARGEST
+    assert (
+        sum(
+            file.stat().st_size
+            for file in FOLDER.parent.rglob("*")
+            if file.suffix in (".js", ".css")
+        )
+        < LARGEST
+    )

@@ -15,7 +15,13 @@ def test_script_is_understood(as_viewer: ApiClient) -> None:
     made = as_viewer("user000").post(ADVICE, json={"script": SCRIPT, "partition": "shared"})
     assert made.status_code == 200
     request = made.json()["request"]
-    wanted = {"name": "cfd", "partition": "shared", "gpus": 4, "timelimit_s": 28800.0, "user": "user000"}
+    wanted = {
+        "name": "cfd",
+        "partition": "shared",
+        "gpus": 4,
+        "timelimit_s": 28800.0,
+        "user": "user000",
+    }
     assert {name: request[name] for name in wanted} == wanted
 
 
@@ -32,6 +38,8 @@ def test_only_ones_own_history_counts(as_viewer: ApiClient, admin: TestClient) -
     assert as_viewer().post(ADVICE, json=body).status_code == 401
 
 
-@pytest.mark.parametrize("body", [{"gpus": -1}, {"gpus": "4"}, {"more": 1}, {"name": "x" * 501}, {"script": 7}])
+@pytest.mark.parametrize(
+    "body", [{"gpus": -1}, {"gpus": "4"}, {"more": 1}, {"name": "x" * 501}, {"script": 7}]
+)
 def test_wrong_requests_are_refused(as_viewer: ApiClient, body: dict[str, object]) -> None:
     assert as_viewer("user000").post(ADVICE, json=body).status_code == 400

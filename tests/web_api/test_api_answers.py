@@ -32,7 +32,11 @@ def test_a_label_is_written_replaced_and_withdrawn(
         finding | {"label": "confirmed", "comment": "=seen", "by": "root"},
     )
     (row,) = as_viewer("user000").get(LABELS).json()
-    assert (row["job_key"], row["code"], row["holds"], row["by"]) == (*finding.values(), True, "root")
+    assert (row["job_key"], row["code"], row["holds"], row["by"]) == (
+        *finding.values(),
+        True,
+        "root",
+    )
     assert "'=seen" in admin.get(LABELS, params={"format": "csv"}).text
     assert as_viewer("user001").get(LABELS).json() == []
     admin.post(LABELS, json=finding | {"label": "rejected"})
@@ -58,13 +62,17 @@ def test_wrong_labels_are_refused(
     answer = admin.post(LABELS, json=finding | body)
     assert answer.status_code == status, answer.text
     assert admin.post(LABELS, content=b"{").status_code == 415
-    assert admin.post(LABELS, content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
+    assert (
+        admin.post(LABELS, content=b"{", headers={"Content-Type": "application/json"}).status_code
+        == 400
+    )
 
 
 def test_my_jobs_are_mine(as_viewer: ApiClient, admin: TestClient) -> None:
     mine = as_viewer("user000").get("/api/v1/me/jobs", params={"limit": 1000}).json()
     assert {row["job_key"] for row in mine} == {
-        row["job_key"] for row in admin.get("/api/v1/jobs", params={"user": "user000", "limit": 1000}).json()
+        row["job_key"]
+        for row in admin.get("/api/v1/jobs", params={"user": "user000", "limit": 1000}).json()
     }
     assert as_viewer("user000").get("/" + mine[0]["page"]).status_code == 200
     ended = as_viewer("user000").get("/api/v1/me/jobs", params={"state": "COMPLETED"}).json()
@@ -75,25 +83,43 @@ def test_my_jobs_are_mine(as_viewer: ApiClient, admin: TestClient) -> None:
 def test_usage_is_that_of_the_page(as_viewer: ApiClient, admin: TestClient) -> None:
     usage = as_viewer("user003").get("/api/v1/users/user003").json()
     assert usage == admin.get("/api/v1/users/user003").json()
-    assert usage["waste"]["lost"] == admin.get("/api/v1/waste", params={"user": "user003"}).json()["lost"]
-    assert usage["jobs"] == len(admin.get("/api/v1/jobs", params={"user": "user003", "limit": 1000}).json())
+    assert (
+        usage["waste"]["lost"]
+        == admin.get("/api/v1/waste", params={"user": "user003"}).json()["lost"]
+    )
+    assert usage["jobs"] == len(
+        admin.get("/api/v1/jobs", params={"user": "user003", "limit": 1000}).json()
+    )
     account = usage["running"][0]["account"] if usage["running"] else usage["worst"][0]["account"]
     assert as_viewer("user003").get(f"/api/v1/accounts/{account}").json()["jobs"] <= usage["jobs"]
 
 
-def test_a_node_is_that_of_the_page_and_names_own_jobs_alone(as_viewer: ApiClient, admin: TestClient) -> None:
-    key = admin.get("/api/v1/jobs", params={"user": "user003", "where": "samples>0", "limit": 1}).json()[0]["job_key"]
+def test_a_node_is_that_of_the_page_and_names_own_jobs_alone(
+    as_viewer: ApiClient, admin: TestClient
+) -> None:
+    key = admin.get(
+        "/api/v1/jobs", params={"user": "user003", "where": "samples>0", "limit": 1}
+    ).json()[0]["job_key"]
     node = admin.get(f"/api/v1/jobs/{key}/minutes", params={"limit": 1}).json()[0]["node"]
     report = admin.get(f"/api/v1/nodes/{node}").json()
     assert report["node"] == node
     assert report["headline"] in admin.get(f"/node/{node}").text
     mine = as_viewer("user003").get(f"/api/v1/nodes/{node}").json()
-    assert {row["user"] for row in mine["jobs"]} == {"user003"} < {row["user"] for row in report["jobs"]}
+    assert (
+        {row["user"] for row in mine["jobs"]}
+        == {"user003"}
+        < {row["user"] for row in report["jobs"]}
+    )
     assert admin.get("/api/v1/nodes/absent").status_code == 404
-    assert admin.get(f"/api/v1/nodes/{node}", params={"format": "csv"}).text.count("\n") == len(report["gpus"]) + 1
+    assert (
+        admin.get(f"/api/v1/nodes/{node}", params={"format": "csv"}).text.count("\n")
+        == len(report["gpus"]) + 1
+    )
 
 
-def test_the_fleet_now_is_of_visible_jobs(as_viewer: ApiClient, admin: TestClient, served: ServedLake) -> None:
+def test_the_fleet_now_is_of_visible_jobs(
+    as_viewer: ApiClient, admin: TestClient, served: ServedLake
+) -> None:
     rows = admin.get("/api/v1/now", params={"limit": 10_000}).json()
     state = served.fleet.state()
     assert state.view is not None

@@ -1,4 +1,6 @@
-"""What is shipped for other programs: every panel of the Grafana dashboard is answered, the widget finds its jobs."""
+"""What is shipped for other programs: every panel of the Grafana dashboard is answered, the
+widget finds its jobs.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,21 @@ from tachograph.web.snapshot import ServedLake
 
 CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
 GRAFANA = CONTRIB / "grafana"
-DASHBOARD = json.loads((GRAFANA / "dashboards" / "tachograph-jobs.json").read_text(encoding="utf-8"))
+DASHBOARD = json.loads(
+    (GRAFANA / "dashboards" / "tachograph-jobs.json").read_text(encoding="utf-8")
+)
 VARIABLES = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
 
 
 def targets() -> list[dict[str, Any]]:
     """What the panels request, and what the variables are chosen from."""
-    of_variables = [one["query"]["infinityQuery"] for one in VARIABLES.values() if one["type"] == "query"]
-    return [*of_variables, *(target for panel in DASHBOARD["panels"] for target in panel["targets"])]
+    of_variables = [
+        one["query"]["infinityQuery"] for one in VARIABLES.values() if one["type"] == "query"
+    ]
+    return [
+        *of_variables,
+        *(target for panel in DASHBOARD["panels"] for target in panel["targets"]),
+    ]
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target["url"].rpartition("/")[2])
@@ -62,7 +71,9 @@ def test_panels_name_variables_that_exist() -> None:
 
 
 def test_the_data_source_is_this_service() -> None:
-    text = (GRAFANA / "provisioning" / "datasources" / "tachograph.yaml").read_text(encoding="utf-8")
+    text = (GRAFANA / "provisioning" / "datasources" / "tachograph.yaml").read_text(
+        encoding="utf-8"
+    )
     (source,) = yaml.safe_load(text)["datasources"]
     assert source["uid"] == VARIABLES["source"]["current"]["value"]
     assert source["type"] == VARIABLES["source"]["query"] == "yesoreyeram-infinity-datasource"
@@ -71,20 +82,26 @@ def test_the_data_source_is_this_service() -> None:
     assert all(target["url"].startswith(API) for target in targets())
     assert source["jsonData"]["auth_method"] == "bearerToken"
     assert set(source["secureJsonData"]) == {"bearerToken"}
-    providers = yaml.safe_load((GRAFANA / "provisioning" / "dashboards" / "tachograph.yaml").read_text())
+    providers = yaml.safe_load(
+        (GRAFANA / "provisioning" / "dashboards" / "tachograph.yaml").read_text()
+    )
     assert providers["providers"][0]["type"] == "file"
 
 
 @pytest.fixture
 def behind_a_portal(served: ServedLake) -> TestClient:
     """A client of user000 behind a portal that has the pages below /tachograph."""
-    serve = msgspec.structs.replace(served.configuration.serve, url="https://ondemand.example.org/tachograph")
+    serve = msgspec.structs.replace(
+        served.configuration.serve, url="https://ondemand.example.org/tachograph"
+    )
     moved = ServedLake(served.lake, msgspec.structs.replace(served.configuration, serve=serve))
     return TestClient(create_application(NamedService.of(moved)), headers=proof("user000", "user"))
 
 
 def test_the_widget_finds_what_it_requests(behind_a_portal: TestClient) -> None:
-    widget = (CONTRIB / "ondemand" / "widgets" / "_tachograph_jobs.html.erb").read_text(encoding="utf-8")
+    widget = (CONTRIB / "ondemand" / "widgets" / "_tachograph_jobs.html.erb").read_text(
+        encoding="utf-8"
+    )
     (base,) = re.findall(r'base = "(.+?)"', widget)
     (path,) = re.findall(r'fetch\(base \+ "(.+?)"', widget)
     answer = behind_a_portal.get(base + path, headers={"Accept": "application/json"})
@@ -99,7 +116,9 @@ def test_the_widget_finds_what_it_requests(behind_a_portal: TestClient) -> None:
 
 
 def test_the_app_leads_to_the_pages(behind_a_portal: TestClient, as_viewer: ApiClient) -> None:
-    manifest = yaml.safe_load((CONTRIB / "ondemand" / "tachograph" / "manifest.yml").read_text(encoding="utf-8"))
+    manifest = yaml.safe_load(
+        (CONTRIB / "ondemand" / "tachograph" / "manifest.yml").read_text(encoding="utf-8")
+    )
     assert {"name", "category", "description", "url"} <= set(manifest)
     assert behind_a_portal.get(manifest["url"]).status_code == 200
     readme = (CONTRIB / "ondemand" / "README.md").read_text(encoding="utf-8")

@@ -21,13 +21,21 @@ from tachograph.lake.query import read_summaries
 from tachograph.report.json_values import json_rows
 from tachograph.web.answers import FORMATS, choose_format, public_rows
 
-TABLES = ["/jobs", "/findings", "/jobs/{key}/minutes", "/jobs/{key}/node_minutes", "/jobs/{key}/findings"]
+TABLES = [
+    "/jobs",
+    "/findings",
+    "/jobs/{key}/minutes",
+    "/jobs/{key}/node_minutes",
+    "/jobs/{key}/findings",
+]
 
 
 @pytest.fixture(scope="module")
 def key(admin: TestClient) -> str:
     """The job with most GPUs."""
-    rows = admin.get("/api/v1/jobs", params={"sort": "-gpus", "limit": 1, "where": "samples>0"}).json()
+    rows = admin.get(
+        "/api/v1/jobs", params={"sort": "-gpus", "limit": 1, "where": "samples>0"}
+    ).json()
     return str(rows[0]["job_key"])
 
 
@@ -52,7 +60,9 @@ def test_every_format_holds_the_same_rows(admin: TestClient, key: str, path: str
             admin.get(url, params={"limit": 20}, headers={"Accept": form.media_type}),
         ]
         assert [answer.status_code for answer in answers] == [200, 200]
-        assert {answer.headers["content-type"].partition(";")[0] for answer in answers} == {form.media_type}
+        assert {answer.headers["content-type"].partition(";")[0] for answer in answers} == {
+            form.media_type
+        }
         assert answers[0].content == answers[1].content
         if form.name == "csv":
             cells = list(csv.DictReader(io.StringIO(answers[0].text)))
@@ -71,14 +81,19 @@ def test_json_is_what_the_command_prints(admin: TestClient, served: Any) -> None
     rows = admin.get("/api/v1/jobs", params={"limit": 10_000}).json()
     printed = {row["job_key"]: row for row in json_rows(summaries)}
     assert len(rows) == len(printed)
-    assert all(printed[row["job_key"]] == {name: row[name] for name in printed[row["job_key"]]} for row in rows)
+    assert all(
+        printed[row["job_key"]] == {name: row[name] for name in printed[row["job_key"]]}
+        for row in rows
+    )
 
 
 @given(
     st.lists(st.floats(width=32), min_size=1, max_size=5),
     st.integers(0, 4_000_000_000).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
 )
-def test_numbers_and_times_of_json_are_those_of_reports(values: list[float], moment: datetime) -> None:
+def test_numbers_and_times_of_json_are_those_of_reports(
+    values: list[float], moment: datetime
+) -> None:
     frame = pl.DataFrame({"x": pl.Series(values, dtype=pl.Float32), "t": [moment] * len(values)})
     assert json.loads(FORMATS[0].encode(public_rows(frame))) == json_rows(frame)
 
@@ -111,7 +126,12 @@ def test_what_is_not_offered_is_406(admin: TestClient) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
     assert "text/csv" in answer.json()["do"]
     assert admin.get("/api/v1/study", headers={"Accept": "text/csv"}).status_code == 406
-    assert admin.get("/api/v1/jobs", headers={"Accept": "image/png"}, params={"format": "csv"}).status_code == 200
+    assert (
+        admin.get(
+            "/api/v1/jobs", headers={"Accept": "image/png"}, params={"format": "csv"}
+        ).status_code
+        == 200
+    )
 
 
 @given(st.text(max_size=8))
@@ -120,7 +140,11 @@ def test_what_is_not_offered_is_406(admin: TestClient) -> None:
 def test_no_cell_begins_a_formula(text: str) -> None:
     (cell,) = harmless_cells(pl.DataFrame({"name": [text]})).row(0)
     number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
-    assert number or cell[:1] not in ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠") or not cell
+    assert (
+        number
+        or cell[:1] not in ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+        or not cell
+    )
     assert cell in (printable(text), f"'{printable(text)}")
 
 

@@ -30,7 +30,9 @@ def parts(client: TestClient, url: str) -> Iterator[list[dict[str, Any]]]:
     raise AssertionError("no end")
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/findings", "/jobs?sort=user", "/jobs?sort=-energy_j&where=gpus>1"])
+@pytest.mark.parametrize(
+    "path", ["/jobs", "/findings", "/jobs?sort=user", "/jobs?sort=-energy_j&where=gpus>1"]
+)
 def test_parts_make_the_list(admin: TestClient, path: str) -> None:
     mark = "&" if "?" in path else "?"
     whole = admin.get(f"/api/v1{path}{mark}limit=10000")
@@ -54,7 +56,10 @@ def test_parts_of_a_job_make_its_minutes(admin: TestClient, served: ServedLake, 
 
 
 rows = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "ab"]), st.none() | st.integers(0, 5)), unique=True, min_size=1, max_size=30
+    st.tuples(st.sampled_from(["a", "b", "ab"]), st.none() | st.integers(0, 5)),
+    unique=True,
+    min_size=1,
+    max_size=30,
 )
 
 
@@ -80,7 +85,16 @@ def test_no_row_is_lost_or_repeated_while_others_come_and_go(
 
 @pytest.mark.parametrize(
     "cursor",
-    ["x", "!", "é", encode_cursor(), encode_cursor("a"), encode_cursor("a", "b"), encode_cursor("a", 1 << 70), "e30"],
+    [
+        "x",
+        "!",
+        "é",
+        encode_cursor(),
+        encode_cursor("a"),
+        encode_cursor("a", "b"),
+        encode_cursor("a", 1 << 70),
+        "e30",
+    ],
 )
 def test_what_is_no_cursor_is_refused(cursor: str) -> None:
     frame = pl.DataFrame({"node": ["a"], "mig": [1]}, schema={"node": pl.String, "mig": pl.Int16})

@@ -1,4 +1,6 @@
-"""What an answer depends on: version, viewer, address; and what becomes of requests that are wrong."""
+"""What an answer depends on: version, viewer, address; and what becomes of requests that are
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,16 @@ def test_nothing_new_is_304(admin: TestClient, as_viewer: ApiClient) -> None:
     assert admin.get("/api/v1/jobs?limit=2", headers={"If-None-Match": tag}).status_code == 200
     assert admin.get(url, headers={"If-None-Match": tag, "Accept": "text/csv"}).status_code == 200
     assert as_viewer("user000").get(url, headers={"If-None-Match": tag}).status_code == 200
-    assert as_viewer("helper", "support").get(url, headers={"If-None-Match": tag}).status_code == 200
+    assert (
+        as_viewer("helper", "support").get(url, headers={"If-None-Match": tag}).status_code == 200
+    )
 
 
 def test_a_tag_is_of_one_viewer_also_where_two_see_all(as_viewer: ApiClient) -> None:
-    tags = {as_viewer(name, "support").get("/api/v1/me/jobs").headers["etag"] for name in ("user000", "user001")}
+    tags = {
+        as_viewer(name, "support").get("/api/v1/me/jobs").headers["etag"]
+        for name in ("user000", "user001")
+    }
     assert len(tags) == 2
 
 
@@ -50,7 +57,13 @@ def test_health_names_state_and_version_alone(as_viewer: ApiClient, served: Serv
 def test_me(as_viewer: ApiClient) -> None:
     mine = as_viewer("user000").get("/api/v1/me").json()
     jobs = as_viewer("user000").get("/api/v1/jobs?limit=10000").json()
-    assert mine == {"name": "user000", "role": "user", "accounts": [], "via": "test", "jobs": len(jobs)}
+    assert mine == {
+        "name": "user000",
+        "role": "user",
+        "accounts": [],
+        "via": "test",
+        "jobs": len(jobs),
+    }
     assert {row["user"] for row in jobs} == {"user000"}
 
 
@@ -94,7 +107,8 @@ def test_each_endpoint_answers_those_whose_role_suffices(as_viewer: ApiClient, r
             continue
         sent: dict[str, Any] = {"json": {}} if entry.method == "POST" else {}
         answer = client.request(entry.method, f"{API}{entry.path}", **sent)
-        if role is Role.ANONYMOUS and (entry.of_lake or entry.least > role):  # `serve.anonymous` is off
+        # `serve.anonymous` is off.
+        if role is Role.ANONYMOUS and (entry.of_lake or entry.least > role):
             assert answer.status_code == 401, entry.name
         elif role < entry.least:
             assert answer.status_code == 403, entry.name

@@ -15,7 +15,12 @@ from servers.web import WebServer
 WIDE, NARROW = 1280, 390  # a laptop, a phone
 _LONGEST_S = 120.0
 _ATTEMPTS = 3
-_AXE = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}}
+_AXE = {
+    "runOnly": {
+        "type": "tag",
+        "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    }
+}
 
 
 @dataclass
@@ -27,7 +32,9 @@ class Window:
     problems: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> int:
-        """Go to a path of the server; return the status. What is made in the background is waited for."""
+        """Go to a path of the server; return the status. What is made in the background is
+        waited for.
+        """
         answer = self._go_to(path)
         until = time.monotonic() + _LONGEST_S
         while self.page.locator(".pending").count() and time.monotonic() < until:
@@ -36,7 +43,9 @@ class Window:
         return answer.status
 
     def _go_to(self, path: str) -> Response:
-        """The answer; a page that loads itself again just now may get in between, then there is none."""
+        """The answer; a page that loads itself again just now may get in between, then there is
+        none.
+        """
         for _ in range(_ATTEMPTS):
             try:
                 answer = self.page.goto(self.address + path)
@@ -50,8 +59,14 @@ class Window:
 
     @property
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window: then it scrolls sideways as a whole."""
-        return int(self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+        """By how many pixels the page is wider than the window: then it scrolls sideways as a
+        whole.
+        """
+        return int(
+            self.page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+        )
 
     def violations(self) -> list[str]:
         """Return what axe finds: rule and the first elements."""
@@ -61,7 +76,9 @@ class Window:
     def links(self) -> list[str]:
         """Return the addresses on this server that the page links to, without fragments."""
         hrefs = self.page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)")
-        return sorted({str(href).partition("#")[0] for href in hrefs if str(href).startswith(self.address)})
+        return sorted(
+            {str(href).partition("#")[0] for href in hrefs if str(href).startswith(self.address)}
+        )
 
 
 @contextmanager
@@ -74,7 +91,9 @@ def window(
     scripts: bool = True,
     user: str | None = "",
 ) -> Iterator[Window]:
-    """Yield a window of a fresh profile. user: whose token is sent; "": logged in by the link, None: nobody."""
+    """Yield a window of a fresh profile. user: whose token is sent; "": logged in by the link,
+    None: nobody.
+    """
     dark = scheme == "dark"
     context = browser.new_context(
         viewport={"width": width, "height": 900},
@@ -85,7 +104,10 @@ def window(
     )
     page = context.new_page()
     opened = Window(page, server.address)
-    page.on("console", lambda message: opened.problems.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console",
+        lambda message: opened.problems.append(message.text) if message.type == "error" else None,
+    )
     page.on("pageerror", lambda error: opened.problems.append(str(error)))
     page.on(
         "requestfailed",
@@ -95,7 +117,12 @@ def window(
             else None
         ),
     )  # by going elsewhere
-    page.on("response", lambda got: opened.problems.append(f"{got.url}: {got.status}") if got.status >= 400 else None)
+    page.on(
+        "response",
+        lambda got: (
+            opened.problems.append(f"{got.url}: {got.status}") if got.status >= 400 else None
+        ),
+    )
     try:
         if user == "":
             page.goto(server.link)

@@ -1,4 +1,6 @@
-"""What of each page is looked at in a browser: its path, or the views and states here where they look different."""
+"""What of each page is looked at in a browser: its path, or the views and states here where they
+look different.
+"""
 
 from __future__ import annotations
 

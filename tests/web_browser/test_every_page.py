@@ -1,4 +1,6 @@
-"""Every page of the catalogue in a browser: wide and narrow, light and dark, with keyboard and without scripts."""
+"""Every page of the catalogue in a browser: wide and narrow, light and dark, with keyboard and
+without scripts.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ _HEADINGS = """async () => {
 def windows(browser: Browser, server: WebServer) -> Iterator[Mapping[tuple[int, str], Window]]:
     with ExitStack() as opened:
         yield {
-            (width, scheme): opened.enter_context(window(browser, server, width=width, scheme=scheme))
+            (width, scheme): opened.enter_context(
+                window(browser, server, width=width, scheme=scheme)
+            )
             for width, scheme in LOOKS
         }
 
 
-@pytest.mark.parametrize(("path", "look"), [(path, LOOKS[number % 2]) for number, path in enumerate(VIEWS)])
+@pytest.mark.parametrize(
+    ("path", "look"), [(path, LOOKS[number % 2]) for number, path in enumerate(VIEWS)]
+)
 def test_it_is_shown_without_a_fault(
     windows: Mapping[tuple[int, str], Window], path: str, look: tuple[int, str]
 ) -> None:
@@ -49,7 +55,9 @@ def test_it_is_shown_without_a_fault(
     assert opened.problems == []
     assert opened.overflow <= 0
     if path == "/api/docs":  # axe looks at every element: two of the endpoints are as all
-        opened.page.evaluate("[...document.querySelectorAll('section')].slice(2).forEach(part => part.remove())")
+        opened.page.evaluate(
+            "[...document.querySelectorAll('section')].slice(2).forEach(part => part.remove())"
+        )
     assert opened.violations() == []
 
 
@@ -71,7 +79,9 @@ def test_a_job_is_opened_with_the_keyboard_and_back_returns_to_the_same_list(
     assert opened.page.locator("tbody a").all_inner_texts() == before
 
 
-def test_the_page_of_the_fleet_comes_again_without_scripts_alone(browser: Browser, server: WebServer) -> None:
+def test_the_page_of_the_fleet_comes_again_without_scripts_alone(
+    browser: Browser, server: WebServer
+) -> None:
     with window(browser, server) as scripted, window(browser, server, scripts=False) as plain:
         for opened in (scripted, plain):
             opened.open("/now")

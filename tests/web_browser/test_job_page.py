@@ -1,4 +1,6 @@
-"""The page of a job in a browser: plots over time, print, a job that finishes while its page is open."""
+"""The page of a job in a browser: plots over time, print, a job that finishes while its page is
+open.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def test_a_counter_is_read_by_minute(browser: Browser, server: WebServer) -> Non
         page = opened.page
         page.get_by_label("Shown").select_option("power_w")
         expect(page.locator("#plots h3")).to_have_text("power_w of each GPU")
-        expect(page.locator("#plots .u-legend .u-series")).to_have_count(9)  # the time, and eight GPUs
+        # The time, and eight GPUs.
+        expect(page.locator("#plots .u-legend .u-series")).to_have_count(9)
         page.locator("#plots").focus()
         page.keyboard.press("PageDown")
         expect(page.locator(".u-legend .u-value").nth(7)).to_contain_text("W")
@@ -70,7 +73,9 @@ def test_it_is_short_when_printed(browser: Browser, server: WebServer, tab: str,
         assert 1 <= len(pages) <= most
 
 
-def test_a_job_that_finishes_while_its_page_is_open(browser: Browser, demo: Path, tmp_path: Path) -> None:
+def test_a_job_that_finishes_while_its_page_is_open(
+    browser: Browser, demo: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "demo"
     shutil.copytree(demo, folder)
     lake = Lake.open(str(folder / "lake"))

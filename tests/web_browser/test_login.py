@@ -12,7 +12,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, server: WebServer) -> None:
-    context = browser.new_context(viewport={"width": NARROW, "height": 900}, reduced_motion="reduce")
+    context = browser.new_context(
+        viewport={"width": NARROW, "height": 900}, reduced_motion="reduce"
+    )
     page = context.new_page()
     opened = Window(page, server.address)
     try:
@@ -26,7 +28,9 @@ def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, server: W
         page.get_by_label("Token").fill(server.link.partition("token=")[2])
         page.keyboard.press("Enter")
         page.wait_for_url(f"{server.address}/jobs?limit=5")
-        cookie = next(one for one in context.cookies() if one["name"].startswith("tachograph_session"))
+        cookie = next(
+            one for one in context.cookies() if one["name"].startswith("tachograph_session")
+        )
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
         assert page.evaluate("document.cookie") == ""
         page.get_by_role("button", name="Log out").click()
@@ -37,11 +41,15 @@ def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, server: W
         context.close()
 
 
-def test_the_browser_runs_no_script_that_a_page_was_given(browser: Browser, server: WebServer) -> None:
+def test_the_browser_runs_no_script_that_a_page_was_given(
+    browser: Browser, server: WebServer
+) -> None:
     context = browser.new_context()
     page = context.new_page()
     blocked: list[str] = []
-    page.on("console", lambda message: blocked.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console", lambda message: blocked.append(message.text) if message.type == "error" else None
+    )
     try:
         page.goto(server.link)
         page.evaluate(

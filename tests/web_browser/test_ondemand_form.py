@@ -51,7 +51,9 @@ def form(browser: Browser) -> Iterator[tuple[Page, list[dict[str, Any]], dict[st
 
 
 def test_the_form_shows_what_the_service_advises(browser: Browser, server: WebServer) -> None:
-    """The portal's proxy in front of `tachograph serve`: it names who is logged in, and takes its prefix away."""
+    """The portal's proxy in front of `tachograph serve`: it names who is logged in, and takes
+    its prefix away.
+    """
     page = browser.new_page()
     answers: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
@@ -61,7 +63,11 @@ def test_the_form_shows_what_the_service_advises(browser: Browser, server: WebSe
             script = SCRIPT.read_text(encoding="utf-8")
             route.fulfill(content_type="text/html", body=PAGE.replace("{script}", script))
             return
-        passed = {name: value for name, value in route.request.headers.items() if name in ("accept", "content-type")}
+        passed = {
+            name: value
+            for name, value in route.request.headers.items()
+            if name in ("accept", "content-type")
+        }
         answer = httpx2.request(
             route.request.method,
             server.address + address.path.removeprefix("/tachograph"),
@@ -71,18 +77,32 @@ def test_the_form_shows_what_the_service_advises(browser: Browser, server: WebSe
         )
         if answer.status_code == 200:
             answers.append((dict(route.request.post_data_json or {}), answer.json()))
-        route.fulfill(status=answer.status_code, content_type=answer.headers["content-type"], body=answer.content)
+        route.fulfill(
+            status=answer.status_code,
+            content_type=answer.headers["content-type"],
+            body=answer.content,
+        )
 
     page.route("**/*", proxy)
     page.goto(FORM)
     note = page.locator("#tachograph-advice")
     note.wait_for(state="visible", timeout=120_000)
     requested, advice = answers[-1]
-    assert requested == {"name": "ondemand/sys/dashboard/sys/jupyter", "partition": "gpu", "gpus": 4}
+    assert requested == {
+        "name": "ondemand/sys/dashboard/sys/jupyter",
+        "partition": "gpu",
+        "gpus": 4,
+    }
     assert advice["request"]["user"] == "user000"
-    shown = [line for line in advice["lines"] if line["followed"] or (line["topic"] == "problems" and line["value"])]
+    shown = [
+        line
+        for line in advice["lines"]
+        if line["followed"] or (line["topic"] == "problems" and line["value"])
+    ]
     assert shown
-    assert note.inner_text().splitlines() == [" ".join(line["sentence"].split()) for line in shown[:3]]
+    assert note.inner_text().splitlines() == [
+        " ".join(line["sentence"].split()) for line in shown[:3]
+    ]
     page.close()
 
 
@@ -103,11 +123,17 @@ def test_the_form_shows_advice_for_what_is_chosen(
     page.goto(FORM)
     note = page.locator("#tachograph-advice")
     note.wait_for(state="visible", timeout=120_000)
-    assert note.inner_text().splitlines() == ["1 of 4: <b>no run</b> used more than 1.", "Hung in 3 of 10."]
-    assert requested == [{"name": "ondemand/sys/dashboard/sys/jupyter", "partition": "gpu", "gpus": 4}]
+    assert note.inner_text().splitlines() == [
+        "1 of 4: <b>no run</b> used more than 1.",
+        "Hung in 3 of 10.",
+    ]
+    assert requested == [
+        {"name": "ondemand/sys/dashboard/sys/jupyter", "partition": "gpu", "gpus": 4}
+    ]
     answer["body"] = json.dumps({"lines": []})
     page.select_option("#batch_connect_session_context_bc_queue", "shared")
-    with page.expect_request(lambda request: '"gpus":1' in (request.post_data or "")):  # a moment after the last change
+    # A moment after the last change.
+    with page.expect_request(lambda request: '"gpus":1' in (request.post_data or "")):
         page.fill("#batch_connect_session_context_num_gpus", "1")
     note.wait_for(state="hidden")
     assert requested[-1]["partition"] == "shared"

@@ -39,7 +39,9 @@ def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> ServedLake:
     loaded = config.load(str(demo / "tachograph.toml"), {})
     configuration = msgspec.structs.replace(
         loaded,
-        interference=msgspec.structs.replace(loaded.interference, profiles={"user000/cfd": str(report)}),
+        interference=msgspec.structs.replace(
+            loaded.interference, profiles={"user000/cfd": str(report)}
+        ),
         serve=msgspec.structs.replace(loaded.serve, requests_per_s=0.0),
     )
     return ServedLake(Lake.open(str(demo / "lake")), configuration)
@@ -60,7 +62,9 @@ def opened(client: TestClient, path: str) -> httpx2.Response:
 
 
 def kind_of(link: str) -> tuple[str, frozenset[str]]:
-    """What a link leads to: of all links to jobs one is followed, of all lists of jobs one with each parameters."""
+    """What a link leads to: of all links to jobs one is followed, of all lists of jobs one with
+    each parameters.
+    """
     parts = urlsplit(link)
     place = re.sub(r"^/(job|user|account|node|study)/[^/]+", r"/\1/*", parts.path)
     return place, frozenset(name for name, _ in parse_qsl(parts.query))
@@ -94,7 +98,9 @@ def test_pages_are_opened_by_those_who_may_and_lead_on(as_viewer: ApiClient, rol
 
 def test_a_user_sees_no_job_of_others(as_viewer: ApiClient) -> None:
     client = client_of(as_viewer, Role.USER)
-    assert set(re.findall(r'href="/user/([^"]+)"', client.get("/jobs?limit=1000").text)) == {"user000"}
+    assert set(re.findall(r'href="/user/([^"]+)"', client.get("/jobs?limit=1000").text)) == {
+        "user000"
+    }
     for hidden in ("/job/1000316", "/user/user036", "/compare?job=1000316"):  # of user036
         assert client.get(hidden).status_code == 404
     assert 'method="post" action="/findings"' not in client.get("/findings").text

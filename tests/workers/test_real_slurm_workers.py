@@ -1,4 +1,6 @@
-"""Workers that are jobs of a real Slurm: the numbers of threads, also when a job ends; refusals, patience."""
+"""Workers that are jobs of a real Slurm: the numbers of threads, also when a job ends; refusals,
+patience.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tachograph.pipeline.run import analyze
 
 pytestmark = pytest.mark.slow
 
-SHAPE = WorkerOptions(partition="cpu", account="root", cores=1, memory="3GB", interface="lo", wait_s=90)
+SHAPE = WorkerOptions(
+    partition="cpu", account="root", cores=1, memory="3GB", interface="lo", wait_s=90
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,9 @@ def folder(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def ours(slurm: SlurmCluster, *states: str) -> list[str]:
     """Jobs that are workers, of the states or of any in which they wait or run."""
-    return slurm.command("squeue", "-h", "-n", JOB_NAME, "-o", "%i", "-t", ",".join(states) or "PD,R,CG").split()
+    return slurm.command(
+        "squeue", "-h", "-n", JOB_NAME, "-o", "%i", "-t", ",".join(states) or "PD,R,CG"
+    ).split()
 
 
 def test_jobs_come_to_the_numbers_of_threads(
@@ -98,7 +104,9 @@ def test_a_job_that_ends_is_asked_for_again(
         wait_for(lambda: not pool.everywhere(len, ""), "the worker's end", 30)
         analyze(lake, simulated.configuration, judge=JobJudge, now=NOW, pool=pool)
         second = ours(slurm, "R")
-        assert stat.S_IMODE(next((folder / "logs").glob(".*/key.pem")).parent.stat().st_mode) == 0o700
+        assert (
+            stat.S_IMODE(next((folder / "logs").glob(".*/key.pem")).parent.stat().st_mode) == 0o700
+        )
     assert len(first) == len(second) == 1
     assert first != second
     assert same(by_threads, lake)
@@ -108,17 +116,24 @@ def test_a_job_that_ends_is_asked_for_again(
 def test_what_slurm_refuses_is_told_in_its_words(raw: Lake, folder: Path) -> None:
     shape = replace(SHAPE, partition="none", log_directory=str(folder / "logs"))
     with (
-        pytest.raises(WorkersError, match=r"^Slurm refuses the job: .*partition.*; fix \[workers\] of the conf"),
+        pytest.raises(
+            WorkersError,
+            match=r"^Slurm refuses the job: .*partition.*; fix \[workers\] of the conf",
+        ),
         workers("slurm:1", shape, raw, report=lambda words: None),
     ):
         pass
 
 
-def test_jobs_that_do_not_start_are_told_and_taken_back(slurm: SlurmCluster, raw: Lake, folder: Path) -> None:
+def test_jobs_that_do_not_start_are_told_and_taken_back(
+    slurm: SlurmCluster, raw: Lake, folder: Path
+) -> None:
     logs = folder / "logs"
     shape = replace(SHAPE, wait_s=3.0, job_extra_directives=("--hold",), log_directory=str(logs))
     with (
-        pytest.raises(WorkersError, match=rf"^0 of 2 workers came within 3 s; see {logs}; workers.wait_s is"),
+        pytest.raises(
+            WorkersError, match=rf"^0 of 2 workers came within 3 s; see {logs}; workers.wait_s is"
+        ),
         workers("slurm:2", shape, raw, report=lambda words: None),
     ):
         pass

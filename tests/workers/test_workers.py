@@ -1,4 +1,6 @@
-"""Analysis on Dask workers: the numbers of threads bit for bit, whoever dies; and what is told when it cannot be."""
+"""Analysis on Dask workers: the numbers of threads bit for bit, whoever dies; and what is told
+when it cannot be.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ from tachograph.pipeline.run import analyze
 from tachograph.pipeline.workers import check_worker, expected, parse_workers
 
 HOST = socket.gethostname()
-LEADS_ELSEWHERE = "/proc/self/cwd/lake"  # an absolute path, and yet each process finds there a lake of its own
+# An absolute path, and yet each process finds there a lake of its own.
+LEADS_ELSEWHERE = "/proc/self/cwd/lake"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,9 @@ def pool(raw: Lake) -> Iterator[DaskPool]:
 
 @contextmanager
 def started(words: str, lake: Lake, settings: WorkerOptions | None = None) -> Iterator[DaskPool]:
-    with workers(words, settings or WorkerOptions(wait_s=60), lake, report=lambda words: None) as made:
+    with workers(
+        words, settings or WorkerOptions(wait_s=60), lake, report=lambda words: None
+    ) as made:
         yield made
 
 
@@ -103,7 +108,9 @@ def test_what_was_shared_survives_the_death_of_all(pool: DaskPool) -> None:
 @pytest.mark.slow
 def test_a_task_that_kills_whoever_takes_it_is_told(pool: DaskPool, tmp_path: Path) -> None:
     deadly = Deadly(pool, tmp_path, tasks=range(1), times=9)
-    with pytest.raises(WorkersError, match=r"^4 workers died over one partition, .*; give each worker more memory"):
+    with pytest.raises(
+        WorkersError, match=r"^4 workers died over one partition, .*; give each worker more memory"
+    ):
         deadly.submit(len, "x").result()
     assert 0 < deadly.deaths <= 4  # one may end before the task began, by what came before
     assert pool.submit(len, "x").result() == 1
@@ -126,7 +133,8 @@ def test_a_lake_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "jobs": [job("1", begin, end, gpus=1)],
         "allocations": held("1", "n1", (0,)),
         "gpu_samples": [
-            {"t": begin + timedelta(minutes=minute), "node": "n1", "gpu": 0, "gpu_util": 0.0} for minute in range(60)
+            {"t": begin + timedelta(minutes=minute), "node": "n1", "gpu": 0, "gpu_util": 0.0}
+            for minute in range(60)
         ],
     }
     here = make_lake(tmp_path / "lake", **tables)
@@ -167,10 +175,27 @@ def test_the_command_takes_a_lake_named_from_here(
 def scheduler(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A scheduler of one's own; it writes scheduler.json into the folder."""
     port = free_port()
-    words = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+    words = [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--no-dashboard",
+        "--dashboard-address",
+        "127.0.0.1:0",
+    ]
     file = folder / "scheduler.json"
-    start = [sys.executable, "-m", "distributed.cli.dask_scheduler", *words, "--scheduler-file", str(file)]
-    with running(start, ready=lambda: listens(port) and file.exists(), log=folder / "scheduler.log") as process:
+    start = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        *words,
+        "--scheduler-file",
+        str(file),
+    ]
+    with running(
+        start, ready=lambda: listens(port) and file.exists(), log=folder / "scheduler.log"
+    ) as process:
         yield f"tcp://127.0.0.1:{port}", process
 
 
@@ -179,7 +204,15 @@ def worker(address: str, folder: Path, *, python_path: Path | None = None) -> It
     """A worker that works in the folder; packages of `python_path` come before others."""
     folder.mkdir(exist_ok=True)
     log = folder / "worker.log"
-    start = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "2"]
+    start = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        address,
+        "--no-nanny",
+        "--nthreads",
+        "2",
+    ]
     more = [str(path) for path in (python_path, os.environ.get("PYTHONPATH")) if path]
     with running(
         start,
@@ -204,7 +237,8 @@ def test_a_scheduler_that_runs_and_then_does_not(
             task = pool.submit(time.sleep, 600)
             process.kill()
             with pytest.raises(
-                WorkersError, match=r"^the Dask scheduler is gone, or has forgotten this analysis; start"
+                WorkersError,
+                match=r"^the Dask scheduler is gone, or has forgotten this analysis; start",
             ):
                 task.result()
 
@@ -219,21 +253,34 @@ def test_workers_that_cannot_be_used(raw: Lake, tmp_path: Path) -> None:
     (false / "tachograph-9.9.dist-info" / "METADATA").write_text(metadata)
     own = importlib.metadata.version("tachograph")
     with scheduler(tmp_path) as (address, _):
-        refused(address, lake, WorkersError, "0 of 1 workers came within 1 s; see the output of `dask worker`")
+        refused(
+            address,
+            lake,
+            WorkersError,
+            "0 of 1 workers came within 1 s; see the output of `dask worker`",
+        )
         with worker(address, tmp_path / "false", python_path=false):
             refused(
-                address, lake, WorkersError, f"tcp://.* has tachograph 9.9, here it is {own}; install on the workers"
+                address,
+                lake,
+                WorkersError,
+                f"tcp://.* has tachograph 9.9, here it is {own}; install on the workers",
             )
         with worker(address, tmp_path / "elsewhere"), within(tmp_path):
             seen = Lake.open(LEADS_ELSEWHERE)
             refused(
-                address, seen, LakeError, f"{LEADS_ELSEWHERE} on {HOST}: a worker cannot read the lake: there is no"
+                address,
+                seen,
+                LakeError,
+                f"{LEADS_ELSEWHERE} on {HOST}: a worker cannot read the lake: there is no",
             )
 
 
 @pytest.mark.slow
 def test_a_worker_looks_at_the_lake(raw: Lake, tmp_path: Path) -> None:
-    """It may see none, another one, an older state of it; having seen it once it does not look again."""
+    """It may see none, another one, an older state of it; having seen it once it does not look
+    again.
+    """
     here, bare, other, older = (tmp_path / name for name in ("here", "bare", "other", "older"))
     bare.mkdir()
     lake = copied(raw, here)
@@ -244,11 +291,26 @@ def test_a_worker_looks_at_the_lake(raw: Lake, tmp_path: Path) -> None:
     with within(here):
         wanted = expected(Lake.open(LEADS_ELSEWHERE))
     for folder, said in (
-        (bare, "a worker cannot read the lake: there is no lake; keep the lake in a folder that all workers see"),
+        (
+            bare,
+            (
+                "a worker cannot read the lake: there is no lake; keep the lake in a folder that "
+                "all workers see"
+            ),
+        ),
         (other, "a worker sees another lake there; keep the lake in a folder that all workers see"),
-        (older, f"a worker sees version {wanted.version - 1} of gpu_samples, here it is {wanted.version}; wait until"),
+        (
+            older,
+            (
+                f"a worker sees version {wanted.version - 1} of gpu_samples, here it is "
+                f"{wanted.version}; wait until"
+            ),
+        ),
     ):
-        with within(folder), pytest.raises(LakeError, match=f"^{LEADS_ELSEWHERE} on {HOST}: {said}"):
+        with (
+            within(folder),
+            pytest.raises(LakeError, match=f"^{LEADS_ELSEWHERE} on {HOST}: {said}"),
+        ):
             check_worker(wanted)
     with within(here):
         check_worker(wanted)
@@ -273,14 +335,29 @@ def refused(words: str, lake: Lake, kind: type[Exception], said: str) -> None:
         pass
 
 
-def test_what_is_not_there_is_named(raw: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_named(
+    raw: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dask_workers, "CONNECT_S", 1)
     refused(
-        f"tcp://127.0.0.1:{free_port()}", raw, WorkersError, r"tcp://127.0.0.1:\d+: no Dask scheduler answers there"
+        f"tcp://127.0.0.1:{free_port()}",
+        raw,
+        WorkersError,
+        r"tcp://127.0.0.1:\d+: no Dask scheduler answers there",
     )
     (tmp_path / "broken.json").write_text("{")
-    refused(f"{tmp_path}/broken.json", raw, UsageError, ".*/broken.json: this is not the file of a scheduler; start")
-    refused(f"{tmp_path}/nothing.json", raw, UsageError, ".*/nothing.json: there is no such file; start a scheduler")
+    refused(
+        f"{tmp_path}/broken.json",
+        raw,
+        UsageError,
+        ".*/broken.json: this is not the file of a scheduler; start",
+    )
+    refused(
+        f"{tmp_path}/nothing.json",
+        raw,
+        UsageError,
+        ".*/nothing.json: there is no such file; start a scheduler",
+    )
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     refused("slurm:2", raw, WorkersError, "there is no sbatch here; run where jobs are submitted")
@@ -295,8 +372,17 @@ def test_what_names_no_workers_is_refused(words: str) -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ("sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Why\n", "Why"),
-        ("allocation failure: Invalid partition name specified\n", "Invalid partition name specified"),
+        (
+            (
+                "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job "
+                "submission failed: Why\n"
+            ),
+            "Why",
+        ),
+        (
+            "allocation failure: Invalid partition name specified\n",
+            "Invalid partition name specified",
+        ),
         ("sbatch: fatal: no configuration source\n", "no configuration source"),
         ("", "no reason given"),
     ],
@@ -308,7 +394,10 @@ def test_a_refusal_of_slurm_in_few_words(said: str, reason: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["distributed", "cryptography"])
 def test_without_dask_it_is_said_what_to_install(raw: Lake, missing: str) -> None:
-    script = f"import sys; sys.modules['{missing}'] = None; from tachograph.cli import main; sys.exit(main())"
+    script = (
+        f"import sys; sys.modules['{missing}'] = None; from tachograph.cli import main; "
+        "sys.exit(main())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, "analyze", "--lake", raw.location, "--workers", "2"],
         capture_output=True,
@@ -320,7 +409,10 @@ def test_without_dask_it_is_said_what_to_install(raw: Lake, missing: str) -> Non
 
 
 def test_without_dask_a_mistake_is_told_all_the_same(raw: Lake) -> None:
-    script = "import sys; sys.modules['distributed'] = None; from tachograph.cli import main; sys.exit(main())"
+    script = (
+        "import sys; sys.modules['distributed'] = None; from tachograph.cli import main; "
+        "sys.exit(main())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, "analyze", "--lake", raw.location, "--workers", "two"],
         capture_output=True,

@@ -1,4 +1,5 @@
-"""A simulated lake to be analyzed in several ways, what must come out the same, and tasks that take their worker along.
+"""A simulated lake to be analyzed in several ways, what must come out the same, and tasks that take
+their worker along.
 
 Workers import this module, so it must not import what only tests have.
 """
@@ -56,10 +57,15 @@ class Simulated:
         return lake
 
     def _chunks(self) -> Iterator[Chunk]:
-        for source, path in ((ldms, self.cluster.folder / "telemetry"), (sacct, self.cluster.accounting)):
+        for source, path in (
+            (ldms, self.cluster.folder / "telemetry"),
+            (sacct, self.cluster.accounting),
+        ):
             parser = argparse.ArgumentParser()
             source.add_options(parser)
-            yield from source.read(parser.parse_args([str(path)]), configuration=self.configuration, now=INGESTED)
+            yield from source.read(
+                parser.parse_args([str(path)]), configuration=self.configuration, now=INGESTED
+            )
 
 
 def copied(lake: Lake, folder: Path) -> Lake:
@@ -71,7 +77,9 @@ def copied(lake: Lake, folder: Path) -> Lake:
 def computed(lake: Lake) -> dict[str, pl.DataFrame]:
     """What an analysis computed, without its number; minutes in the order of their key."""
     summaries = read_summaries(lake)
-    minutes = lake.scan(JOB_MINUTES).join(summaries.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
+    minutes = lake.scan(JOB_MINUTES).join(
+        summaries.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi"
+    )
     tables = {
         "summaries": summaries,
         "gpus": read_gpus(lake, summaries),
@@ -115,11 +123,17 @@ class Deadly:
 
 def fail(kind: type[Exception]) -> None:
     """Fail as a task may."""
-    raise LakeError("there is no lake", where="nowhere", do="do this") if kind is LakeError else kind("of the task")
+    raise (
+        LakeError("there is no lake", where="nowhere", do="do this")
+        if kind is LakeError
+        else kind("of the task")
+    )
 
 
 def die_first(marks: list[str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Kill this process once for each mark that is not yet there; afterwards do what is to be done."""
+    """Kill this process once for each mark that is not yet there; afterwards do what is to be
+    done.
+    """
     for mark in marks:
         if not Path(mark).exists():
             Path(mark).touch()

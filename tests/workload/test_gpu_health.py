@@ -1,4 +1,6 @@
-"""Health of GPUs: states in their order, what is missing, limits by model, and events that stay visible."""
+"""Health of GPUs: states in their order, what is missing, limits by model, and events that stay
+visible.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ FINE = HealthReading(0, 0, 0, 60, 70)
         (None, 85, 93, 105),
     ],
 )
-def test_temperatures_of_a_model(model: str | None, normal: float, warning: float, critical: float) -> None:
+def test_temperatures_of_a_model(
+    model: str | None, normal: float, warning: float, critical: float
+) -> None:
     limits = limits_of(model)
     assert (limits.normal_c, limits.warning_c, limits.critical_c) == (normal, warning, critical)
     assert limits.memory_warning_c == warning
@@ -68,12 +72,16 @@ def plain(values: dict[str, float | None], limits: HealthLimits) -> str:
     if values["pcie_replays"]:
         return "WARN"
     gpu, memory = values["gpu_temp_c"], values["mem_temp_c"]
-    if (gpu is not None and gpu >= limits.warning_c) or (memory is not None and memory >= limits.memory_warning_c):
+    if (gpu is not None and gpu >= limits.warning_c) or (
+        memory is not None and memory >= limits.memory_warning_c
+    ):
         return "HOT"
     return "unknown" if any(values[name] is None for name in needed(limits)) else "OK"
 
 
-@pytest.mark.parametrize("model", ["A100 SXM 40GB", "V100 SXM2 16GB", "RTX A6000", "Quadro RTX 6000", "GH200 96GB"])
+@pytest.mark.parametrize(
+    "model", ["A100 SXM 40GB", "V100 SXM2 16GB", "RTX A6000", "Quadro RTX 6000", "GH200 96GB"]
+)
 def test_states_as_plain_python_has_them(model: str) -> None:
     limits, seen = limits_of(model), set()
     temperatures = (None, 40.0, limits.warning_c - 0.5, limits.warning_c, limits.memory_warning_c)

@@ -1,4 +1,6 @@
-"""Radar plots: their numbers recomputed in plain Python, gaps where nothing was measured, files, options."""
+"""Radar plots: their numbers recomputed in plain Python, gaps where nothing was measured, files,
+options.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def made(number: int, *, missing: float = 0.2, without: tuple[str, ...] = ()) ->
                 row[name] = draw.random() * (4e9 if "bytes" in name else 1)
         rows.append(row)
     schema = {name: dtype for name, dtype in JOB_SUMMARIES.schema.items() if name != "seq"}
-    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema, orient="row")
+    return pl.DataFrame(
+        [{name: row.get(name) for name in schema} for row in rows], schema=schema, orient="row"
+    )
 
 
 def plain(row: dict[str, Any]) -> dict[str, float | None]:
@@ -138,7 +142,8 @@ def test_files_hold_the_same_numbers_and_the_same_bytes(tmp_path: Path) -> None:
     for row, other in zip(table.to_dicts(), written["profiles"], strict=True):
         assert all(row[axis] == pytest.approx(other[axis]) for axis in AXES)
     tables = report.classes.tables
-    few = replace(report.classes, tables={**tables, "profiles": tables["profiles"].head(1)})  # twelve take seconds
+    # Twelve take seconds.
+    few = replace(report.classes, tables={**tables, "profiles": tables["profiles"].head(1)})
     write_radar(replace(report, classes=few), tmp_path / "b", formats=["svg"])
     for name in ("radar_grid.svg", "radar.profiles.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

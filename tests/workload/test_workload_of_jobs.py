@@ -1,4 +1,6 @@
-"""Jobs: samples counted per class while they are reduced, shares, health, findings; wherever they were reduced."""
+"""Jobs: samples counted per class while they are reduced, shares, health, findings; wherever
+they were reduced.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +42,22 @@ LEVELS: tuple[tuple[float, ...], ...] = (
 
 
 def samples_of(node: str, gpu: int, seed: int, hours: float, **more: Any) -> list[dict[str, Any]]:
-    """Samples every 20 s whose level changes about every five minutes; some counters are missing now and then."""
+    """Samples every 20 s whose level changes about every five minutes; some counters are missing
+    now and then.
+    """
     draw, rows, level = random.Random(seed), [], LEVELS[0]
     for step in range(int(hours * 180)):
         if draw.random() < 1 / 15:
             level = draw.choice(LEVELS)
-        row = {name: value for name, value in zip(COUNTED, level, strict=True) if draw.random() > 0.02}
+        row = {
+            name: value for name, value in zip(COUNTED, level, strict=True) if draw.random() > 0.02
+        }
         if 90 < step < 110:
             del row[draw.choice(list(row))]
             row.pop("sm_active", None)
-        rows.append({"t": START + timedelta(seconds=20 * step), "node": node, "gpu": gpu, **row, **more})
+        rows.append(
+            {"t": START + timedelta(seconds=20 * step), "node": node, "gpu": gpu, **row, **more}
+        )
     return rows
 
 
@@ -74,9 +82,19 @@ def lake_of(folder: Path) -> Lake:
         job("1", START + timedelta(seconds=17), end, gpus=2), job("2", START, end, gpus=2),
         *(job(name, START, end, gpus=1) for name in ("3", "4", "5", "6")),
     ]  # fmt: skip
-    places = (("1", "n1", (0, 1)), ("2", "n2", (0, 1)), ("3", "n3", (0,)), ("4", "n4", (0,)), ("5", "n5", (0,)))
-    allocations = [row for name, node, gpus in (*places, ("6", "n9", (0,))) for row in held(name, node, gpus)]
-    models = [{"node": f"n{node}", "gpu": gpu, "model": ONE} for node in (1, 2, 3, 4, 5) for gpu in (0, 1)]
+    places = (
+        ("1", "n1", (0, 1)),
+        ("2", "n2", (0, 1)),
+        ("3", "n3", (0,)),
+        ("4", "n4", (0,)),
+        ("5", "n5", (0,)),
+    )
+    allocations = [
+        row for name, node, gpus in (*places, ("6", "n9", (0,))) for row in held(name, node, gpus)
+    ]
+    models = [
+        {"node": f"n{node}", "gpu": gpu, "model": ONE} for node in (1, 2, 3, 4, 5) for gpu in (0, 1)
+    ]
     return make_lake(folder, gpu_samples=rows, jobs=jobs, allocations=allocations, devices=models)
 
 
@@ -138,7 +156,10 @@ def test_counts_add_up_to_samples(lake: Lake) -> None:
 
 def test_shares_of_a_job_are_the_mean_of_its_gpus(lake: Lake) -> None:
     mine = [row["workload_samples"] for row in gpus(lake) if row["job_id"] == "1"]
-    shares = [math.fsum(row[place] / sum(row) for row in mine) / len(mine) for place in range(len(WORKLOAD_CLASSES))]
+    shares = [
+        math.fsum(row[place] / sum(row) for row in mine) / len(mine)
+        for place in range(len(WORKLOAD_CLASSES))
+    ]
     summary = summaries(lake)["1"]
     assert summary["workload_fractions"] == pytest.approx(shares)
     assert math.fsum(summary["workload_fractions"]) == pytest.approx(1)
@@ -175,7 +196,8 @@ def test_health_is_told(lake: Lake) -> None:
         "1": "no", "2": "yes", "3": "yes", "4": "yes", "5": "unknown", "6": "unknown",
     }  # fmt: skip
     replays, faults, hot = (
-        findings(lake, code, "code") for code in ("pcie_replays", "gpu_memory_fault", "gpu_overheated")
+        findings(lake, code, "code")
+        for code in ("pcie_replays", "gpu_memory_fault", "gpu_overheated")
     )
     assert [{n for n, row in of.items() if row["verdict"] == "yes"} for of in (replays, faults, hot)] == [
         {"2"}, {"3"}, {"4"},
@@ -196,14 +218,23 @@ def test_what_advice_tells_is_not_told_twice(tmp_path: Path) -> None:
                      allocations=held("1", "n1", (0,)))  # fmt: skip
     analyze(lake, Configuration(), judge=JobJudge, now=NOW)
     found = read_verdicts(lake, read_summaries(lake))
-    by = {row["code"]: row["covered_by"] for row in found.iter_rows(named=True) if row["verdict"] == "yes"}
+    by = {
+        row["code"]: row["covered_by"]
+        for row in found.iter_rows(named=True)
+        if row["verdict"] == "yes"
+    }
     assert (by["remapped_rows"], by["gpu_memory_fault"]) == (None, "remapped_rows")
     assert summaries(lake)["1"]["health"] == "CRIT"
 
 
 def test_reference_and_weights_change_what_is_counted(lake: Lake, tmp_path: Path) -> None:
     other = lake_of(tmp_path / "reference")
-    analyze(other, Configuration(workload=WorkloadOptions(classifier="reference")), judge=JobJudge, now=NOW)
+    analyze(
+        other,
+        Configuration(workload=WorkloadOptions(classifier="reference")),
+        judge=JobJudge,
+        now=NOW,
+    )
     for row in gpus(other):
         if row["samples"]:
             assert row["workload_samples"][-1] == 0
@@ -214,12 +245,16 @@ def test_reference_and_weights_change_what_is_counted(lake: Lake, tmp_path: Path
 def test_a_wrong_setting_is_told_before_anything_is_written(tmp_path: Path) -> None:
     lake = lake_of(tmp_path / "wrong")
     with pytest.raises(ConfigError, match=r"workload\.preset"):
-        analyze(lake, Configuration(workload=WorkloadOptions(preset="nothing")), judge=JobJudge, now=NOW)
+        analyze(
+            lake, Configuration(workload=WorkloadOptions(preset="nothing")), judge=JobJudge, now=NOW
+        )
     assert not lake.days(JOB_MINUTES)
 
 
 class Travelling:
-    """A pool whose tasks travel as to another machine: nothing is shared but what can be pickled."""
+    """A pool whose tasks travel as to another machine: nothing is shared but what can be
+    pickled.
+    """
 
     width = 2
 
@@ -238,4 +273,6 @@ class Travelling:
 def test_other_machines_count_alike(lake: Lake, tmp_path: Path) -> None:
     there = lake_of(tmp_path / "there")
     analyze(there, Configuration(), judge=JobJudge, now=NOW, pool=Travelling())
-    assert [row["workload_samples"] for row in gpus(there)] == [row["workload_samples"] for row in gpus(lake)]
+    assert [row["workload_samples"] for row in gpus(there)] == [
+        row["workload_samples"] for row in gpus(lake)
+    ]

@@ -1,4 +1,6 @@
-"""Workload classes: golden readings, the logic of three values against a plain evaluator, the published rules."""
+"""Workload classes: golden readings, the logic of three values against a plain evaluator, the
+published rules.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def with_(**values: float | None) -> GpuReading:
     return replace(MIDDLE, **values)
 
 
-GOLDEN: list[tuple[str, GpuReading, GpuReading]] = [  # class, a reading at its border, and one just short of it
+# Class, a reading at its border, and one just short of it.
+GOLDEN: list[tuple[str, GpuReading, GpuReading]] = [
     ("idle", GpuReading(0.049, 0, 0.049, 0.049, None, 0, None, 9e8, 0),
      GpuReading(0.049, 0, 0.05, 0.049, None, 0, None, 0, 0)),
     ("tensor-heavy compute", with_(tensor_active=0.5, sm_active=0.6), with_(tensor_active=0.499, sm_active=0.6)),
@@ -73,15 +76,33 @@ def test_there_are_twelve_classes_and_unknown() -> None:
         "compute-heavy", "compute-active", "memory-active", "busy, low SM use", "low utilization", "mixed / moderate",
     ]  # fmt: skip
     of_tensor_and_fp64 = ["compute"] * 3
-    expected = ["idle", *of_tensor_and_fp64, "io", "memory", "compute", "compute", "memory", *["mixed"] * 3, "unknown"]
+    expected = [
+        "idle",
+        *of_tensor_and_fp64,
+        "io",
+        "memory",
+        "compute",
+        "compute",
+        "memory",
+        *["mixed"] * 3,
+        "unknown",
+    ]
     assert [bottleneck(name) for name in WORKLOAD_CLASSES] == expected
-    colours = {"idle": "dim", "compute": "green", "io": "cyan", "memory": "magenta", "mixed": "yellow"}
+    colours = {
+        "idle": "dim",
+        "compute": "green",
+        "io": "cyan",
+        "memory": "magenta",
+        "mixed": "yellow",
+    }
     assert {one.bottleneck: one.colour for one in RULED} == colours
     assert all(f"workload_{code}" in EVIDENCE for code in WORKLOAD_CODES)
 
 
 @pytest.mark.parametrize(("name", "inside", "outside"), GOLDEN)
-def test_a_class_begins_at_its_thresholds(name: str, inside: GpuReading, outside: GpuReading) -> None:
+def test_a_class_begins_at_its_thresholds(
+    name: str, inside: GpuReading, outside: GpuReading
+) -> None:
     for settings in (WorkloadSettings(), REFERENCE):
         assert classify(inside, settings).name == name
         assert classify(outside, settings).name != name
@@ -119,7 +140,13 @@ def below(value: float | None, threshold: float) -> Truth:
 
 
 def every(*parts: Truth) -> Truth:
-    return False if any(part is False for part in parts) else None if any(part is None for part in parts) else True
+    return (
+        False
+        if any(part is False for part in parts)
+        else None
+        if any(part is None for part in parts)
+        else True
+    )
 
 
 def some(*parts: Truth) -> Truth:
@@ -164,7 +191,8 @@ def plain(r: GpuReading, weights: tuple[float, ...]) -> str:
 def published(r: GpuReading, weights: tuple[float, ...]) -> str:
     """The published table, in percent, what is missing being 0."""
     sm, tensor, dram, fp64, memcpy = (
-        100 * (value or 0) for value in (r.sm_active, r.tensor_active, r.dram_active, r.fp64_active, r.mem_copy_util)
+        100 * (value or 0)
+        for value in (r.sm_active, r.tensor_active, r.dram_active, r.fp64_active, r.mem_copy_util)
     )
     gr = 100 * ((r.gr_engine_active if r.gr_engine_active is not None else r.gpu_util) or 0)
     w = weights
@@ -197,14 +225,18 @@ def published(r: GpuReading, weights: tuple[float, ...]) -> str:
 
 def labelled(readings: list[GpuReading], settings: WorkloadSettings) -> list[str]:
     columns = {
-        name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float32)
+        name: np.array(
+            [math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float32
+        )
         for name in NAMES
     }
     return [WORKLOAD_CLASSES[place] for place in MinuteLabeller(settings)(columns, len(readings))]
 
 
 def grid() -> list[GpuReading]:
-    """Every combination of values around the thresholds of the main counters, and of missing ones."""
+    """Every combination of values around the thresholds of the main counters, and of missing
+    ones.
+    """
     return [
         GpuReading(sm, tensor, dram, gr, None, fp64, None, pcie, None if pcie is None else 0.0, copy)
         for sm, tensor, dram, gr, fp64, pcie, copy in itertools.product(
@@ -225,7 +257,8 @@ def drawn(number: int) -> list[GpuReading]:
         if "bytes" in name:
             return draw.choice([0.0, 1e8, 9.9e8, 1e9, 3e10])
         chosen = draw.choice(edges) if draw.random() < 0.5 else draw.random()
-        return float(np.float32(chosen))  # what the lake keeps, so that arrays and readings see the same
+        # What the lake keeps, so that arrays and readings see the same.
+        return float(np.float32(chosen))
 
     return [GpuReading(**{name: value(name) for name in NAMES}) for _ in range(number)]
 
@@ -236,7 +269,9 @@ def test_three_values_as_plain_python_has_them(weights: tuple[float, float, floa
     expected = [plain(r, weights) for r in readings]
     assert labelled(readings, settings) == expected
     some_of_them = random.Random(3).sample(range(len(readings)), 3000)
-    assert [classify(readings[place], settings).name for place in some_of_them] == [expected[p] for p in some_of_them]
+    assert [classify(readings[place], settings).name for place in some_of_them] == [
+        expected[p] for p in some_of_them
+    ]
     assert set(expected) == set(WORKLOAD_CLASSES)
 
 
@@ -281,12 +316,16 @@ def test_missing_counters_are_not_zero() -> None:
 
 
 def test_needs_are_missing_and_enough() -> None:
-    """Every counter that is named is missing, has a DCGM field, and with all of them the class is known."""
+    """Every counter that is named is missing, has a DCGM field, and with all of them the class
+    is known.
+    """
     tried = 0
     for reading in drawn(1000):
         found = classify(reading)
         assert bool(found.needs) == (found.name == UNKNOWN) == (found.message is not None)
-        assert all(getattr(reading, name) is None and COUNTERS[name].dcgm_id for name in found.needs)
+        assert all(
+            getattr(reading, name) is None and COUNTERS[name].dcgm_id for name in found.needs
+        )
         for value in (0.0, 0.33, 0.95) if found.needs else ():
             tried += 1
             assert classify(replace(reading, **dict.fromkeys(found.needs, value))).name != UNKNOWN
@@ -303,11 +342,16 @@ def test_memory_traffic_is_no_copying_by_default() -> None:
 def test_tensor_work_in_double_precision_is_fp64() -> None:
     """Whether the tensor counter counts it or not."""
     for tensor in (0.0, 0.6):
-        solver = with_(sm_active=0.9, fp64_active=0.02, tensor_active=tensor, tensor_dfma_active=0.6)
+        solver = with_(
+            sm_active=0.9, fp64_active=0.02, tensor_active=tensor, tensor_dfma_active=0.6
+        )
         assert classify(solver).name == "FP64 / HPC compute"
     assert classify(solver, REFERENCE).name == "tensor-heavy compute"
     assert classify(replace(solver, tensor_dfma_active=None)).name == "tensor-heavy compute"
-    assert classify(with_(sm_active=0.9, tensor_active=0.7, tensor_dfma_active=0.1)).name == "tensor-heavy compute"
+    assert (
+        classify(with_(sm_active=0.9, tensor_active=0.7, tensor_dfma_active=0.1)).name
+        == "tensor-heavy compute"
+    )
 
 
 def test_utilisation_stands_in_for_the_engine() -> None:
@@ -318,13 +362,17 @@ def test_utilisation_stands_in_for_the_engine() -> None:
 def test_real_utilisation() -> None:
     reading = GpuReading(sm_active=0.8, tensor_active=0.4, dram_active=0.6, gpu_util=0.9)
     for weights, expected in (("ai", 0.63), ("hpc", 0.705), ("mem", 0.695)):
-        assert real_utilisation(reading, settings_of(WorkloadOptions(preset=weights))) == pytest.approx(expected)
+        assert real_utilisation(
+            reading, settings_of(WorkloadOptions(preset=weights))
+        ) == pytest.approx(expected)
     assert real_utilisation(replace(reading, sm_active=None)) is None
     assert real_utilisation(replace(reading, sm_active=5.0)) == 1.0
     assert real_utilisation(replace(reading, sm_active=-9.0)) == 0.0
     custom = settings_of(WorkloadOptions(weights={"sm": 2.0, "gr": 6.0}))
     assert custom.weights == (0.25, 0.0, 0.0, 0.75)
-    assert real_utilisation(GpuReading(sm_active=0.4, gr_engine_active=0.8), custom) == pytest.approx(0.7)
+    assert real_utilisation(
+        GpuReading(sm_active=0.4, gr_engine_active=0.8), custom
+    ) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ BUSY = GpuReading(0.9, 0.0, 0.3, 0.9, None, 0.0, None, 0.0, 0.0)
 IDLE = GpuReading(0.0, 0.0, 0.0, 0.0, None, 0.0, None, 0.0, 0.0)
 
 
-def shown(readings: list[tuple[float, GpuReading]], settings: WorkloadSettings | None = None) -> list[str]:
+def shown(
+    readings: list[tuple[float, GpuReading]], settings: WorkloadSettings | None = None
+) -> list[str]:
     return [one.shown.name for one in smooth_series(readings, settings)]
 
 
@@ -29,8 +31,12 @@ def test_a_single_dip_is_not_shown_but_stays_in_the_raw_label() -> None:
 
 
 def test_labels_at_a_threshold_do_not_flicker() -> None:
-    """SM on both sides of 80 % in turn: the raw label changes each time, the shown one at most once."""
-    readings = [(float(t), replace(BUSY, sm_active=0.81 if t % 4 else 0.785)) for t in range(0, 240, 2)]
+    """SM on both sides of 80 % in turn: the raw label changes each time, the shown one at most
+    once.
+    """
+    readings = [
+        (float(t), replace(BUSY, sm_active=0.81 if t % 4 else 0.785)) for t in range(0, 240, 2)
+    ]
     names, shown_names = raw(readings), shown(readings)
     assert sum(one != other for one, other in itertools.pairwise(names)) > 100
     assert sum(one != other for one, other in itertools.pairwise(shown_names)) <= 1
@@ -42,7 +48,8 @@ def test_what_lasts_is_shown_after_it_lasted() -> None:
     assert labels[60] == "compute-heavy"
     assert labels[180] == "idle"
     first = min(t for t, label in labels.items() if label == "idle")
-    assert 60 + 30 <= first <= 60 + 30 + 15 + 2  # the window holds nothing else, and half of it has passed
+    # The window holds nothing else, and half of it has passed.
+    assert 60 + 30 <= first <= 60 + 30 + 15 + 2
 
 
 def test_a_class_takes_over_only_when_it_has_lasted_half_the_window() -> None:

@@ -11,7 +11,13 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import DEVICES, JOB_GPUS, WASTE
 from tachograph.judge.advice.advise import Advice, SiteFacts, advise
 from tachograph.judge.advice.backtest import BacktestReport, replay
-from tachograph.judge.advice.past_jobs import GPU_COLUMNS, SUMMARY_COLUMNS, History, PastJob, past_jobs
+from tachograph.judge.advice.past_jobs import (
+    GPU_COLUMNS,
+    SUMMARY_COLUMNS,
+    History,
+    PastJob,
+    past_jobs,
+)
 from tachograph.judge.advice.request import JobRequest
 from tachograph.judge.checks import OF_RECORDING
 from tachograph.judge.steps import NODE_MEMORY_COLUMNS, node_memory_mib
@@ -38,14 +44,18 @@ def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) 
     """
 
     def read() -> list[PastJob]:
-        jobs, intervals = jobs_and_intervals(lake, wanted, tuple(CAUSE_OF_CLASS), _COLUMNS, holding=True)
+        jobs, intervals = jobs_and_intervals(
+            lake, wanted, tuple(CAUSE_OF_CLASS), _COLUMNS, holding=True
+        )
         steps = read_steps(lake, jobs, NODE_MEMORY_COLUMNS)
         return past_jobs(
             recoverable(jobs, intervals, configuration.waste),
             read_rows(lake, JOB_GPUS, jobs, GPU_COLUMNS),
             idle_util=configuration.thresholds.idle_util,
             node_memory=node_memory_mib(steps),
-            reported=read_answers(lake, jobs, reported=True).filter(~pl.col("code").is_in(list(OF_RECORDING))),
+            reported=read_answers(lake, jobs, reported=True).filter(
+                ~pl.col("code").is_in(list(OF_RECORDING))
+            ),
         )
 
     return read_consistently(lake, read)
@@ -53,28 +63,43 @@ def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) 
 
 def read_site(lake: Lake) -> SiteFacts:
     """Return the capacities of the site's whole GPUs; a slice of one is no GPU."""
-    devices = read_latest(lake, DEVICES).filter(pl.col("mig").is_null(), pl.col("hbm_mib").is_not_null())
+    devices = read_latest(lake, DEVICES).filter(
+        pl.col("mig").is_null(), pl.col("hbm_mib").is_not_null()
+    )
     usable = pl.coalesce("usable_mib", pl.col("hbm_mib") * _USABLE).min()
     return SiteFacts(dict(devices.group_by("hbm_mib").agg(usable).sort("hbm_mib").iter_rows()))
 
 
 def read_advice(
-    lake: Lake, configuration: Configuration, request: JobRequest, *, now: datetime, history: bool = True
+    lake: Lake,
+    configuration: Configuration,
+    request: JobRequest,
+    *,
+    now: datetime,
+    history: bool = True,
 ) -> Advice:
-    """Return advice for a request of a user, from that user's jobs alone; `history`: False as if there were none.
+    """Return advice for a request of a user, from that user's jobs alone; `history`: False as if
+    there were none.
 
     Errors: LakeError where nothing was analyzed.
     """
     users = JobFilter(users=(request.user,)) if request.user and history else None
     jobs = read_past_jobs(lake, configuration, users) if users else []
     return advise(
-        request, History.of(jobs, configuration.advice), now.timestamp(), read_site(lake), configuration.advice
+        request,
+        History.of(jobs, configuration.advice),
+        now.timestamp(),
+        read_site(lake),
+        configuration.advice,
     )
 
 
 def read_backtest(lake: Lake, configuration: Configuration, wanted: JobFilter) -> BacktestReport:
-    """Return what advice before each of the jobs that a filter selects would have meant, from those of them before it.
+    """Return what advice before each of the jobs that a filter selects would have meant, from those
+    of them before it.
 
     Errors: LakeError where nothing was analyzed; those of the filter.
     """
-    return replay(read_past_jobs(lake, configuration, wanted), read_site(lake), configuration.advice)
+    return replay(
+        read_past_jobs(lake, configuration, wanted), read_site(lake), configuration.advice
+    )

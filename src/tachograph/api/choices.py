@@ -39,7 +39,9 @@ class JobChoice(TypedDict, total=False):
 
 
 class StudyChoice(JobChoice, total=False):
-    """How a study is made: jobs, pipe of the roofline, window (min), variant, whiskers, filters that do not count."""
+    """How a study is made: jobs, pipe of the roofline, window (min), variant, whiskers, filters
+    that do not count.
+    """
 
     pipe: str
     window: int | None
@@ -88,14 +90,22 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
             else parse_time(str(written), now=now, zone_name=zone_name)
         )
 
-    names: dict[str, Any] = {field: several(options.get(name)) for name, field in FILTER_KINDS.items()}
+    names: dict[str, Any] = {
+        field: several(options.get(name)) for name, field in FILTER_KINDS.items()
+    }
     where = tuple(map(parse_condition, several(options.get("where"))))
     return JobFilter(
-        **names, verdict=options.get("verdict", "yes"), since=instant("since"), until=instant("until"), where=where
+        **names,
+        verdict=options.get("verdict", "yes"),
+        since=instant("since"),
+        until=instant("until"),
+        where=where,
     )
 
 
-def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configuration) -> StudySettings:
+def settings_of(
+    options: StudyChoice, wanted: JobFilter, configuration: Configuration
+) -> StudySettings:
     """Return how the study is to be made; what is not given is as configured.
 
     Errors: UsageError for a pipe, a window, a variant, whiskers or a filter that does not exist.
@@ -110,11 +120,17 @@ def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configur
         ("window (min)", window, (None, *WINDOWS_MIN)),
     ):
         if given not in known:
-            raise UsageError(f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}")
+            raise UsageError(
+                f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}"
+            )
     no_filter = several(options.get("no_filter"))
     must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
     return StudySettings(
-        StudyOptions(pipe=pipe, window_s=analysis.window_s if window is None else window * 60, whiskers=whiskers),
+        StudyOptions(
+            pipe=pipe,
+            window_s=analysis.window_s if window is None else window * 60,
+            whiskers=whiskers,
+        ),
         variant,
         analysis,
         configuration.filters,

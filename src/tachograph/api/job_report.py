@@ -45,17 +45,21 @@ def read_job(
     cluster: str | None = None,
     run: int | None = None,
 ) -> JobReport:
-    """Return the report of the job called `job` (see choose_job), of its last run unless `run` names another.
+    """Return the report of the job called `job` (see choose_job), of its last run unless `run`
+    names another.
 
-    `now`: when the page was made; `configuration`: zone of its times, when a step is idle. All is of one analysis.
-    Errors: LakeError where nothing was analyzed; those of choose_job.
+    `now`: when the page was made; `configuration`: zone of its times, when a step is idle. All is
+    of one analysis. Errors: LakeError where nothing was analyzed; those of choose_job.
     """
 
     def read() -> JobReport:
         chosen = read_job_row(lake, job, cluster=cluster, run=run)
         mine = pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
         minutes = read_minutes(lake, mine)
-        same, own_steps = read_summaries(lake, _ALIKE, where=_same_jobs(chosen.row)), read_steps(lake, mine)
+        same, own_steps = (
+            read_summaries(lake, _ALIKE, where=_same_jobs(chosen.row)),
+            read_steps(lake, mine),
+        )
         own_peak = node_memory_mib(own_steps).get(chosen.row["job_key"])
         return build_job_report(
             chosen.row,
@@ -64,7 +68,9 @@ def read_job(
             read_verdicts(lake, mine),
             now,
             zone_name=configuration.site.time_zone,
-            steps=job_steps(chosen.row, own_steps, minutes, idle_util=configuration.thresholds.idle_util),
+            steps=job_steps(
+                chosen.row, own_steps, minutes, idle_util=configuration.thresholds.idle_util
+            ),
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
             bound=configuration.bound,
@@ -79,7 +85,9 @@ def read_job(
 
 
 def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> JobKernels:
-    """The reports of Nsight Compute that are attached to a run; of no report no calibration is read."""
+    """The reports of Nsight Compute that are attached to a run; of no report no calibration is
+    read.
+    """
     attached = read_attached(lake, row["job_key"])
     if not attached:
         return NO_KERNELS
@@ -90,11 +98,15 @@ def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -
 
 
 def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:
-    """What holds for the user's jobs of this name on as many GPUs; of a job without a name for itself."""
+    """What holds for the user's jobs of this name on as many GPUs; of a job without a name for
+    itself.
+    """
     own: pl.Expr = pl.col("job_key") == row["job_key"]
     if row["name"] is None:
         return own
-    alike = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("user", "cluster", "name", "gpus"))
+    alike = pl.all_horizontal(
+        pl.col(name).eq_missing(row[name]) for name in ("user", "cluster", "name", "gpus")
+    )
     return pl.any_horizontal(own, alike)
 
 
@@ -104,16 +116,24 @@ def _run_times(same: pl.DataFrame) -> list[float]:
     return ended.get_column("elapsed_s").drop_nulls().to_list()
 
 
-def _host_memory(lake: Lake, same: pl.DataFrame, row: Mapping[str, Any], own_peak: float | None) -> HostMemory:
-    """Host memory of those of the `same` jobs that had as many nodes, and the most that its partition gave."""
+def _host_memory(
+    lake: Lake, same: pl.DataFrame, row: Mapping[str, Any], own_peak: float | None
+) -> HostMemory:
+    """Host memory of those of the `same` jobs that had as many nodes, and the most that its
+    partition gave.
+    """
     of_node = pl.col("mem_requested_mib") / pl.col("nodes")
     alike = same.filter(pl.col("nodes") == row["nodes"])
     completed = alike.filter(pl.col("state") == "COMPLETED", pl.col("elapsed_s") >= LEAST_S)
     own = pl.col("job_key") == row["job_key"]
     last = completed.sort(own, "start").tail(_LAST_RUNS)
     peaks = node_memory_mib(read_steps(lake, last, NODE_MEMORY_COLUMNS))
-    killed = alike.filter(pl.col("state") == "OUT_OF_MEMORY").select(of_node).to_series().drop_nulls()
-    beside = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition"))
+    killed = (
+        alike.filter(pl.col("state") == "OUT_OF_MEMORY").select(of_node).to_series().drop_nulls()
+    )
+    beside = pl.all_horizontal(
+        pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition")
+    )
     own_node = row["mem_requested_mib"] / row["nodes"]
     more = read_summaries(lake, ("mem_requested_mib", "nodes"), where=beside & (of_node > own_node))
     most = more.select(of_node.max()).item() if more.height else own_node

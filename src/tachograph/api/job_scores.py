@@ -43,7 +43,10 @@ def read_job_scores(
     Errors: those of `read_job_row` and `read_reports`.
     """
     return read_consistently(
-        lake, lambda: scores_of(lake, read_job_row(lake, job, cluster=cluster, run=run).row, configuration, reports)
+        lake,
+        lambda: scores_of(
+            lake, read_job_row(lake, job, cluster=cluster, run=run).row, configuration, reports
+        ),
     )
 
 
@@ -57,8 +60,15 @@ def scores_of(
     gpus = read_gpus(lake, pl.DataFrame([row], schema=JOB_SUMMARIES.schema))
     sampled = read_of_gpus(lake, GPU_SCORES, gpus, begin=row["start"], end=_end(row)).to_dicts()
     limits, held = configuration.scores.max_warps, gpus.to_dicts()
-    ways = [recorded_way(row), sampled_way(sampled, gpus=held, begin=row["start"], end=_end(row), limits=limits)]
-    read = read_reports(reports) if reports else [one.report for one in read_attached(lake, row["job_key"])]
+    ways = [
+        recorded_way(row),
+        sampled_way(sampled, gpus=held, begin=row["start"], end=_end(row), limits=limits),
+    ]
+    read = (
+        read_reports(reports)
+        if reports
+        else [one.report for one in read_attached(lake, row["job_key"])]
+    )
     if read:
         launches = [launch.metrics for report in read for launch in report.launches]
         warps = {warps_of(gpu["gpu_model"], limits) for gpu in held}

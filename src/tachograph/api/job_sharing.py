@@ -1,4 +1,6 @@
-"""Which jobs of a lake could share a GPU: their groups, estimated with the estimator of the project."""
+"""Which jobs of a lake could share a GPU: their groups, estimated with the estimator of the
+project.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,18 @@ def read_sharing(
     profiles: Sequence[GivenProfile] = (),
     remark: Callable[[str], None] = lambda _: None,
 ) -> ColocateReport:
-    """Return the report on co-location of the jobs that a filter selects; options are those of build_colocate_report.
+    """Return the report on co-location of the jobs that a filter selects; options are those of
+    build_colocate_report.
 
-    `profiles`: further ones than the configuration names. Where a group has neither, reports attached to its jobs
-    count. `remark` is called with what is wrong with files.
-    Errors: those of filter_jobs and build_colocate_report.
+    `profiles`: further ones than the configuration names. Where a group has neither, reports
+    attached to its jobs count. `remark` is called with what is wrong with files. Errors: those of
+    filter_jobs and build_colocate_report.
     """
     settings = configuration.interference
     jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
-    kept = [GivenProfile(group, report, "configuration") for group, report in settings.profiles.items()]
+    kept = [
+        GivenProfile(group, report, "configuration") for group, report in settings.profiles.items()
+    ]
     attached = _AttachedReports.of(lake, jobs)
     return build_colocate_report(
         jobs,
@@ -65,13 +70,16 @@ def read_sharing(
         pair=pair,
         matrix=matrix,
         profiles=[*profiles, *kept, *attached.given],
-        read=lambda report: attached.launches(report) if report in attached.keys else _launches(report, remark),
+        read=lambda report: (
+            attached.launches(report) if report in attached.keys else _launches(report, remark)
+        ),
         zone_name=configuration.site.time_zone,
     )
 
 
 def read_kernels(reports: Sequence[str], configuration: Configuration) -> KernelsReport:
-    """Return the kernels of reports of Nsight Compute, each beside each other; unreadable ones are in its `problems`.
+    """Return the kernels of reports of Nsight Compute, each beside each other; unreadable ones are
+    in its `problems`.
 
     Reports are called by the last part of their names.
     Errors: InputError where none can be read, or none holds a kernel.
@@ -84,7 +92,8 @@ def read_kernels(reports: Sequence[str], configuration: Configuration) -> Kernel
 
 
 def read_attached_kernels(lake: Lake, job_key: str, configuration: Configuration) -> KernelsReport:
-    """Return the kernels of the reports that are attached to a run of a job, each beside each other.
+    """Return the kernels of the reports that are attached to a run of a job, each beside each
+    other.
 
     Errors: InputError where none holds a kernel.
     """
@@ -92,12 +101,16 @@ def read_attached_kernels(lake: Lake, job_key: str, configuration: Configuration
 
 
 def _shown(found: Sequence[NcuReport], configuration: Configuration) -> KernelsReport:
-    return build_kernels_report(found, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration)
+    return build_kernels_report(
+        found, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _AttachedReports:
-    """Reports attached to some jobs. given: one for all those of a job id; keys: {name of it: job_keys}."""
+    """Reports attached to some jobs. given: one for all those of a job id; keys: {name of it:
+    job_keys}.
+    """
 
     lake: Lake
     given: tuple[GivenProfile, ...]
@@ -107,7 +120,9 @@ class _AttachedReports:
     def of(cls, lake: Lake, jobs: pl.DataFrame) -> _AttachedReports:
         attached = read_profiles(lake).select("job_key").unique()
         rows = jobs.select(pl.coalesce("display_id", "job_id").alias("job"), "job_key")
-        of_job = rows.join(attached, on="job_key", how="semi").sort("job", "job_key").rows_by_key("job")
+        of_job = (
+            rows.join(attached, on="job_key", how="semi").sort("job", "job_key").rows_by_key("job")
+        )
         keys = {f"reports of job {job}": [key for (key,) in rows] for job, rows in of_job.items()}
         given = [GivenProfile(job, name, "job") for job, name in zip(of_job, keys, strict=True)]
         return cls(lake, tuple(given), keys)
@@ -136,10 +151,14 @@ def estimators(settings: InterferenceOptions) -> EstimatorOf:
     def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
         def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
             others = None if columns is rows else columns
-            return matrix(rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
+            return matrix(
+                rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
+            )
 
         def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
-            return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
+            return estimate(
+                demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
+            )
 
         def alone(demands: Sequence[Demand]) -> Floats:
             return least_on_sms(demands, gpu, calibration)

@@ -1,4 +1,5 @@
-"""A lake in Python, for notebooks and programs: jobs as Polars frames, the page of a job, figures, the study.
+"""A lake in Python, for notebooks and programs: jobs as Polars frames, the page of a job, figures,
+the study.
 
     import tachograph
     lake = tachograph.open("tachograph-demo/lake")
@@ -21,7 +22,15 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from tachograph.api.advice import read_advice
-from tachograph.api.choices import WINDOWS_MIN, JobChoice, StudyChoice, check_names, described, job_filter, settings_of
+from tachograph.api.choices import (
+    WINDOWS_MIN,
+    JobChoice,
+    StudyChoice,
+    check_names,
+    described,
+    job_filter,
+    settings_of,
+)
 from tachograph.api.job_report import read_job
 from tachograph.api.job_sharing import read_sharing
 from tachograph.api.representation import framed, preformatted, table
@@ -42,7 +51,13 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.catalog.units import plural, text
-from tachograph.figures.dataset import Dataset, JobSet, RecordedSamples, choose_jobs, describe_dataset
+from tachograph.figures.dataset import (
+    Dataset,
+    JobSet,
+    RecordedSamples,
+    choose_jobs,
+    describe_dataset,
+)
 from tachograph.figures.numbers import FigureNumbers, Study
 from tachograph.figures.radar import draw
 from tachograph.figures.registry import FigureEntry, find_figure
@@ -62,7 +77,12 @@ from tachograph.judge.advice.request import JobRequest, read_script
 from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, build_waste_report
-from tachograph.judge.node_history import NODE_GPU_COLUMNS, NODE_JOB_COLUMNS, NodeReport, build_node_report
+from tachograph.judge.node_history import (
+    NODE_GPU_COLUMNS,
+    NODE_JOB_COLUMNS,
+    NodeReport,
+    build_node_report,
+)
 from tachograph.judge.steps import JobSteps
 from tachograph.judge.usage import USAGE_COLUMNS, UsageReport, build_usage
 from tachograph.lake import query
@@ -92,12 +112,15 @@ _OF_JOB = ("job_key", "seq", "start", "as_of")  # what rows that belong to a job
 
 
 def open_lake(lake: str | None = None, config_file: str | None = None) -> OpenLake:
-    """Return a lake that is open: `lake`, else what the configuration or the environment names, as in commands.
+    """Return a lake that is open: `lake`, else what the configuration or the environment names, as
+    in commands.
 
     Errors: ConfigError, LakeError where there is no lake.
     """
     configuration = config.load(config_file)
-    return OpenLake(Lake.open(config.lake_location(lake, configuration)), configuration, datetime.now(UTC))
+    return OpenLake(
+        Lake.open(config.lake_location(lake, configuration)), configuration, datetime.now(UTC)
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -150,7 +173,9 @@ class StepsPage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StudyPage:
-    """The study of a system; shown, it is what `tachograph study` prints of it: the answers to the questions."""
+    """The study of a system; shown, it is what `tachograph study` prints of it: the answers to
+    the questions.
+    """
 
     report: StudyReport
 
@@ -177,7 +202,11 @@ class StudyPage:
         return study_json(self.report)
 
     def write(
-        self, folder: str | Path, *, formats: Sequence[str] = FORMATS, progress: Progress | None = None
+        self,
+        folder: str | Path,
+        *,
+        formats: Sequence[str] = FORMATS,
+        progress: Progress | None = None,
     ) -> WrittenStudy:
         """Write figures, numbers and the page into a folder; return the names of the files.
 
@@ -188,7 +217,9 @@ class StudyPage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WastePage:
-    """The ledger of some jobs; shown, it is what `tachograph waste` prints. Its tables are those of `report`."""
+    """The ledger of some jobs; shown, it is what `tachograph waste` prints. Its tables are those
+    of `report`.
+    """
 
     report: WasteReport
 
@@ -252,9 +283,9 @@ class AdvicePage:
 class OpenLake:
     """An open lake, its configuration, and the end of the period that reports cover.
 
-    Tables are read on demand, and nothing is written. Missing values are null, times are UTC.
-    Its attributes are no methods: `lake`; `configuration`; `now`, the instant at which it was opened, from which times
-    such as "7d" are counted back (not the end of what was recorded).
+    Tables are read on demand, and nothing is written. Missing values are null, times are UTC. Its
+    attributes are no methods: `lake`; `configuration`; `now`, the instant at which it was opened,
+    from which times such as "7d" are counted back (not the end of what was recorded).
     """
 
     lake: Lake
@@ -264,26 +295,40 @@ class OpenLake:
     def __repr__(self) -> str:
         """Return where it is, how many jobs were analyzed, and when they ran."""
         jobs = self.jobs()
-        first, last = jobs.select(pl.col("start").min().dt.date(), last=pl.col("as_of").max().dt.date()).row(0)
-        return f"<lake {self.lake.location}: {plural(jobs.height, 'job')}{f', {first} to {last}' if first else ''}>"
+        first, last = jobs.select(
+            pl.col("start").min().dt.date(), last=pl.col("as_of").max().dt.date()
+        ).row(0)
+        return (
+            f"<lake {self.lake.location}: "
+            f"{plural(jobs.height, 'job')}{f', {first} to {last}' if first else ''}>"
+        )
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a row per table: rows, days, size."""
         facts = describe_tables(self.lake, [*TABLES.values(), *COMPUTED.values()])
-        rows = [(one.table, f"{one.rows:,}", _day(one.first), _day(one.last), text(one.bytes, "B")) for one in facts]
-        return f"<p>{escape(repr(self))}</p>{table(('table', 'rows', 'first', 'last', 'size'), rows)}"
+        rows = [
+            (one.table, f"{one.rows:,}", _day(one.first), _day(one.last), text(one.bytes, "B"))
+            for one in facts
+        ]
+        return (
+            f"<p>{escape(repr(self))}</p>{table(('table', 'rows', 'first', 'last', 'size'), rows)}"
+        )
 
     def jobs(self, **which: Unpack[JobChoice]) -> pl.DataFrame:
         """Return rows of job_summaries, one per run of a job, in order of start.
 
-        Errors: LakeError where nothing was analyzed yet; UsageError, NotFoundError for a choice that makes no sense.
+        Errors: LakeError where nothing was analyzed yet; UsageError, NotFoundError for a choice
+        that makes no sense.
         """
         check_names(which, JobChoice)
         wanted = self._filter(which)
         return query.select_jobs(self.lake, wanted).jobs.sort("start", "job_key")
 
-    def run_of(self, job: str, *, cluster: str | None = None, run: int | None = None) -> pl.DataFrame:
-        """Return the row of job_summaries of one run of a job, of its last unless `run` names another.
+    def run_of(
+        self, job: str, *, cluster: str | None = None, run: int | None = None
+    ) -> pl.DataFrame:
+        """Return the row of job_summaries of one run of a job, of its last unless `run` names
+        another.
 
         Errors: as `job`.
         """
@@ -291,19 +336,26 @@ class OpenLake:
         return pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
 
     def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
+        """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of
+        `jobs()`.
+        """
         return self._of_one_moment(lambda: query.read_gpus(self.lake, self._rows(job)))
 
     def steps(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of step_summaries, one per step: of a job (its id), or of rows of `jobs()`."""
+        """Return rows of step_summaries, one per step: of a job (its id), or of rows of
+        `jobs()`.
+        """
         return self._of_one_moment(lambda: query.read_steps(self.lake, self._rows(job)))
 
     def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of `jobs()`."""
+        """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of
+        `jobs()`.
+        """
         return self._by_minute(JOB_MINUTES, job)
 
     def node_minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of job_node_minutes, one per node and minute: of a job (its id), or of rows of `jobs()`.
+        """Return rows of job_node_minutes, one per node and minute: of a job (its id), or of rows
+        of `jobs()`.
 
         No row where hosts were not recorded, or the node was shared in that minute.
         """
@@ -312,17 +364,21 @@ class OpenLake:
     def _by_minute(self, table: LakeTable, job: str | pl.DataFrame) -> pl.DataFrame:
         return self._of_one_moment(lambda: query.read_rows(self.lake, table, self._rows(job)))
 
-    def findings(self, job: str | pl.DataFrame | None = None, *, verdict: Verdict | None = "yes") -> pl.DataFrame:
+    def findings(
+        self, job: str | pl.DataFrame | None = None, *, verdict: Verdict | None = "yes"
+    ) -> pl.DataFrame:
         """Return rows of findings: of a job (its id), of rows of `jobs()`, or of all jobs.
 
-        `verdict`: "yes": what holds and is reported; "no": what does not hold; "unknown": not enough was measured;
-        None: everything, also facts (severity `fact`) and covered findings.
+        `verdict`: "yes": what holds and is reported; "no": what does not hold; "unknown": not
+        enough was measured; None: everything, also facts (severity `fact`) and covered findings.
         """
         must_exist([] if verdict is None else [verdict], VERDICTS, what="verdict", error=UsageError)
 
         def read() -> pl.DataFrame:
             given = None if verdict is None else pl.col("verdict") == verdict
-            return query.read_verdicts(self.lake, self._rows(job), REPORTED if verdict == "yes" else given)
+            return query.read_verdicts(
+                self.lake, self._rows(job), REPORTED if verdict == "yes" else given
+            )
 
         return self._of_one_moment(read)
 
@@ -332,7 +388,14 @@ class OpenLake:
         Errors: NotFoundError for an unknown id, UsageError for one that several clusters have.
         """
         return JobPage(
-            read_job(self.lake, str(job), now=self.now, configuration=self.configuration, cluster=cluster, run=run)
+            read_job(
+                self.lake,
+                str(job),
+                now=self.now,
+                configuration=self.configuration,
+                cluster=cluster,
+                run=run,
+            )
         )
 
     def advise(
@@ -345,7 +408,8 @@ class OpenLake:
         gpus: int | None = None,
         history: bool = True,
     ) -> AdvicePage:
-        """Return advice for a job of a user, from that user's past jobs. `script`: its text; what is given counts more.
+        """Return advice for a job of a user, from that user's past jobs. `script`: its text; what
+        is given counts more.
 
         `history`: False as if there were no past jobs.
         Errors: LakeError where nothing was analyzed.
@@ -358,7 +422,9 @@ class OpenLake:
             partition=partition or read.partition,
             gpus=read.gpus if gpus is None else gpus,
         )
-        return AdvicePage(read_advice(self.lake, self.configuration, request, now=self.now, history=history))
+        return AdvicePage(
+            read_advice(self.lake, self.configuration, request, now=self.now, history=history)
+        )
 
     def sharing(
         self,
@@ -368,18 +434,21 @@ class OpenLake:
         top: int | None = None,
         **which: Unpack[JobChoice],
     ) -> ColocateReport:
-        """Return the pairs of job groups that could share a GPU, as `tachograph share colocate`; `pair`: explained.
+        """Return the pairs of job groups that could share a GPU, as `tachograph share colocate`;
+        `pair`: explained.
 
-        `least_runs`: only groups with so many runs.
-        Errors: those of `jobs`; NotFoundError for a group of the pair that there is not, UsageError for one that cannot
-        be compared.
+        `least_runs`: only groups with so many runs. Errors: those of `jobs`; NotFoundError for a
+        group of the pair that there is not, UsageError for one that cannot be compared.
         """
         check_names(which, JobChoice)
         wanted = self._filter(which)
-        return read_sharing(self.lake, self.configuration, wanted, least_runs=least_runs, pair=pair, top=top)
+        return read_sharing(
+            self.lake, self.configuration, wanted, least_runs=least_runs, pair=pair, top=top
+        )
 
     def node(self, node: str) -> NodePage:
-        """Return what is known of a node: jobs that ran there, use and health of its GPUs by week and day.
+        """Return what is known of a node: jobs that ran there, use and health of its GPUs by week
+        and day.
 
         Errors: NotFoundError where no device and no job is recorded on it.
         """
@@ -403,7 +472,8 @@ class OpenLake:
         top: int | None = None,
         **which: Unpack[JobChoice],
     ) -> WastePage:
-        """Return the ledger of GPU time: hours by cause, and by user, account, partition or gpu_model.
+        """Return the ledger of GPU time: hours by cause, and by user, account, partition or
+        gpu_model.
 
         `jobs_of`: a cause whose jobs are requested, or all. `top`: at most so many groups and jobs.
         Errors: those of `jobs`; UsageError for an unknown grouping or cause.
@@ -425,7 +495,8 @@ class OpenLake:
         return WastePage(report)
 
     def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
-        """Return what some jobs used: by week, what was lost and recovered, the jobs that lost most, those that run.
+        """Return what some jobs used: by week, what was lost and recovered, the jobs that lost
+        most, those that run.
 
         Errors: those of `jobs`; NotFoundError where there is no such job.
         """
@@ -437,9 +508,15 @@ class OpenLake:
                 self.lake, wanted, tuple(CAUSE_OF_CLASS), USAGE_COLUMNS, holding=True
             )
             if jobs.is_empty():
-                chosen = ", ".join(f"{name} {value}" for name, value in described(wanted, zone_name))
-                raise NotFoundError(f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them")
-            waste = build_waste_report(jobs, intervals, self.configuration.waste, zone_name=zone_name)
+                chosen = ", ".join(
+                    f"{name} {value}" for name, value in described(wanted, zone_name)
+                )
+                raise NotFoundError(
+                    f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them"
+                )
+            waste = build_waste_report(
+                jobs, intervals, self.configuration.waste, zone_name=zone_name
+            )
             reported = query.read_answers(self.lake, jobs, reported=True)
             return build_usage(jobs, reported, waste, top=top, zone_name=zone_name)
 
@@ -454,11 +531,13 @@ class OpenLake:
         progress: Progress | None = None,
         **options: Unpack[StudyChoice],
     ) -> StudyPage:
-        """Return the study of this system: its data, the figures with their numbers, answers to the six questions.
+        """Return the study of this system: its data, the figures with their numbers, answers to the
+        six questions.
 
-        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs. `progress` is
-        called with (what is done, steps done, steps in all). Its method `write` writes it into a folder.
-        Errors: those of `jobs`; NotFoundError where no job is left to study.
+        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs.
+        `progress` is called with (what is done, steps done, steps in all). Its method `write`
+        writes it into a folder. Errors: those of `jobs`; NotFoundError where no job is left to
+        study.
         """
         entries = chosen_figures(figures)
         settings, chosen, jobs, windows = self._studied(entries, wanted, options)
@@ -467,7 +546,9 @@ class OpenLake:
         site = self.configuration.site
         report = build_study(
             jobs,
-            describe_dataset(chosen, units, lake=self.lake.name, recorded=self._recorded(), stale=self._stale()),
+            describe_dataset(
+                chosen, units, lake=self.lake.name, recorded=self._recorded(), stale=self._stale()
+            ),
             settings,
             site=site.cluster,
             now=self.now,
@@ -489,7 +570,10 @@ class OpenLake:
         """
         made = self._made(figure, options)
         if not made.drawn:
-            raise NotFoundError(f"figure {made.entry.name}: {made.status}", do="choose jobs in which it was measured")
+            raise NotFoundError(
+                f"figure {made.entry.name}: {made.status}",
+                do="choose jobs in which it was measured",
+            )
         return made.draw()
 
     def radar(self, by: str = "job", **which: Unpack[JobChoice]) -> Figure:
@@ -504,7 +588,9 @@ class OpenLake:
         return draw(numbers)
 
     def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> FigureNumbers:
-        """Return what `radar` draws: a row per profile, 0..1 along each axis, null: not measured."""
+        """Return what `radar` draws: a row per profile, 0..1 along each axis, null: not
+        measured.
+        """
         return build_radar(self.jobs(**which).filter(pl.col("samples") > 0), by=by).profiles
 
     def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
@@ -515,7 +601,9 @@ class OpenLake:
     def _studied(
         self, entries: Sequence[FigureEntry], wanted: JobFilter | None, options: StudyChoice
     ) -> tuple[StudySettings, JobSet, pl.DataFrame, pl.DataFrame | None]:
-        """The settings, the jobs that they choose, these with the metrics that they define, and compared windows."""
+        """The settings, the jobs that they choose, these with the metrics that they define, and
+        compared windows.
+        """
         check_names(options, StudyChoice)
         wanted = self._filter(options) if wanted is None else wanted
         settings = settings_of(options, wanted, self.configuration)
@@ -524,7 +612,10 @@ class OpenLake:
 
         def read() -> tuple[JobSet, pl.DataFrame, pl.DataFrame | None]:
             chosen = choose_jobs(
-                *self._summaries_and_answers(wanted), wanted, filters=settings.filters, no_filter=settings.no_filter
+                *self._summaries_and_answers(wanted),
+                wanted,
+                filters=settings.filters,
+                no_filter=settings.no_filter,
             )
             jobs = as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
             return chosen, jobs, self._compared_windows(chosen.jobs, settings) if compared else None
@@ -538,11 +629,17 @@ class OpenLake:
         for minutes in WINDOWS_MIN:
             other = replace(settings, options=replace(settings.options, window_s=60 * minutes))
             defined = as_defined(jobs, other, self._windows(jobs, other))
-            parts.append(defined.select("job_key", pl.lit(60 * minutes).alias("window_s"), "spatial_imbalance"))
+            parts.append(
+                defined.select(
+                    "job_key", pl.lit(60 * minutes).alias("window_s"), "spatial_imbalance"
+                )
+            )
         return pl.concat(parts)
 
     def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
-        """Spatial imbalance over windows other than those of the analysis; None where they are the same."""
+        """Spatial imbalance over windows other than those of the analysis; None where they are
+        the same.
+        """
         window_s, analysis = settings.options.window_s, settings.analysis
         if window_s == analysis.window_s:
             return None
@@ -578,7 +675,11 @@ class OpenLake:
     def _recorded(self) -> RecordedSamples:
         """What the log records of the samples."""
         facts = describe_tables(self.lake, [GPU_SAMPLES])
-        return RecordedSamples(facts[0].rows, facts[0].first, facts[0].last) if facts else RecordedSamples(0)
+        return (
+            RecordedSamples(facts[0].rows, facts[0].first, facts[0].last)
+            if facts
+            else RecordedSamples(0)
+        )
 
     def _stale(self) -> bool:
         """Whether the last analysis was made with another configuration."""

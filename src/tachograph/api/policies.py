@@ -25,12 +25,15 @@ def backtest_policy(
     *,
     progress: Callable[[int, int], None] = lambda done, jobs: None,
 ) -> PolicyBacktest:
-    """Return what a policy would have done about the ended jobs of a filter. progress: jobs done, and of how many.
+    """Return what a policy would have done about the ended jobs of a filter. progress: jobs done,
+    and of how many.
 
     Errors: LakeError.
     """
     columns = (*RUNNING, "elapsed_s", "gpu_hours")
-    ended = select_jobs(lake, wanted, columns).jobs.filter(pl.col("end").is_not_null(), pl.col("gpus") > 0)
+    ended = select_jobs(lake, wanted, columns).jobs.filter(
+        pl.col("end").is_not_null(), pl.col("gpus") > 0
+    )
     jobs = ended.sort("start", "job_key")
     counts: Counter[Outcome] = Counter()
     hits: list[PolicyReplay] = []
@@ -44,7 +47,9 @@ def backtest_policy(
                 hits.append(one)
         progress(min(first + BATCH, jobs.height), jobs.height)
     hits.sort(key=lambda hit: (not hit.worked_again, -hit.gpu_hours_after, hit.job["job_key"]))
-    return PolicyBacktest(policy, dict(counts), tuple(hits), warnings, float(jobs.get_column("gpu_hours").sum()))
+    return PolicyBacktest(
+        policy, dict(counts), tuple(hits), warnings, float(jobs.get_column("gpu_hours").sum())
+    )
 
 
 def _replays(lake: Lake, policy: PolicyOptions, jobs: pl.DataFrame) -> Iterator[PolicyReplay]:
@@ -52,10 +57,13 @@ def _replays(lake: Lake, policy: PolicyOptions, jobs: pl.DataFrame) -> Iterator[
     long = (pl.col("elapsed_s") >= 120.0 * policy.minutes).fill_null(value=False)
     read = jobs.filter(long)
     gpus, minutes = (
-        rows.partition_by("job_key", as_dict=True) for rows in (read_gpus(lake, read), read_minutes(lake, read))
+        rows.partition_by("job_key", as_dict=True)
+        for rows in (read_gpus(lake, read), read_minutes(lake, read))
     )
     for job in jobs.filter(~long).iter_rows(named=True):
         yield PolicyReplay(job, "left")
     for job in read.iter_rows(named=True):
         key = (job["job_key"],)
-        yield replay(policy, job, gpus.get(key, JOB_GPUS.empty()), minutes.get(key, JOB_MINUTES.empty()))
+        yield replay(
+            policy, job, gpus.get(key, JOB_GPUS.empty()), minutes.get(key, JOB_MINUTES.empty())
+        )

@@ -1,4 +1,6 @@
-"""How results look in a notebook: pages in a frame of their own, texts as printed, tables as tables."""
+"""How results look in a notebook: pages in a frame of their own, texts as printed, tables as
+tables.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ _FRAME = (
 
 
 def framed(page: str, title: str, *, height: int = 640) -> str:
-    """Return a page as an element: in a frame, so that neither its style nor that of the notebook changes the other.
+    """Return a page as an element: in a frame, so that neither its style nor that of the notebook
+    changes the other.
 
     >>> framed('<p class="a">1</p>', "Job 7")[:74]
     '<iframe srcdoc="&lt;p class=&quot;a&quot;&gt;1&lt;/p&gt;" title="Job 7" sa'
@@ -30,15 +33,20 @@ def preformatted(text: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as an element: texts to the left in the first column, to the right in the others.
+    """Return a table as an element: texts to the left in the first column, to the right in the
+    others.
 
     >>> table(("table", "rows"), [("jobs", "7")]).count("<td"), "<td" in table(("table",), [])
     (2, False)
     """
 
     def line(cells: Sequence[str], tag: str) -> str:
-        aligned = (f'<{tag} style="text-align: {"right" if n else "left"}">' for n in range(len(cells)))
-        return "".join(f"{start}{escape(cell)}</{tag}>" for start, cell in zip(aligned, cells, strict=True))
+        aligned = (
+            f'<{tag} style="text-align: {"right" if n else "left"}">' for n in range(len(cells))
+        )
+        return "".join(
+            f"{start}{escape(cell)}</{tag}>" for start, cell in zip(aligned, cells, strict=True)
+        )
 
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     return f"<table><thead><tr>{line(headings, 'th')}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,4 +1,6 @@
-"""Jobs with all that rules are judged by, in batches; the back-test of a rule on them, within a time."""
+"""Jobs with all that rules are judged by, in batches; the back-test of a rule on them, within a
+time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SMALL_BATCH = 1_000  # where the time is limited
 def rule_batches(
     lake: Lake, jobs: pl.DataFrame, *rulesets: RuleSet, size: int = BATCH
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
-    """Yield jobs with their GPUs and node minutes; node minutes are read where a rule names host metrics."""
+    """Yield jobs with their GPUs and node minutes; node minutes are read where a rule names host
+    metrics.
+    """
     hosts = any(not OF_HOSTS.isdisjoint(ruleset.metrics) for ruleset in rulesets)
     for first in range(0, max(1, jobs.height), size):
         some = jobs.slice(first, size)
@@ -31,7 +35,8 @@ def rule_batches(
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """What a change of rules changes. changes: jobs whose verdict differs; counts: jobs by rule and both verdicts.
+    """What a change of rules changes. changes: jobs whose verdict differs; counts: jobs by rule and
+    both verdicts.
 
     judged: of `jobs` that were chosen, those for which there was time, the newest.
     """
@@ -43,9 +48,16 @@ class Backtest:
 
 
 def backtest(
-    lake: Lake, jobs: pl.DataFrame, before: RuleSet, after: RuleSet, *, clock: Callable[[], float], limit_s: float
+    lake: Lake,
+    jobs: pl.DataFrame,
+    before: RuleSet,
+    after: RuleSet,
+    *,
+    clock: Callable[[], float],
+    limit_s: float,
 ) -> Backtest:
-    """Return what changes between two versions of rules, of jobs (rows of job_summaries) from the newest backwards.
+    """Return what changes between two versions of rules, of jobs (rows of job_summaries) from the
+    newest backwards.
 
     No batch is begun after `limit_s` seconds of `clock`.
     """

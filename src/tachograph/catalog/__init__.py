@@ -1,1 +1,3 @@
-"""Declarations for all rooms: counters, devices, units, errors, configuration, table schemas, finding codes."""
+"""Declarations for all rooms: counters, devices, units, errors, configuration, table schemas,
+finding codes.
+"""

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 # DCGM's marks for "no value" (dcgm_structs.h): blank, not found, not supported, not permitted
 INT32_BLANKS = tuple(range(0x7FFFFFF0, 0x7FFFFFF4))
-INT64_BLANKS = (*range(0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF4), 9223372036854775794, 9223372036854775795)
+INT64_BLANKS = (
+    *range(0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF4),
+    9223372036854775794,
+    9223372036854775795,
+)
 FP64_BLANKS = tuple(140737488355328.0 + code for code in range(4))
 TEXT_BLANKS = (
     "",
@@ -34,14 +38,19 @@ BLANK_FLOATS = tuple(sorted({*map(float, INT32_BLANKS), *map(float, INT64_BLANKS
 CLAMPED: Final = "clamped"  # the reason of values that were set to the end of their range
 SLICE_ABOVE_ONE: Final = "slice_above_one"  # of ratios of MIG slices that are kept above 1
 # reasons that remove nothing
-NOT_REMOVED: Final = frozenset({CLAMPED, SLICE_ABOVE_ONE, "index_contradicts_uuid", "job_of_steps", "server_warning"})
+NOT_REMOVED: Final = frozenset(
+    {CLAMPED, SLICE_ABOVE_ONE, "index_contradicts_uuid", "job_of_steps", "server_warning"}
+)
 
-UNMAPPED: Final = ("unmapped_metric", "unmapped_column")  # what a mapping does not name; `column` is its name
+# What a mapping does not name; `column` is its name.
+UNMAPPED: Final = ("unmapped_metric", "unmapped_column")
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Rows or values removed for one reason, or counted for one of NOT_REMOVED. `column` None: whole rows."""
+    """Rows or values removed for one reason, or counted for one of NOT_REMOVED. `column` None:
+    whole rows.
+    """
 
     reason: str
     column: str | None
@@ -70,13 +79,15 @@ class NumberedGpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """Rows for one table: contract column names, in the units given (contract units where none is given).
+    """Rows for one table: contract column names, in the units given (contract units where none is
+    given).
 
-    `rejects` are rows that the reader itself rejects (a line that does not parse, a time that does not exist).
-    `overlaps`: some of the rows may have been read before; only those that add to the lake are committed.
-    `counted`: all were read before, and what is removed from them was counted then.
-    `rows_used`: rows of the input that these rows were made of, where one row is not one row.
-    `gpus`: the GPUs of labels; a row of one that the lake has by its UUID at another index gets that index.
+    `rejects` are rows that the reader itself rejects (a line that does not parse, a time that does
+    not exist). `overlaps`: some of the rows may have been read before; only those that add to the
+    lake are committed. `counted`: all were read before, and what is removed from them was counted
+    then. `rows_used`: rows of the input that these rows were made of, where one row is not one row.
+    `gpus`: the GPUs of labels; a row of one that the lake has by its UUID at another index gets
+    that index.
     """
 
     table: str
@@ -91,13 +102,15 @@ class ChunkPart:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is committed to the lake whole or not at all. `id` is the same whenever the same input is read again.
+    """What is committed to the lake whole or not at all. `id` is the same whenever the same input
+    is read again.
 
-    A chunk with a `watermark` is a part of a stream that never ends: `id` is the stream's, everything up to the
-    watermark has been read, and the chunk is committed only where the stream has not got that far yet. `since`: the
-    watermark from which it was read on, where known; of a chunk whose stream has got further meanwhile only what is
-    new is committed. `passed`: rows of PASSED by reason; with them `rows_read` is the sum of the rows committed,
-    merged and rejected. `unread`: lines that are not among them, of metrics that no mapping names, by metric.
+    A chunk with a `watermark` is a part of a stream that never ends: `id` is the stream's,
+    everything up to the watermark has been read, and the chunk is committed only where the stream
+    has not got that far yet. `since`: the watermark from which it was read on, where known; of a
+    chunk whose stream has got further meanwhile only what is new is committed. `passed`: rows of
+    PASSED by reason; with them `rows_read` is the sum of the rows committed, merged and rejected.
+    `unread`: lines that are not among them, of metrics that no mapping names, by metric.
     """
 
     id: str
@@ -117,7 +130,8 @@ class Chunk:
 
 
 def next_watermark(now: datetime, *, before: datetime | None) -> datetime:
-    """Return the watermark of what is read `now` and can never be read again: later than the one `before`.
+    """Return the watermark of what is read `now` and can never be read again: later than the one
+    `before`.
 
     A clock that was set back must not make new rows look committed already.
     """
@@ -126,7 +140,9 @@ def next_watermark(now: datetime, *, before: datetime | None) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class PendingChunk:
-    """A chunk that is fetched only where the lake does not have it: `fetch` returns the chunk called `id`."""
+    """A chunk that is fetched only where the lake does not have it: `fetch` returns the chunk
+    called `id`.
+    """
 
     id: str
     source: str
@@ -134,8 +150,11 @@ class PendingChunk:
     fetch: Callable[[], Chunk]
 
 
-def counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series) -> tuple[Reject, ...]:
-    """Return the reject that counts `mask`, with the first of `values` under it, or none where nothing is set.
+def counted(
+    reason: str, column: str | None, mask: pl.Series, values: pl.Series
+) -> tuple[Reject, ...]:
+    """Return the reject that counts `mask`, with the first of `values` under it, or none where
+    nothing is set.
 
     >>> import polars as pl
     >>> counted("unreadable_time", None, pl.Series([True, False]), pl.Series(["x", "2026-01-01"]))

@@ -1,7 +1,8 @@
-"""Codes of findings: one per check of a job. Those of rules of the language are in the files of rules.
+"""Codes of findings: one per check of a job. Those of rules of the language are in the files of
+rules.
 
-The order is that of reports and, within a family of checks, from the most specific on: of the findings of one family
-the first that holds is reported and covers the others.
+The order is that of reports and, within a family of checks, from the most specific on: of the
+findings of one family the first that holds is reported and covers the others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ HOST_CODES = ("job_hang_host", "cold_start_host", "stall_host", "idle_nodes_host
 VERDICTS = ("yes", "no", "unknown")
 FACTS = ("score_gpu", "score_gpumem", "workload", "health")
 # findings whose intervals are causes of waste, where their confidence is high: {code: cause}
-CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"})
+CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType(
+    {"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"}
+)
 # codes and names of rules of versions before -> the check that decides the same
 RENAMED: Mapping[str, str] = MappingProxyType(
     {
@@ -51,10 +54,12 @@ RENAMED: Mapping[str, str] = MappingProxyType(
 )
 _KNOWN = (*CODES, *HOST_CODES, *FACTS)
 
-# rows of findings that are reported: they hold, are no mere facts, and nothing more specific covers them; those of
-# lakes that knew no verdicts hold
+# rows of findings that are reported: they hold, are no mere facts, and nothing more specific covers
+# them; those of lakes that knew no verdicts hold
 REPORTED = (
-    (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact") & pl.col("covered_by").is_null()
+    (pl.col("verdict").fill_null("yes") == "yes")
+    & (pl.col("severity") != "fact")
+    & pl.col("covered_by").is_null()
 )
 
 
@@ -72,9 +77,11 @@ def known_codes() -> tuple[str, ...]:
 
 
 def check_codes(codes: Iterable[str], stored: Iterable[str]) -> None:
-    """Check that all `codes` are known, or among the `stored` ones (rules have theirs in their files).
+    """Check that all `codes` are known, or among the `stored` ones (rules have theirs in their
+    files).
 
-    Errors: NotFoundError naming the unknown one and those close to it, or the code that has its place.
+    Errors: NotFoundError naming the unknown one and those close to it, or the code that has its
+    place.
     """
     wanted, known = tuple(codes), {*_KNOWN, *stored}
     for code in wanted:

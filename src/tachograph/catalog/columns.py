@@ -97,7 +97,9 @@ def joined_lists(frame: pl.DataFrame) -> pl.DataFrame:
     [('fp64+tensor', 3), ('', None)]
     """
     lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
-    return frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join("+") for name in lists)
+    return frame.with_columns(
+        pl.col(name).cast(pl.List(pl.String)).list.join("+") for name in lists
+    )
 
 
 def local_time(moment: datetime, zone_name: str) -> str:
@@ -120,7 +122,8 @@ def must_exist(
 ) -> None:
     """Check that all `names` are known; `page`: of the documentation, has them all.
 
-    Errors: `error` naming the unknown one and those close to it: UsageError where an option takes few fixed values.
+    Errors: `error` naming the unknown one and those close to it: UsageError where an option takes
+    few fixed values.
     """
     for name in names:
         if name not in known:

@@ -1,7 +1,8 @@
 """Functions that numba compiles, when they are first called: naming them imports no compiler.
 
-What was compiled is kept for the next process, in a folder that only the user can write, until a file of the same
-folder as its source changes: what a compiled function calls becomes part of it, so that is to lie in its folder.
+What was compiled is kept for the next process, in a folder that only the user can write, until a
+file of the same folder as its source changes: what a compiled function calls becomes part of it, so
+that is to lie in its folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _making = Lock()  # many threads may call a function for the first time
 
 
 class Compiled:
-    """A function of arrays and numbers. It releases the GIL; functions that are compiled, too, may call it."""
+    """A function of arrays and numbers. It releases the GIL; functions that are compiled, too,
+    may call it.
+    """
 
     def __init__(self, function: Callable[..., object], **options: Any) -> None:
         update_wrapper(self, function)
@@ -54,7 +57,9 @@ class Compiled:
 
 
 class Either(Compiled):
-    """A function that runs as it is where Python calls it, and compiled where a compiled function does."""
+    """A function that runs as it is where Python calls it, and compiled where a compiled
+    function does.
+    """
 
     def __call__(self, *arguments: object) -> object:
         """Return what the function returns."""
@@ -70,14 +75,19 @@ def _jitted(function: Callable[..., object], options: Mapping[str, Any]) -> Any:
         return numba.njit(nogil=True, **options)(function)
     settings: Any = numba.config
     settings.CACHE_DIR = str(folder)
-    settings.CACHE_LOCATOR_CLASSES = "UserProvidedCacheLocator"  # no other folder: not that of the source
+    # No other folder: not that of the source.
+    settings.CACHE_LOCATOR_CLASSES = "UserProvidedCacheLocator"
     try:
         made: Any = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # the folder cannot be written
         return numba.njit(nogil=True, **options)(function)
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
-    if file is not None:  # numba itself looks at the file of the function alone, as it does where this is not its way
-        file._source_stamp = (file._source_stamp, _stamp(Path(function.__code__.co_filename).parent))
+    # Numba itself looks at the file of the function alone, as it does where this is not its way.
+    if file is not None:
+        file._source_stamp = (
+            file._source_stamp,
+            _stamp(Path(function.__code__.co_filename).parent),
+        )
     return made
 
 
@@ -93,23 +103,31 @@ def compiled(function: Function) -> Function:
 
 
 def plain(function: Function) -> Function:
-    """Return the function as it was before `compiled`: of few numbers it is done sooner than a compiler is loaded."""
+    """Return the function as it was before `compiled`: of few numbers it is done sooner than a
+    compiler is loaded.
+    """
     return cast("Function", unwrap(function))
 
 
 def is_made(function: Callable[..., object]) -> bool:
-    """Return whether a function of `compiled` has been compiled, so that calling it waits for nothing."""
+    """Return whether a function of `compiled` has been compiled, so that calling it waits for
+    nothing.
+    """
     return isinstance(function, Compiled) and function.made
 
 
 def reordered(function: Function) -> Function:
-    """Return the function, to be compiled so that sums are reordered and vectorise; NaN keeps its meaning."""
+    """Return the function, to be compiled so that sums are reordered and vectorise; NaN keeps
+    its meaning.
+    """
     return cast("Function", Compiled(function, fastmath={"reassoc", "contract", "nsz", "arcp"}))
 
 
 def either(function: Function) -> Function:
-    """Return the function, to be compiled only where a compiled function uses it: few calls are not worth the wait.
+    """Return the function, to be compiled only where a compiled function uses it: few calls are not
+    worth the wait.
 
-    It becomes part of that function: a call of its own hands over every array by its fields, and counts references.
+    It becomes part of that function: a call of its own hands over every array by its fields, and
+    counts references.
     """
     return cast("Function", Either(function, forceinline=True))

@@ -25,13 +25,21 @@ from tachograph.catalog.units import zone
 
 FILE_NAME = "tachograph.toml"
 # paths from the configuration's folder on, but for these words
-_SERVE_FILES = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
+_SERVE_FILES = (
+    "socket",
+    "token_file",
+    "slurm_jwt_key",
+    "oidc_secret_file",
+    "managers",
+    "access_log",
+)
 _MAIL_FILES = ("password_file", "addresses")
 _ACT_FILES = ("unsubscribe_key_file",)
 _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
-# A value that the program and its tests pass, and no site changes: not a key of the file, nor of the environment.
+# A value that the program and its tests pass, and no site changes: not a key of the file, nor of
+# the environment.
 _Value = TypeVar("_Value")
 Fixed = Annotated[_Value, "fixed"]
 
@@ -48,18 +56,23 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     shared: tuple[str, ...] = ()
     exclusive: tuple[str, ...] = ()
-    gpu_numbers: GpuNumbering = "minor_number"  # what its indices of GPUs are; nvml_index: the order of PCI addresses
+    # What its indices of GPUs are; nvml_index: the order of PCI addresses.
+    gpu_numbers: GpuNumbering = "minor_number"
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is not in the telemetry of nodes: {hostlist expression: device model}; {hostlist: GPUs}."""
+    """What is not in the telemetry of nodes: {hostlist expression: device model}; {hostlist:
+    GPUs}.
+    """
 
     models: dict[str, str] = {}
     gpus: dict[str, int] = {}
 
 
 class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which jobs are in the study; each filter is off at its empty value. Source of defaults: IPDPS 2026, section 3."""
+    """Which jobs are in the study; each filter is off at its empty value. Source of defaults:
+    IPDPS 2026, section 3.
+    """
 
     min_elapsed_s: float = 180.0
     min_gpu_util_mean: Fixed[float] = 0.01
@@ -69,17 +82,22 @@ class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnalysisOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Variants of the metrics. The defaults are the paper's; the notebooks' are named in each comment."""
+    """Variants of the metrics. The defaults are the paper's; the notebooks' are named in each
+    comment.
+    """
 
     window_s: int = 60  # of spatial imbalance: 60, 300, 900, 1800
-    notebooks: bool = False  # the definitions of the paper's notebooks, where they differ from those of its text
+    # The definitions of the paper's notebooks, where they differ from those of its text.
+    notebooks: bool = False
     imbalance_counters: Fixed[tuple[str, ...]] = ("gpu_util", "gr_engine_active")
     count_zero_windows: Fixed[bool] = False  # notebooks: True, an all-zero window counts as 0
-    zero_temporal_imbalance: Fixed[bool] = False  # notebooks: True, an idle GPU has temporal imbalance 0
+    # Notebooks: True, an idle GPU has temporal imbalance 0.
+    zero_temporal_imbalance: Fixed[bool] = False
     time_weighted_bound: Fixed[bool] = False  # labels weighted by time instead of by sample
     pipe_threshold: Fixed[float] = 0.005
     pipe_percentile: Fixed[bool] = True  # notebooks: False, the fixed threshold alone
-    max_gap_intervals: Fixed[float] = 3.0  # a longer silence is a gap: rates and power are not integrated over it
+    # A longer silence is a gap: rates and power are not integrated over it.
+    max_gap_intervals: Fixed[float] = 3.0
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,10 +114,12 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What set the speed of a job: what comes near its practical peak, a fraction of the device's theoretical one.
+    """What set the speed of a job: what comes near its practical peak, a fraction of the device's
+    theoretical one.
 
-    Sources: `practical_dram` DCGM User Guide, profiling metrics ("a peak of ~0.8 is the maximum achievable");
-    `practical_link` bus bandwidth of nccl-tests over the link's; `practical_pipe` and `near_peak` our choice.
+    Sources: `practical_dram` DCGM User Guide, profiling metrics ("a peak of ~0.8 is the maximum
+    achievable"); `practical_link` bus bandwidth of nccl-tests over the link's; `practical_pipe` and
+    `near_peak` our choice.
     """
 
     near_peak: float = 0.6  # of the practical peak, from which it limits
@@ -109,7 +129,8 @@ class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of job classes. {characteristic: value} replaces the built-in values of those that are named.
+    """Settings of job classes. {characteristic: value} replaces the built-in values of those that
+    are named.
 
     Source: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025) for window and length.
     """
@@ -126,14 +147,16 @@ class ScoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPU scores: 0 no problem, 100 worst."""
 
     high: float = 70.0  # a score from here on is a finding
-    max_warps: dict[str, int] = {}  # {device: most resident warps of an SM}, where not those of the catalogue
+    # {device: most resident warps of an SM}, where not those of the catalogue.
+    max_warps: dict[str, int] = {}
 
 
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workload classes of GPUs."""
 
     preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
-    weights: Fixed[dict[str, float]] = {}  # sm, tensor, dram, gr: instead of a preset; made to add up to 1
+    # Sm, tensor, dram, gr: instead of a preset; made to add up to 1.
+    weights: Fixed[dict[str, float]] = {}
     classifier: Fixed[str] = "default"  # or reference: as published
     smoothing_s: Fixed[float] = 30.0  # window of a live label
     event_memory_s: Fixed[float] = 600.0  # so long a PCIe replay stays visible in live health
@@ -148,11 +171,14 @@ class RuleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What GPU time costs (0: no price, nothing is shown in money), and what is assumed of lost time."""
+    """What GPU time costs (0: no price, nothing is shown in money), and what is assumed of lost
+    time.
+    """
 
     currency: str = "EUR"
     price_per_gpu_hour: Fixed[float] = 0.0  # waste.prices["*"]
-    prices: dict[str, float] = {}  # {GPU model or partition: price of a GPU-hour}; "*": of all others
+    # {GPU model or partition: price of a GPU-hour}; "*": of all others.
+    prices: dict[str, float] = {}
     price_per_kwh: float = 0.0
     # of the lost hours what is recoverable, see `judge.waste`
     never_used_share: Fixed[float] = 1.0
@@ -165,17 +191,21 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When kernels or jobs may share a GPU. Source of the limits: see docs/interference.md."""
 
-    calibration: str = ""  # file of `make calibrate`, or name of a shipped one; empty: as published of the H100
+    # File of `make calibrate`, or name of a shipped one; empty: as published of the H100.
+    calibration: str = ""
     safe_cycles: Fixed[float] = 0.9  # demand on issue slots and on each pipeline, at most
     safe_dram: Fixed[float] = 0.7  # of the bandwidth that can be achieved
     safe_hbm: Fixed[float] = 0.9  # of the memory, all together
     max_slowdown: Fixed[float] = 1.1  # of any of them, where sharing is still proposed
     assumed_issue: Fixed[float] = 0.5  # demand of a job on issue slots, where it was not measured
-    profiles: dict[str, str] = {}  # {job group: report of Nsight Compute}; relative to the configuration's file
+    # {job group: report of Nsight Compute}; relative to the configuration's file.
+    profiles: dict[str, str] = {}
 
 
 class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What advice for the next job rests on: how many past jobs, and margins on top of what they used."""
+    """What advice for the next job rests on: how many past jobs, and margins on top of what they
+    used.
+    """
 
     runs: Fixed[int] = 50  # the latest of a group count
     least_runs: Fixed[int] = 3  # with fewer there is no advice
@@ -183,8 +213,10 @@ class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_margin: Fixed[float] = 0.25
     memory_margin: Fixed[float] = 0.5  # of host memory: peaks are polled
     gpu_memory_margin: Fixed[float] = 0.15
-    certainty: Fixed[float] = 0.998  # that the next run stays within the advised limit, by the spread of those before
-    memory_options: dict[str, str] = {}  # {memory of a GPU in GB: option that requests it, such as --constraint}
+    # That the next run stays within the advised limit, by the spread of those before.
+    certainty: Fixed[float] = 0.998
+    # {memory of a GPU in GB: option that requests it, such as --constraint}.
+    memory_options: dict[str, str] = {}
 
 
 class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -196,12 +228,13 @@ class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vacuum_hours: Fixed[int] = 24  # files replaced longer ago are deleted
     threads: Fixed[int] = 1  # of the analysis
     waiting_chunks: Fixed[int] = 8  # read and not yet committed: a source waits when there are more
-    state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
+    # Folder of lock and status; empty: in the lake, of an object store's under ~/.local/state.
+    state: str = ""
 
 
 class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever. Applied by `tachograph lake compact
-    --expire`.
+    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever. Applied by `tachograph
+    lake compact --expire`.
     """
 
     samples: str = ""  # of GPUs and nodes, and PM sampling with its bursts
@@ -228,7 +261,12 @@ _RETAINED: Mapping[str, tuple[str, ...]] = {
     "results": ("job_summaries",),
 }
 # what is removed after the other at the earliest, as the other is computed from it, or refers to it
-_KEPT_LONGER = (("minutes", "samples"), ("jobs", "samples"), ("results", "minutes"), ("results", "jobs"))
+_KEPT_LONGER = (
+    ("minutes", "samples"),
+    ("jobs", "samples"),
+    ("results", "minutes"),
+    ("results", "jobs"),
+)
 _SPAN_DAYS = {"d": 1, "w": 7, "y": 365}
 
 
@@ -240,7 +278,9 @@ def _days(key: str, span: str) -> int:
     """
     found = re.fullmatch(r"\s*([0-9]{1,5})\s*([dwy])\s*", span)
     if not found or int(found[1]) < 1:
-        raise ConfigError(f"{key}: invalid time {span!r}", do='write "90d", "26w" or "2y"; "" keeps rows for ever')
+        raise ConfigError(
+            f"{key}: invalid time {span!r}", do='write "90d", "26w" or "2y"; "" keeps rows for ever'
+        )
     return int(found[1]) * _SPAN_DAYS[found[2]]
 
 
@@ -250,11 +290,14 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval_s: Fixed[float] = 1.0  # between two looks
     history_s: Fixed[float] = 600.0  # so long the past of every counter is kept for histories
     source: str = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
-    exporter: str = "http://localhost:9400/metrics"  # of this node, where no [[sources]] names exporters
+    # Of this node, where no [[sources]] names exporters.
+    exporter: str = "http://localhost:9400/metrics"
 
 
 class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How `tachograph serve` listens, and who sees what. Secrets are files; paths begin at this file's folder."""
+    """How `tachograph serve` listens, and who sees what. Secrets are files; paths begin at this
+    file's folder.
+    """
 
     listen: str = "127.0.0.1:8265"
     socket: str = ""  # path of a Unix socket in place of an address
@@ -265,15 +308,18 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin_groups: Fixed[tuple[str, ...]] = ()
     support_users: Fixed[tuple[str, ...]] = ()
     support_groups: Fixed[tuple[str, ...]] = ()
-    managers: str = ""  # who coordinates accounts: sacctmgr, or a file of lines `user account,account`; empty: no one
+    # Who coordinates accounts: sacctmgr, or a file of lines `user account,account`; empty: no one.
+    managers: str = ""
     anonymous: bool = False  # sums without names for everyone who connects
     smallest_group: Fixed[int] = (
-        5  # users: accounts, partitions and models of fewer are one group, where names are not shown
+        # Users: accounts, partitions and models of fewer are one group, where names are not shown.
+        5
     )
     start_link: bool = True  # print a link at the start that opens the pages as admin
     token_file: str = ""  # of tokens that `tachograph serve token create` makes
     slurm_jwt_key: str = ""  # file with the key of Slurm's auth/jwt
-    proxies: tuple[str, ...] = ()  # whose header names the user: 10.0.0.5, 10.0.0.0/24, www-data@unix
+    # Whose header names the user: 10.0.0.5, 10.0.0.0/24, www-data@unix.
+    proxies: tuple[str, ...] = ()
     proxy_header: Fixed[str] = "X-Remote-User"
     oidc_issuer: str = ""  # address of an OpenID provider
     oidc_client_id: str = ""
@@ -289,14 +335,16 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker_mib: Fixed[int] = 1024  # memory of each for its answer
     answer_mib: Fixed[int] = 64  # limit of an answer
     connections: Fixed[int] = 100  # of one address
-    slow_s: Fixed[float] = 20.0  # limit of sending a request, and of a client that does not read its answer
+    # Limit of sending a request, and of a client that does not read its answer.
+    slow_s: Fixed[float] = 20.0
     access_log: str = ""  # file of a line of JSON per request, or stderr; empty: none
 
 
 class MailOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How mail is sent. Without host and sender, none is."""
 
-    host: str = ""  # HOST or HOST:PORT; without a port 465 with tls = "tls", 587 with "starttls", 25 with "none"
+    # HOST or HOST:PORT; without a port 465 with tls = "tls", 587 with "starttls", 25 with "none".
+    host: str = ""
     tls: Literal["starttls", "tls", "none"] = "starttls"
     user: str = ""  # empty: without a login
     password_file: str = ""
@@ -313,9 +361,11 @@ class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: tuple[Literal["users", "managers", "staff"], ...] = ()  # who gets one mail a week
     digest_staff: tuple[str, ...] = ()  # addresses of staff
     unsubscribe_key_file: str = ""  # of the links with which users opt out; empty: no links
-    advice_folder: str = ""  # of the users' files that sbatch reads, written after each analysis; empty: none
+    # Of the users' files that sbatch reads, written after each analysis; empty: none.
+    advice_folder: str = ""
     slurm_before: tuple[str, ...] = ()  # words before sacct and sacctmgr, such as "ssh", "login"
-    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph act comment --write` does
+    # `tachograph act` writes AdminComment, as `tachograph act comment --write` does.
+    comment: bool = False
     alert: bool = False  # `tachograph act` sends alerts to [[webhook]]
 
 
@@ -341,7 +391,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cores: int = 4  # of a job: so many partitions are reduced at a time
     memory: Fixed[str] = "16GB"  # of a job: about 3 GB for each core, and 2 GB
     walltime: Fixed[str] = "01:00:00"  # a job that reached it is submitted again
-    interface: str = ""  # network device by which jobs and this machine reach each other, such as ib0
+    # Network device by which jobs and this machine reach each other, such as ib0.
+    interface: str = ""
     log_directory: Fixed[str] = ""  # seen by all nodes; empty: ./tachograph-workers
     python: Fixed[str] = ""  # interpreter on the nodes; empty: the one of this command
     job_extra_directives: tuple[str, ...] = ()  # further options of sbatch
@@ -381,7 +432,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: str | None, environment: Mapping[str, str] | None = None) -> Configuration:
-    """Return the configuration of `path`, else of $TACHOGRAPH_CONFIG, else of ./tachograph.toml, else the defaults.
+    """Return the configuration of `path`, else of $TACHOGRAPH_CONFIG, else of ./tachograph.toml,
+    else the defaults.
 
     Errors: ConfigError naming file and key.
     """
@@ -400,7 +452,9 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         configuration = msgspec.convert(raw, Configuration, strict=False)
     except msgspec.ValidationError as problem:
         text = str(problem).replace("`", "'")
-        raise ConfigError(text, where=where, do=meant(text, Configuration) or "see `tachograph init`") from None
+        raise ConfigError(
+            text, where=where, do=meant(text, Configuration) or "see `tachograph init`"
+        ) from None
     _check(configuration, where)
     return _placed(_expanded(configuration), file.parent)
 
@@ -427,7 +481,11 @@ def sections() -> dict[str, type[msgspec.Struct]]:
 def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError for a key that stands for a `Fixed` value."""
     tables: list[tuple[type[msgspec.Struct], str, Mapping[str, Any]]] = [(Configuration, "$", raw)]
-    tables += [(kind, f"$.{name}", raw[name]) for name, kind in sections().items() if isinstance(raw.get(name), dict)]
+    tables += [
+        (kind, f"$.{name}", raw[name])
+        for name, kind in sections().items()
+        if isinstance(raw.get(name), dict)
+    ]
     for struct, place, table in tables:
         fixed = set(struct.__struct_fields__) - keys(struct).keys()
         for key in sorted(fixed & table.keys()):
@@ -450,16 +508,22 @@ def _expanded(configuration: Configuration) -> Configuration:
         support_groups=tuple(name[1:] for name in serve.support if name.startswith("@")),
     )
     prices = dict(configuration.waste.prices)
-    waste = msgspec.structs.replace(configuration.waste, price_per_gpu_hour=prices.pop("*", 0.0), prices=prices)
+    waste = msgspec.structs.replace(
+        configuration.waste, price_per_gpu_hour=prices.pop("*", 0.0), prices=prices
+    )
     # measured: about 3 GB for each core, and 2 GB; the rest is a reserve
     workers = msgspec.structs.replace(workers, memory=f"{3 * workers.cores + 4}GB")
-    return msgspec.structs.replace(configuration, analysis=analysis, serve=serve, waste=waste, workers=workers)
+    return msgspec.structs.replace(
+        configuration, analysis=analysis, serve=serve, waste=waste, workers=workers
+    )
 
 
 def lake_location(
     option: str | None, configuration: Configuration, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Return where the lake is: the option, else $TACHOGRAPH_LAKE, else the configuration, else ./tachograph-lake."""
+    """Return where the lake is: the option, else $TACHOGRAPH_LAKE, else the configuration, else
+    ./tachograph-lake.
+    """
     environment = os.environ if environment is None else environment
     return option or environment.get("TACHOGRAPH_LAKE") or configuration.lake or DEFAULT_LAKE
 
@@ -473,7 +537,9 @@ def with_time_zone(configuration: Configuration, name: str) -> Configuration:
     Errors: ConfigError for an unknown zone.
     """
     zone(name)
-    return msgspec.structs.replace(configuration, site=msgspec.structs.replace(configuration.site, time_zone=name))
+    return msgspec.structs.replace(
+        configuration, site=msgspec.structs.replace(configuration.site, time_zone=name)
+    )
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -481,12 +547,16 @@ def _read(file: Path) -> dict[str, object]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(
-            problem.strerror or str(problem), where=str(file), do="name a readable file with --config"
+            problem.strerror or str(problem),
+            where=str(file),
+            do="name a readable file with --config",
         ) from None
     except RecursionError:
         raise ConfigError("it nests too deeply", where=str(file), do="fix the brackets") from None
     except ValueError as problem:  # neither TOML nor text, or a number with too many digits
-        raise ConfigError(f"not valid TOML: {problem}", where=str(file), do="fix the line") from None
+        raise ConfigError(
+            f"not valid TOML: {problem}", where=str(file), do="fix the line"
+        ) from None
 
 
 def _override(raw: dict[str, object], name: str, value: str) -> bool:
@@ -499,15 +569,20 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
         return False
     known = keys(kind)
     if key not in known:
-        raise ConfigError(f"[{section}] has no key {key!r}", where=f"${name}", do=f"it has: {', '.join(known)}")
+        raise ConfigError(
+            f"[{section}] has no key {key!r}", where=f"${name}", do=f"it has: {', '.join(known)}"
+        )
     table = raw.setdefault(section, {})
     if isinstance(table, dict):
-        table[key] = [part for part in value.split(",") if part] if "tuple" in str(known[key]) else value
+        table[key] = (
+            [part for part in value.split(",") if part] if "tuple" in str(known[key]) else value
+        )
     return True
 
 
 def meant(problem: str, struct: type[msgspec.Struct]) -> str:
-    """Return the key that an unknown one is close to, as a question; "" where `problem` is another problem.
+    """Return the key that an unknown one is close to, as a question; "" where `problem` is another
+    problem.
 
     `problem`: why a document does not fit `struct`, as msgspec writes it, in straight quotes.
 
@@ -544,7 +619,9 @@ _Section = TypeVar("_Section", ServeOptions, MailOptions, ActOptions, WebhookOpt
 def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Section:
     """The same with the files of these keys beginning at a folder."""
     given = {key: getattr(section, key) for key in keys}
-    files = {key: str(folder / name) for key, name in given.items() if name and (key, name) not in _WORDS}
+    files = {
+        key: str(folder / name) for key, name in given.items() if name and (key, name) not in _WORDS
+    }
     return msgspec.structs.replace(section, **files)
 
 
@@ -554,18 +631,26 @@ def _check(configuration: Configuration, where: str) -> None:
     except ConfigError as problem:
         raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
     if not all(configuration.interference.profiles.values()):
-        raise ConfigError("interference.profiles: a report has no name", where=where, do="name a file or a folder")
+        raise ConfigError(
+            "interference.profiles: a report has no name", where=where, do="name a file or a folder"
+        )
     if configuration.advice.days < 1:
-        raise ConfigError("advice.days begins at 1", where=where, do="leave the key out for its default")
+        raise ConfigError(
+            "advice.days begins at 1", where=where, do="leave the key out for its default"
+        )
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
     waste = configuration.waste
     if any(not price >= 0 for price in (waste.price_per_kwh, *waste.prices.values())):
         raise ConfigError("waste: prices cannot be negative", where=where, do="write 0 or more")
     if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
-        raise ConfigError("analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800")
+        raise ConfigError(
+            "analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800"
+        )
     if not configuration.serve.requests_per_s >= 0:
-        raise ConfigError("serve.requests_per_s is negative", where=where, do="leave the key out for its default")
+        raise ConfigError(
+            "serve.requests_per_s is negative", where=where, do="leave the key out for its default"
+        )
 
 
 def _check_retention(retention: RetentionOptions, where: str) -> None:
@@ -589,10 +674,16 @@ def read_secret(file: str, key: str) -> bytes:
     path = Path(file)
     try:
         if path.stat().st_mode & 0o007:
-            raise ConfigError(f"{key} can be read by every user of this machine", where=file, do=f"chmod 600 {file}")
+            raise ConfigError(
+                f"{key} can be read by every user of this machine",
+                where=file,
+                do=f"chmod 600 {file}",
+            )
         secret = path.read_bytes()
     except OSError as problem:
-        raise ConfigError(f"{key} cannot be read: {problem.strerror}", where=file, do="name a readable file") from None
+        raise ConfigError(
+            f"{key} cannot be read: {problem.strerror}", where=file, do="name a readable file"
+        ) from None
     if not secret.strip():
         raise ConfigError(f"{key} is empty", where=file, do="write the secret into it")
     remember_secrets(secret.decode("utf-8", "replace").strip())

@@ -1,7 +1,9 @@
-"""The catalogue of GPU models: one row per model, each value as its vendor publishes it, null where it does not.
+"""The catalogue of GPU models: one row per model, each value as its vendor publishes it, null where
+it does not.
 
-`match` finds the row of a name that a driver, an exporter or a site writes; a name that fits several models is
-decided by the measured memory capacity, or not at all. A device is added by one row (and its name in `_NAMES`).
+`match` finds the row of a name that a driver, an exporter or a site writes; a name that fits
+several models is decided by the measured memory capacity, or not at all. A device is added by one
+row (and its name in `_NAMES`).
 """
 
 from __future__ import annotations
@@ -48,9 +50,10 @@ _ORIGIN: Mapping[str, str] = MappingProxyType(
 class Device:
     """One GPU model. None: the vendor does not publish the value, or the model has no such pipe.
 
-    Tensor peaks are dense FP16/BF16. `hbm_mib` is the capacity it is sold with; drivers report down to
-    `hbm_tolerance` (fraction) less: error correction and reserved memory. `sms` are compute units for AMD, a warp
-    is then a wavefront. Temperatures are null where only the device itself reports them (DCGM fields 158 and 159).
+    Tensor peaks are dense FP16/BF16. `hbm_mib` is the capacity it is sold with; drivers report down
+    to `hbm_tolerance` (fraction) less: error correction and reserved memory. `sms` are compute
+    units for AMD, a warp is then a wavefront. Temperatures are null where only the device itself
+    reports them (DCGM fields 158 and 159).
     """
 
     name: str
@@ -78,7 +81,8 @@ class Device:
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def peak_flop_per_s(self, pipe: str) -> float | None:
-        """Return the peak of `pipe` (fp64, fp32, fp16, tensor, fp64_tensor) in FLOP/s; None where unpublished.
+        """Return the peak of `pipe` (fp64, fp32, fp16, tensor, fp64_tensor) in FLOP/s; None where
+        unpublished.
 
         Errors: ValueError for another pipe.
         """
@@ -103,7 +107,8 @@ class Device:
         return self.hbm_mib * (1 - self.hbm_tolerance) <= hbm_mib <= self.hbm_mib * 1.005
 
 
-_GDDR_ECC = 0.1  # GDDR6 keeps its check bits in the same memory: one part in sixteen, and reserved memory
+# GDDR6 keeps its check bits in the same memory: one part in sixteen, and reserved memory.
+_GDDR_ECC = 0.1
 _T, _MB = 1e12, 1 << 20
 _VOLTA = ("NVIDIA V100 datasheet", "NVIDIA Tesla V100 GPU Architecture whitepaper")
 _TURING = ("NVIDIA Quadro RTX 6000 datasheet", "NVIDIA Turing GPU Architecture whitepaper")
@@ -129,8 +134,9 @@ def _nvidia(
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     vendor: str = "NVIDIA",
 ) -> Device:
-    """Return a row: peaks in TFLOP/s (fp64, fp32, fp16, tensor, fp64 tensor), memory as GB/s, GiB and tolerance,
-    chip as L2 in MiB, SMs and warps per SM."""
+    """Return a row: peaks in TFLOP/s (fp64, fp32, fp16, tensor, fp64 tensor), memory as GB/s,
+    GiB and tolerance, chip as L2 in MiB, SMs and warps per SM.
+    """
     fp64, fp32, fp16, tensor, fp64_tensor = (None if peak is None else peak * _T for peak in peaks)
     bandwidth, capacity, tolerance = memory
     l2, sms, warps = chip
@@ -167,7 +173,18 @@ def _amd(
     elsewhere: Mapping[str, str],
     form: str = "oam",
 ) -> Device:
-    return _nvidia(name, architecture, form, peaks, memory, chip, board_power_w, documents, elsewhere, vendor="AMD")
+    return _nvidia(
+        name,
+        architecture,
+        form,
+        peaks,
+        memory,
+        chip,
+        board_power_w,
+        documents,
+        elsewhere,
+        vendor="AMD",
+    )
 
 
 _CDNA2 = ("AMD Instinct MI250X datasheet", "AMD CDNA 2 Architecture whitepaper")
@@ -182,7 +199,8 @@ _H200_SHEET = ("NVIDIA H200 datasheet", _HOPPER)
 _GH200_SHEET = ("NVIDIA GH200 Grace Hopper Superchip datasheet", _HOPPER)
 _HBM, _GDDR = 0.04, _GDDR_ECC
 
-# slowdown and shutdown (C) where a public record has them; newer drivers report only the margin to them
+# slowdown and shutdown (C) where a public record has them; newer drivers report only the margin to
+# them
 _REPORTED = "`nvidia-smi -q -d TEMPERATURE` of the device"
 _LIMITS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
     {
@@ -232,7 +250,9 @@ _LINKS: Mapping[str, tuple[float | None, float | None]] = MappingProxyType(
 
 
 def _with_links(device: Device) -> Device:
-    nvlink, pcie = (None if both is None else both / 2 * 1e9 for both in _LINKS.get(device.name, (None, None)))
+    nvlink, pcie = (
+        None if both is None else both / 2 * 1e9 for both in _LINKS.get(device.name, (None, None))
+    )
     return replace(device, nvlink_bytes_per_s=nvlink, pcie_bytes_per_s=pcie)
 
 
@@ -241,10 +261,16 @@ def _with_limits(device: Device) -> Device:
         return device
     slowdown, shutdown, source = _LIMITS[device.name]
     origin = {"slowdown_temp_c": source, "shutdown_temp_c": source}
-    return replace(device, slowdown_temp_c=slowdown, shutdown_temp_c=shutdown, elsewhere={**device.elsewhere, **origin})
+    return replace(
+        device,
+        slowdown_temp_c=slowdown,
+        shutdown_temp_c=shutdown,
+        elsewhere={**device.elsewhere, **origin},
+    )
 
 
-# name, architecture, form; TFLOP/s: fp64, fp32, fp16, tensor, fp64 tensor; GB/s, GiB, tolerance; L2 MiB, SMs, warps; W
+# name, architecture, form; TFLOP/s: fp64, fp32, fp16, tensor, fp64 tensor; GB/s, GiB, tolerance; L2
+# MiB, SMs, warps; W
 _MODELS: tuple[Device, ...] = (
     _nvidia("V100 SXM2 16GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 16, _HBM), (6, 80, 64), 300, _VOLTA),
     _nvidia("V100 SXM2 32GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 32, _HBM), (6, 80, 64), 300, _VOLTA),
@@ -298,7 +324,8 @@ _MODELS: tuple[Device, ...] = (
             ("NVIDIA GB200 NVL72 datasheet, per GPU", _BLACKWELL[1]), _FP16_BY_RATE | {"sms": _DEVICE}),
     # tensor with FP32 accumulation, as of the others; FP16 accumulation is twice as fast on GeForce
     _nvidia("RTX 5090", "Blackwell", "pcie", (104.8 / 64, 104.8, 104.8, 209.5, None), (1792, 32, _GDDR), (96, 170, 48),
-            575, ("NVIDIA GeForce RTX 5090 specifications", "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
+            575, ("NVIDIA GeForce RTX 5090 specifications", ("NVIDIA RTX Blackwell GPU Architecture "
+"whitepaper")),
             _BY_RATE | {"tensor_flop_per_s": _PAPER}),
     _amd("MI210", "CDNA 2", (22.6, 22.6, None, 181, 45.3), (1638.4, 64, _HBM), (8, 104, 32), 300,
          ("AMD Instinct MI210 datasheet", _CDNA2[1]), _WAVES, "pcie"),
@@ -312,8 +339,12 @@ _MODELS: tuple[Device, ...] = (
          ("AMD Instinct MI325X datasheet", _CDNA3[1]), _WAVES),
 )  # fmt: skip
 
-DEVICE_CATALOGUE: tuple[Device, ...] = tuple(_with_links(_with_limits(device)) for device in _MODELS)
-DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType({device.name: device for device in DEVICE_CATALOGUE})
+DEVICE_CATALOGUE: tuple[Device, ...] = tuple(
+    _with_links(_with_limits(device)) for device in _MODELS
+)
+DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType(
+    {device.name: device for device in DEVICE_CATALOGUE}
+)
 
 # the chip as written (blanks between parts, no vendor) -> models it may be
 _NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -368,26 +399,32 @@ _VGPU_BOARDS: Mapping[str, str] = MappingProxyType(
     }
 )
 _VGPU = re.compile(r"^(\d+)[abcq]$")
-# reserved in a virtual GPU: 1/16, as much again for error correction, and pages that do not depend on its size
+# reserved in a virtual GPU: 1/16, as much again for error correction, and pages that do not depend
+# on its size
 _VGPU_RESERVED, _VGPU_RESERVED_MIB = 0.13, 128.0
-_VENDOR_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "grid", "instinct", "gpu", "generation", "oam", "hgx"})
+_VENDOR_WORDS = frozenset(
+    {"nvidia", "amd", "tesla", "geforce", "grid", "instinct", "gpu", "generation", "oam", "hgx"}
+)
 _FORM = re.compile(r"^(sxm)\d?$|^(pcie)$|^(nvl)$")
 _CAPACITY = re.compile(r"^(?:hbm)?(\d+)(?:g|gb|gib)$|^(\d{2,3})$")
 _MEMORY_TYPE = re.compile(r"^hbm\d?e?$")
 _GLUED = re.compile(r"^(rtx)(a?\d{4})(ada)?$")
-_SUPERCHIP_HOST_GB = {480: 96}  # "GH200 480GB" names the memory of the CPU; that superchip has 96 GB on the GPU
+# "GH200 480GB" names the memory of the CPU; that superchip has 96 GB on the GPU.
+_SUPERCHIP_HOST_GB = {480: 96}
 
 
 @lru_cache(maxsize=4096)
 def match_device(model: str | None, hbm_mib: float | None = None) -> Device | None:
-    """Return the device that `model` names, as a driver, an exporter or Slurm's gres type writes it.
+    """Return the device that `model` names, as a driver, an exporter or Slurm's gres type writes
+    it.
 
-    Several models fit a short name such as `a100`: a measured capacity (`hbm_mib`, the driver's total or used +
-    free) decides between them. A name without form factor means the SXM module where there is one, because the
-    other forms are written out (`PCIe`, `NVL`). None: no name, a name not in the catalogue, a slice of a GPU
-    (MIG), a capacity that contradicts the name, or several capacities and none measured. A capacity without a name
-    is never turned into a model. A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with
-    others, and its own memory.
+    Several models fit a short name such as `a100`: a measured capacity (`hbm_mib`, the driver's
+    total or used + free) decides between them. A name without form factor means the SXM module
+    where there is one, because the other forms are written out (`PCIe`, `NVL`). None: no name, a
+    name not in the catalogue, a slice of a GPU (MIG), a capacity that contradicts the name, or
+    several capacities and none measured. A capacity without a name is never turned into a model. A
+    virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with others, and its
+    own memory.
 
     >>> match_device("NVIDIA A100-SXM4-80GB").name, match_device("a100", 40441).name, match_device("a100")
     ('A100 SXM 80GB', 'A100 SXM 40GB', None)
@@ -418,7 +455,8 @@ def match_device(model: str | None, hbm_mib: float | None = None) -> Device | No
 
 
 def ridge(device: Device, pipe: str) -> float | None:
-    """Return the arithmetic intensity (FLOP/B) above which `pipe` is limited by compute; None without a peak.
+    """Return the arithmetic intensity (FLOP/B) above which `pipe` is limited by compute; None
+    without a peak.
 
     >>> round(ridge(DEVICES_BY_NAME["A100 SXM 40GB"], "fp64"), 3)
     6.238
@@ -430,13 +468,19 @@ def ridge(device: Device, pipe: str) -> float | None:
 
 
 def value_fields() -> tuple[str, ...]:
-    """Return the names of the fields that carry a published value, in the order of the catalogue."""
+    """Return the names of the fields that carry a published value, in the order of the
+    catalogue.
+    """
     return tuple(item.name for item in fields(Device) if item.name in _ORIGIN)
 
 
 def _virtual_device(model: str) -> Device | None:
-    """The device of a virtual GPU; None for other names, and for one that has a slice of a GPU (`A100-3-20C`)."""
-    words = [word for word in re.findall(r"[a-z0-9.+]+", model.lower()) if word not in _VENDOR_WORDS]
+    """The device of a virtual GPU; None for other names, and for one that has a slice of a GPU
+    (`A100-3-20C`).
+    """
+    words = [
+        word for word in re.findall(r"[a-z0-9.+]+", model.lower()) if word not in _VENDOR_WORDS
+    ]
     profile = _VGPU.match(words[-1]) if len(words) > 1 else None
     if profile is None:
         return None
@@ -468,7 +512,9 @@ def _only(candidates: list[Device]) -> Device | None:
 
 
 def _read_name(model: str) -> tuple[str, str, int | None] | None:
-    """(chip in _NAMES, form factor or "", capacity in GB or None); None when a word is not understood."""
+    """(chip in _NAMES, form factor or "", capacity in GB or None); None when a word is not
+    understood.
+    """
     form, capacity_gb, chip = "", None, []
     for word in _words(model):
         if found := _FORM.match(word):

@@ -1,9 +1,10 @@
-"""Files that are there after a power cut: whole or not at all, and in the order in which they were written.
+"""Files that are there after a power cut: whole or not at all, and in the order in which they were
+written.
 
-Until `fsync` a file system may write names and contents in any order: after a power cut a new name may be gone, or
-lead to an empty file, also behind a rename (ext4: delayed allocation). So contents are synced before their name is
-made, and the folder before success is reported. Permissions follow the folder: what others may not enter or read
-there they may not read in a file of it.
+Until `fsync` a file system may write names and contents in any order: after a power cut a new name
+may be gone, or lead to an empty file, also behind a rename (ext4: delayed allocation). So contents
+are synced before their name is made, and the folder before success is reported. Permissions follow
+the folder: what others may not enter or read there they may not read in a file of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _MOST = 0o664  # of a file: no folder makes it writable for everyone
 
 
 def sync_file(path: Path, *, mode: int | None = None) -> None:
-    """Return once the content of a file is on the disk. `mode`: its permissions from now on. Errors: OSError."""
+    """Return once the content of a file is on the disk. `mode`: its permissions from now on.
+    Errors: OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if mode is not None:
@@ -43,7 +46,8 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path, *, mode: int | None = None) -> None:
-    """Make a folder and those above it that are missing, on the disk when this returns. Errors: OSError.
+    """Make a folder and those above it that are missing, on the disk when this returns. Errors:
+    OSError.
 
     `mode`: permissions of a new one; None: those of the folder above.
     """
@@ -64,12 +68,16 @@ def make_folder(path: Path, *, mode: int | None = None) -> None:
 
 
 def mode_within(folder: Path) -> int:
-    """Return the permissions of a file in a folder: those of the folder, without execution, and writing for others."""
+    """Return the permissions of a file in a folder: those of the folder, without execution, and
+    writing for others.
+    """
     return folder.stat().st_mode & _MOST
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file, on the disk but for its name when this returns; one that is there is replaced. Errors: OSError."""
+    """Write a file, on the disk but for its name when this returns; one that is there is
+    replaced. Errors: OSError.
+    """
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "wb") as stream:
@@ -80,7 +88,8 @@ def write_new(path: Path, content: bytes, *, mode: int) -> None:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Put a file in the place of an older one, on the disk when this returns; readers see the one or the other.
+    """Put a file in the place of an older one, on the disk when this returns; readers see the one
+    or the other.
 
     `mode`: its permissions; None: those of `mode_within` its folder.
     Errors: OSError; then the older one is still there.
@@ -97,14 +106,17 @@ def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None
 
 
 def publish_file(written: Path, path: Path) -> None:
-    """Put a file that was written and closed at its name, on the disk when this returns. Errors: OSError."""
+    """Put a file that was written and closed at its name, on the disk when this returns. Errors:
+    OSError.
+    """
     sync_file(written, mode=mode_within(path.parent))
     written.replace(path)
     sync_folder(path.parent)
 
 
 def create_file(path: Path, content: bytes, *, staged: Path) -> bool:
-    """Write a file under a name that nobody has taken, whole or not at all; False where it is taken.
+    """Write a file under a name that nobody has taken, whole or not at all; False where it is
+    taken.
 
     `staged`: a name on the same disk that the file has before. Errors: OSError.
     """

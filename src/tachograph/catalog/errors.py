@@ -28,12 +28,18 @@ from tachograph.catalog.secrets import redacted
 EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
         0: "done",
-        1: "a defect, with its traceback; of `status`: the collector, or one of its sources, is late or fails",
+        1: (
+            "a defect, with its traceback; of `status`: the collector, or one of its sources, "
+            "is late or fails"
+        ),
         2: "the command line: unknown command, option or value; options that do not fit together",
         3: "the configuration",
         4: "an input: a recording, an accounting file or an answer of a server cannot be read",
         5: "the lake: absent, damaged, not analyzed, not permitted; a full disk",
-        6: "not found: a job, finding, column, figure or job group of that name, or any job to show",
+        6: (
+            "not found: a job, finding, column, figure or job group of that name, or any job to "
+            "show"
+        ),
         7: "an export that its target does not take",
         8: "workers of an analysis",
         130: "interrupted (Ctrl-C)",
@@ -41,7 +47,8 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
     }
 )
 
-BREAK = "\n  - "  # before each point of a message that has several; all other white space is shown as one space
+# Before each point of a message that has several; all other white space is shown as one space.
+BREAK = "\n  - "
 
 
 class TachographError(Exception):
@@ -59,11 +66,15 @@ class TachographError(Exception):
         super().__init__(str(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how a copy is made in another process: without `__init__`, whose arguments differ by kind."""
+        """Return how a copy is made in another process: without `__init__`, whose arguments
+        differ by kind.
+        """
         return type(self).__new__, (type(self), str(self)), self.__dict__
 
     def __str__(self) -> str:
-        """`where: what; do`, the parts that are known. Of a message with points, `do` is the last."""
+        """`where: what; do`, the parts that are known. Of a message with points, `do` is the
+        last.
+        """
         head = f"{self.where}: {self.what}" if self.where else self.what
         if self.do and BREAK in head:
             return f"{head}{BREAK}what to do: {self.do}"
@@ -77,7 +88,9 @@ class UsageError(TachographError):
 
 
 class SeveralJobsError(UsageError):
-    """A job id that several clusters have. `candidates`: (cluster, job_key) of the latest run on each."""
+    """A job id that several clusters have. `candidates`: (cluster, job_key) of the latest run on
+    each.
+    """
 
     def __init__(self, what: str, *, candidates: Sequence[tuple[str, str]]) -> None:
         super().__init__(what, do="name the cluster")
@@ -101,7 +114,9 @@ class SchemaError(InputError):
 
 
 class RefusedError(InputError):
-    """A value of a record is none of its kind, or an action would hit something else: nothing was run or changed."""
+    """A value of a record is none of its kind, or an action would hit something else: nothing
+    was run or changed.
+    """
 
 
 class LakeError(TachographError):

@@ -1,4 +1,5 @@
-"""What is no value of a counter: marks for "no value", numbers that are none, and physically impossible ones.
+"""What is no value of a counter: marks for "no value", numbers that are none, and physically
+impossible ones.
 
 The tables and live views apply the same limits. This module imports no table library.
 """
@@ -19,9 +20,11 @@ from tachograph.catalog.units import factor
 _BLANKS: Final = np.array(BLANK_FLOATS)
 _FLOAT32_BLANKS: Final = np.append(_BLANKS, 2.0**31)  # to which Float32 rounds the 32-bit marks up
 _LEAST_BLANK: Final = min(BLANK_FLOATS)
-# A fraction up to this is the end of its range: counters of two clocks are divided, and rounded (SM_ACTIVE 1.0000001).
+# A fraction up to this is the end of its range: counters of two clocks are divided, and rounded
+# (SM_ACTIVE 1.0000001).
 LARGEST_ROUNDED: Final = 1.01
-# A ratio of a MIG slice may be normalised by its profile, and be above 1 (SM_ACTIVE 1.29): eight slices are a GPU.
+# A ratio of a MIG slice may be normalised by its profile, and be above 1 (SM_ACTIVE 1.29): eight
+# slices are a GPU.
 LARGEST_OF_SLICE: Final = 8.0
 
 
@@ -38,10 +41,12 @@ class DeviceFact:
 
 @dataclass(frozen=True, slots=True)
 class ValueLimits:
-    """Conversion of values to the unit of the catalogue, and their valid range: one row for all values, or one each.
+    """Conversion of values to the unit of the catalogue, and their valid range: one row for all
+    values, or one each.
 
-    ceilings: up to these, values above their range are rounded ones: the end of the range. float32: the values were
-    rounded to Float32. usual: what ceilings would be if no value were that of a MIG slice.
+    ceilings: up to these, values above their range are rounded ones: the end of the range. float32:
+    the values were rounded to Float32. usual: what ceilings would be if no value were that of a MIG
+    slice.
     """
 
     factors: Floats
@@ -55,9 +60,14 @@ class ValueLimits:
 
     @classmethod
     def of(
-        cls, quantities: Iterable[tuple[Counter | HostCounter | DeviceFact, str]], *, float32: bool = False
+        cls,
+        quantities: Iterable[tuple[Counter | HostCounter | DeviceFact, str]],
+        *,
+        float32: bool = False,
     ) -> ValueLimits:
-        """Return the limits of some quantities, each with the unit in which its values are given."""
+        """Return the limits of some quantities, each with the unit in which its values are
+        given.
+        """
         rows = [
             (
                 *(factor(unit, one.unit), one.low, one.high),
@@ -67,7 +77,9 @@ class ValueLimits:
             for one, unit in quantities
         ]
         made = np.array(rows, dtype=np.float64).reshape(len(rows), 6)
-        return cls(made[:, 0], made[:, 1], made[:, 2], made[:, 3], made[:, 4] > 0, made[:, 5] > 0, float32)
+        return cls(
+            made[:, 0], made[:, 1], made[:, 2], made[:, 3], made[:, 4] > 0, made[:, 5] > 0, float32
+        )
 
     def of_slices(self, slices: Flags) -> ValueLimits:
         """Return the limits of values some of which are of MIG slices: fractions up to 8 are kept.
@@ -79,7 +91,9 @@ class ValueLimits:
         wide = slices & (self.ceilings > self.highs)
         if not wide.any():
             return self
-        highs, ceilings = (np.where(wide, LARGEST_OF_SLICE, one) for one in (self.highs, self.ceilings))
+        highs, ceilings = (
+            np.where(wide, LARGEST_OF_SLICE, one) for one in (self.highs, self.ceilings)
+        )
         return replace(self, highs=highs, ceilings=ceilings, usual=self.ceilings)
 
     def convert(self, raw: Floats) -> Floats:
@@ -94,16 +108,22 @@ class ValueLimits:
         return values
 
     def holds(self, least: float, greatest: float) -> bool:
-        """Return whether all values between these of the first row are valid and none of them may be a mark."""
+        """Return whether all values between these of the first row are valid and none of them
+        may be a mark.
+        """
         if self.zero_is_missing[0] and least <= 0 <= greatest:
             return False
         marks = _FLOAT32_BLANKS if self.float32 else _BLANKS
         low, high = sorted((least * self.factors[0], greatest * self.factors[0]))
-        fits = self.lows[0] <= low and high <= self.highs[0] and np.isfinite([least, greatest]).all()
+        fits = (
+            self.lows[0] <= low and high <= self.highs[0] and np.isfinite([least, greatest]).all()
+        )
         return bool(fits and not ((marks >= least) & (marks <= greatest)).any())
 
     def changes(self, raw: Floats) -> Mapping[str, Flags]:
-        """Return which values are removed, by reason, and which are `clamped` or kept as `slice_above_one`."""
+        """Return which values are removed, by reason, and which are `clamped` or kept as
+        `slice_above_one`.
+        """
         marks, not_finite = self._marks(raw), ~np.isfinite(raw)
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw * self.factors
@@ -111,7 +131,9 @@ class ValueLimits:
             "missing_mark": marks,
             "unsupported": self.zero_is_missing & (raw == 0),
             "not_finite": not_finite,
-            "out_of_range": ~marks & ~not_finite & ~((values >= self.lows) & (values <= self.ceilings)),
+            "out_of_range": ~marks
+            & ~not_finite
+            & ~((values >= self.lows) & (values <= self.ceilings)),
             CLAMPED: self._rounded(values),
             SLICE_ABOVE_ONE: self._above(values),
         }

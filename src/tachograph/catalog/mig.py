@@ -1,4 +1,6 @@
-"""MIG profiles: the slices into which GPUs of some models can be divided. Source: NVIDIA MIG User Guide."""
+"""MIG profiles: the slices into which GPUs of some models can be divided. Source: NVIDIA MIG
+User Guide.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class MigProfile:
 
 
 def _of_seven(one: str, two: str, half: str) -> tuple[MigProfile, ...]:
-    """Slices of a GPU of 7 parts of SMs and 8 of memory, whose names end with these amounts of memory."""
+    """Slices of a GPU of 7 parts of SMs and 8 of memory, whose names end with these amounts of
+    memory.
+    """
     return (
         MigProfile(f"1g.{one}", Fraction(1, 7), Fraction(1, 8)),
         MigProfile(f"1g.{two}", Fraction(1, 7), Fraction(2, 8)),
@@ -32,7 +36,8 @@ def _of_seven(one: str, two: str, half: str) -> tuple[MigProfile, ...]:
 
 
 _GH200_96, _H200 = _of_seven("12gb", "24gb", "48gb"), _of_seven("18gb", "35gb", "71gb")
-# {model in the catalogue of devices: its slices, smallest first}; the slice that is all of it is none here
+# {model in the catalogue of devices: its slices, smallest first}; the slice that is all of it is
+# none here
 MIG_PROFILES: Mapping[str, tuple[MigProfile, ...]] = MappingProxyType(
     {
         "A30": (
@@ -56,7 +61,8 @@ MIG_PROFILES: Mapping[str, tuple[MigProfile, ...]] = MappingProxyType(
 
 
 def profiles_of(model: str, hbm_bytes: float | None = None) -> tuple[MigProfile, ...]:
-    """Return the slices of a GPU, by its name in the driver or the catalogue, smallest first; none where it has no MIG.
+    """Return the slices of a GPU, by its name in the driver or the catalogue, smallest first; none
+    where it has no MIG.
 
     >>> [profile.name for profile in profiles_of("A100 SXM 80GB")][-1], profiles_of("L4")
     ('4g.40gb', ())

@@ -1,4 +1,6 @@
-"""`[[policy]]`: what is done about running jobs that are judged hung, idle, or on a failing GPU, and about whose."""
+"""`[[policy]]`: what is done about running jobs that are judged hung, idle, or on a failing GPU,
+and about whose.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,21 @@ from tachograph.catalog.errors import ConfigError
 
 PolicyCheck = Literal["hung", "held_idle", "failing_gpu"]
 PolicyAction = Literal["note", "mail", "webhook", "suspend", "requeue", "cancel", "drain"]
-ON_JOBS: frozenset[PolicyAction] = frozenset({"suspend", "requeue", "cancel"})  # actions that change a job
+# Actions that change a job.
+ON_JOBS: frozenset[PolicyAction] = frozenset({"suspend", "requeue", "cancel"})
 SHORTEST = 10  # minutes of a window: a shorter time without work is not unusual
 
 
 class PolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done about which running jobs. Names match users, accounts, ... as patterns, `*` allowed."""
+    """What is done about which running jobs. Names match users, accounts, ... as patterns, `*`
+    allowed.
+    """
 
     name: str
     check: PolicyCheck
     action: PolicyAction = "note"
-    dry_run: bool = True  # notes what it would do; act.dry_run is another switch, and both must be off
+    # Notes what it would do; act.dry_run is another switch, and both must be off.
+    dry_run: bool = True
     minutes: int = 60  # of a window: the evidence must hold in two, one right after the other
     gpu_hours: float = 0.0  # least GPU-hours without work; of failing_gpu none are counted
     partitions: tuple[str, ...] = ()  # empty: all
@@ -51,25 +57,43 @@ def check_policies(policies: Sequence[PolicyOptions], webhooks: Iterable[str], w
     for policy in policies:
         key = f"policy {policy.name!r}"
         if not policy.name or not policy.name.isprintable() or ":" in policy.name:
-            raise ConfigError(f"{key}: no name", where=where, do='write name = "cancel-hung", without colons')
+            raise ConfigError(
+                f"{key}: no name", where=where, do='write name = "cancel-hung", without colons'
+            )
         if names.count(policy.name) > 1:
-            raise ConfigError(f"{key}: two policies have this name", where=where, do="give each its own name")
+            raise ConfigError(
+                f"{key}: two policies have this name", where=where, do="give each its own name"
+            )
         if policy.minutes < SHORTEST:
             raise ConfigError(
-                f"{key}: minutes is below {SHORTEST}", where=where, do="write 60: two windows are two hours"
+                f"{key}: minutes is below {SHORTEST}",
+                where=where,
+                do="write 60: two windows are two hours",
             )
-        if policy.warnings < 0 or not (0 <= policy.gpu_hours < math.inf and 0 <= policy.warning_minutes < math.inf):
+        if policy.warnings < 0 or not (
+            0 <= policy.gpu_hours < math.inf and 0 <= policy.warning_minutes < math.inf
+        ):
             what = f"{key}: gpu_hours, warnings and warning_minutes cannot be negative"
             raise ConfigError(what, where=where, do="leave the key out for its default")
-        if (policy.action == "webhook") != bool(policy.webhook) or (policy.webhook and policy.webhook not in receivers):
+        if (policy.action == "webhook") != bool(policy.webhook) or (
+            policy.webhook and policy.webhook not in receivers
+        ):
             known = ", ".join(sorted(receivers)) or "none"
             do = f'write webhook = "NAME" with action = "webhook", and only there; known: {known}'
-            raise ConfigError(f"{key}: webhook {policy.webhook!r} is no receiver", where=where, do=do)
+            raise ConfigError(
+                f"{key}: webhook {policy.webhook!r} is no receiver", where=where, do=do
+            )
         if policy.action == "drain" and policy.check != "failing_gpu":
-            raise ConfigError(f"{key}: only failing_gpu drains a node", where=where, do='write check = "failing_gpu"')
+            raise ConfigError(
+                f"{key}: only failing_gpu drains a node",
+                where=where,
+                do='write check = "failing_gpu"',
+            )
         if policy.check == "failing_gpu" and policy.gpu_hours:
             raise ConfigError(
-                f"{key}: gpu_hours without work is nothing of a failing GPU", where=where, do="leave it out"
+                f"{key}: gpu_hours without work is nothing of a failing GPU",
+                where=where,
+                do="leave it out",
             )
 
 

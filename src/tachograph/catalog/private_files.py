@@ -1,7 +1,9 @@
-"""What decides which code this program runs: no file of the working directory, and compiled code of this user alone.
+"""What decides which code this program runs: no file of the working directory, and compiled code of
+this user alone.
 
-Some libraries read settings from the folder they are started in, which may be a stranger's; numba's name the folder
-of compiled functions, which it runs. They are imported as if the working directory were empty.
+Some libraries read settings from the folder they are started in, which may be a stranger's; numba's
+name the folder of compiled functions, which it runs. They are imported as if the working directory
+were empty.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from types import MappingProxyType, ModuleType
 from tachograph.catalog.durable import make_folder
 from tachograph.catalog.errors import ConfigError
 
-# {module that reads a file of the working directory when it is imported: its variable that names a file to read later}
-READERS: Mapping[str, str] = MappingProxyType({"numba.core.config": "_config_fname", "matplotlib": ""})
+# {module that reads a file of the working directory when it is imported: its variable that names a
+# file to read later}
+READERS: Mapping[str, str] = MappingProxyType(
+    {"numba.core.config": "_config_fname", "matplotlib": ""}
+)
 _hiding = RLock()
 
 
@@ -55,7 +60,8 @@ class _Finder(MetaPathFinder):
 
 @contextmanager
 def _no_relative_path_exists() -> Iterator[None]:
-    """In the block `os.path.exists` is false of relative paths, for this thread: others may be at work in the folder.
+    """In the block `os.path.exists` is false of relative paths, for this thread: others may be at
+    work in the folder.
 
     To change the working directory meanwhile would change it for them, too.
     """
@@ -81,7 +87,8 @@ def ignore_working_directory() -> None:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder for what may be made again: that of the service manager, or of the user; None without any.
+    """Return the folder for what may be made again: that of the service manager, or of the user;
+    None without any.
 
     >>> cache_folder({"CACHE_DIRECTORY": "/var/cache/tachograph"}), cache_folder({"XDG_CACHE_HOME": "/srv/ann"})
     (PosixPath('/var/cache/tachograph'), PosixPath('/srv/ann/tachograph'))
@@ -90,12 +97,17 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
     """
     if environment.get("CACHE_DIRECTORY"):
         return Path(environment["CACHE_DIRECTORY"].split(":")[0])
-    bases = (Path(environment.get("XDG_CACHE_HOME", "")), Path(environment.get("HOME", ""), ".cache"))
+    bases = (
+        Path(environment.get("XDG_CACHE_HOME", "")),
+        Path(environment.get("HOME", ""), ".cache"),
+    )
     return next((base / "tachograph" for base in bases if base.is_absolute()), None)
 
 
 def compiled_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return where compiled functions are kept: $NUMBA_CACHE_DIR, else in `cache_folder`; None without any."""
+    """Return where compiled functions are kept: $NUMBA_CACHE_DIR, else in `cache_folder`; None
+    without any.
+    """
     named = environment.get("NUMBA_CACHE_DIR")
     base = cache_folder(environment)
     if named:
@@ -104,11 +116,12 @@ def compiled_folder(environment: Mapping[str, str]) -> Path | None:
 
 
 def why_not_private(folder: Path) -> str:
-    """Return who else could put code into a folder, which need not be there yet; nothing where only this user can.
+    """Return who else could put code into a folder, which need not be there yet; nothing where only
+    this user can.
 
-    It and all above it must belong to this user or to root, and let no one else write; above it a sticky folder, such
-    as /tmp, may. The group that some systems make for each user is nobody else. Links are followed: what they lead to
-    counts.
+    It and all above it must belong to this user or to root, and let no one else write; above it a
+    sticky folder, such as /tmp, may. The group that some systems make for each user is nobody else.
+    Links are followed: what they lead to counts.
     """
     whole = folder.resolve()
     trusted = _trusted_owners()
@@ -127,7 +140,9 @@ def why_not_private(folder: Path) -> str:
 
 
 def private_folder(folder: Path) -> Path | None:
-    """Return a folder that only this user can write, made where it is not there; None where there can be none."""
+    """Return a folder that only this user can write, made where it is not there; None where
+    there can be none.
+    """
     if why_not_private(folder):
         return None
     whole = folder.resolve()
@@ -139,7 +154,8 @@ def private_folder(folder: Path) -> Path | None:
 
 
 def refuse_foreign_configuration(file: Path) -> None:
-    """Check the owner of a configuration that merely lies in the working directory: it names programs to run.
+    """Check the owner of a configuration that merely lies in the working directory: it names
+    programs to run.
 
     Raises ConfigError unless it belongs to this user or to root.
     """
@@ -149,7 +165,9 @@ def refuse_foreign_configuration(file: Path) -> None:
         return  # who reads it reports that
     if owner not in _trusted_owners():
         what = f"it belongs to {_name(owner)}, and a configuration names programs to run"
-        raise ConfigError(what, where=file.name, do=f"if you trust it, name it: --config {file.name}")
+        raise ConfigError(
+            what, where=file.name, do=f"if you trust it, name it: --config {file.name}"
+        )
 
 
 def _is_own_group(gid: int) -> bool:
@@ -158,7 +176,11 @@ def _is_own_group(gid: int) -> bool:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:
         return False
-    return user.pw_gid == gid and group.gr_name == user.pw_name and not {*group.gr_mem} - {user.pw_name}
+    return (
+        user.pw_gid == gid
+        and group.gr_name == user.pw_name
+        and not {*group.gr_mem} - {user.pw_name}
+    )
 
 
 def _trusted_owners() -> set[int]:
@@ -166,7 +188,9 @@ def _trusted_owners() -> set[int]:
 
 
 def _unmapped_owners() -> set[int]:
-    """The owner that stands for root in a container whose user namespace does not have the host's root."""
+    """The owner that stands for root in a container whose user namespace does not have the
+    host's root.
+    """
     try:
         mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
         owner = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))

@@ -1,7 +1,8 @@
 """Processes of Python that this program starts: none takes modules from the working directory.
 
-Python looks for modules in the working directory first (`-m`, `-c`, and thus the workers of multiprocessing). A file
-that lies there under the name of a module, of the standard library too, would be run.
+Python looks for modules in the working directory first (`-m`, `-c`, and thus the workers of
+multiprocessing). A file that lies there under the name of a module, of the standard library too,
+would be run.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def python_command(module: str, *arguments: str) -> list[str]:
 def spawned_workers(**environment: str) -> Iterator[SpawnContext]:
     """Yield how to start workers with these variables in their environment.
 
-    Workers started inside the block by others (Dask) are safe, too. multiprocessing has no way to hand over options of
-    the interpreter, so they are in this process's environment during the block: programs of the user have no place
-    there.
+    Workers started inside the block by others (Dask) are safe, too. multiprocessing has no way to
+    hand over options of the interpreter, so they are in this process's environment during the
+    block: programs of the user have no place there.
     """
     from multiprocessing import get_context
 

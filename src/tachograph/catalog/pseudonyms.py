@@ -1,8 +1,10 @@
-"""Pseudonyms: names that stand for names, the same for the same name and key; and the replacement of names in text.
+"""Pseudonyms: names that stand for names, the same for the same name and key; and the replacement
+of names in text.
 
-A pseudonym is a kind and the first 80 bits of HMAC-SHA256(key, kind, name), RFC 2104: without the key it can neither be
-computed from a name nor be undone by trying all names. Who has the key can do both; names that were replaced for good
-are listed in a file beside the key, and each line is checked against its pseudonym when it is read.
+A pseudonym is a kind and the first 80 bits of HMAC-SHA256(key, kind, name), RFC 2104: without the
+key it can neither be computed from a name nor be undone by trying all names. Who has the key can do
+both; names that were replaced for good are listed in a file beside the key, and each line is
+checked against its pseudonym when it is read.
 """
 
 from __future__ import annotations
@@ -41,16 +43,22 @@ class PseudonymKey:
 
     @classmethod
     def read(cls, file: str) -> PseudonymKey:
-        """Return the key in a file. Errors: ConfigError: it cannot be read, is too short, or others may read it."""
+        """Return the key in a file. Errors: ConfigError: it cannot be read, is too short, or
+        others may read it.
+        """
         secret = read_secret(file, "the key of pseudonyms").strip()
         if len(secret) < _LEAST_BYTES:
             what = f"the key of pseudonyms has {len(secret)} bytes, fewer than {_LEAST_BYTES}"
-            raise ConfigError(what, where=file, do="make one with `tachograph lake forget --new-key FILE`")
+            raise ConfigError(
+                what, where=file, do="make one with `tachograph lake forget --new-key FILE`"
+            )
         return cls(secret, Path(file))
 
     @classmethod
     def create(cls, file: str) -> PseudonymKey:
-        """Return a new key, written to a new file that only its owner reads. Errors: UsageError where it is there."""
+        """Return a new key, written to a new file that only its owner reads. Errors: UsageError
+        where it is there.
+        """
         secret = secrets.token_hex(_LEAST_BYTES).encode()
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -60,7 +68,9 @@ class PseudonymKey:
                 os.fsync(stream.fileno())
             sync_folder(Path(file).parent)
         except OSError as problem:
-            raise UsageError(f"{file}: {problem.strerror}", do="name a new file for the key") from None
+            raise UsageError(
+                f"{file}: {problem.strerror}", do="name a new file for the key"
+            ) from None
         return cls(secret, Path(file))
 
     def pseudonym(self, kind: PseudonymKind, name: str) -> str:
@@ -78,7 +88,9 @@ class PseudonymKey:
         return self.file.with_name(self.file.name + NAMES_SUFFIX)
 
     def remember(self, kind: PseudonymKind, name: str) -> None:
-        """Add a name to the file beside the key; it is on the disk when this returns. Errors: ConfigError."""
+        """Add a name to the file beside the key; it is on the disk when this returns. Errors:
+        ConfigError.
+        """
         pseudonym = self.pseudonym(kind, name)
         if pseudonym in self.remembered():
             return
@@ -91,10 +103,14 @@ class PseudonymKey:
             sync_folder(self.names_file.parent)
         except OSError as problem:
             what = f"cannot be written: {problem.strerror}"
-            raise ConfigError(what, where=str(self.names_file), do="make its folder writable") from None
+            raise ConfigError(
+                what, where=str(self.names_file), do="make its folder writable"
+            ) from None
 
     def remembered(self) -> dict[str, str]:
-        """Return {pseudonym: name} of the file beside the key; lines that the key did not make are left out."""
+        """Return {pseudonym: name} of the file beside the key; lines that the key did not make
+        are left out.
+        """
         found = {}
         with suppress(OSError):
             for line in self.names_file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -104,16 +120,23 @@ class PseudonymKey:
         return found
 
     def reveal(self, pseudonym: str, names: Iterable[str] = ()) -> str | None:
-        """Return the name behind a pseudonym: a remembered one, or one of `names`; None where it is neither."""
+        """Return the name behind a pseudonym: a remembered one, or one of `names`; None where it
+        is neither.
+        """
         remembered = self.remembered().get(pseudonym)
         if remembered is not None:
             return remembered
         kind = next((kind for kind in KINDS if pseudonym.startswith(f"{kind}-")), None)
-        return None if kind is None else next((name for name in names if self.pseudonym(kind, name) == pseudonym), None)
+        return (
+            None
+            if kind is None
+            else next((name for name in names if self.pseudonym(kind, name) == pseudonym), None)
+        )
 
 
 class NameReplacer:
-    """Replaces names in text where they stand as words: no letter or digit before or after, in any case of letters.
+    """Replaces names in text where they stand as words: no letter or digit before or after, in any
+    case of letters.
 
     >>> NameReplacer({"ann": "user-x", "b.lee": "user-y"}).text("of Ann/ann_1 of annex; b.lee, b.leek")
     'of user-x/user-x_1 of annex; user-y, b.leek'
@@ -122,10 +145,16 @@ class NameReplacer:
     def __init__(self, names: Mapping[str, str]) -> None:
         given = {name: stands for name, stands in names.items() if name}
         self._exact = given
-        self._words = {name.lower(): stands for name, stands in given.items() if _WORD.fullmatch(name)}
-        self._others = {name.lower(): stands for name, stands in given.items() if not _WORD.fullmatch(name)}
+        self._words = {
+            name.lower(): stands for name, stands in given.items() if _WORD.fullmatch(name)
+        }
+        self._others = {
+            name.lower(): stands for name, stands in given.items() if not _WORD.fullmatch(name)
+        }
         parts = "|".join(re.escape(name) for name in sorted(self._others, key=len, reverse=True))
-        self._other = re.compile(rf"(?<![^\W_])(?:{parts})(?![^\W_])", re.IGNORECASE) if parts else None
+        self._other = (
+            re.compile(rf"(?<![^\W_])(?:{parts})(?![^\W_])", re.IGNORECASE) if parts else None
+        )
 
     def text(self, written: str) -> str:
         """Return a text with names replaced."""

@@ -1,10 +1,12 @@
-"""The scores as published, of counts of cycles: one formula for PM sampling and for reports of Nsight Compute.
+"""The scores as published, of counts of cycles: one formula for PM sampling and for reports of
+Nsight Compute.
 
-Metric names as NVIDIA's library writes them. Counts of several samples or kernels are added up first: a score is made
-of sums, and limited to 0..100 once.
+Metric names as NVIDIA's library writes them. Counts of several samples or kernels are added up
+first: a score is made of sums, and limited to 0..100 once.
 
-Source: Matveev, Setyaev, Voevodin, "New approaches for automatic analysis of HPC application performance using the
-TASC software suite", Num. Meth. Prog. 26(4), 2025, section 3, formulas (2) and (4).
+Source: Matveev, Setyaev, Voevodin, "New approaches for automatic analysis of HPC application
+performance using the TASC software suite", Num. Meth. Prog. 26(4), 2025, section 3, formulas (2)
+and (4).
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ class CycleScore:
 
 
 def practice_gpu(metrics: Mapping[str, float], *, max_warps: int = 64) -> CycleScore:
-    """Return 100 (1 - min(W_max, W) / W_max x active / elapsed), W the warps resident per active cycle.
+    """Return 100 (1 - min(W_max, W) / W_max x active / elapsed), W the warps resident per active
+    cycle.
 
-    `sm__warps_active.avg` is cumulative: W is it over `sm__cycles_active.avg`, or `.per_cycle_active` where given.
+    `sm__warps_active.avg` is cumulative: W is it over `sm__cycles_active.avg`, or
+    `.per_cycle_active` where given.
 
     >>> practice_gpu({WARPS_PER_CYCLE: 32.0, SM_ACTIVE: 800.0, ELAPSED: 1000.0}).value
     60.0
@@ -70,7 +74,9 @@ def _share(metrics: Mapping[str, float], cycles: Mapping[str, str | None]) -> Cy
         return CycleScore(None, missing)
     if any(elapsed is not None and metrics[elapsed] <= 0 for elapsed in cycles.values()):
         return CycleScore(None)
-    first, other = (metrics[name] / (1 if whole is None else metrics[whole]) for name, whole in cycles.items())
+    first, other = (
+        metrics[name] / (1 if whole is None else metrics[whole]) for name, whole in cycles.items()
+    )
     return CycleScore(None) if first + other <= 0 else limited_score(first / (first + other))
 
 

@@ -1,7 +1,9 @@
-"""Secrets, and text without them: every error message and every line that is logged goes through `redacted`.
+"""Secrets, and text without them: every error message and every line that is logged goes through
+`redacted`.
 
-Servers and libraries repeat what they were sent: a rejected token, a connection string with its password. What a
-process has read as a secret is known by its value; what only looks like one, by what stands before it.
+Servers and libraries repeat what they were sent: a rejected token, a connection string with its
+password. What a process has read as a secret is known by its value; what only looks like one, by
+what stands before it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _MARK = re.compile(r"://|authoriz|bearer|basic|passw|pwd|secret|token|key|eyJ", 
 
 
 def remember_secrets(*secrets: str) -> None:
-    """Hide these from now on, also as they stand in addresses; those of less than LEAST characters are not hidden."""
+    """Hide these from now on, also as they stand in addresses; those of less than LEAST
+    characters are not hidden.
+    """
     for secret in secrets:
         for form in (secret, quote(secret, safe=""), quote_plus(secret), unquote(secret)):
             if len(form) >= LEAST:
@@ -43,7 +47,8 @@ def remember_secrets(*secrets: str) -> None:
 
 
 def redacted(text: str) -> str:
-    """Return a text without the secrets that are known, and without what is written where secrets are.
+    """Return a text without the secrets that are known, and without what is written where secrets
+    are.
 
     >>> redacted("postgresql://ann:hunter22@db/x: refused"), redacted("password=hunter22 host=db")
     ('postgresql://ann:…@db/x: refused', 'password=… host=db')
@@ -68,7 +73,9 @@ _NAMED_PASSWORD = re.compile(r"\w*password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]*
 
 
 def remember_passwords_of(address: str) -> None:
-    """Hide the passwords of a connection string of libpq, a URI or names with values, also of one that is not valid."""
+    """Hide the passwords of a connection string of libpq, a URI or names with values, also of
+    one that is not valid.
+    """
     found = [match[1] for match in [_URI_PASSWORD.search(address)] if match]
     found += [match[1] or match[2] or "" for match in _NAMED_PASSWORD.finditer(address)]
     remember_secrets(*found)

@@ -8,11 +8,12 @@ from importlib import metadata
 
 
 def load_of_package(package: str, *names: str) -> None:
-    """Load the libraries of an installed package whose names begin so, in this order; of an absent one nothing.
+    """Load the libraries of an installed package whose names begin so, in this order; of an absent
+    one nothing.
 
-    CUDA for Python looks in site-packages alone, not along PYTHONPATH, and then takes one of the system, of another
-    version; CUPTI finds those beside it by their names only, so that the system's come first, too. What is loaded is
-    not looked for.
+    CUDA for Python looks in site-packages alone, not along PYTHONPATH, and then takes one of the
+    system, of another version; CUPTI finds those beside it by their names only, so that the
+    system's come first, too. What is loaded is not looked for.
     """
     try:
         files = metadata.files(package) or []

@@ -1,8 +1,10 @@
-"""A spool: how samples are kept while a job runs. One file that only grows, cheap to write, readable at any moment.
+"""A spool: how samples are kept while a job runs. One file that only grows, cheap to write,
+readable at any moment.
 
-`MAGIC`, then records: length and CRC-32 of the payload (little-endian, 32 bits each), then the payload, whose first
-byte is its kind: `J` is a document (JSON, compressed), `S` are rows of samples (columns one after the other,
-compressed). A record that was cut off, by a kill or a full disk, ends the file for its readers; those before it hold.
+`MAGIC`, then records: length and CRC-32 of the payload (little-endian, 32 bits each), then the
+payload, whose first byte is its kind: `J` is a document (JSON, compressed), `S` are rows of samples
+(columns one after the other, compressed). A record that was cut off, by a kill or a full disk, ends
+the file for its readers; those before it hold.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ SpoolDocument = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SpoolRows:
-    """Samples: t in microseconds since 1970, the place of the GPU among those named before, (counters x rows) values.
+    """Samples: t in microseconds since 1970, the place of the GPU among those named before,
+    (counters x rows) values.
 
     `singles` and `doubles` are in the order of the names in the head; NaN missing.
     """
@@ -48,7 +51,8 @@ class SpoolRows:
 
 
 class SpoolWriter:
-    """Writes a spool. What is added waits until `flush`; what cannot be written waits on, as far as memory is given.
+    """Writes a spool. What is added waits until `flush`; what cannot be written waits on, as far as
+    memory is given.
 
     lost: rows that were dropped. problem: why the last flush did not write, "" where it did.
     """
@@ -141,14 +145,17 @@ class SpoolWriter:
 
 
 def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
-    """Yield the head, then documents and rows in the order in which they were written, up to where it was cut off.
+    """Yield the head, then documents and rows in the order in which they were written, up to where
+    it was cut off.
 
     Errors: InputError for a file that is no spool, or cannot be read.
     """
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise InputError("not a recording", where=str(path), do="name what `tachograph record` wrote")
+                raise InputError(
+                    "not a recording", where=str(path), do="name what `tachograph record` wrote"
+                )
             widths: tuple[int, int] | None = None
             for payload in _payloads(file.read):
                 content = _read_payload(payload, widths)
@@ -156,11 +163,17 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
                     widths = len(content["singles"]), len(content["doubles"])
                 yield content
             if widths is None:
-                raise InputError("the recording ended before it began", where=str(path), do="delete it")
+                raise InputError(
+                    "the recording ended before it began", where=str(path), do="delete it"
+                )
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+        raise InputError(
+            problem.strerror or str(problem), where=str(path), do="name a readable file"
+        ) from None
     except (ValueError, KeyError, zlib.error) as problem:
-        raise InputError(f"the recording is damaged: {problem}", where=str(path), do="copy it again") from None
+        raise InputError(
+            f"the recording is damaged: {problem}", where=str(path), do="copy it again"
+        ) from None
 
 
 def _payloads(read: Any) -> Iterator[bytes]:
@@ -181,7 +194,9 @@ def _read_payload(payload: bytes, widths: tuple[int, int] | None) -> SpoolDocume
         document: SpoolDocument = json.loads(content)
         return document
     (count,) = _ROWS.unpack_from(content)
-    places = np.cumsum([_ROWS.size, 8 * count, 4 * count, 4 * count * widths[0], 8 * count * widths[1]]).tolist()
+    places = np.cumsum(
+        [_ROWS.size, 8 * count, 4 * count, 4 * count * widths[0], 8 * count * widths[1]]
+    ).tolist()
     t, gpu, singles, doubles = (content[a:b] for a, b in pairwise(places))
     return SpoolRows(
         np.frombuffer(t, "<i8"),

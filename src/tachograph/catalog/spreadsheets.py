@@ -1,7 +1,8 @@
-r"""CSV for people, who open it in a spreadsheet or look at it in a terminal: no cell is a formula or steers anything.
+r"""CSV for people, who open it in a spreadsheet or look at it in a terminal: no cell is a formula
+or steers anything.
 
-A text that begins as a formula gets a quote before it (OWASP, "CSV Injection"), and what `printable` writes out of a
-text is written out. Numbers stay numbers, also negative ones.
+A text that begins as a formula gets a quote before it (OWASP, "CSV Injection"), and what
+`printable` writes out of a text is written out. Numbers stay numbers, also negative ones.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def _column(texts: pl.Series) -> pl.Series:
 
 
 def table_csv(rows: pl.DataFrame, *, raw: bool = False, datetime_format: str | None = None) -> str:
-    r"""Return rows as CSV: null is empty, lists are joined with `+`, texts are harmless unless `raw`.
+    r"""Return rows as CSV: null is empty, lists are joined with `+`, texts are harmless unless
+    `raw`.
 
     >>> table_csv(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "name": ["=1", None]}))
     'pipes,name\nfp64+tensor,\'=1\n"",\n'

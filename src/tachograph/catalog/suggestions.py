@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = "", form: str = "{}", most: int = 1) -> str:
+def did_you_mean(
+    name: str, known: Iterable[str], *, otherwise: str = "", form: str = "{}", most: int = 1
+) -> str:
     """Return the known names closest to `name` as a question; `otherwise` where none is close.
 
     `form`: how a name is written. `most`: at most so many names.
@@ -17,4 +19,8 @@ def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = "", form: 
 
     written = {one.lower(): one for one in reversed(list(known))}
     close = difflib.get_close_matches(name.lower(), list(reversed(written)), n=most, cutoff=0.5)
-    return f"did you mean {' or '.join(form.format(written[one]) for one in close)}?" if close else otherwise
+    return (
+        f"did you mean {' or '.join(form.format(written[one]) for one in close)}?"
+        if close
+        else otherwise
+    )

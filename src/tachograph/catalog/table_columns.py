@@ -33,8 +33,10 @@ class LakeTable:
     columns: tuple[TableColumn, ...]
     sort: tuple[str, ...] = ()
     by_day: bool = False
-    completes: bool = True  # rows of one key complete each other; False: the last one replaces the others
-    group_rows: int | None = None  # of a row group of its files, where rows are large and read one by one
+    # Rows of one key complete each other; False: the last one replaces the others.
+    completes: bool = True
+    # Of a row group of its files, where rows are large and read one by one.
+    group_rows: int | None = None
     apart: tuple[str, str] | None = None  # (column, value): rows with it lie in files of their own
 
     @property
@@ -70,17 +72,33 @@ def text(name: str, sentence: str, null: str = "not known") -> TableColumn:
 def _of_counter(counter: Counter) -> tuple[TableColumn, TableColumn]:
     """`<counter>_mean` and `<counter>_max`; what they mean depends on the kind."""
     if counter.unit == "bitmask":
-        mean = "Share of samples in which clocks were lowered for power or heat (0x4, 0x8, 0x20, 0x40, 0x80)."
-        return real(f"{counter.name}_mean", "fraction", mean), real(f"{counter.name}_max", "bitmask", "All bits seen.")
+        mean = (
+            "Share of samples in which clocks were lowered for power or heat (0x4, 0x8, "
+            "0x20, 0x40, 0x80)."
+        )
+        return real(f"{counter.name}_mean", "fraction", mean), real(
+            f"{counter.name}_max", "bitmask", "All bits seen."
+        )
     if counter.unit == "code":
         return (
-            real(f"{counter.name}_mean", "code", "Always null: codes have no mean.", "codes have no mean"),
+            real(
+                f"{counter.name}_mean",
+                "code",
+                "Always null: codes have no mean.",
+                "codes have no mean",
+            ),
             real(f"{counter.name}_max", "code", "Largest code seen."),
         )
     if counter.kind is CounterKind.CUMULATIVE:
         return (
-            real(f"{counter.name}_mean", counter.unit, "Increase over the job, corrected for resets: mean over GPUs."),
-            real(f"{counter.name}_max", counter.unit, "Increase over the job: largest of the GPUs."),
+            real(
+                f"{counter.name}_mean",
+                counter.unit,
+                "Increase over the job, corrected for resets: mean over GPUs.",
+            ),
+            real(
+                f"{counter.name}_max", counter.unit, "Increase over the job: largest of the GPUs."
+            ),
         )
     return (
         real(f"{counter.name}_mean", counter.unit, "Mean over GPUs of the mean over time."),
@@ -90,7 +108,9 @@ def _of_counter(counter: Counter) -> tuple[TableColumn, TableColumn]:
 
 def statistics(*, without: tuple[str, ...] = ()) -> tuple[TableColumn, ...]:
     """Return mean and maximum of every counter."""
-    return tuple(column for c in COUNTERS for column in _of_counter(c) if column.name not in without)
+    return tuple(
+        column for c in COUNTERS for column in _of_counter(c) if column.name not in without
+    )
 
 
 ENERGY = ("energy_j", "energy_j_estimated")
@@ -100,7 +120,11 @@ def energy(of: str) -> tuple[TableColumn, ...]:
     """Return energy as measured, and the estimate for the run time."""
     return (
         real(ENERGY[0], "J", f"{of}, while it was measured."),
-        real(ENERGY[1], "J", "The same scaled to the run time: an estimate where not all of it was measured."),
+        real(
+            ENERGY[1],
+            "J",
+            "The same scaled to the run time: an estimate where not all of it was measured.",
+        ),
     )
 
 
@@ -113,9 +137,23 @@ def roofline(pipe: str) -> tuple[TableColumn, ...]:
             f"compute or memory: majority of the labelled samples, {pipe} pipe.",
             "a tie, or nothing labelled",
         ),
-        real(f"compute_fraction{end}", "fraction", "Compute-bound samples over labelled ones.", "nothing labelled"),
-        real(f"memory_fraction{end}", "fraction", "Memory-bound samples over labelled ones.", "nothing labelled"),
-        real(f"idle_fraction{end}", "fraction", "Samples with all pipes idle over all that were measured."),
+        real(
+            f"compute_fraction{end}",
+            "fraction",
+            "Compute-bound samples over labelled ones.",
+            "nothing labelled",
+        ),
+        real(
+            f"memory_fraction{end}",
+            "fraction",
+            "Memory-bound samples over labelled ones.",
+            "nothing labelled",
+        ),
+        real(
+            f"idle_fraction{end}",
+            "fraction",
+            "Samples with all pipes idle over all that were measured.",
+        ),
     )
 
 
@@ -125,10 +163,12 @@ def speed() -> tuple[TableColumn, ...]:
     return (
         text("main_pipe", "Pipe with the highest mean activity.", "none measured, or all at zero"),
         real("main_pipe_at_work", "fraction", "Its mean activity, each sample weighted by it.", null),
-        real("dram_at_work", "fraction", "Mean DRAM activity, each sample weighted by that of the pipe.", null),
+        real("dram_at_work", "fraction", ("Mean DRAM activity, each sample weighted by that of the "
+"pipe."), null),
         real("work_fraction", "fraction", "Share of the time in which the pipe worked: sum^2 / (n x sum of squares), "
              "GPUs weighted by their work.", null),
-        text("limiter", "What set the speed: compute, memory, nvlink, pcie; neither: none of them was near its peak.",
+        text("limiter", ("What set the speed: compute, memory, nvlink, pcie; neither: none of them was "
+"near its peak."),
              "not measured, ambiguous, idle or hung"),
     )  # fmt: skip
 
@@ -138,7 +178,9 @@ def imbalances(counter: str) -> tuple[TableColumn, ...]:
     null = "one GPU, or no activity; of most counters it is not computed"
     return (
         real(f"spatial_imbalance_{counter}", "fraction", f"Spatial imbalance of {counter}.", null),
-        real(f"temporal_imbalance_{counter}", "fraction", f"Temporal imbalance of {counter}.", null),
+        real(
+            f"temporal_imbalance_{counter}", "fraction", f"Temporal imbalance of {counter}.", null
+        ),
     )
 
 
@@ -154,24 +196,49 @@ def host_use() -> tuple[TableColumn, ...]:
     cpus, cpu_time_s, requested, largest = HOST_USE
     return (
         count(cpus, "CPUs allocated.", "not known"),
-        real(cpu_time_s, "s", "CPU time used, user and system, by its processes on all CPUs.", "not known, or running"),
+        real(
+            cpu_time_s,
+            "s",
+            "CPU time used, user and system, by its processes on all CPUs.",
+            "not known, or running",
+        ),
         real(
             requested,
             "MiB",
-            "Host memory requested for the whole job; allocated, where the request is all or not recorded.",
+            (
+                "Host memory requested for the whole job; allocated, where the request is all or "
+                "not recorded."
+            ),
             "not known",
         ),
-        real(largest, "MiB", "Host memory of its largest task at its peak, as polled.", "not known, or running"),
+        real(
+            largest,
+            "MiB",
+            "Host memory of its largest task at its peak, as polled.",
+            "not known, or running",
+        ),
     )
 
 
 def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
     """Return GPU-hours and energy lost to each cause."""
     null = "no activity counter was measured, or it is ambiguous"
-    hours = (real(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in causes)
-    energy = (real(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null) for cause in with_energy)
-    long = real("gpu_hours_idle_long", "h", "Of idle ones: behind the first 30 minutes without any work.", null)
-    unknown = real("gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null)
+    hours = (
+        real(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in causes
+    )
+    energy = (
+        real(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null)
+        for cause in with_energy
+    )
+    long = real(
+        "gpu_hours_idle_long",
+        "h",
+        "Of idle ones: behind the first 30 minutes without any work.",
+        null,
+    )
+    unknown = real(
+        "gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null
+    )
     return (*hours, long, unknown, *energy)
 
 
@@ -179,14 +246,28 @@ def scores() -> tuple[TableColumn, ...]:
     """Return the scores of recorded counters."""
     null = "a counter it needs was not measured"
     return (
-        real("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
-        real("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
-        real("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
+        real(
+            "score_gpu",
+            "percent",
+            "100 x (1 - resident warps / most warps): 0 is best, 100 worst.",
+            null,
+        ),
+        real(
+            "score_gpumem",
+            "percent",
+            "Memory activity over memory and SM activity, clocks weighted.",
+            null,
+        ),
+        real(
+            "score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null
+        ),
     )
 
 
 def pm_sampling() -> tuple[TableColumn, ...]:
-    """Return what PM sampling counted in a span, as sums over its samples, and the scores of these sums."""
+    """Return what PM sampling counted in a span, as sums over its samples, and the scores of
+    these sums.
+    """
     cut = "the chip cannot count it beside the others"
     return (
         real("duration_s", "s", "From the begin of the first sample to the end of the last."),
@@ -196,15 +277,45 @@ def pm_sampling() -> tuple[TableColumn, ...]:
         real("lost_s", "s", "Time between samples that no sample covers."),
         real("sm_cycles_active", "cycles", "Sum of sm__cycles_active.avg.", cut),
         real("gpc_cycles_elapsed", "cycles", "Sum of gpc__cycles_elapsed.max.", cut),
-        real("warps_active", "warp cycles", "Sum of sm__warps_active.avg, resident warps in each cycle.", cut),
+        real(
+            "warps_active",
+            "warp cycles",
+            "Sum of sm__warps_active.avg, resident warps in each cycle.",
+            cut,
+        ),
         real("dram_cycles_active", "cycles", "Sum of dram__cycles_active.avg.", cut),
         real("dram_cycles_elapsed", "cycles", "Sum of dram__cycles_elapsed.avg.", cut),
-        real("pipe_tensor_cycles_active", "cycles", "Sum of sm__pipe_tensor_cycles_active.avg.", cut),
+        real(
+            "pipe_tensor_cycles_active", "cycles", "Sum of sm__pipe_tensor_cycles_active.avg.", cut
+        ),
         real("pipe_fp64_cycles_active", "cycles", "Sum of sm__pipe_fp64_cycles_active.avg.", cut),
         real("pipe_fp32_cycles_active", "cycles", "Sum of sm__pipe_fma_cycles_active.avg.", cut),
-        count("max_warps", "W_max: most warps of an SM that the score is of.", "the device is not known"),
-        text("cut", "What one pass of the chip cannot count besides; several are joined with a comma.", "nothing"),
-        real("score_gpu", "percent", "As published, formula (2), of the sums.", "W_max or a metric is missing"),
-        real("score_gpumem", "percent", "As published, formula (4), of the sums.", "a metric is missing, nothing ran"),
-        real("score_gpumem_normalized", "percent", "The same of shares of elapsed cycles.", "as score_gpumem"),
+        count(
+            "max_warps",
+            "W_max: most warps of an SM that the score is of.",
+            "the device is not known",
+        ),
+        text(
+            "cut",
+            "What one pass of the chip cannot count besides; several are joined with a comma.",
+            "nothing",
+        ),
+        real(
+            "score_gpu",
+            "percent",
+            "As published, formula (2), of the sums.",
+            "W_max or a metric is missing",
+        ),
+        real(
+            "score_gpumem",
+            "percent",
+            "As published, formula (4), of the sums.",
+            "a metric is missing, nothing ran",
+        ),
+        real(
+            "score_gpumem_normalized",
+            "percent",
+            "The same of shares of elapsed cycles.",
+            "as score_gpumem",
+        ),
     )

@@ -1,7 +1,8 @@
 """The tables of the lake: grain, columns, units, and the meaning of null in each.
 
-Source of the metrics of job summaries: Cankur, Austin, Kulkarni, Bhatele, "Characterizing Production GPU Workloads
-using System-wide Telemetry Data" (IPDPS 2026); variations are options of the analysis.
+Source of the metrics of job summaries: Cankur, Austin, Kulkarni, Bhatele, "Characterizing
+Production GPU Workloads using System-wide Telemetry Data" (IPDPS 2026); variations are options of
+the analysis.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ from tachograph.catalog.table_columns import (
 from tachograph.catalog.table_columns import LakeTable as LakeTable
 
 TIME = pl.Datetime("us", "UTC")
-STORAGE_TYPES: Mapping[str, pl.DataType] = {"f32": pl.Float32(), "f64": pl.Float64(), "i64": pl.Int64()}
+STORAGE_TYPES: Mapping[str, pl.DataType] = {
+    "f32": pl.Float32(),
+    "f64": pl.Float64(),
+    "i64": pl.Int64(),
+}
 
 
 GPU_KEY = ("node", "gpu", "mig")  # one GPU, or one MIG slice of it
@@ -47,17 +52,28 @@ _SEQ = TableColumn(
     "seq",
     pl.Int64(),
     "",
-    "Version of the table in which the row was committed: of two rows with one key the higher one wins.",
+    (
+        "Version of the table in which the row was committed: of two rows with one key the higher "
+        "one wins."
+    ),
     None,
 )
-_CLUSTER = TableColumn("cluster", pl.String(), "", "Slurm cluster.", "one cluster only, or not recorded")
+_CLUSTER = TableColumn(
+    "cluster", pl.String(), "", "Slurm cluster.", "one cluster only, or not recorded"
+)
 _JOB_ID = TableColumn(
-    "job_id", pl.String(), "", "Raw job id (JobIDRaw): unique for each array task and het component.", None
+    "job_id",
+    pl.String(),
+    "",
+    "Raw job id (JobIDRaw): unique for each array task and het component.",
+    None,
 )
 
 
 def _counter_column(counter: Counter | HostCounter) -> TableColumn:
-    return TableColumn(counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, "not measured")
+    return TableColumn(
+        counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, "not measured"
+    )
 
 
 def _time(name: str, sentence: str, null: str | None = _UNKNOWN) -> TableColumn:
@@ -95,8 +111,18 @@ NODE_SAMPLES = LakeTable(
 _PM_KEY = ("node", "gpu", "mig", "t")
 _PM_COLUMNS = (_T, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ)
 GPU_SCORES, GPU_BURSTS = (
-    LakeTable(name, f"one row per (node, gpu, mig, t): {span}", _PM_KEY, _PM_COLUMNS, sort=_PM_KEY, by_day=True)
-    for name, span in (("gpu_scores", "at most a minute of PM sampling"), ("gpu_bursts", "SMs active, of recordings"))
+    LakeTable(
+        name,
+        f"one row per (node, gpu, mig, t): {span}",
+        _PM_KEY,
+        _PM_COLUMNS,
+        sort=_PM_KEY,
+        by_day=True,
+    )
+    for name, span in (
+        ("gpu_scores", "at most a minute of PM sampling"),
+        ("gpu_bursts", "SMs active, of recordings"),
+    )
 )
 DEVICES = LakeTable(
     "devices",
@@ -112,7 +138,11 @@ DEVICES = LakeTable(
         _index("minor_number", "Number of the device file, /dev/nvidia0 ..."),
         text("model", "Model as the driver writes it."),
         _number("hbm_mib", "MiB", "Capacity of device memory, as reported."),
-        _number("usable_mib", "MiB", "Memory used plus free, as samples show: capacity without what is reserved."),
+        _number(
+            "usable_mib",
+            "MiB",
+            "Memory used plus free, as samples show: capacity without what is reserved.",
+        ),
         _SEQ,
     ),
     sort=("node", "gpu", "mig"),
@@ -124,17 +154,31 @@ JOBS = LakeTable(
     (
         _CLUSTER,
         _JOB_ID,
-        text("display_id", "Job id as people write it: 123, 123_4 (array), 123+1 (het).", "same as job_id"),
+        text(
+            "display_id",
+            "Job id as people write it: 123, 123_4 (array), 123+1 (het).",
+            "same as job_id",
+        ),
         text("array_job_id", "Id of the array the task belongs to.", "not an array task"),
         _count("array_task_id", "Index of the task in its array.", "index", "not an array task"),
-        text("het_job_id", "Id of the heterogeneous job the component belongs to.", "not heterogeneous"),
+        text(
+            "het_job_id",
+            "Id of the heterogeneous job the component belongs to.",
+            "not heterogeneous",
+        ),
         _count("het_offset", "Position of the component.", "index", "not heterogeneous"),
         text("name", "Job name."),
         text("user", "User name."),
         text("account", "Account or project."),
         text("partition", "Partition."),
         text("qos", "Quality of service."),
-        text("state", "Base state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, ..."),
+        text(
+            "state",
+            (
+                "Base state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, "
+                "OUT_OF_MEMORY, ..."
+            ),
+        ),
         _count("exit_code", "Exit code of the batch script.", "code"),
         _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
         _time("submit", "When it was submitted."),
@@ -147,19 +191,30 @@ JOBS = LakeTable(
         text("node_list", "Node list as written.", "never ran or not known"),
         _count("gpus", "Whole GPUs allocated.", "count"),
         text("gpu_type", "GPU type in the allocation.", "untyped or not known"),
-        _count("shards", "Shards of GPUs allocated (gres/shard); other jobs may hold the rest.", null="none"),
-        _count("mps", "Parts of GPUs by MPS allocated (gres/mps), mostly 100 to a GPU.", null="none"),
+        _count(
+            "shards",
+            "Shards of GPUs allocated (gres/shard); other jobs may hold the rest.",
+            null="none",
+        ),
+        _count(
+            "mps", "Parts of GPUs by MPS allocated (gres/mps), mostly 100 to a GPU.", null="none"
+        ),
         *host_use(),
         text("constraints", "Requested features.", "none or not known"),
         text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
         TableColumn("exclusive", pl.Boolean(), "", "The job had its nodes to itself.", _UNKNOWN),
         text("submit_line", "Submit line."),
-        _number("time_precision_s", "s", "How coarse the recorded times are: 0 for whole seconds, 60 for minutes."),
+        _number(
+            "time_precision_s",
+            "s",
+            "How coarse the recorded times are: 0 for whole seconds, 60 for minutes.",
+        ),
         _SEQ,
     ),
     sort=("start", "job_id"),
 )
-SLURM_NUMBERING = "slurm"  # as prolog, epilog and controller number GPUs: `slurm.gpu_numbers` names which one it is
+# As prolog, epilog and controller number GPUs: `slurm.gpu_numbers` names which one it is.
+SLURM_NUMBERING = "slurm"
 ALLOCATIONS = LakeTable(
     "allocations",
     "one row per (job, node, gpu) and interval; gpu null: on this node, GPUs not recorded",
@@ -167,14 +222,32 @@ ALLOCATIONS = LakeTable(
     (
         _CLUSTER,
         _JOB_ID,
-        text("step", "Step of the job, as Slurm names it: 0, 1, batch, extern.", "the job, of no step that is known"),
+        text(
+            "step",
+            "Step of the job, as Slurm names it: 0, 1, batch, extern.",
+            "the job, of no step that is known",
+        ),
         _NODE,
-        TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", "GPUs not recorded"),
+        TableColumn(
+            "gpu", pl.Int16(), "index", "Index of the GPU on its node.", "GPUs not recorded"
+        ),
         _MIG,
         _time("start", "First instant held.", "from the start of the job"),
         _time("end", "First instant no longer held.", "to the end of the job, or still held"),
-        TableColumn("provenance", pl.String(), "", "explicit, samples, live_index or node_list: its source.", None),
-        TableColumn("shared", pl.Boolean(), "", "A share of the GPU: other jobs may hold it, too.", "all of it"),
+        TableColumn(
+            "provenance",
+            pl.String(),
+            "",
+            "explicit, samples, live_index or node_list: its source.",
+            None,
+        ),
+        TableColumn(
+            "shared",
+            pl.Boolean(),
+            "",
+            "A share of the GPU: other jobs may hold it, too.",
+            "all of it",
+        ),
         text("numbering", "How `gpu` counts: slurm, or nvml_index.", "as samples and devices do"),
         _SEQ,
     ),
@@ -187,7 +260,13 @@ STEPS = LakeTable(
     (
         _CLUSTER,
         _JOB_ID,
-        TableColumn("step", pl.String(), "", "Step as Slurm names it: 0, 1, batch, extern, interactive.", None),
+        TableColumn(
+            "step",
+            pl.String(),
+            "",
+            "Step as Slurm names it: 0, 1, batch, extern, interactive.",
+            None,
+        ),
         text("name", "Name: the program that srun started."),
         _time("start", "When it started."),
         _time("end", "When it ended.", "still running"),
@@ -195,7 +274,12 @@ STEPS = LakeTable(
         text("node_list", "Node list as written."),
         _count("tasks", "Tasks it started.", "count"),
         _count("gpus", "GPUs allocated to it.", "count"),
-        _number("max_rss_mib", "MiB", "Host memory of its largest task at its peak, as polled.", "not polled"),
+        _number(
+            "max_rss_mib",
+            "MiB",
+            "Host memory of its largest task at its peak, as polled.",
+            "not polled",
+        ),
         text("state", "State, as those of jobs."),
         _count("exit_code", "Exit code.", "code"),
         _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
@@ -225,7 +309,17 @@ REJECTS = LakeTable(
 TABLES: Mapping[str, LakeTable] = MappingProxyType(
     {
         table.name: table
-        for table in (GPU_SAMPLES, NODE_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, JOBS, STEPS, ALLOCATIONS, REJECTS)
+        for table in (
+            GPU_SAMPLES,
+            NODE_SAMPLES,
+            GPU_SCORES,
+            GPU_BURSTS,
+            DEVICES,
+            JOBS,
+            STEPS,
+            ALLOCATIONS,
+            REJECTS,
+        )
     }
 )
 
@@ -233,7 +327,8 @@ TABLES: Mapping[str, LakeTable] = MappingProxyType(
 PIPES: Mapping[str, str] = MappingProxyType(
     {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
 )
-# counters of which windows are kept for imbalance; all those with a per-minute mean, and with a per-minute maximum
+# counters of which windows are kept for imbalance; all those with a per-minute mean, and with a
+# per-minute maximum
 WINDOWED = (
     "gpu_util",
     "sm_active",
@@ -260,14 +355,21 @@ RATE_VOLUMES: Mapping[str, str] = MappingProxyType(
 )
 
 _JOB_KEY = TableColumn(
-    "job_key", pl.String(), "", "cluster:job_id:submit (seconds since 1970): one run of a job.", None
+    "job_key",
+    pl.String(),
+    "",
+    "cluster:job_id:submit (seconds since 1970): one run of a job.",
+    None,
 )
 _COMPUTED_JOB_ID = TableColumn("job_id", pl.String(), "", "Raw job id.", None)
-_COMPUTED_SEQ = TableColumn("seq", pl.Int64(), "", "When it was computed: the higher one counts.", None)
+_COMPUTED_SEQ = TableColumn(
+    "seq", pl.Int64(), "", "When it was computed: the higher one counts.", None
+)
 
 
 SCORES = ("score_gpu", "score_gpumem", "score_gpumem_normalized")
-# causes of GPU time that did no work, in the order in which an hour is given to them: none is given to two
+# causes of GPU time that did no work, in the order in which an hour is given to them: none is given
+# to two
 WASTE = ("never_used", "hung", "cold_start", "idle", "imbalance")
 WASTE_ENERGY = WASTE[:-1]  # a GPU that waits for others draws power for their work, too
 JUDGED = frozenset(  # columns that are null until the jobs are judged
@@ -286,8 +388,29 @@ _JOB_COLUMNS = tuple(
     for column in JOBS.columns
     if column.name
     in {
-        *("cluster", "display_id", "array_job_id", "het_job_id", "name", "user", "account", "partition", "qos"),
-        *("state", "submit", "start", "end", "elapsed_s", "timelimit_s", "nodes", "gpus", "shards", "mps"),
+        *(
+            "cluster",
+            "display_id",
+            "array_job_id",
+            "het_job_id",
+            "name",
+            "user",
+            "account",
+            "partition",
+            "qos",
+        ),
+        *(
+            "state",
+            "submit",
+            "start",
+            "end",
+            "elapsed_s",
+            "timelimit_s",
+            "nodes",
+            "gpus",
+            "shards",
+            "mps",
+        ),
         *("hbm_request", "time_precision_s", *HOST_USE),
     }
 )
@@ -300,43 +423,101 @@ JOB_SUMMARIES = LakeTable(
         _JOB_KEY,
         _COMPUTED_JOB_ID,
         *_JOB_COLUMNS,
-        real("cpu_efficiency", "fraction", "CPU time over (run time x CPUs).", "one of them is not known"),
+        real(
+            "cpu_efficiency",
+            "fraction",
+            "CPU time over (run time x CPUs).",
+            "one of them is not known",
+        ),
         text("gpu_model", "Model of its GPUs; several are joined with +."),
-        real("hbm_mib", "MiB", "Capacity of one of its GPUs (the smallest where they differ).", "not known"),
-        real("gpu_hours", "h", "Allocated GPUs times run time, idle ones too.", "not known, or shares of GPUs"),
-        TableColumn("attribution", pl.String(), "", "explicit, live_index, whole_node or ambiguous.", None),
-        text("ambiguous_because", "Why it is ambiguous (docs/attribution.md).", "it is not ambiguous"),
-        real("coverage", "fraction", "Samples present over samples expected at the job's own interval.", "ambiguous"),
+        real(
+            "hbm_mib",
+            "MiB",
+            "Capacity of one of its GPUs (the smallest where they differ).",
+            "not known",
+        ),
+        real(
+            "gpu_hours",
+            "h",
+            "Allocated GPUs times run time, idle ones too.",
+            "not known, or shares of GPUs",
+        ),
+        TableColumn(
+            "attribution", pl.String(), "", "explicit, live_index, whole_node or ambiguous.", None
+        ),
+        text(
+            "ambiguous_because", "Why it is ambiguous (docs/attribution.md).", "it is not ambiguous"
+        ),
+        real(
+            "coverage",
+            "fraction",
+            "Samples present over samples expected at the job's own interval.",
+            "ambiguous",
+        ),
         count("samples", "GPU samples that belong to it."),
-        real("interval_s", "s", "Its sampling interval: median distance of a GPU's samples.", "fewer than two samples"),
+        real(
+            "interval_s",
+            "s",
+            "Its sampling interval: median distance of a GPU's samples.",
+            "fewer than two samples",
+        ),
         count("gpus_seen", "GPUs of which it has samples."),
         *statistics(without=("power_w_mean",)),
-        *(real(volume, "B", f"Integral of {rate} over time and GPUs.") for rate, volume in RATE_VOLUMES.items()),
+        *(
+            real(volume, "B", f"Integral of {rate} over time and GPUs.")
+            for rate, volume in RATE_VOLUMES.items()
+        ),
         real(
-            "spatial_imbalance", "fraction", "Mean over windows of 1 - sum / (GPUs x max).", "one GPU, or no activity"
+            "spatial_imbalance",
+            "fraction",
+            "Mean over windows of 1 - sum / (GPUs x max).",
+            "one GPU, or no activity",
         ),
         count("spatial_windows", "Windows with data."),
-        real("spatial_zero_fraction", "fraction", "Share of windows in which all GPUs were at zero."),
-        real("temporal_imbalance", "fraction", "Largest of its GPUs' 1 - mean / max.", "no activity"),
+        real(
+            "spatial_zero_fraction", "fraction", "Share of windows in which all GPUs were at zero."
+        ),
+        real(
+            "temporal_imbalance", "fraction", "Largest of its GPUs' 1 - mean / max.", "no activity"
+        ),
         *(column for name in OTHER_IMBALANCES for column in imbalances(name)),
         *(column for pipe in PIPES for column in roofline(pipe)),
         *speed(),
-        TableColumn("pipes", pl.List(pl.String()), "", "Pipes in use: fp64, fp32, fp16, tensor.", NOT_MEASURED),
-        real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
+        TableColumn(
+            "pipes",
+            pl.List(pl.String()),
+            "",
+            "Pipes in use: fp64, fp32, fp16, tensor.",
+            NOT_MEASURED,
+        ),
+        real(
+            "hbm_peak_fraction",
+            "fraction",
+            "Peak of memory used over capacity, of the GPU where it is largest.",
+        ),
         *energy("Energy of the GPUs of which it is known"),
-        text("energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED),
+        text(
+            "energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED
+        ),
         count("energy_gpus", "GPUs whose energy is known and in `energy_j`."),
         real("power_w_mean", "W", "Mean over GPUs of the power while it was measured."),
         real("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
         count("gpus_never_used", "GPUs whose utilisation never left zero."),
         real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
         *scores(),
-        text("workload", "Workload class most of its GPU time is of; unknown: counters are missing.", "no samples"),
+        text(
+            "workload",
+            "Workload class most of its GPU time is of; unknown: counters are missing.",
+            "no samples",
+        ),
         TableColumn(
             "workload_fractions",
             pl.List(pl.Float64()),
             "fraction",
-            "Share of its GPU time in each workload class, in the order of `WORKLOAD_CLASSES`; the last is unknown.",
+            (
+                "Share of its GPU time in each workload class, in the order of `WORKLOAD_CLASSES`; "
+                "the last is unknown."
+            ),
             "no samples",
         ),
         text("health", "Worst of its GPUs: CRIT, WARN, HOT, unknown, OK.", "no samples"),
@@ -346,13 +527,22 @@ JOB_SUMMARIES = LakeTable(
             "intensity_histogram",
             pl.List(pl.Int64()),
             "count",
-            "Samples by arithmetic intensity (30 bins from 1e-3 to 1e3 FLOP/B, one under, one over), "
+            "Samples by arithmetic intensity (30 bins from 1e-3 to 1e3 FLOP/B, one under, one "
+            "over), "
             "fp64, fp32, fp16, tensor one behind the other.",
             "device peaks not known, or not measured",
         ),
-        text("excluded", "Why it is left out of a study; several are joined with a comma.", "in the study"),
+        text(
+            "excluded",
+            "Why it is left out of a study; several are joined with a comma.",
+            "in the study",
+        ),
         TableColumn(
-            "as_of", TIME, "UTC", "Up to when it was summarized: its end, or the analysis while it runs.", None
+            "as_of",
+            TIME,
+            "UTC",
+            "Up to when it was summarized: its end, or the analysis while it runs.",
+            None,
         ),
         _COMPUTED_SEQ,
     ),
@@ -376,7 +566,10 @@ JOB_GPUS = LakeTable(
         *_GPU_KEY,
         text("gpu_model", "Model."),
         real("hbm_mib", "MiB", "Capacity.", "not known"),
-        count("samples", "Samples that belong to the job; 0: it held this GPU but nothing was recorded."),
+        count(
+            "samples",
+            "Samples that belong to the job; 0: it held this GPU but nothing was recorded.",
+        ),
         TableColumn("first_t", TIME, "UTC", "First sample.", "no samples"),
         TableColumn("last_t", TIME, "UTC", "Last sample.", "no samples"),
         *statistics(),
@@ -389,10 +582,16 @@ JOB_GPUS = LakeTable(
             "workload_samples",
             pl.List(pl.Int64()),
             "count",
-            "Samples in minutes of each workload class, in the order of `WORKLOAD_CLASSES`; the last is unknown.",
+            (
+                "Samples in minutes of each workload class, in the order of `WORKLOAD_CLASSES`; "
+                "the last is unknown."
+            ),
             "no samples",
         ),
-        count("remapped_rows_uncorrectable_last", "Rows remapped after uncorrectable errors, up to its last sample."),
+        count(
+            "remapped_rows_uncorrectable_last",
+            "Rows remapped after uncorrectable errors, up to its last sample.",
+        ),
         text("health", "CRIT, WARN, HOT, OK, or unknown: not all was measured.", "no samples"),
         *XID_EVENTS,
         _COMPUTED_SEQ,
@@ -401,7 +600,17 @@ JOB_GPUS = LakeTable(
     completes=False,
 )
 
-_STEP_FACTS = ("step", "name", "start", "end", "nodes", "tasks", "state", "exit_code", "max_rss_mib")
+_STEP_FACTS = (
+    "step",
+    "name",
+    "start",
+    "end",
+    "nodes",
+    "tasks",
+    "state",
+    "exit_code",
+    "max_rss_mib",
+)
 STEP_SUMMARIES = LakeTable(
     "step_summaries",
     "one row per (job_key, step, start): what a step did with the GPUs of its job",
@@ -410,23 +619,42 @@ STEP_SUMMARIES = LakeTable(
         _JOB_KEY,
         _COMPUTED_JOB_ID,
         *(c for c in STEPS.columns if c.name in _STEP_FACTS),
-        real("elapsed_s", "s", "From its start to its end, or to the analysis while it runs.", "not known"),
+        real(
+            "elapsed_s",
+            "s",
+            "From its start to its end, or to the analysis while it runs.",
+            "not known",
+        ),
         TableColumn(
             "attribution",
             pl.String(),
             "",
-            "explicit: samples name it; time: it had all GPUs of the job on its nodes while it ran; ambiguous.",
+            (
+                "explicit: samples name it; time: it had all GPUs of the job on its nodes while it "
+                "ran; ambiguous."
+            ),
             None,
         ),
         count("gpus", "GPUs it held.", "ambiguous"),
         real("measured_s", "s", "Seconds of its GPUs that the numbers are of.", "ambiguous"),
-        real("coverage", "fraction", "Samples present over samples expected at its own interval.", "ambiguous"),
+        real(
+            "coverage",
+            "fraction",
+            "Samples present over samples expected at its own interval.",
+            "ambiguous",
+        ),
         count("samples", "GPU samples that belong to it.", "ambiguous"),
         real("interval_s", "s", "Its sampling interval.", "fewer than two samples"),
         *statistics(),
-        real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
+        real(
+            "hbm_peak_fraction",
+            "fraction",
+            "Peak of memory used over capacity, of the GPU where it is largest.",
+        ),
         *energy("Energy of the GPUs of which it is known"),
-        text("energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED),
+        text(
+            "energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED
+        ),
         real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
         *XID_EVENTS,
         _COMPUTED_SEQ,
@@ -444,8 +672,14 @@ JOB_MINUTES = LakeTable(
         TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
         TableColumn("t", TIME, "UTC", "Begin of the minute.", None),
         TableColumn("samples", pl.Int32(), "count", "Samples in the minute.", None),
-        *(TableColumn(name, pl.Float32(), "", f"Mean of {name} in the minute.", NOT_MEASURED) for name in MINUTE_MEANS),
-        *(TableColumn(name, pl.Float32(), "", f"Maximum of {name}.", NOT_MEASURED) for name in MINUTE_MAXIMA),
+        *(
+            TableColumn(name, pl.Float32(), "", f"Mean of {name} in the minute.", NOT_MEASURED)
+            for name in MINUTE_MEANS
+        ),
+        *(
+            TableColumn(name, pl.Float32(), "", f"Maximum of {name}.", NOT_MEASURED)
+            for name in MINUTE_MAXIMA
+        ),
         _COMPUTED_SEQ,
     ),
     sort=("job_key", "node", "gpu", "mig", "minute"),
@@ -453,8 +687,8 @@ JOB_MINUTES = LakeTable(
     completes=False,
 )
 
-# host characteristics of a node: {name: (unit, host counter it is made of)}; of counters that add up their rate.
-# cpu_user and cpu_nice are shares of the time of all CPUs of the node
+# host characteristics of a node: {name: (unit, host counter it is made of)}; of counters that add
+# up their rate. cpu_user and cpu_nice are shares of the time of all CPUs of the node
 HOST_CHARACTERISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "cpu_user": ("fraction", "cpu_user_s"),
@@ -475,7 +709,10 @@ HOST_CHARACTERISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 JOB_NODE_MINUTES = LakeTable(
     "job_node_minutes",
-    "one row per (job_key, node, minute) of nodes that the job had to itself; minutes from the job's start",
+    (
+        "one row per (job_key, node, minute) of nodes that the job had to itself; minutes from the "
+        "job's start"
+    ),
     ("job_key", "node", "minute"),
     (
         _JOB_KEY,
@@ -501,9 +738,13 @@ FINDINGS = LakeTable(
     (
         _JOB_KEY,
         _COMPUTED_JOB_ID,
-        TableColumn("code", pl.String(), "", "Name of the finding, for example one_gpu_of_many.", None),
+        TableColumn(
+            "code", pl.String(), "", "Name of the finding, for example one_gpu_of_many.", None
+        ),
         TableColumn("kind", pl.String(), "", "check, score, workload or health.", None),
-        TableColumn("verdict", pl.String(), "", "yes, no, or unknown: not enough was measured.", None),
+        TableColumn(
+            "verdict", pl.String(), "", "yes, no, or unknown: not enough was measured.", None
+        ),
         TableColumn(
             "confidence",
             pl.String(),
@@ -519,8 +760,20 @@ FINDINGS = LakeTable(
         TableColumn("end", TIME, "UTC", "End of the interval it is about.", "the whole job"),
         TableColumn("evidence", pl.String(), "", "JSON object: the numbers behind it.", None),
         TableColumn("checks", pl.String(), "", "JSON list: values against thresholds.", None),
-        TableColumn("needs", pl.List(pl.String()), "", "Counters that it needs and that were not measured.", None),
-        TableColumn("covered_by", pl.String(), "", "Code of the finding that is reported instead.", "it is reported"),
+        TableColumn(
+            "needs",
+            pl.List(pl.String()),
+            "",
+            "Counters that it needs and that were not measured.",
+            None,
+        ),
+        TableColumn(
+            "covered_by",
+            pl.String(),
+            "",
+            "Code of the finding that is reported instead.",
+            "it is reported",
+        ),
         _COMPUTED_SEQ,
     ),
     sort=("job_key", "code"),
@@ -529,7 +782,17 @@ FINDINGS = LakeTable(
 )
 
 COMPUTED: Mapping[str, LakeTable] = MappingProxyType(
-    {table.name: table for table in (JOB_SUMMARIES, JOB_GPUS, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
+    {
+        table.name: table
+        for table in (
+            JOB_SUMMARIES,
+            JOB_GPUS,
+            STEP_SUMMARIES,
+            JOB_MINUTES,
+            JOB_NODE_MINUTES,
+            FINDINGS,
+        )
+    }
 )
 
 
@@ -541,7 +804,13 @@ LABELS = LakeTable(
         _JOB_KEY,
         _COMPUTED_JOB_ID,
         TableColumn("code", pl.String(), "", "The finding.", None),
-        TableColumn("holds", pl.Boolean(), "", "It holds in the job: confirmed; or not: rejected.", "withdrawn"),
+        TableColumn(
+            "holds",
+            pl.Boolean(),
+            "",
+            "It holds in the job: confirmed; or not: rejected.",
+            "withdrawn",
+        ),
         TableColumn("by", pl.String(), "", "Who labelled it.", None),
         _time("at", "When.", None),
         text("comment", "Why, in the words of that person.", "none was written"),
@@ -562,10 +831,32 @@ PROFILES = LakeTable(
         _time("at", "When it was attached.", None),
         count("launches", "Launches in the file.", "detached"),
         count("launches_kept", "Those in `content`: the longest ones.", "detached"),
-        TableColumn("kernels", pl.List(pl.String()), "", "Names of its kernels, to which `content` points.", None),
-        TableColumn("ranges", pl.List(pl.String()), "", "Names of its NVTX ranges, to which `content` points.", None),
-        TableColumn("problems", pl.List(pl.String()), "", "What could not be read of it, in sentences.", None),
-        text("content", "JSON object: version, metrics, chips, launches with values (docs/kernels.md).", "detached"),
+        TableColumn(
+            "kernels",
+            pl.List(pl.String()),
+            "",
+            "Names of its kernels, to which `content` points.",
+            None,
+        ),
+        TableColumn(
+            "ranges",
+            pl.List(pl.String()),
+            "",
+            "Names of its NVTX ranges, to which `content` points.",
+            None,
+        ),
+        TableColumn(
+            "problems",
+            pl.List(pl.String()),
+            "",
+            "What could not be read of it, in sentences.",
+            None,
+        ),
+        text(
+            "content",
+            "JSON object: version, metrics, chips, launches with values (docs/kernels.md).",
+            "detached",
+        ),
         _SEQ,
     ),
     sort=("job_key", "digest"),
@@ -586,11 +877,14 @@ ANALYSES = LakeTable(
                 pl.Int64(),
                 "version",
                 f"Version of {table.name} read.",
-                "was not read" if table in (NODE_SAMPLES, STEPS) else None,  # by versions without them
+                # By versions without them.
+                "was not read" if table in (NODE_SAMPLES, STEPS) else None,
             )
             for table in ANALYSED
         ),
-        TableColumn("method", pl.String(), "", "Digest of the options that decide the numbers.", None),
+        TableColumn(
+            "method", pl.String(), "", "Digest of the options that decide the numbers.", None
+        ),
         TableColumn("as_of", TIME, "UTC", "When it was made.", None),
         TableColumn("jobs", pl.Int64(), "count", "Jobs summarized.", None),
         TableColumn("samples", pl.Int64(), "count", "Samples read.", None),
@@ -600,4 +894,5 @@ ANALYSES = LakeTable(
     sort=("seq",),
     completes=False,
 )
-ALL_TABLES = (*TABLES.values(), *COMPUTED.values(), ANALYSES, LABELS, PROFILES)  # in the order in which they are filled
+# In the order in which they are filled.
+ALL_TABLES = (*TABLES.values(), *COMPUTED.values(), ANALYSES, LABELS, PROFILES)

@@ -1,7 +1,7 @@
 """Units, times and durations: how outside values become the project's, and numbers become text.
 
-Inside the project times are UTC, fractions run 0..1, and a missing value is null.
-`text` is the only function that turns numbers into what people read, `printable` the one for what others wrote.
+Inside the project times are UTC, fractions run 0..1, and a missing value is null. `text` is the
+only function that turns numbers into what people read, `printable` the one for what others wrote.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ _FACTORS: dict[tuple[str, str], float] = {
     ("GHz", "MHz"): 1e3,
 }
 
-UNITS = frozenset(unit for pair in _FACTORS for unit in pair) | {"C"}  # that people write behind numbers
+# That people write behind numbers.
+UNITS = frozenset(unit for pair in _FACTORS for unit in pair) | {"C"}
 
 
 def factor(given: str, wanted: str) -> float:
@@ -75,7 +76,9 @@ def factor(given: str, wanted: str) -> float:
         return _FACTORS[given, wanted]
     except KeyError:
         known = ", ".join(sorted([a for a, b in _FACTORS if b == wanted] + [wanted]))
-        raise InputError(f"cannot convert unit {given!r} to {wanted!r}", do=f"use one of: {known}") from None
+        raise InputError(
+            f"cannot convert unit {given!r} to {wanted!r}", do=f"use one of: {known}"
+        ) from None
 
 
 def is_convertible(given: str, wanted: str) -> bool:
@@ -93,7 +96,8 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ConfigError(
-            f"unknown time zone {name!r}", do="use an IANA name such as Europe/Berlin, America/Los_Angeles or UTC"
+            f"unknown time zone {name!r}",
+            do="use an IANA name such as Europe/Berlin, America/Los_Angeles or UTC",
         ) from None
 
 
@@ -117,7 +121,8 @@ _SPAN_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 
 
 def slurm_duration_s(written: str) -> float | None:
-    """Return the seconds of Slurm's `[days-][hours:]minutes:seconds`, or None where none is written.
+    """Return the seconds of Slurm's `[days-][hours:]minutes:seconds`, or None where none is
+    written.
 
     >>> slurm_duration_s("3-06:16:53"), slurm_duration_s("00:05.250"), slurm_duration_s("UNLIMITED")
     (281813.0, 5.25, None)
@@ -155,12 +160,16 @@ def span_s(written: str) -> float:
     """
     found = _SPAN.match(written.strip())
     if not found:
-        raise InputError(f"invalid time span: {written!r}", do="write a number and s, m, h, d or w, for example 30m")
+        raise InputError(
+            f"invalid time span: {written!r}",
+            do="write a number and s, m, h, d or w, for example 30m",
+        )
     return float(found[1]) * _SPAN_S[found[2]]
 
 
 def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> datetime:
-    """Return the UTC time a person wrote: ISO date or time in the site's zone, or a span before `now`.
+    """Return the UTC time a person wrote: ISO date or time in the site's zone, or a span before
+    `now`.
 
     >>> parse_time("2h", now=datetime(2026, 1, 1, 12, tzinfo=UTC)).isoformat()
     '2026-01-01T10:00:00+00:00'
@@ -173,7 +182,8 @@ def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> dateti
         return to_utc(datetime.fromisoformat(written), zone_name)
     except (ValueError, OverflowError):  # also a time before the year 1 or behind 9999
         raise UsageError(
-            f"invalid time: {written!r}", do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h"
+            f"invalid time: {written!r}",
+            do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h",
         ) from None
 
 
@@ -183,8 +193,8 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def text(value: float | None, unit: str = "") -> str:
     """Return a quantity as people read it; an absent one is a dash.
 
-    Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, times, h; others are written behind the
-    number.
+    Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, times, h; others are
+    written behind the number.
 
     >>> text(0.423, "fraction"), text(5400, "s"), text(7.2e6, "J"), text(None, "W"), text(3.2e9, "B/s")
     ('42 %', '1 h 30 min', '2.00 kWh', '–', '3.20 GB/s')
@@ -233,7 +243,8 @@ def text(value: float | None, unit: str = "") -> str:
 
 
 def shown_s(begin: datetime, end: datetime) -> float:
-    """Return the seconds between two moments that are shown to the minute, so that text and clock times agree.
+    """Return the seconds between two moments that are shown to the minute, so that text and clock
+    times agree.
 
     What takes less than two minutes keeps its seconds.
 
@@ -243,7 +254,9 @@ def shown_s(begin: datetime, end: datetime) -> float:
     exact = (end - begin).total_seconds()
     if exact < 120:
         return exact
-    return (end.replace(second=0, microsecond=0) - begin.replace(second=0, microsecond=0)).total_seconds()
+    return (
+        end.replace(second=0, microsecond=0) - begin.replace(second=0, microsecond=0)
+    ).total_seconds()
 
 
 def _duration_text(seconds: float) -> str:
@@ -262,7 +275,8 @@ def _duration_text(seconds: float) -> str:
 
 
 def column_texts(values: Sequence[float | None], unit: str) -> tuple[str, list[str]]:
-    """Return quantities in one unit, that of the largest, and this unit for the title ("": none, or in each text).
+    """Return quantities in one unit, that of the largest, and this unit for the title ("": none, or
+    in each text).
 
     >>> column_texts([7.2e6, 1.08e5, None], "J"), column_texts([59.0, 20040.0], "s")
     (('kWh', ['2.00', '0.03', '–']), ('', ['0:00:59', '5:34:00']))
@@ -273,14 +287,22 @@ def column_texts(values: Sequence[float | None], unit: str) -> tuple[str, list[s
     largest = max(map(abs, known), default=0.0)
     if unit == "s" and largest >= 120:
         return "", [text(value) if value is None else _clock(value) for value in values]
-    scales = [(size, shown, digits) for least, size, shown, digits in _SCALES.get(unit, ()) if largest >= least]
+    scales = [
+        (size, shown, digits)
+        for least, size, shown, digits in _SCALES.get(unit, ())
+        if largest >= least
+    ]
     if not scales:
         return "", [text(value, unit) for value in values]
     size, shown, digits = scales[0]
-    return shown, [text(None) if value is None or value != value else _scaled(value / size, digits) for value in values]
+    return shown, [
+        text(None) if value is None or value != value else _scaled(value / size, digits)
+        for value in values
+    ]
 
 
-# of a column by its largest value: (from so much on, size of the unit, unit, digits behind the point)
+# of a column by its largest value: (from so much on, size of the unit, unit, digits behind the
+# point)
 _SCALES: Mapping[str, Sequence[tuple[float, float, str, int]]] = {
     "J": ((3.6e5, 3.6e6, "kWh", 2), (1e3, 1e3, "kJ", 1), (0.0, 1.0, "J", 0)),
     "MiB": ((KI, KI, "GiB", 1), (0.0, 1.0, "MiB", 0)),
@@ -297,7 +319,8 @@ _SCALES: Mapping[str, Sequence[tuple[float, float, str, int]]] = {
 
 
 def _scaled(value: float, digits: int) -> str:
-    """A number with so many digits behind the point; one that would be written as 0 and is not as less than the last.
+    """A number with so many digits behind the point; one that would be written as 0 and is not as
+    less than the last.
 
     >>> _scaled(0.001, 2), _scaled(0.0, 2), _scaled(1234.5, 1)
     ('<0.01', '0.00', '1,234.5')
@@ -347,20 +370,24 @@ def gpu_hours_text(hours: float | None) -> str:
     return f"{sign}{text(None if hours is None else abs(hours), 'h').removesuffix(' h')} GPU-hours"
 
 
-MOST_SHOWN = 4_000  # characters of a text that others wrote; C++ writes kernel names of two thousand
-# printable by the Unicode standard, and drawn as nothing: fillers of Hangul, the empty cell of Braille
+# Characters of a text that others wrote; C++ writes kernel names of two thousand.
+MOST_SHOWN = 4_000
+# printable by the Unicode standard, and drawn as nothing: fillers of Hangul, the empty cell of
+# Braille
 _UNSEEN = re.compile("[\u115f\u1160\u2800\u3164\uffa0]")
 # in JSON what is left of those that `printable` writes out; JSON itself escapes those below U+0020
 _NOT_IN_JSON = re.compile(r"[^\x00-\x7e]")
 
 
 def printable(value: str, *, most: int = MOST_SHOWN) -> str:
-    r"""Return `value`, which others wrote, as one line that steers no terminal and no direction of writing.
+    r"""Return `value`, which others wrote, as one line that steers no terminal and no direction of
+    writing.
 
-    Written out (`\x1b`, `\u202e`) is every character that is not printable by the Unicode standard: controls (ANSI,
-    OSC, C1, line ends, tabs, NUL), marks of direction, of no width or unassigned, halves of surrogate pairs, spaces
-    other than the one of ASCII; and letters without a shape. Of more than `most` characters the first are shown, and
-    how many more there are. A backslash stays as it is: what is shown is not meant to be read back.
+    Written out (`\x1b`, `\u202e`) is every character that is not printable by the Unicode standard:
+    controls (ANSI, OSC, C1, line ends, tabs, NUL), marks of direction, of no width or unassigned,
+    halves of surrogate pairs, spaces other than the one of ASCII; and letters without a shape. Of
+    more than `most` characters the first are shown, and how many more there are. A backslash stays
+    as it is: what is shown is not meant to be read back.
 
     >>> printable("train\x1b[2J"), printable("größe [a-b]"), printable("a\u202eb\ud800")
     ('train\\x1b[2J', 'größe [a-b]', 'a\\u202eb\\ud800')
@@ -375,7 +402,8 @@ def printable(value: str, *, most: int = MOST_SHOWN) -> str:
 
 
 def printable_lines(value: str) -> str:
-    r"""Return text of several lines, each as `printable`: line ends, and spaces that part no line, are the program's.
+    r"""Return text of several lines, each as `printable`: line ends, and spaces that part no line,
+    are the program's.
 
     >>> printable_lines("job 1\n  name\ta\x1b[2J\n")
     'job 1\n  name\\ta\\x1b[2J\n'
@@ -385,7 +413,8 @@ def printable_lines(value: str) -> str:
 
 
 def escaped_json(document: str) -> str:
-    r"""Return a JSON document that holds the same values and can be shown: escapes for what `printable` writes out.
+    r"""Return a JSON document that holds the same values and can be shown: escapes for what
+    `printable` writes out.
 
     >>> escaped_json('{"name": "a\x9b\u202e\U000e0041ö"}')
     '{"name": "a\\u009b\\u202e\\udb40\\udc41ö"}'
@@ -395,15 +424,16 @@ def escaped_json(document: str) -> str:
     return _NOT_IN_JSON.sub(_json_escape, document)
 
 
-# how a formula of a spreadsheet begins: the last four are the first ones in full width. Of a text that begins with
-# quotes and one of them it is kept apart by one more quote
+# how a formula of a spreadsheet begins: the last four are the first ones in full width. Of a text
+# that begins with quotes and one of them it is kept apart by one more quote
 FORMULA = r"'*[=+\-@\uFF1D\uFF0B\uFF0D\uFF20]"
 _FORMULA = re.compile(FORMULA)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def harmless_cell(text: str) -> str:
-    r"""Return a text as a cell of CSV for people: printable, and with a quote before what would be a formula.
+    r"""Return a text as a cell of CSV for people: printable, and with a quote before what would be
+    a formula.
 
     Source: OWASP, "CSV Injection"; numbers stay numbers.
 
@@ -447,4 +477,6 @@ def _json_escape(found: re.Match[str]) -> str:
     if _is_shown(letter):
         return letter
     units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+    return "".join(
+        f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2)
+    )

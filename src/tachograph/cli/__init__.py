@@ -1,7 +1,8 @@
-"""The command line: finds the command, imports its module alone, and turns errors into one line and an exit code.
+"""The command line: finds the command, imports its module alone, and turns errors into one line and
+an exit code.
 
-Exit codes are those of `tachograph.catalog.errors.EXIT_CODES`. What is no TachographError is a defect and keeps its
-traceback.
+Exit codes are those of `tachograph.catalog.errors.EXIT_CODES`. What is no TachographError is a
+defect and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ def program() -> NoReturn:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with an exit code; at once where a daemon thread is left, such as a commit that takes long.
+    """End this process with an exit code; at once where a daemon thread is left, such as a commit
+    that takes long.
 
-    A thread that returns from native code while the interpreter is finalized is unwound by it (before Python 3.14),
-    through frames of Rust too, and the process crashes.
+    A thread that returns from native code while the interpreter is finalized is unwound by it
+    (before Python 3.14), through frames of Rust too, and the process crashes.
     """
     threading = sys.modules.get("threading")  # not imported: `--help` has no thread
     if threading and any(thread.daemon for thread in threading.enumerate()):
@@ -46,7 +48,9 @@ def end_process(code: int) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code of `tachograph` with these arguments (those of the process by default)."""
+    """Return the exit code of `tachograph` with these arguments (those of the process by
+    default).
+    """
     output.prepare()
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
@@ -73,7 +77,9 @@ def _run(argv: list[str]) -> int:
         output.print_text(f"tachograph {__version__}\n")
         return 0
     if argv[0].startswith("-"):
-        raise UsageError(f"option {argv[0]} before the command", do="write `tachograph COMMAND [options]`")
+        raise UsageError(
+            f"option {argv[0]} before the command", do="write `tachograph COMMAND [options]`"
+        )
     group = group_alone(argv)
     if group:
         output.print_text(overview(group))
@@ -93,7 +99,9 @@ def _as_lake_error(problem: OSError) -> LakeError:
     """
     where = str(problem.filename or "")
     if problem.errno in _DISK_FULL:
-        return LakeError("the disk is full", where=where, do="free some space, then run the command again")
+        return LakeError(
+            "the disk is full", where=where, do="free some space, then run the command again"
+        )
     if problem.errno in _NOT_PERMITTED:
         return LakeError("permission denied", where=where, do="use a folder you may read and write")
     raise problem

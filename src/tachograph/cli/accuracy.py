@@ -1,5 +1,5 @@
-"""`tachograph lab accuracy`: simulate jobs with ground truth, analyze them, and measure the accuracy of the
-verdicts.
+"""`tachograph lab accuracy`: simulate jobs with ground truth, analyze them, and measure the
+accuracy of the verdicts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,22 @@ LEAST, MOST = 30, 100_000
 
 def add_arguments(parser: Parser) -> None:
     """Declare the jobs, the seed, and where to leave them."""
-    parser.add_argument("--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)")
-    parser.add_argument("--seed", type=seed, default=2, help="seed of the simulated jobs (default 2)")
-    parser.add_argument("--keep", metavar="DIR", help="keep lake, accounting and ground truth in this new folder")
+    parser.add_argument(
+        "--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=2, help="seed of the simulated jobs (default 2)"
+    )
+    parser.add_argument(
+        "--keep", metavar="DIR", help="keep lake, accounting and ground truth in this new folder"
+    )
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Simulate, analyze, compare, print; with the thresholds of --config, else with the built-in ones."""
+    """Simulate, analyze, compare, print; with the thresholds of --config, else with the built-in
+    ones.
+    """
     from tachograph.catalog import config
     from tachograph.judge.accuracy import CHOSEN_ON
 
@@ -89,7 +97,10 @@ def _measured(
 
 
 def _analyzed(
-    plan: SimulationPlan, folder: Path, settings: Configuration, progress: Callable[[str, int, int], None]
+    plan: SimulationPlan,
+    folder: Path,
+    settings: Configuration,
+    progress: Callable[[str, int, int], None],
 ) -> tuple[Lake, Configuration]:
     """The simulated jobs in a lake, analyzed, and the configuration of the simulated site."""
     import msgspec
@@ -109,7 +120,9 @@ def _analyzed(
     return lake, configuration
 
 
-def _as_json(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> dict[str, Any]:
+def _as_json(
+    arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int
+) -> dict[str, Any]:
     from tachograph.judge.accuracy import CHOSEN_ON
 
     return {
@@ -120,7 +133,12 @@ def _as_json(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, a
         "judged": known,
         "ambiguous": ambiguous,
         "classes": [
-            {"class": each.code, **score_json(each.score), "too_near": each.too_near, "published": each.published}
+            {
+                "class": each.code,
+                **score_json(each.score),
+                "too_near": each.too_near,
+                "published": each.published,
+            }
             for each in found
         ],
     }
@@ -154,31 +172,57 @@ def percent(share: float | None) -> str | None:
 
 def interval(score: VerdictScore) -> str | None:
     """Return the interval of the accuracy as text."""
-    return None if score.interval is None else f"{100 * score.interval[0]:.2f} to {100 * score.interval[1]:.2f} %"
+    return (
+        None
+        if score.interval is None
+        else f"{100 * score.interval[0]:.2f} to {100 * score.interval[1]:.2f} %"
+    )
 
 
 def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> None:
     from tachograph.judge.accuracy import CHOSEN_ON
 
-    thresholds = f"those of {arguments.config}" if arguments.config else f"built in, chosen on seed {CHOSEN_ON}"
+    thresholds = (
+        f"those of {arguments.config}"
+        if arguments.config
+        else f"built in, chosen on seed {CHOSEN_ON}"
+    )
     output.print_text(
-        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; {known:,} judged, "
-        f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: {thresholds}.\n\n"
+        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; "
+        f"{known:,} judged, "
+        f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: "
+        f"{thresholds}.\n\n"
     )
     headings = [
-        *("class", ">jobs", ">positives", ">accuracy", ">95 % interval", ">false positives", ">false negatives"),
+        *(
+            "class",
+            ">jobs",
+            ">positives",
+            ">accuracy",
+            ">95 % interval",
+            ">false positives",
+            ">false negatives",
+        ),
         *(">unknown", ">published (jobs, false positives)"),
     ]
     output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
     output.print_text("\n")
-    pairs = [f">{verdict} ({truth})" for truth in ("is", "is not") for verdict in ("yes", "no", "unknown")]
+    pairs = [
+        f">{verdict} ({truth})"
+        for truth in ("is", "is not")
+        for verdict in ("yes", "no", "unknown")
+    ]
     headings = ["class", *pairs, ">too near to call"]
     output.print_table(headings, [_matrix(each) for each in found], no_color=arguments.no_color)
 
 
 def _cells(each: ClassAccuracy) -> list[str | None]:
     score, paper = each.score, each.published
-    published = None if paper is None else f"{100 * paper.accuracy:.1f} % ({paper.jobs}, {paper.false_positives})"
+    published = (
+        None
+        if paper is None
+        else f"{100 * paper.accuracy:.1f} % ({paper.jobs}, {paper.false_positives})"
+    )
     counts = (score.false_positives, score.false_negatives, score.unknown)
     return [
         each.code,
@@ -196,7 +240,9 @@ def _matrix(each: ClassAccuracy) -> list[str | None]:
 
 
 def confusion_cells(score: VerdictScore) -> list[str]:
-    """Return counts as text: verdicts yes, no, unknown on jobs that are of the class, then on the others."""
+    """Return counts as text: verdicts yes, no, unknown on jobs that are of the class, then on
+    the others.
+    """
     counts = (
         score.true_positives,
         score.false_negatives,

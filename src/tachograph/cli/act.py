@@ -1,4 +1,6 @@
-"""`tachograph act`: the service of what acts by itself, such as digests and alerts; a dry run unless configured."""
+"""`tachograph act`: the service of what acts by itself, such as digests and alerts; a dry run
+unless configured.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def run(arguments: Arguments) -> int:
         return datetime.now(UTC)
 
     if arguments.once:
-        result = act_once(ActRound(Lake.open(location), configuration, folder, clock(), _api(configuration)), clock)
+        result = act_once(
+            ActRound(Lake.open(location), configuration, folder, clock(), _api(configuration)),
+            clock,
+        )
         if arguments.json:
             output.print_json(result)
         else:
@@ -95,7 +100,9 @@ def _api(configuration: Configuration) -> ActApi:
         return refresh_advice(
             Path(configuration.act.advice_folder),
             lake,
-            lambda users: read_past_jobs(lake, configuration, JobFilter(users=tuple(users), since=since)),
+            lambda users: read_past_jobs(
+                lake, configuration, JobFilter(users=tuple(users), since=since)
+            ),
             read_site(lake),
             configuration.advice,
             as_of=now,
@@ -125,6 +132,11 @@ def _list(arguments: Arguments, folder: str, zone_name: str) -> int:
     if not records:
         output.print_text("Nothing was done yet.\n")
         return 0
-    rows = [(local_time(one.t, zone_name), one.state, one.kind, one.target, one.why, one.result) for one in records]
-    output.print_table(("time", "state", "kind", "target", "why", "result"), rows, no_color=arguments.no_color)
+    rows = [
+        (local_time(one.t, zone_name), one.state, one.kind, one.target, one.why, one.result)
+        for one in records
+    ]
+    output.print_table(
+        ("time", "state", "kind", "target", "why", "result"), rows, no_color=arguments.no_color
+    )
     return 0

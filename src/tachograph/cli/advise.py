@@ -1,4 +1,6 @@
-"""`tachograph advise SCRIPT`: what to request for a job, from what past jobs like it used; with a backtest of it."""
+"""`tachograph advise SCRIPT`: what to request for a job, from what past jobs like it used; with
+a backtest of it.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,33 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare script or names, and the formats."""
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="job script; -: read it from stdin")
+    parser.add_argument(
+        "script", nargs="?", metavar="SCRIPT", help="job script; -: read it from stdin"
+    )
     parser.add_argument("--user", metavar="NAME", help="user of the job (default: who runs this)")
     parser.add_argument("--name", metavar="NAME", help="name of the job (default: of the script)")
     parser.add_argument("--partition", metavar="NAME", help="partition (default: of the script)")
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the job (default: of the script)")
-    parser.add_argument("--as-of", metavar="TIME", help="advise as of this time: from jobs that had ended by then")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="GPUs of the job (default: of the script)"
+    )
+    parser.add_argument(
+        "--as-of", metavar="TIME", help="advise as of this time: from jobs that had ended by then"
+    )
     parser.add_argument(
         "--backtest",
         action="store_true",
-        help="replay all jobs, or those of --user: what advice before each would have saved, which would have failed",
+        help=(
+            "replay all jobs, or those of --user: what advice before each would have saved, "
+            "which would have failed"
+        ),
     )
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of a table of --backtest (default 10)")
+    parser.add_argument(
+        "--top",
+        type=int,
+        default=10,
+        metavar="N",
+        help="rows of a table of --backtest (default 10)",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--sbatch", action="store_true", help="print the #SBATCH lines alone")
     add_json(form)
@@ -47,7 +64,9 @@ def run(arguments: Arguments) -> int:
     elif arguments.sbatch:
         output.print_text("".join(f"{line}\n" for line in sbatch_lines(advice)))
     else:
-        output.print_lines(advice_lines(advice, width=min(output.width(), 100)), no_color=arguments.no_color)
+        output.print_lines(
+            advice_lines(advice, width=min(output.width(), 100)), no_color=arguments.no_color
+        )
     return 0
 
 
@@ -57,8 +76,16 @@ def _backtest(arguments: Arguments) -> int:
     from tachograph.lake.filters import JobFilter
     from tachograph.report.backtest import backtest_json, backtest_lines
 
-    if arguments.script is not None or arguments.sbatch or arguments.name or arguments.gpus is not None:
-        raise UsageError("--backtest replays jobs that ran", do="leave out the script, --name, --gpus and --sbatch")
+    if (
+        arguments.script is not None
+        or arguments.sbatch
+        or arguments.name
+        or arguments.gpus is not None
+    ):
+        raise UsageError(
+            "--backtest replays jobs that ran",
+            do="leave out the script, --name, --gpus and --sbatch",
+        )
     if arguments.top < 1:
         raise UsageError(f"invalid --top {arguments.top}", do="give 1 or more")
     opened = open_lake(arguments)
@@ -82,7 +109,9 @@ def _request(arguments: Arguments) -> JobRequest:
     from tachograph.judge.advice.request import JobRequest, read_script
 
     if arguments.script is None and arguments.name is None:
-        raise UsageError("no job is named", do="give a script, or --name with --partition and --gpus")
+        raise UsageError(
+            "no job is named", do="give a script, or --name with --partition and --gpus"
+        )
     if arguments.gpus is not None and arguments.gpus < 0:
         raise UsageError(f"invalid --gpus {arguments.gpus}", do="give 0 or more")
     request = JobRequest()
@@ -108,7 +137,9 @@ def _read(script: str) -> tuple[str, str]:
     try:
         return Path(script).read_bytes().decode("utf-8", "replace"), Path(script).name
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=script, do="name a readable job script") from None
+        raise InputError(
+            problem.strerror or str(problem), where=script, do="name a readable job script"
+        ) from None
 
 
 def _own_name() -> str | None:

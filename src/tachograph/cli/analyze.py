@@ -26,12 +26,19 @@ OF_DASK = ("dask", "distributed", "dask_jobqueue", "cryptography")
 
 def add_arguments(parser: Parser) -> None:
     """Declare `--full`, `--threads`, `--workers`, `--as-of`, `--json`."""
-    parser.add_argument("--full", action="store_true", help="all jobs, not only those that new data concern")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 2, help="partitions reduced at a time")
+    parser.add_argument(
+        "--full", action="store_true", help="all jobs, not only those that new data concern"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 2, help="partitions reduced at a time"
+    )
     parser.add_argument(
         "--workers",
         metavar="WHICH",
-        help="reduce on Dask workers: N processes, slurm:N jobs, or a running scheduler: tcp://HOST:PORT, FILE.json",
+        help=(
+            "reduce on Dask workers: N processes, slurm:N jobs, or a running scheduler: "
+            "tcp://HOST:PORT, FILE.json"
+        ),
     )
     add_as_of(parser)
     add_json(parser)
@@ -75,7 +82,9 @@ def run(arguments: Arguments) -> int:
 
 
 def write_advice_files(opened: OpenedLake) -> None:
-    """Write the files that sbatch reads, where they are switched on; a problem is a remark, the analysis stands."""
+    """Write the files that sbatch reads, where they are switched on; a problem is a remark, the
+    analysis stands.
+    """
     options = opened.configuration.act
     if not options.advice_folder:
         return
@@ -91,7 +100,9 @@ def write_advice_files(opened: OpenedLake) -> None:
         written = refresh_advice(
             Path(options.advice_folder),
             lake,
-            lambda users: read_past_jobs(lake, configuration, JobFilter(users=tuple(users), since=since)),
+            lambda users: read_past_jobs(
+                lake, configuration, JobFilter(users=tuple(users), since=since)
+            ),
             read_site(lake),
             configuration.advice,
             as_of=opened.now,
@@ -103,13 +114,16 @@ def write_advice_files(opened: OpenedLake) -> None:
     if written.refused:
         users = plural(len(written.refused), "user")
         remark(
-            f"no advice for {users} ({', '.join(written.refused[:3])}, ...): only root, or who has CAP_CHOWN, "
+            f"no advice for {users} ({', '.join(written.refused[:3])}, ...): only root, or who "
+            "has CAP_CHOWN, "
             "writes files of others"
         )
 
 
 @contextmanager
-def _pool(option: str | None, settings: WorkerOptions, lake: Lake, narrator: Narrator) -> Iterator[TaskPool | None]:
+def _pool(
+    option: str | None, settings: WorkerOptions, lake: Lake, narrator: Narrator
+) -> Iterator[TaskPool | None]:
     """The workers named by the option; None without it."""
     from tachograph.pipeline.workers import parse_workers
 
@@ -136,24 +150,34 @@ def seen_from_anywhere(lake: Lake) -> Lake:
 
 
 def caveats(report: AnalysisReport) -> Iterator[str]:
-    """Yield what is missing where jobs and samples were not brought together, each with what to ingest."""
+    """Yield what is missing where jobs and samples were not brought together, each with what to
+    ingest.
+    """
     if report.unaccounted:
         samples = plural(report.unaccounted_samples, "sample")
         yield (
-            f"{plural(report.unaccounted, 'job')} with {samples} not in the accounting, known from samples or maps "
+            f"{plural(report.unaccounted, 'job')} with {samples} not in the accounting, known "
+            "from samples or maps "
             "alone: their times are those of the records; ingest the accounting of that time"
         )
     if report.misplaced:
         later = report.misplaced_by_s
-        by = "" if later is None else f", most {abs(later) / 3600:g} h {'later' if later > 0 else 'earlier'}"
+        by = (
+            ""
+            if later is None
+            else f", most {abs(later) / 3600:g} h {'later' if later > 0 else 'earlier'}"
+        )
         yield (
-            f"{plural(report.misplaced, 'job')} named by samples or maps only outside of the accounted times{by}: "
+            f"{plural(report.misplaced, 'job')} named by samples or maps only outside of the "
+            f"accounted times{by}: "
             "set site.time_zone to the zone of the accounting and ingest it into a new lake"
         )
     if report.handover_samples:
         yield (
-            f"{plural(report.handover_samples, 'sample')} in a second in which a GPU went from one job to the next, of "
-            "neither: record prolog and epilog with fractions of a second, as contrib/slurm/gpu-map.sh does"
+            f"{plural(report.handover_samples, 'sample')} in a second in which a GPU went from "
+            "one job to the next, of "
+            "neither: record prolog and epilog with fractions of a second, as "
+            "contrib/slurm/gpu-map.sh does"
         )
     unplaced = report.unplaced - report.misplaced
     if unplaced > 0:
@@ -169,13 +193,19 @@ def sentence(report: AnalysisReport) -> str:
         return "nothing new; all jobs unchanged"
     if not report.jobs:
         return (
-            f"{plural(report.samples, 'sample')} read, none of a known job: ingest the accounting of that time, "
+            f"{plural(report.samples, 'sample')} read, none of a known job: ingest the "
+            "accounting of that time, "
             "with node lists, a map, or samples that name their job"
         )
     share = report.attributed / report.samples if report.samples else 0.0
     read = plural(report.samples, "sample")
     of_no_job = (
-        f"{share:.0%} of {read} belong to {'it' if report.jobs == 1 else 'them'}" if report.full else f"{read} read"
+        f"{share:.0%} of {read} belong to {'it' if report.jobs == 1 else 'them'}"
+        if report.full
+        else f"{read} read"
     )
     unclear = f", {report.ambiguous:,} of them ambiguous" if report.ambiguous else ""
-    return f"{plural(report.jobs, 'job')} summarized{unclear}; {of_no_job}; {plural(report.findings, 'finding')}"
+    return (
+        f"{plural(report.jobs, 'job')} summarized{unclear}; {of_no_job}; "
+        f"{plural(report.findings, 'finding')}"
+    )

@@ -1,4 +1,6 @@
-"""`tachograph lab classify`: job classes, judged again from stored minutes with the present configuration."""
+"""`tachograph lab classify`: job classes, judged again from stored minutes with the present
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,28 @@ BATCH = 1000  # jobs whose minutes are in memory at a time
 
 def add_arguments(parser: Parser) -> None:
     """Declare the jobs, the filters, and the format."""
-    parser.add_argument("job", metavar="ID", nargs="*", help="job ids (default: all that the filters choose)")
+    parser.add_argument(
+        "job", metavar="ID", nargs="*", help="job ids (default: all that the filters choose)"
+    )
     add_filters(parser)
     parser.add_argument(
-        "--class", action="append", default=[], dest="codes", metavar="CODE", help="only this class; repeatable"
+        "--class",
+        action="append",
+        default=[],
+        dest="codes",
+        metavar="CODE",
+        help="only this class; repeatable",
     )
-    parser.add_argument("--all", action="store_true", help="also the verdict no (default for jobs named by ID)")
+    parser.add_argument(
+        "--all", action="store_true", help="also the verdict no (default for jobs named by ID)"
+    )
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Judge; print verdicts yes and unknown, then the number of jobs of each class. Nothing is written."""
+    """Judge; print verdicts yes and unknown, then the number of jobs of each class. Nothing is
+    written.
+    """
     import polars as pl
 
     from tachograph.catalog.columns import must_exist
@@ -46,22 +59,36 @@ def run(arguments: Arguments) -> int:
         found = classified(opened.lake, jobs, opened.configuration, progress)
     if arguments.codes:
         found = found.filter(pl.col("code").is_in(arguments.codes))
-    found = found.join(jobs.select("job_key", "display_id"), on="job_key", how="left", maintain_order="left")
+    found = found.join(
+        jobs.select("job_key", "display_id"), on="job_key", how="left", maintain_order="left"
+    )
     counts = _counts(found)
     if arguments.json:
-        output.print_json({"verdicts": list(map(_as_json, found.iter_rows(named=True))), "counts": counts.to_dicts()})
+        output.print_json(
+            {
+                "verdicts": list(map(_as_json, found.iter_rows(named=True))),
+                "counts": counts.to_dicts(),
+            }
+        )
         return 0
     if found.is_empty():
         output.print_text("No matching jobs.\n")
         return 0
     every = arguments.all or arguments.job
-    _show(found if every else found.filter(pl.col("verdict") != "no"), opened, no_color=arguments.no_color)
+    _show(
+        found if every else found.filter(pl.col("verdict") != "no"),
+        opened,
+        no_color=arguments.no_color,
+    )
     _show_counts(counts, no_color=arguments.no_color)
     return 0
 
 
 def classified(
-    lake: Lake, jobs: pl.DataFrame, configuration: Configuration, progress: Callable[[str, int, int], None]
+    lake: Lake,
+    jobs: pl.DataFrame,
+    configuration: Configuration,
+    progress: Callable[[str, int, int], None],
 ) -> pl.DataFrame:
     """Return the findings of the classes of `jobs`, in order of start, from stored minutes."""
     import polars as pl
@@ -73,7 +100,9 @@ def classified(
     found: list[pl.DataFrame] = []
     for at in range(0, max(1, ordered.height), BATCH):
         some = ordered.slice(at, BATCH)
-        gpus, timelines, nodes = read_stored(lake, some, idle_util=configuration.thresholds.idle_util)
+        gpus, timelines, nodes = read_stored(
+            lake, some, idle_util=configuration.thresholds.idle_util
+        )
         found.append(job_classes.judge_classes(some, gpus, timelines, nodes, configuration.classes))
         progress("classify", min(at + BATCH, ordered.height), ordered.height)
     return pl.concat(found)
@@ -117,18 +146,34 @@ def _show(found: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
     found = found.group_by(same, maintain_order=True).agg(pl.col("code").str.join(", "))
     zone = opened.configuration.site.time_zone
     headings = ("job", "class", "verdict", "interval", "evidence")
-    output.print_table(headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color)
+    output.print_table(
+        headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color
+    )
 
 
 def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
     from tachograph.catalog.units import zone
 
-    begin, end = (None if row[name] is None else row[name].astimezone(zone(zone_name)) for name in ("begin", "end"))
-    interval = None if begin is None or end is None else f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
-    return row["display_id"] or row["job_id"], row["code"], row["verdict"], interval, row["sentence"]
+    begin, end = (
+        None if row[name] is None else row[name].astimezone(zone(zone_name))
+        for name in ("begin", "end")
+    )
+    interval = (
+        None if begin is None or end is None else f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
+    )
+    return (
+        row["display_id"] or row["job_id"],
+        row["code"],
+        row["verdict"],
+        interval,
+        row["sentence"],
+    )
 
 
 def _show_counts(counts: pl.DataFrame, *, no_color: bool) -> None:
-    rows = [[row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "unknown"))] for row in counts.to_dicts()]
+    rows = [
+        [row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "unknown"))]
+        for row in counts.to_dicts()
+    ]
     output.print_text("\n")
     output.print_table(("class", ">yes", ">no", ">unknown"), rows, no_color=no_color)

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare `--once`, `--check`, `--wait`."""
-    parser.add_argument("--once", action="store_true", help="poll every source once, analyze, exit (for cron)")
-    parser.add_argument("--check", action="store_true", help="poll each source once, commit nothing (dry run)")
-    parser.add_argument("--wait", action="store_true", help="where another process collects, start when it ends")
+    parser.add_argument(
+        "--once", action="store_true", help="poll every source once, analyze, exit (for cron)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="poll each source once, commit nothing (dry run)"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="where another process collects, start when it ends"
+    )
 
 
 def run(arguments: Arguments) -> int:
@@ -54,8 +60,16 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
         connect = partial(load_feed(settings.source).connect, settings, configuration=configuration)
         return PolledSource(settings.title, settings.every_s, connect(), connect)
 
-    sources = [source_of(settings) for settings in configured_feeds(configuration, where=arguments.config or FILE_NAME)]
-    options = ["--lake", location, "--quiet", *(["--config", arguments.config] if arguments.config else [])]
+    sources = [
+        source_of(settings)
+        for settings in configured_feeds(configuration, where=arguments.config or FILE_NAME)
+    ]
+    options = [
+        "--lake",
+        location,
+        "--quiet",
+        *(["--config", arguments.config] if arguments.config else []),
+    ]
     return CollectPlan(Lake(location), sources, configuration.collect, options)
 
 
@@ -68,7 +82,12 @@ def _collect(plan: CollectPlan, arguments: Arguments) -> int:
     notifier = SystemdNotifier.of(os.environ)
     say = Narrator.of(arguments).say
     done = collect(
-        plan, remark=narrate.remark, narrate=say, once=arguments.once, wait=arguments.wait, notifier=notifier
+        plan,
+        remark=narrate.remark,
+        narrate=say,
+        once=arguments.once,
+        wait=arguments.wait,
+        notifier=notifier,
     )
     if done is None:
         return 0
@@ -81,12 +100,18 @@ def _collect(plan: CollectPlan, arguments: Arguments) -> int:
 def _print_once(status: CollectStatus) -> int:
     """Print the committed rows of each source; return the exit code."""
     for name, source in status.sources.items():
-        committed = ", ".join(f"{rows:,} {table}" for table, rows in source.rows.items() if rows) or "nothing new"
+        committed = (
+            ", ".join(f"{rows:,} {table}" for table, rows in source.rows.items() if rows)
+            or "nothing new"
+        )
         output.print_text(f"{name}: {'failed' if source.failures else committed}\n")
     analysis = status.steps["analyze"]
     if analysis.runs:
         output.print_text(f"{'analysis failed' if analysis.failures else analysis.result}\n")
-    if any(source.failures and source.errors.get("lake") for source in status.sources.values()) or analysis.failures:
+    if (
+        any(source.failures and source.errors.get("lake") for source in status.sources.values())
+        or analysis.failures
+    ):
         return LakeError.exit_code
     return InputError.exit_code if any(source.failures for source in status.sources.values()) else 0
 
@@ -101,7 +126,9 @@ def _check(plan: CollectPlan, configuration: Configuration, arguments: Arguments
     headings = ("source", ">every", "from", "would commit", "remarks")
     zone = configuration.site.time_zone
     rows = [_row(one, zone) for one in checked]
-    output.print_table(headings, rows, title=f"Dry run; lake: {plan.lake.location}", no_color=arguments.no_color)
+    output.print_table(
+        headings, rows, title=f"Dry run; lake: {plan.lake.location}", no_color=arguments.no_color
+    )
     return InputError.exit_code if any(one.problem for one in checked) else 0
 
 
@@ -110,11 +137,25 @@ def _row(checked: SourceCheck, zone: str) -> Sequence[str | None]:
     from tachograph.catalog.units import text
 
     known = [at for at in checked.watermarks.values() if at is not None]
-    rows_by_table = ", ".join(f"{rows:,} {table}" for table, rows in checked.rows.items()) or "nothing"
+    rows_by_table = (
+        ", ".join(f"{rows:,} {table}" for table, rows in checked.rows.items()) or "nothing"
+    )
     remarks = [checked.problem] if checked.problem else []
     remarks += ["more chunks available"] if checked.more else []
-    remarks += [f"{count:,} × {reason.replace('_', ' ')}" for reason, count in checked.rejects.items()]
-    others = [f"{place}: {why}" for place, why in checked.unreachable.items() if why not in (checked.problem or "")]
+    remarks += [
+        f"{count:,} × {reason.replace('_', ' ')}" for reason, count in checked.rejects.items()
+    ]
+    others = [
+        f"{place}: {why}"
+        for place, why in checked.unreachable.items()
+        if why not in (checked.problem or "")
+    ]
     remarks += others[:3]
     begin = local_time(min(known), zone) if known else "the beginning"
-    return checked.name, text(checked.every_s, "s"), begin, rows_by_table, "; ".join(remarks) or None
+    return (
+        checked.name,
+        text(checked.every_s, "s"),
+        begin,
+        rows_by_table,
+        "; ".join(remarks) or None,
+    )

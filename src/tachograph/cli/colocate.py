@@ -19,20 +19,33 @@ _TOP = 20  # pairs of a printed table
 def add_arguments(parser: Parser) -> None:
     """Declare which jobs, which pairs, and the formats."""
     add_filters(parser)
-    parser.add_argument("--runs", type=int, default=2, metavar="N", help="only job groups with N runs (default: 2)")
+    parser.add_argument(
+        "--runs", type=int, default=2, metavar="N", help="only job groups with N runs (default: 2)"
+    )
     parser.add_argument(
         "--profile", action="append", default=[], metavar="GROUP=REPORT",
-        help="estimate this job group (user/name, a job's id, or 'user/*') from its kernels: a file or folder that "
+        help="estimate this job group (user/name, a job's id, or 'user/*') from its kernels: a "
+"file or folder that "
         "`tachograph share kernels` reads; repeatable",
     )  # fmt: skip
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--pair", nargs=2, metavar=("A", "B"), help="explain one pair (user/name or job ids), proposed or not"
+        "--pair",
+        nargs=2,
+        metavar=("A", "B"),
+        help="explain one pair (user/name or job ids), proposed or not",
     )
-    which.add_argument("--all", action="store_true", help="also pairs that are not proposed, with reasons")
-    which.add_argument("--matrix", action="store_true", help="slowdown of each job group beside each other")
+    which.add_argument(
+        "--all", action="store_true", help="also pairs that are not proposed, with reasons"
+    )
+    which.add_argument(
+        "--matrix", action="store_true", help="slowdown of each job group beside each other"
+    )
     parser.add_argument(
-        "--top", type=int, metavar="N", help="at most N pairs (default: 20 where printed, all in exports)"
+        "--top",
+        type=int,
+        metavar="N",
+        help="at most N pairs (default: 20 where printed, all in exports)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV: one line per pair")
@@ -96,6 +109,8 @@ def _profiles(written: Sequence[str]) -> list[GivenProfile]:
     for one in written:
         group, _, report = one.partition("=")
         if not group or not report:
-            raise UsageError(f"invalid --profile '{one}'", do="write --profile user/name=report.ncu-rep")
+            raise UsageError(
+                f"invalid --profile '{one}'", do="write --profile user/name=report.ncu-rep"
+            )
         given.append(GivenProfile(group, report))
     return given

@@ -1,5 +1,5 @@
-"""`tachograph act comment`: summaries of ended jobs in AdminComment of Slurm's accounting; a dry run unless
-`--write`.
+"""`tachograph act comment`: summaries of ended jobs in AdminComment of Slurm's accounting; a dry
+run unless `--write`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare jobs, `--write`, `--most`, `--json`."""
-    parser.add_argument("jobs", metavar="ID", nargs="*", help="jobs (default: those that ended lately)")
+    parser.add_argument(
+        "jobs", metavar="ID", nargs="*", help="jobs (default: those that ended lately)"
+    )
     parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
-    parser.add_argument("--write", action="store_true", help="write the comments, each once; else show them")
-    parser.add_argument("--most", type=int, default=500, metavar="N", help="so many jobs at a time (default: 500)")
+    parser.add_argument(
+        "--write", action="store_true", help="write the comments, each once; else show them"
+    )
+    parser.add_argument(
+        "--most", type=int, default=500, metavar="N", help="so many jobs at a time (default: 500)"
+    )
     add_json(parser)
 
 
@@ -36,7 +42,9 @@ def run(arguments: Arguments) -> int:
 
 
 def _jobs(opened: OpenedLake, arguments: Arguments) -> list[Mapping[str, Any]]:
-    """Rows of the named jobs, else of those that ended lately. Errors: UsageError for one that still runs."""
+    """Rows of the named jobs, else of those that ended lately. Errors: UsageError for one that
+    still runs.
+    """
     from tachograph.lake.query import read_job_row
     from tachograph.service.act.comments import COMMENT_DELAY, ended_jobs
 
@@ -62,11 +70,17 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
     from tachograph.service.act.ledger import read_ledger
 
     done = {record.key for record in read_ledger(_folder(opened)) if record.state == "done"}
-    due = [row for row in _jobs(opened, arguments) if arguments.jobs or f"{KIND}:{row['job_key']}" not in done]
+    due = [
+        row
+        for row in _jobs(opened, arguments)
+        if arguments.jobs or f"{KIND}:{row['job_key']}" not in done
+    ]
     shown, summaries = due[: arguments.most], []
     for row in shown:
         summary = comment_json(_report(opened, row["job_key"]), url=opened.configuration.serve.url)
-        summaries.append({"job_id": row["job_id"], "characters": len(comment_text(summary)), "summary": summary})
+        summaries.append(
+            {"job_id": row["job_id"], "characters": len(comment_text(summary)), "summary": summary}
+        )
     if arguments.json:
         output.print_json(summaries)
         return 0
@@ -74,7 +88,9 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
         headline = one["summary"]["tachograph"]["headline"]
         output.print_text(f"job {one['job_id']}: {one['characters']} characters: {headline}\n")
     more = f", and {len(due) - len(shown)} more" if len(due) > len(shown) else ""
-    output.print_text(f"{plural(len(shown), 'comment')} would be written{more}; nothing was: see --write\n")
+    output.print_text(
+        f"{plural(len(shown), 'comment')} would be written{more}; nothing was: see --write\n"
+    )
     return 0
 
 
@@ -105,8 +121,14 @@ def _write(opened: OpenedLake, arguments: Arguments) -> int:
             if record.state != "done":
                 output.print_text(f"{record.target}: {record.state}: {record.result}\n")
         refused = f", {counts['refused']} refused" if counts["refused"] else ""
-        output.print_text(f"{plural(counts['done'], 'comment')} written, {counts['failed']} failed{refused}\n")
-    return ExportError.exit_code if any(record.state in ("failed", "refused") for record in made) else 0
+        output.print_text(
+            f"{plural(counts['done'], 'comment')} written, {counts['failed']} failed{refused}\n"
+        )
+    return (
+        ExportError.exit_code
+        if any(record.state in ("failed", "refused") for record in made)
+        else 0
+    )
 
 
 def _folder(opened: OpenedLake) -> Path:

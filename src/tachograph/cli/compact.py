@@ -1,5 +1,5 @@
-"""`tachograph lake compact`: rewrite days as few sorted files, merge duplicates, drop what was superseded or has
-expired.
+"""`tachograph lake compact`: rewrite days as few sorted files, merge duplicates, drop what was
+superseded or has expired.
 """
 
 from __future__ import annotations
@@ -20,14 +20,23 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare `--expire`, `--dry-run`, `--vacuum-hours` and `--json`."""
     parser.add_argument(
-        "--expire", action="store_true", help="first remove rows that are older than [retention] keeps them"
+        "--expire",
+        action="store_true",
+        help="first remove rows that are older than [retention] keeps them",
     )
-    parser.add_argument("--dry-run", action="store_true", help="with --expire: show what would be removed, do nothing")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="with --expire: show what would be removed, do nothing",
+    )
     parser.add_argument(
         "--vacuum-hours",
         type=int,
         metavar="N",
-        help="delete files replaced more than N hours ago; readers that run longer than that would fail",
+        help=(
+            "delete files replaced more than N hours ago; readers that run longer than that "
+            "would fail"
+        ),
     )
     add_json(parser)
 
@@ -50,7 +59,9 @@ def run(arguments: Arguments) -> int:
     with Narrator.of(arguments).steps() as progress:
         if arguments.expire:
             keep = opened.configuration.retention.days
-            expired = expire(opened.lake, keep, now=opened.now, dry_run=arguments.dry_run, progress=progress)
+            expired = expire(
+                opened.lake, keep, now=opened.now, dry_run=arguments.dry_run, progress=progress
+            )
         if not arguments.dry_run:
             done = compact(
                 opened.lake,
@@ -76,7 +87,9 @@ def _print_expired(expired: Sequence[Expiry], arguments: Arguments) -> None:
         if one.rows:
             span = f" of {one.first} to {one.last}" if one.first else ""
             size = f"{one.files:,} files, {text(one.bytes, 'B')}"
-            output.print_text(f"{one.table}: {one.rows:,} rows{span} {verb} ({size}), older than {one.before}\n")
+            output.print_text(
+                f"{one.table}: {one.rows:,} rows{span} {verb} ({size}), older than {one.before}\n"
+            )
         for kept in one.kept_back:
             span = f" of {kept.first} to {kept.last}" if kept.first else ""
             example = f" ({kept.example})" if kept.example else ""
@@ -86,10 +99,16 @@ def _print_expired(expired: Sequence[Expiry], arguments: Arguments) -> None:
 
 
 def _print_compacted(done: Sequence[Compaction]) -> None:
-    changed = [one for one in done if one.files_before != one.files_after or one.rows_before != one.rows_after]
+    changed = [
+        one
+        for one in done
+        if one.files_before != one.files_after or one.rows_before != one.rows_after
+    ]
     for one in changed:
         merged = f", {one.duplicates:,} duplicate rows merged" if one.duplicates else ""
         dropped = f", {one.superseded:,} superseded rows dropped" if one.superseded else ""
-        output.print_text(f"{one.table}: {one.files_before:,} files became {one.files_after:,}{merged}{dropped}\n")
+        output.print_text(
+            f"{one.table}: {one.files_before:,} files became {one.files_after:,}{merged}{dropped}\n"
+        )
     if not changed:
         output.print_text("nothing to compact\n")

@@ -1,4 +1,6 @@
-"""`tachograph completion SHELL`: what bash, zsh or fish reads to complete commands, options, their values and files."""
+"""`tachograph completion SHELL`: what bash, zsh or fish reads to complete commands, options,
+their values and files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _FOLDERS = frozenset({"DIR"})
 
 def add_arguments(parser: Parser) -> None:
     """Declare the shell."""
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
+    parser.add_argument(
+        "shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}"
+    )
 
 
 def run(arguments: Arguments) -> int:
@@ -24,7 +28,9 @@ def run(arguments: Arguments) -> int:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise UsageError("completion needs shtab, which is not installed", do="pip install shtab") from None
+        raise UsageError(
+            "completion needs shtab, which is not installed", do="pip install shtab"
+        ) from None
     from tachograph.cli.tree import program_parser
 
     program = program_parser()
@@ -37,10 +43,17 @@ def run(arguments: Arguments) -> int:
 
 
 def _offer(
-    action: argparse.Action, prog: str, values: Mapping[str, Iterable[str]], *, files: object, folders: object
+    action: argparse.Action,
+    prog: str,
+    values: Mapping[str, Iterable[str]],
+    *,
+    files: object,
+    folders: object,
 ) -> None:
     """Add to an action what its value is completed with: names, files, folders."""
-    named = (values[name] for name in (*action.option_strings, f"{prog} {action.dest}") if name in values)
+    named = (
+        values[name] for name in (*action.option_strings, f"{prog} {action.dest}") if name in values
+    )
     if action.choices is None and action.nargs != 0 and (known := next(named, None)) is not None:
         action.choices = list(known)
     elif action.choices is None and action.metavar in _FILES | _FOLDERS:
@@ -48,7 +61,9 @@ def _offer(
 
 
 def option_values() -> Mapping[str, Iterable[str]]:
-    """Return {option, or command and argument: the names it takes}, where its parser leaves the check to others."""
+    """Return {option, or command and argument: the names it takes}, where its parser leaves the
+    check to others.
+    """
     from tachograph.catalog.codes import CODES
     from tachograph.cli.registry import COMMANDS
     from tachograph.figures.registry import FIGURES
@@ -66,5 +81,7 @@ def option_values() -> Mapping[str, Iterable[str]]:
         "--sort": KNOWN,
         "--state": JOB_STATES,
         "--verdict": VERDICTS,
-        "tachograph help command": sorted({word for command in COMMANDS for word in command.name.split()}),
+        "tachograph help command": sorted(
+            {word for command in COMMANDS for word in command.name.split()}
+        ),
     }

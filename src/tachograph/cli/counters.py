@@ -1,4 +1,6 @@
-"""`tachograph lake counters`: the catalogue of counters; `--json` has every field, the names at each producer too."""
+"""`tachograph lake counters`: the catalogue of counters; `--json` has every field, the names at
+each producer too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`tachograph demo`: a simulated cluster with planted problems, taken through the pipeline by the real commands."""
+"""`tachograph demo`: a simulated cluster with planted problems, taken through the pipeline by
+the real commands.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,32 @@ _MARK = ".tachograph-demo"
 _LAKE = "lake"  # inside the folder
 # {planted problem: job class that reports a long one}
 CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
-    {"job_hang": "job_hang", "busy_waiting": "job_hang", "cold_start": "cold_start", "stall": "stall"}
+    {
+        "job_hang": "job_hang",
+        "busy_waiting": "job_hang",
+        "cold_start": "cold_start",
+        "stall": "stall",
+    }
 )
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the folder and the seed."""
-    parser.add_argument("--folder", default=FOLDER, metavar="DIR", help=f"folder of the demo (default ./{FOLDER})")
-    parser.add_argument("--seed", type=seed, default=7, help="seed of the simulated cluster (default 7)")
+    parser.add_argument(
+        "--folder", default=FOLDER, metavar="DIR", help=f"folder of the demo (default ./{FOLDER})"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=7, help="seed of the simulated cluster (default 7)"
+    )
     parser.add_argument(
         "--serve",
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="then serve its pages, on HOST:PORT where it is given; a demo that is there stays as it is",
+        help=(
+            "then serve its pages, on HOST:PORT where it is given; a demo that is there stays "
+            "as it is"
+        ),
     )
 
 
@@ -61,13 +75,20 @@ def _make(folder: Path, arguments: Arguments) -> None:
 
     _make_room(folder)
     narrator = Narrator.of(arguments)
-    narrator.say("Simulated cluster: 36 nodes, 144 GPUs, two days, with planted problems and telemetry defects.")
+    narrator.say(
+        "Simulated cluster: 36 nodes, 144 GPUs, two days, with planted problems and telemetry "
+        "defects."
+    )
     narrator.say("The commands below are those for a real cluster.")
     plan = SimulationPlan.demo(seed=arguments.seed)
     with narrator.steps() as progress:
-        cluster = simulate(plan, folder / "cluster", lambda done, total: progress("simulate", done, total))
+        cluster = simulate(
+            plan, folder / "cluster", lambda done, total: progress("simulate", done, total)
+        )
     configuration = cluster.configuration.read_text(encoding="utf-8")
-    (folder / "tachograph.toml").write_text(f'lake = "{_LAKE}"\n\n{configuration}', encoding="utf-8")
+    (folder / "tachograph.toml").write_text(
+        f'lake = "{_LAKE}"\n\n{configuration}', encoding="utf-8"
+    )
     with contextlib.chdir(folder), _without_overrides(os.environ):
         worst = _walk(plan.end.isoformat())
         output.print_text(_truth(cluster))
@@ -130,7 +151,11 @@ def _make_room(folder: Path) -> None:
     """
     if folder.exists():
         if any(folder.iterdir()) and not (folder / _MARK).exists():
-            raise UsageError("not empty and not from a demo", where=str(folder), do="name another folder with --folder")
+            raise UsageError(
+                "not empty and not from a demo",
+                where=str(folder),
+                do="name another folder with --folder",
+            )
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / _MARK).touch()
@@ -171,22 +196,37 @@ def _truth(cluster: SimulatedCluster) -> str:
     summaries = read_summaries(opened)
     known = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
     counted = _found(cluster.jobs, known, read_findings(opened, known))
-    lines = [f"  {problem:<22} {planted:>7} {found:>6}" for problem, planted, found in counted.iter_rows()]
+    lines = [
+        f"  {problem:<22} {planted:>7} {found:>6}"
+        for problem, planted, found in counted.iter_rows()
+    ]
     head = "\nPlanted and found problems in finished jobs with known GPUs\n"
     total = f"  {'total':<22} {counted['planted'].sum():>7} {counted['found'].sum():>6}\n"
-    return f"{head}  {'problem':<22} {'planted':>7} {'found':>6}\n" + "\n".join(lines) + "\n" + total
+    return (
+        f"{head}  {'problem':<22} {'planted':>7} {'found':>6}\n" + "\n".join(lines) + "\n" + total
+    )
 
 
 def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Planted problems, and how many of them were found: under the same code, or as its job class."""
+    """Planted problems, and how many of them were found: under the same code, or as its job
+    class.
+    """
     import polars as pl
 
     planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")
-    planted = planted.join(summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner")
+    planted = planted.join(
+        summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner"
+    )
     names = [pl.col("problem"), pl.col("problem").replace(CLASS_OF_PROBLEM)]
     found = pl.concat([planted.with_columns(code=name) for name in names])
-    found = found.join(findings, on=["job_key", "code"], how="semi").select("job_key", "problem").unique()
-    hits = planted.join(found.with_columns(hit=pl.lit(value=True)), on=["job_key", "problem"], how="left")
+    found = (
+        found.join(findings, on=["job_key", "code"], how="semi")
+        .select("job_key", "problem")
+        .unique()
+    )
+    hits = planted.join(
+        found.with_columns(hit=pl.lit(value=True)), on=["job_key", "problem"], how="left"
+    )
     return (
         hits.group_by("problem")
         .agg(planted=pl.len(), found=pl.col("hit").sum().cast(pl.Int64))

@@ -1,4 +1,6 @@
-"""`tachograph lake devices`: the catalogue of GPU models; `--json` has every field, its source and the ridge points."""
+"""`tachograph lake devices`: the catalogue of GPU models; `--json` has every field, its source
+and the ridge points.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def run(arguments: Arguments) -> int:
 
 
 def _plain(device: Device) -> dict[str, object]:
-    names = (field.name for field in dataclasses.fields(device) if field.name != "elsewhere")  # in `sources`
+    # In `sources`.
+    names = (field.name for field in dataclasses.fields(device) if field.name != "elsewhere")
     return {
         **{name: getattr(device, name) for name in names},
         "ridges_flop_per_byte": {pipe: ridge(device, pipe) for pipe in DEVICE_PIPES},

@@ -1,4 +1,6 @@
-"""`tachograph act digest`: shows the weekly digest of users; keeps the list of those who get none."""
+"""`tachograph act digest`: shows the weekly digest of users; keeps the list of those who get
+none.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare user, week, `--html`, and who gets no digest."""
-    parser.add_argument("user", nargs="?", metavar="USER", help="whose digest (default: all, one line each)")
+    parser.add_argument(
+        "user", nargs="?", metavar="USER", help="whose digest (default: all, one line each)"
+    )
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--staff", action="store_true", help="the digest of staff, of all jobs")
     group.add_argument("--manager", metavar="NAME", help="the digest of who coordinates accounts")
     parser.add_argument("--as-of", metavar="TIME", help="of the last complete week at this time")
     parser.add_argument("--html", metavar="FILE", help="write the digest as the HTML of its mail")
     lists = parser.add_mutually_exclusive_group()
-    lists.add_argument("--preview", action="store_true", help="show digests, send nothing (default)")
+    lists.add_argument(
+        "--preview", action="store_true", help="show digests, send nothing (default)"
+    )
     lists.add_argument("--opt-out", metavar="NAME", help="send no digests to this user")
     lists.add_argument("--opt-in", metavar="NAME", help="send digests to this user again")
     add_json(parser)
@@ -39,7 +45,11 @@ def run(arguments: Arguments) -> int:
     opened = open_lake(arguments)
     if of_group and not (arguments.opt_out or arguments.opt_in):
         return _show_group(opened, arguments)
-    return _change(opened, arguments) if arguments.opt_out or arguments.opt_in else _show(opened, arguments)
+    return (
+        _change(opened, arguments)
+        if arguments.opt_out or arguments.opt_in
+        else _show(opened, arguments)
+    )
 
 
 def _change(opened: OpenedLake, arguments: Arguments) -> int:
@@ -75,10 +85,15 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
     else:
         sent = sum(one.is_worth_sending for one in digests)
         rows = [
-            (one.user, f"{one.jobs:,}", text(one.gpu_hours, "h"), text(one.lost, "h"), _word(one)) for one in digests
+            (one.user, f"{one.jobs:,}", text(one.gpu_hours, "h"), text(one.lost, "h"), _word(one))
+            for one in digests
         ]
-        output.print_table(("user", "jobs", "gpu_hours", "lost", "change"), rows, no_color=arguments.no_color)
-        output.print_text(f"{week_name(week)}: {plural(sent, 'digest')} of {plural(len(digests), 'user')}\n")
+        output.print_table(
+            ("user", "jobs", "gpu_hours", "lost", "change"), rows, no_color=arguments.no_color
+        )
+        output.print_text(
+            f"{week_name(week)}: {plural(sent, 'digest')} of {plural(len(digests), 'user')}\n"
+        )
     return 0
 
 
@@ -94,12 +109,17 @@ def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
     week = digest_week(opened.now.astimezone(zone(configuration.site.time_zone)))
     managers = managers_of(configuration.serve)() if arguments.manager else {}
     if arguments.manager and arguments.manager not in managers:
-        raise NotFoundError(f"{arguments.manager!r} coordinates no account", do="see serve.managers")
+        raise NotFoundError(
+            f"{arguments.manager!r} coordinates no account", do="see serve.managers"
+        )
     chosen = ("managers", arguments.manager) if arguments.manager else ("staff", STAFF)
     digests = group_digests(opened.lake, configuration, week, managers, visible_to)
     digest = next((one for one in digests if (one.audience, one.name) == chosen), None)
     if digest is None:
-        raise NotFoundError(f"no job ended in {week_name(week)} with known GPU-hours", do="choose another with --as-of")
+        raise NotFoundError(
+            f"no job ended in {week_name(week)} with known GPU-hours",
+            do="choose another with --as-of",
+        )
     if arguments.json:
         output.print_json(group_digest_json(digest))
     else:
@@ -124,7 +144,9 @@ def _print_mail(opened: OpenedLake, arguments: Arguments, digest: UserDigest | G
         try:
             Path(arguments.html).write_text(templates.html(digest, url=url), encoding="utf-8")
         except OSError as problem:
-            raise UsageError(f"--html: {problem.strerror}", where=arguments.html, do="name another file") from None
+            raise UsageError(
+                f"--html: {problem.strerror}", where=arguments.html, do="name another file"
+            ) from None
     output.print_text(templates.text(digest, url=url))
     if not digest.is_worth_sending:
         output.print_text("(nothing to change, nothing recovered, no sick GPU: not sent)\n")

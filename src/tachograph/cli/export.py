@@ -1,4 +1,6 @@
-"""`tachograph export TARGET`: export jobs and findings to a database, files, Prometheus, ClusterCockpit."""
+"""`tachograph export TARGET`: export jobs and findings to a database, files, Prometheus,
+ClusterCockpit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_common, add_filters, add_json, job_filter, sentence
+from tachograph.cli.options import (
+    Arguments,
+    Parser,
+    add_common,
+    add_filters,
+    add_json,
+    job_filter,
+    sentence,
+)
 from tachograph.export.registry import TARGETS, ExportTarget, load_target
 
 if TYPE_CHECKING:
@@ -28,7 +38,12 @@ def add_arguments(parser: Parser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "targets:\n" + "\n".join(f"  {t.name:<{width}}{t.sentence}" for t in TARGETS)
     parser.add_argument("target", metavar="TARGET", help="one of the targets below")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="see `tachograph export TARGET --help`")
+    parser.add_argument(
+        "rest",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="see `tachograph export TARGET --help`",
+    )
 
 
 def run(arguments: Arguments) -> int:
@@ -52,7 +67,8 @@ def _find(name: str) -> ExportTarget:
             return target
     known = list(_OWN)
     raise UsageError(
-        f"unknown target '{name}'", do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}")
+        f"unknown target '{name}'",
+        do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}"),
     )
 
 
@@ -71,9 +87,14 @@ def _options_of(target: ExportTarget) -> Parser:
 def _declare(target: ExportTarget, parser: Parser) -> None:
     load_target(target).add_options(parser)
     names = parser.add_argument_group("pseudonyms, for studies")
-    names.add_argument("--pseudonyms", metavar="KEY", help="file of the key by which names of users are replaced")
     names.add_argument(
-        "--pseudonyms-of", default="user", metavar="KINDS", help="also replace: account, job, node; with commas"
+        "--pseudonyms", metavar="KEY", help="file of the key by which names of users are replaced"
+    )
+    names.add_argument(
+        "--pseudonyms-of",
+        default="user",
+        metavar="KINDS",
+        help="also replace: account, job, node; with commas",
     )
     add_filters(parser)
     add_json(parser)
@@ -89,7 +110,9 @@ def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
         from tachograph.catalog.pseudonyms import PseudonymKey
         from tachograph.export.pseudonyms import parse_kinds, with_pseudonyms
 
-        content = with_pseudonyms(content, PseudonymKey.read(options.pseudonyms), parse_kinds(options.pseudonyms_of))
+        content = with_pseudonyms(
+            content, PseudonymKey.read(options.pseudonyms), parse_kinds(options.pseudonyms_of)
+        )
     elif options.pseudonyms_of != "user":
         raise UsageError("--pseudonyms-of: by which key?", do="give --pseudonyms KEY")
     with Narrator.of(options).steps() as progress:

@@ -20,7 +20,9 @@ EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
 
 
 def missing_extra(command: str, problem: ModuleNotFoundError) -> UsageError | None:
-    """Return what to install for a command whose import failed; None for a module of no extra, a defect."""
+    """Return what to install for a command whose import failed; None for a module of no extra, a
+    defect.
+    """
     module = (problem.name or "").partition(".")[0]
     extra = EXTRA_OF_MODULE.get(module)
     if extra is None:

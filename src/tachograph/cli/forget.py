@@ -1,4 +1,6 @@
-"""`tachograph lake forget`: replace a user's name by a pseudonym, or remove what is known of them, everywhere."""
+"""`tachograph lake forget`: replace a user's name by a pseudonym, or remove what is known of
+them, everywhere.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,26 @@ _MOST_FILES = 5  # that are listed by name
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--user", metavar="NAME", help="the name to forget; a dry run unless --yes is given")
-    what.add_argument("--reveal", metavar="PSEUDONYM", help="with --key: print the name behind a pseudonym")
+    what.add_argument(
+        "--user", metavar="NAME", help="the name to forget; a dry run unless --yes is given"
+    )
+    what.add_argument(
+        "--reveal", metavar="PSEUDONYM", help="with --key: print the name behind a pseudonym"
+    )
     what.add_argument("--new-key", metavar="FILE", help="write a new key for pseudonyms")
-    parser.add_argument("--key", metavar="FILE", help="replace the name by the pseudonym that this key gives")
-    parser.add_argument("--remove", action="store_true", help="remove the user's jobs and all that is computed of them")
+    parser.add_argument(
+        "--key", metavar="FILE", help="replace the name by the pseudonym that this key gives"
+    )
+    parser.add_argument(
+        "--remove",
+        action="store_true",
+        help="remove the user's jobs and all that is computed of them",
+    )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument(
-        "--now", action="store_true", help="delete replaced files at once: readers that began before fail"
+        "--now",
+        action="store_true",
+        help="delete replaced files at once: readers that began before fail",
     )
     add_json(parser)
 
@@ -37,12 +51,17 @@ def run(arguments: Arguments) -> int:
 
     if arguments.new_key:
         key = PseudonymKey.create(arguments.new_key)
-        output.print_text(f"{key.file}: a new key; who has it can reveal pseudonyms, keep it apart from the lake\n")
+        output.print_text(
+            f"{key.file}: a new key; who has it can reveal pseudonyms, keep it apart from the "
+            "lake\n"
+        )
         return 0
     if arguments.reveal:
         return _reveal(arguments)
     if bool(arguments.key) == arguments.remove:
-        raise UsageError("--user: by a pseudonym, or removed?", do="give either --key FILE or --remove")
+        raise UsageError(
+            "--user: by a pseudonym, or removed?", do="give either --key FILE or --remove"
+        )
     if len(arguments.user.strip()) < 2 or not arguments.user.isprintable():
         raise UsageError(f"no name of a user: {arguments.user!r}", do="name one user")
     return _forget(arguments)
@@ -58,7 +77,9 @@ def _reveal(arguments: Arguments) -> int:
     name = key.reveal(arguments.reveal)
     if name is None:
         jobs = read_summaries(open_lake(arguments).lake, ("user", "account", "job_id"))
-        names = (name for column in jobs.get_columns() for name in column.drop_nulls().unique().to_list())
+        names = (
+            name for column in jobs.get_columns() for name in column.drop_nulls().unique().to_list()
+        )
         name = key.reveal(arguments.reveal, names)
     if name is None:
         what = f"{arguments.reveal} stands for no name that is known"
@@ -92,11 +113,20 @@ def _forget(arguments: Arguments) -> int:
         dry_run=not arguments.yes,
         at_once=arguments.now,
     )
-    images = JobImages(opened.lake, cache_folder(os.environ)).remove_forgotten() if arguments.yes else 0
+    images = (
+        JobImages(opened.lake, cache_folder(os.environ)).remove_forgotten() if arguments.yes else 0
+    )
     if arguments.json:
-        files = {part: list(map(str, getattr(result, part))) for part in ("changed", "deleted", "others")}
+        files = {
+            part: list(map(str, getattr(result, part))) for part in ("changed", "deleted", "others")
+        }
         files |= {} if result.replaced is None else {"replaced": list(map(str, result.replaced))}
-        done = {"dry_run": not arguments.yes, "pseudonym": stands, "tables": result.tables, "images": images}
+        done = {
+            "dry_run": not arguments.yes,
+            "pseudonym": stands,
+            "tables": result.tables,
+            "images": images,
+        }
         output.print_json(done | files)
         return 0
     _print(result, arguments, stands, opened.configuration.collect.vacuum_hours)
@@ -108,13 +138,20 @@ def _print(result: Forgotten, arguments: Arguments, stands: str | None, hours: i
     for one in result.tables:
         columns = ", ".join(f"{column} {rows:,}" for column, rows in sorted(one.columns.items()))
         if one.removed:
-            output.print_text(f"{one.table}: {one.removed:,} rows of the user's jobs {would}removed\n")
+            output.print_text(
+                f"{one.table}: {one.removed:,} rows of the user's jobs {would}removed\n"
+            )
         if one.changed:
             output.print_text(f"{one.table}: {one.changed:,} rows {would}changed ({columns})\n")
         if one.inside:
-            output.print_text(f"{one.table}: {one.inside:,} texts have the name within a longer word, which stays\n")
+            output.print_text(
+                f"{one.table}: {one.inside:,} texts have the name within a longer word, which "
+                "stays\n"
+            )
         for column, rows in sorted(one.left.items()):
-            output.print_text(f"{one.table}: {rows:,} rows have the name as a word of {column}, which stays\n")
+            output.print_text(
+                f"{one.table}: {rows:,} rows have the name as a word of {column}, which stays\n"
+            )
     _print_files("changed", result.changed, would)
     _print_files("deleted", result.deleted, would)
     if result.others:
@@ -130,7 +167,8 @@ def _print(result: Forgotten, arguments: Arguments, stands: str | None, hours: i
         output.print_text(f"replaced objects {until}\n")
     elif result.replaced:
         output.print_text(
-            f"{len(result.replaced):,} replaced files hold the name until they are deleted: by a collector in {hours} "
+            f"{len(result.replaced):,} replaced files hold the name until they are deleted: by "
+            f"a collector in {hours} "
             f"h, by `tachograph lake compact --vacuum-hours {hours}` then, "
             "or at once by --now when there are no readers\n"
         )

@@ -1,4 +1,6 @@
-"""Output formats of a report: page, CSV, JSON, or lines of text; the options that choose one, and the writing."""
+"""Output formats of a report: page, CSV, JSON, or lines of text; the options that choose one,
+and the writing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportFormats:
-    """A report in each format, built on demand. lines: (characters of a line, ASCII only) to lines."""
+    """A report in each format, built on demand. lines: (characters of a line, ASCII only) to
+    lines.
+    """
 
     html: Callable[[], str]
     json: Callable[[], object]
@@ -28,7 +32,9 @@ class ReportFormats:
 
 
 def add_formats(parser: Parser, *, csv: str) -> None:
-    """Add `--html`, `--csv` and `--json`, one of which may be given, and `--raw`; `csv`: contents of the CSV."""
+    """Add `--html`, `--csv` and `--json`, one of which may be given, and `--raw`; `csv`:
+    contents of the CSV.
+    """
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
     form.add_argument("--csv", action="store_true", help=f"print CSV: {csv}")

@@ -1,4 +1,5 @@
-"""`tachograph help [COMMAND]`: the commands and the exit codes, the options of a command, or the manual page.
+"""`tachograph help [COMMAND]`: the commands and the exit codes, the options of a command, or the
+manual page.
 
 `tachograph --help` prints the same; so this module imports nothing heavy.
 """
@@ -10,7 +11,15 @@ from collections.abc import Sequence
 from tachograph.catalog.errors import EXIT_CODES
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser
-from tachograph.cli.registry import COMMANDS, FRONT, GROUPS, CommandEntry, added_commands, execute, group_alone
+from tachograph.cli.registry import (
+    COMMANDS,
+    FRONT,
+    GROUPS,
+    CommandEntry,
+    added_commands,
+    execute,
+    group_alone,
+)
 
 _HEAD = """usage: tachograph COMMAND [options]
 
@@ -26,10 +35,14 @@ command that it ran.
 
 def add_arguments(parser: Parser) -> None:
     """Declare the command, and its action, source or target."""
-    parser.add_argument("command", nargs="*", metavar="COMMAND", help="a command, and its action, source or target")
+    parser.add_argument(
+        "command", nargs="*", metavar="COMMAND", help="a command, and its action, source or target"
+    )
     parser.add_argument("--all", action="store_true", help="list every command")
     parser.add_argument(
-        "--man", action="store_true", help="print the manual page, of all commands or one: pipe it to `man -l -`"
+        "--man",
+        action="store_true",
+        help="print the manual page, of all commands or one: pipe it to `man -l -`",
     )
 
 
@@ -60,5 +73,12 @@ def overview(commands: Sequence[CommandEntry] = FRONT) -> str:
         lines = [f"  {command.name:<{width}}  {command.sentence}\n" for command in members]
         if lines:
             parts.append("".join([f"{heading}:\n", *lines]))
-    parts.append("".join(["Exit codes:\n", *(f"  {code:>3}  {meaning}\n" for code, meaning in EXIT_CODES.items())]))
+    parts.append(
+        "".join(
+            [
+                "Exit codes:\n",
+                *(f"  {code:>3}  {meaning}\n" for code, meaning in EXIT_CODES.items()),
+            ]
+        )
+    )
     return "\n".join(parts) + _TAIL

@@ -1,6 +1,7 @@
 """`tachograph ingest SOURCE FILES`: read recordings and accounting into the lake, each chunk once.
 
-A file that cannot be read is named on stderr; the others are committed, and the exit code reports it.
+A file that cannot be read is named on stderr; the others are committed, and the exit code reports
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_common, add_json, configuration_of, sentence
+from tachograph.cli.options import (
+    Arguments,
+    Parser,
+    add_common,
+    add_json,
+    configuration_of,
+    sentence,
+)
 from tachograph.sources.registry import (
     SOURCES,
     SourceEntry,
@@ -41,7 +49,12 @@ def add_arguments(parser: Parser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "sources:\n" + "\n".join(f"  {s.name:<{width}}{s.sentence}" for s in SOURCES)
     parser.add_argument("source", metavar="SOURCE", help="one of the sources below")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="see `tachograph ingest SOURCE --help`")
+    parser.add_argument(
+        "rest",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="see `tachograph ingest SOURCE --help`",
+    )
 
 
 def run(arguments: Arguments) -> int:
@@ -82,7 +95,9 @@ def _declare(source: SourceEntry, parser: Parser) -> None:
 
 
 def _suggest(options: Arguments) -> int:
-    """Print the proposed mapping; of a file that leaves something open, what is known, and an error for the rest."""
+    """Print the proposed mapping; of a file that leaves something open, what is known, and an
+    error for the rest.
+    """
     from pathlib import Path
 
     from tachograph.sources.table.suggest import suggest
@@ -93,7 +108,9 @@ def _suggest(options: Arguments) -> int:
     proposed = suggest(Path(files[0]), node=options.node, zone_name=options.time_zone)
     output.print_data(proposed.text)
     if proposed.missing:
-        raise InputError("; ".join(proposed.missing), where=files[0], do="complete the mapping printed")
+        raise InputError(
+            "; ".join(proposed.missing), where=files[0], do="complete the mapping printed"
+        )
     return 0
 
 
@@ -113,10 +130,18 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
         files = dict(_one_by_one(module, options))
         joint = load_joint_source(source)
         groups = joint.recorded_together(list(files)) if joint else [[file] for file in files]
-        chunks = _ChunksOfFiles(groups, lambda file: module.read(files[file], configuration=configuration, now=now))
+        chunks = _ChunksOfFiles(
+            groups, lambda file: module.read(files[file], configuration=configuration, now=now)
+        )
         while not chunks.is_done:
             try:
-                ingest(lake, chunks, now=now, progress=lambda chunk: advance(chunk.rows_read), report=report)
+                ingest(
+                    lake,
+                    chunks,
+                    now=now,
+                    progress=lambda chunk: advance(chunk.rows_read),
+                    report=report,
+                )
             except InputError as problem:  # the boundary: one file, or one query
                 _note_unread(report, chunks.drop_file(), problem)
     _print(report, lake.location, options)
@@ -126,12 +151,15 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
 
 
 class _ChunksOfFiles:
-    """The chunks of groups of files, one group after the other; of a group always of the file that is furthest behind.
+    """The chunks of groups of files, one group after the other; of a group always of the file that
+    is furthest behind.
 
     After an error of a file it goes on with the others once that file is dropped.
     """
 
-    def __init__(self, groups: Sequence[Sequence[str]], read: Callable[[str], Iterator[Chunk]]) -> None:
+    def __init__(
+        self, groups: Sequence[Sequence[str]], read: Callable[[str], Iterator[Chunk]]
+    ) -> None:
         self._groups = list(reversed(groups))
         self._read = read
         self._open: dict[str, Iterator[Chunk]] = {}
@@ -167,7 +195,9 @@ class _ChunksOfFiles:
 
 
 def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str, Arguments]]:
-    """Yield each file with the options of it alone, those of folders in order of name; "" where no file is named."""
+    """Yield each file with the options of it alone, those of folders in order of name; "" where
+    no file is named.
+    """
     given = getattr(options, "files", None)
     if not given:
         yield "", options
@@ -178,13 +208,17 @@ def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str,
 
 
 def _of_folder(name: str, module: SourceModule) -> list[str]:
-    """The files of a folder that the source reads; none where it is no folder or has none, which the source reports."""
+    """The files of a folder that the source reads; none where it is no folder or has none, which
+    the source reports.
+    """
     from pathlib import Path
 
     from tachograph.sources.files import expand
 
     try:
-        return [str(file) for file in expand([name], module.SUFFIXES)] if Path(name).is_dir() else []
+        return (
+            [str(file) for file in expand([name], module.SUFFIXES)] if Path(name).is_dir() else []
+        )
     except InputError:
         return []
 
@@ -207,14 +241,19 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
 
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
-    counted = (plural(count, table.removesuffix("s")) for table, count in report.rows.items() if count)
+    counted = (
+        plural(count, table.removesuffix("s")) for table, count in report.rows.items() if count
+    )
     committed = ", ".join(counted) or "nothing new"
     lines = [f"{plural(report.rows_read, 'row')} read; {committed} committed to {where}"]
     if not report.rows_read and not report.chunks_known:
         lines = [f"0 rows read, there were none; nothing committed to {where}"]
     if report.chunks_known:
         were = "was" if report.chunks_known == 1 else "were"
-        lines.append(f"{report.chunks_known:,} of {plural(report.chunks, 'chunk')} {were} already in the lake")
+        lines.append(
+            f"{report.chunks_known:,} of {plural(report.chunks, 'chunk')} {were} already in "
+            "the lake"
+        )
     for reason, count in report.passed.items():
         lines.append(f"{plural(count, 'row')} passed over: {PASSED[reason]}")
     for table, (used, made) in report.reshaped.items():
@@ -231,7 +270,10 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
         others = len(report.unmapped) - len(most)
         named = ", ".join(most) + (f" and {plural(others, 'other')}" if others else "")
         of = plural(len(report.unmapped), "metric")
-        lines.append(f"not read: {plural(report.unmapped.total(), 'line')} of {of} without a mapping: {named}")
+        lines.append(
+            f"not read: {plural(report.unmapped.total(), 'line')} of {of} without a mapping: "
+            f"{named}"
+        )
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
         if reason not in ("duplicate", *UNMAPPED):
             what = f"{plural(count, 'value')} of {column}" if column else plural(count, "row")
@@ -244,21 +286,35 @@ def _unmapped_lines(report: IngestReport) -> Iterator[str]:
     """What the mapping does not name: rows of metrics, and columns."""
     for reason in UNMAPPED:
         for table in report.rows:
-            found = {key[2]: count for key, count in report.rejects.items() if key[:2] == (table, reason)}
+            found = {
+                key[2]: count for key, count in report.rejects.items() if key[:2] == (table, reason)
+            }
             if found and reason == "unmapped_metric":
-                named = ", ".join(f"{name or 'others'} ({count:,})" for name, count in found.items())
-                yield f"rejected: {plural(sum(found.values()), 'row')} of {table}: unmapped metric: {named}"
+                named = ", ".join(
+                    f"{name or 'others'} ({count:,})" for name, count in found.items()
+                )
+                yield (
+                    f"rejected: {plural(sum(found.values()), 'row')} of {table}: unmapped "
+                    f"metric: {named}"
+                )
             elif found:
-                yield f"not read: columns without a mapping: {', '.join(name or 'others' for name in found)}"
+                yield (
+                    "not read: columns without a mapping: "
+                    f"{', '.join(name or 'others' for name in found)}"
+                )
 
 
 def _print_rejected(report: IngestReport, options: Arguments) -> None:
     rows = [
         (table, reason, column, f"{count:,}", report.examples.get((table, reason, column)))
-        for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1])
+        for (table, reason, column), count in sorted(
+            report.rejects.items(), key=lambda item: -item[1]
+        )
     ]
     output.print_text("\n")
-    output.print_table(("table", "reason", "column", ">rejected", "example"), rows, no_color=options.no_color)
+    output.print_table(
+        ("table", "reason", "column", ">rejected", "example"), rows, no_color=options.no_color
+    )
 
 
 def _print_records(source: SourceEntry, options: Arguments, configuration: Configuration) -> None:
@@ -272,7 +328,10 @@ def _print_records(source: SourceEntry, options: Arguments, configuration: Confi
             "reason",
             "text",
         )
-        cells = [(file, str(place), reason.replace("_", " "), text[:_SHOWN]) for file, place, reason, text in rows]
+        cells = [
+            (file, str(place), reason.replace("_", " "), text[:_SHOWN])
+            for file, place, reason, text in rows
+        ]
         output.print_table(headings, cells, no_color=options.no_color)
 
 
@@ -282,7 +341,9 @@ def _as_json(report: IngestReport) -> dict[str, object]:
         "chunks_known": report.chunks_known,
         "rows_read": report.rows_read,
         "rows": report.rows,
-        "reshaped": {table: {"rows": used, "made": made} for table, (used, made) in report.reshaped.items()},
+        "reshaped": {
+            table: {"rows": used, "made": made} for table, (used, made) in report.reshaped.items()
+        },
         "rows_known": report.rows_known,
         "passed": dict(report.passed),
         "unmapped": dict(report.unmapped.most_common()),

@@ -1,4 +1,6 @@
-"""`tachograph init`: a configuration with what most sites set; docs/configuration.md has the other keys."""
+"""`tachograph init`: a configuration with what most sites set; docs/configuration.md has the
+other keys.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,15 @@ def run(arguments: Arguments) -> int:
             stream.write(_TEXT % json.dumps(arguments.lake or "", ensure_ascii=False))
     except FileExistsError:
         raise ConfigError(
-            "exists already and is left as it is", where=str(file), do="edit it, or name another with --config"
+            "exists already and is left as it is",
+            where=str(file),
+            do="edit it, or name another with --config",
         ) from None
     except OSError as problem:
         raise ConfigError(
-            problem.strerror or str(problem), where=str(file), do="name a file you may write with --config"
+            problem.strerror or str(problem),
+            where=str(file),
+            do="name a file you may write with --config",
         ) from None
     Narrator.of(arguments).say(f"wrote {file}, to be edited")
     return 0

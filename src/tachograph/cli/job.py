@@ -18,15 +18,29 @@ STEPS_WIDTH = 160  # where stdout is no terminal: all columns
 
 def add_arguments(parser: Parser) -> None:
     """Declare the job, its run, and the formats."""
-    parser.add_argument("job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)")
-    parser.add_argument("--run", type=int, dest="nth", metavar="N", help="N-th run of a requeued job (default: last)")
+    parser.add_argument(
+        "job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)"
+    )
+    parser.add_argument(
+        "--run",
+        type=int,
+        dest="nth",
+        metavar="N",
+        help="N-th run of a requeued job (default: last)",
+    )
     parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
-    parser.add_argument("--steps", action="store_true", help="list the steps: which were idle, when none ran")
+    parser.add_argument(
+        "--steps", action="store_true", help="list the steps: which were idle, when none ran"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
     form.add_argument("--ticket", action="store_true", help="print Markdown for a ticket")
-    form.add_argument("--mail", action="store_true", help="print subject and body of a mail to its user")
-    parser.add_argument("--checks", action="store_true", help="list all findings and checks with their values")
+    form.add_argument(
+        "--mail", action="store_true", help="print subject and body of a mail to its user"
+    )
+    parser.add_argument(
+        "--checks", action="store_true", help="list all findings and checks with their values"
+    )
     add_json(form)
 
 
@@ -73,11 +87,16 @@ def _print_steps(report: JobReport, arguments: Arguments) -> None:
     from tachograph.report.steps import steps_json, steps_lines
 
     if arguments.html is not None or arguments.checks or arguments.ticket or arguments.mail:
-        raise UsageError("--steps lists steps alone", do="leave out --html, which shows them too, --checks and others")
+        raise UsageError(
+            "--steps lists steps alone",
+            do="leave out --html, which shows them too, --checks and others",
+        )
     if arguments.json:
         output.print_json({"job_key": report.summary["job_key"], **steps_json(report.steps)})
     else:
-        lines = steps_lines(report.steps, zone_name=report.zone_name, width=output.width(STEPS_WIDTH))
+        lines = steps_lines(
+            report.steps, zone_name=report.zone_name, width=output.width(STEPS_WIDTH)
+        )
         output.print_lines(lines, no_color=arguments.no_color)
 
 

@@ -27,12 +27,22 @@ def add_job_options(parser: Parser) -> None:
     """Declare the job, its run, and what is to be done with its reports."""
     group = parser.add_argument_group("job of the lake")
     group.add_argument(
-        "--job", metavar="ID", help="attach the reports to this job; without a REPORT: the kernels attached to it"
+        "--job",
+        metavar="ID",
+        help="attach the reports to this job; without a REPORT: the kernels attached to it",
     )
     group.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
-    group.add_argument("--run", type=int, dest="nth", metavar="N", help="N-th run of a requeued job (default: last)")
     group.add_argument(
-        "--detach", action="store_true", help="remove attached reports: those called REPORT, or all of the job"
+        "--run",
+        type=int,
+        dest="nth",
+        metavar="N",
+        help="N-th run of a requeued job (default: last)",
+    )
+    group.add_argument(
+        "--detach",
+        action="store_true",
+        help="remove attached reports: those called REPORT, or all of the job",
     )
 
 
@@ -42,19 +52,27 @@ def changes_job(arguments: Arguments) -> bool:
     Errors: UsageError for options that do not fit together.
     """
     if arguments.job is None:
-        given = [name for name, value in (("--cluster", arguments.cluster), ("--run", arguments.nth)) if value]
+        given = [
+            name
+            for name, value in (("--cluster", arguments.cluster), ("--run", arguments.nth))
+            if value
+        ]
         given += ["--detach"] if arguments.detach else []
         if given:
             raise UsageError(f"{given[0]} without a job", do="name it with --job ID")
         if not arguments.reports:
-            raise UsageError("no report", do="name a report of Nsight Compute, or a job with --job ID")
+            raise UsageError(
+                "no report", do="name a report of Nsight Compute, or a job with --job ID"
+            )
         return False
     changes = arguments.detach or bool(arguments.reports)
     shown = [name for name in _SHOWING if getattr(arguments, name)]
     if changes and shown:
         option = f"--{shown[0].replace('_', '-')}"
         what = "--detach" if arguments.detach else "attaching a report"
-        raise UsageError(f"{option} does not go with {what}", do="show the kernels of a job without a REPORT")
+        raise UsageError(
+            f"{option} does not go with {what}", do="show the kernels of a job without a REPORT"
+        )
     return changes
 
 
@@ -75,11 +93,19 @@ class _JobOfLake:
 
         lake = open_lake(arguments).lake
         row = read_job_row(lake, arguments.job, cluster=arguments.cluster, run=arguments.nth).row
-        return cls(lake, row["job_key"], row["job_id"], str(row["display_id"] or row["job_id"]), row["gpu_model"])
+        return cls(
+            lake,
+            row["job_key"],
+            row["job_id"],
+            str(row["display_id"] or row["job_id"]),
+            row["gpu_model"],
+        )
 
 
 def read_job_kernels(arguments: Arguments) -> tuple[NcuReport, ...]:
-    """Return the reports that are attached to the job. Errors: NotFoundError where there is none."""
+    """Return the reports that are attached to the job. Errors: NotFoundError where there is
+    none.
+    """
     from tachograph.lake.profiles import read_attached
 
     job = _JobOfLake.of(arguments)
@@ -105,7 +131,9 @@ def detach_reports(arguments: Arguments) -> int:
 
 
 def attach_reports(arguments: Arguments, read: Callable[[], Sequence[NcuReport]]) -> int:
-    """Attach reports with launches to the job and print what became of them; they are read once the job is known."""
+    """Attach reports with launches to the job and print what became of them; they are read once
+    the job is known.
+    """
     from tachograph.lake.profiles import attach_profiles
     from tachograph.nsight.launches import encodable
     from tachograph.sharing.attached import to_attach
@@ -116,23 +144,37 @@ def attach_reports(arguments: Arguments, read: Callable[[], Sequence[NcuReport]]
         if report.launches:
             given.append(to_attach(report, now))
         else:
-            remark(encodable(f"{report.file}: not attached, {'; '.join(report.problems) or 'no kernel was profiled'}"))
+            remark(
+                encodable(
+                    f"{report.file}: not attached, "
+                    f"{'; '.join(report.problems) or 'no kernel was profiled'}"
+                )
+            )
     for line in _elsewhere(given, job.gpu_model):
         remark(line)
     new = frozenset(attach_profiles(job.lake, job.key, job.id, given))
     for profile in given:
         if left_out := profile.launches - len(profile.report.launches):
             kept = f"the longest {len(profile.report.launches):,} are attached"
-            remark(encodable(f"{profile.report.file}: {left_out:,} of {profile.launches:,} launches left out, {kept}"))
+            remark(
+                encodable(
+                    f"{profile.report.file}: {left_out:,} of {profile.launches:,} launches "
+                    f"left out, {kept}"
+                )
+            )
     if arguments.json:
-        output.print_json({"job_key": job.key, "attached": [_json(profile, new) for profile in given]})
+        output.print_json(
+            {"job_key": job.key, "attached": [_json(profile, new) for profile in given]}
+        )
     else:
         output.print_text(f"{_sentence(given, new, job.name)}\n")
     return 0
 
 
 def _elsewhere(given: Sequence[AttachedProfile], gpu_model: str | None) -> Iterator[str]:
-    """A line for each report with kernels of another GPU than the job's, as far as both are in the catalogue."""
+    """A line for each report with kernels of another GPU than the job's, as far as both are in
+    the catalogue.
+    """
     from tachograph.catalog.devices import match_device
     from tachograph.nsight.launches import encodable
     from tachograph.sharing.capacity import device_of
@@ -140,10 +182,14 @@ def _elsewhere(given: Sequence[AttachedProfile], gpu_model: str | None) -> Itera
     own = match_device(gpu_model)
     for profile in given:
         chips = {launch.chip.name: launch.chip for launch in profile.report.launches}
-        devices = {device.name for chip in chips.values() if (device := device_of(chip)) is not None}
+        devices = {
+            device.name for chip in chips.values() if (device := device_of(chip)) is not None
+        }
         if own is not None and devices - {own.name}:
             name = Path(profile.report.file).name
-            yield encodable(f"{name}: its kernels ran on {', '.join(sorted(devices))}, the job on {own.name}")
+            yield encodable(
+                f"{name}: its kernels ran on {', '.join(sorted(devices))}, the job on {own.name}"
+            )
 
 
 def _json(profile: AttachedProfile, new: frozenset[str]) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_filters, add_json, add_raw, job_filter, none_matches
+from tachograph.cli.options import (
+    Arguments,
+    Parser,
+    add_filters,
+    add_json,
+    add_raw,
+    job_filter,
+    none_matches,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,18 +34,29 @@ def add_arguments(parser: Parser) -> None:
     order.add_argument(
         "--sort",
         metavar="COLUMN",
-        help="sort by a column of job_summaries (docs/tables.md); -COLUMN: descending (default: -start)",
+        help=(
+            "sort by a column of job_summaries (docs/tables.md); -COLUMN: descending "
+            "(default: -start)"
+        ),
     )
     order.add_argument(
-        "--worst", action="store_true", help="sort by GPU-hours lost, most first: --sort -gpu_hours_lost"
+        "--worst",
+        action="store_true",
+        help="sort by GPU-hours lost, most first: --sort -gpu_hours_lost",
     )
     parser.add_argument(
         "--columns",
         metavar="LIST",
-        help="columns, separated by commas: those of job_summaries (docs/tables.md), gpu_hours_lost, worst_severity, "
+        help="columns, separated by commas: those of job_summaries (docs/tables.md), "
+        "gpu_hours_lost, worst_severity, "
         "findings",
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N jobs (default: 40 on a terminal, else all)")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help="at most N jobs (default: 40 on a terminal, else all)",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
     form.add_argument("--csv", action="store_true", help="print CSV instead of a table")
@@ -49,14 +68,23 @@ def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
     from tachograph.cli.options import open_lake
     from tachograph.lake.query import FirstJobs, read_summaries, select_jobs
-    from tachograph.report.jobs import DEFAULT_SORT, WORST_SORT, build_jobs_table, check_jobs_columns
+    from tachograph.report.jobs import (
+        DEFAULT_SORT,
+        WORST_SORT,
+        build_jobs_table,
+        check_jobs_columns,
+    )
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
     exported = bool(arguments.json or arguments.csv or arguments.output)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError(f"invalid --limit {arguments.limit}", do="give 1 or more")
-    limit = arguments.limit if arguments.limit is not None or exported or not output.is_shown() else _SCREENFUL
+    limit = (
+        arguments.limit
+        if arguments.limit is not None or exported or not output.is_shown()
+        else _SCREENFUL
+    )
     columns = tuple(name for name in (arguments.columns or "").split(",") if name)
     sort = WORST_SORT if arguments.worst else arguments.sort or DEFAULT_SORT
     check_jobs_columns(columns, sort)
@@ -77,7 +105,10 @@ def run(arguments: Arguments) -> int:
     )
     if chosen.is_empty() and not exported:
         output.print_text(
-            none_matches(read_summaries(opened.lake, ("start",)), zone_name=opened.configuration.site.time_zone)
+            none_matches(
+                read_summaries(opened.lake, ("start",)),
+                zone_name=opened.configuration.site.time_zone,
+            )
         )
         return 0
     _show(table, arguments)
@@ -85,12 +116,16 @@ def run(arguments: Arguments) -> int:
 
 
 def _remark_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
-    """Report where jobs were judged by another version or configuration, whose finding codes may differ."""
+    """Report where jobs were judged by another version or configuration, whose finding codes may
+    differ.
+    """
     from tachograph.judge.job_judge import JobJudge
     from tachograph.pipeline.state import is_stale
 
     if is_stale(opened.lake, opened.configuration, JobJudge(opened.configuration).digest):
-        Narrator.of(arguments).say("findings of another version or configuration; run `tachograph analyze` to update")
+        Narrator.of(arguments).say(
+            "findings of another version or configuration; run `tachograph analyze` to update"
+        )
 
 
 def _show(table: JobsTable, arguments: Arguments) -> None:
@@ -101,7 +136,9 @@ def _show(table: JobsTable, arguments: Arguments) -> None:
 
         with output.writing(arguments.output):
             _write(table, Path(arguments.output), raw=arguments.raw)
-        Narrator.of(arguments).say(f"{plural(table.frame.height, 'job')} written to {arguments.output}")
+        Narrator.of(arguments).say(
+            f"{plural(table.frame.height, 'job')} written to {arguments.output}"
+        )
     elif arguments.json:
         output.print_json(jobs_json(table))
     elif arguments.csv:
@@ -123,4 +160,6 @@ def _write(table: JobsTable, target: Path, *, raw: bool) -> None:
         case ".json":
             target.write_bytes(output.json_bytes(jobs_json(table)))
         case other:
-            raise UsageError(f"unknown file type {other or '(none)'}", do="use .csv, .parquet or .json")
+            raise UsageError(
+                f"unknown file type {other or '(none)'}", do="use .csv, .parquet or .json"
+            )

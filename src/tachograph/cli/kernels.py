@@ -1,4 +1,5 @@
-"""`tachograph share kernels`: demand and sensitivity of kernels, and the estimated slowdown when they share a GPU.
+"""`tachograph share kernels`: demand and sensitivity of kernels, and the estimated slowdown when
+they share a GPU.
 
 The kernels are those of reports, or of reports that were attached to a job of the lake.
 """
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
 from tachograph.cli.formats import ReportFormats, add_formats, write_report
-from tachograph.cli.job_kernels import add_job_options, attach_reports, changes_job, detach_reports, read_job_kernels
+from tachograph.cli.job_kernels import (
+    add_job_options,
+    attach_reports,
+    changes_job,
+    detach_reports,
+    read_job_kernels,
+)
 from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser, configuration_of
 
@@ -30,7 +37,10 @@ _MOST_LINES = 20  # remarks on stderr
 def add_arguments(parser: Parser) -> None:
     """Declare reports, kernel filter, questions, and formats."""
     parser.add_argument(
-        "reports", nargs="*", metavar="REPORT", help="a .ncu-rep, CSV of `LC_ALL=C ncu --csv`, or a folder"
+        "reports",
+        nargs="*",
+        metavar="REPORT",
+        help="a .ncu-rep, CSV of `LC_ALL=C ncu --csv`, or a folder",
     )
     add_job_options(parser)
     chosen = parser.add_argument_group("kernel filter")
@@ -44,17 +54,28 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help=f"the N longest-running kernels of each GPU (default: {_TOP} in text)",
     )
-    chosen.add_argument("--device", metavar="NAME", help="only kernels on a GPU whose name contains this")
     chosen.add_argument(
-        "--gpu", metavar="MODEL", help="the GPU of reports that name none, as in `tachograph lake devices`"
+        "--device", metavar="NAME", help="only kernels on a GPU whose name contains this"
+    )
+    chosen.add_argument(
+        "--gpu",
+        metavar="MODEL",
+        help="the GPU of reports that name none, as in `tachograph lake devices`",
     )
     report = parser.add_argument_group("report")
-    report.add_argument("--explain", metavar="KERNEL", help="all values of one kernel, by number or pattern")
-    report.add_argument("--together", nargs=2, metavar="KERNEL", help="slowdown when these two run at the same time")
-    report.add_argument("--matrix", action="store_true", help="each kernel beside each other and beside itself")
+    report.add_argument(
+        "--explain", metavar="KERNEL", help="all values of one kernel, by number or pattern"
+    )
+    report.add_argument(
+        "--together", nargs=2, metavar="KERNEL", help="slowdown when these two run at the same time"
+    )
+    report.add_argument(
+        "--matrix", action="store_true", help="each kernel beside each other and beside itself"
+    )
     report.add_argument(
         "--mps-share", type=_shares, metavar="P,P",
-        help="processes under MPS (NVIDIA's service to share a GPU) with these percentages of the SMs, as 50,50; "
+        help="processes under MPS (NVIDIA's service to share a GPU) with these percentages of "
+"the SMs, as 50,50; "
         "default: streams of one process",
     )  # fmt: skip
     add_formats(parser, csv="the kernels, or the estimates of pairs")
@@ -82,12 +103,16 @@ def _report(arguments: Arguments) -> int:
         device=arguments.device,
         top=arguments.top if arguments.top is not None or exported else _TOP,
         explain=arguments.explain,
-        together=None if arguments.together is None else (arguments.together[0], arguments.together[1]),
+        together=None
+        if arguments.together is None
+        else (arguments.together[0], arguments.together[1]),
         matrix=arguments.matrix or arguments.html is not None,
         shares=arguments.mps_share,
     )
     reports = read_job_kernels(arguments) if arguments.job is not None else _read(arguments)
-    report = build_kernels_report(_of_gpu(reports, arguments), request, configuration=configuration_of(arguments))
+    report = build_kernels_report(
+        _of_gpu(reports, arguments), request, configuration=configuration_of(arguments)
+    )
     _remark_some(report.problems, more="--json has them all")
     _show(report, arguments)
     return 0
@@ -108,12 +133,16 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
 
 
 def _read(arguments: Arguments) -> tuple[NcuReport, ...]:
-    """The reports of files and folders; an unreadable one is reported and skipped, as long as another is readable."""
+    """The reports of files and folders; an unreadable one is reported and skipped, as long as
+    another is readable.
+    """
     from tachograph.nsight.reports import read_reports
 
     remarks: list[str] = []
     with Narrator.of(arguments).steps() as progress:
-        reports = read_reports([Path(name) for name in arguments.reports], remark=remarks.append, progress=progress)
+        reports = read_reports(
+            [Path(name) for name in arguments.reports], remark=remarks.append, progress=progress
+        )
     if not arguments.quiet:
         _remark_some(remarks, more="these files were read once")
     return reports
@@ -161,7 +190,11 @@ def _shares(text: str) -> tuple[float, float]:
     try:
         first, second = (float(part) / 100 for part in text.split(","))
     except ValueError:
-        raise UsageError(f"invalid percentages '{text}'", where="--mps-share", do="write 50,50") from None
+        raise UsageError(
+            f"invalid percentages '{text}'", where="--mps-share", do="write 50,50"
+        ) from None
     if not (0 < first <= 1 and 0 < second <= 1):
-        raise UsageError("percentages must be above 0 and at most 100", where="--mps-share", do="write 50,50")
+        raise UsageError(
+            "percentages must be above 0 and at most 100", where="--mps-share", do="write 50,50"
+        )
     return first, second

@@ -1,4 +1,6 @@
-"""`tachograph lake`: contents of the lake: rows, time span, space used and expected, gaps per node, rejects; repair."""
+"""`tachograph lake`: contents of the lake: rows, time span, space used and expected, gaps per
+node, rejects; repair.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,24 @@ WORST = 10
 
 def add_arguments(parser: Parser) -> None:
     """Declare `--nodes`, `--no-gaps`, `--repair`, `--give-up-lost`, `--json`."""
-    parser.add_argument("--nodes", action="store_true", help="all nodes, not only those with the longest gaps")
-    parser.add_argument("--no-gaps", action="store_true", help="skip the search for gaps in samples")
+    parser.add_argument(
+        "--nodes", action="store_true", help="all nodes, not only those with the longest gaps"
+    )
+    parser.add_argument(
+        "--no-gaps", action="store_true", help="skip the search for gaps in samples"
+    )
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="put torn files of the logs aside, and read every data file; print what was done and what is lost",
+        help=(
+            "put torn files of the logs aside, and read every data file; print what was done "
+            "and what is lost"
+        ),
     )
     parser.add_argument(
-        "--give-up-lost", action="store_true", help="with --repair: take lost data files out of the logs"
+        "--give-up-lost",
+        action="store_true",
+        help="with --repair: take lost data files out of the logs",
     )
     add_json(parser)
 
@@ -38,7 +49,9 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print tables, nodes and rejects; with `--repair` what was put aside."""
     if arguments.give_up_lost and not arguments.repair:
-        raise UsageError("--give-up-lost goes with --repair", do="run `tachograph lake --repair` first")
+        raise UsageError(
+            "--give-up-lost goes with --repair", do="run `tachograph lake --repair` first"
+        )
     return _repair(arguments) if arguments.repair else _describe(arguments)
 
 
@@ -80,12 +93,17 @@ def _print_lost(lost: list[LostFile], zone: str, *, given_up: bool) -> None:
         times = ""
         if file.first is not None and file.last is not None:
             times = f" from {local_time(file.first, zone)} to {local_time(file.last, zone)}"
-        output.print_text(f"{file.table}: {file.file} is {file.what}; {file.rows:,} rows lost{times}\n")
+        output.print_text(
+            f"{file.table}: {file.file} is {file.what}; {file.rows:,} rows lost{times}\n"
+        )
     if given_up:
-        output.print_text(f"Files given up: {len(lost)}; the others can be read. To get the rows back:\n")
+        output.print_text(
+            f"Files given up: {len(lost)}; the others can be read. To get the rows back:\n"
+        )
     else:
         output.print_text(
-            f"Files lost: {len(lost)}; nothing was changed. Restore them from a backup. Without one, give them up\n"
+            f"Files lost: {len(lost)}; nothing was changed. Restore them from a backup. "
+            "Without one, give them up\n"
             "with `tachograph lake --repair --give-up-lost`, then get the rows back:\n"
         )
     for table, remedy in dict.fromkeys((file.table, file.remedy) for file in lost):
@@ -95,7 +113,12 @@ def _print_lost(lost: list[LostFile], zone: str, *, given_up: bool) -> None:
 def _describe(arguments: Arguments) -> int:
     from tachograph.catalog.tables import ALL_TABLES
     from tachograph.cli.options import open_lake
-    from tachograph.lake.describe import describe_nodes, describe_rejects, describe_space, describe_tables
+    from tachograph.lake.describe import (
+        describe_nodes,
+        describe_rejects,
+        describe_space,
+        describe_tables,
+    )
 
     opened = open_lake(arguments)
     zone = opened.configuration.site.time_zone
@@ -155,7 +178,9 @@ def _print_space(space: list[TableSpace], arguments: Arguments) -> None:
             days = "ever" if one.retention_days is None else f"{one.retention_days:,} d"
             row += [days, size(one.expected_kept_bytes)]
     output.print_text("\n")
-    output.print_table(headings, rows, title="Space, at the rate so far", no_color=arguments.no_color)
+    output.print_table(
+        headings, rows, title="Space, at the rate so far", no_color=arguments.no_color
+    )
 
 
 def _one(value: float | None) -> str | None:
@@ -175,7 +200,11 @@ def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
         )
         for row in shown.iter_rows(named=True)
     ]  # fmt: skip
-    title = "Nodes" if arguments.nodes else f"Nodes with the longest gaps ({len(rows)} of {nodes.height})"
+    title = (
+        "Nodes"
+        if arguments.nodes
+        else f"Nodes with the longest gaps ({len(rows)} of {nodes.height})"
+    )
     output.print_text("\n")
     output.print_table(headings, rows, title=title, no_color=arguments.no_color)
 

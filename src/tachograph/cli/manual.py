@@ -10,8 +10,10 @@ from tachograph.catalog.version import __version__
 from tachograph.cli.tree import SUMMARY, CommandText, OptionText, common_options
 
 _DESCRIPTION = (
-    "Tachograph takes what a cluster records anyway (GPU counters, the accounting of Slurm), works out which job held "
-    "which GPU when, and reports what each job did with its GPUs, what was wrong, what it cost, and what to do. "
+    "Tachograph takes what a cluster records anyway (GPU counters, the accounting of Slurm), "
+    "works out which job held "
+    "which GPU when, and reports what each job did with its GPUs, what was wrong, what it "
+    "cost, and what to do. "
     "Output is data; progress and errors go to stderr."
 )
 ENVIRONMENT: Mapping[str, str] = MappingProxyType(
@@ -44,7 +46,9 @@ def _lines(commands: Sequence[CommandText]) -> Iterator[str]:
     yield ".SH ENVIRONMENT"
     yield from _tagged(OptionText(name, meaning) for name, meaning in ENVIRONMENT.items())
     yield ".SH FILES"
-    yield from _tagged((OptionText("./tachograph.toml", "the configuration; `tachograph init` writes it"),))
+    yield from _tagged(
+        (OptionText("./tachograph.toml", "the configuration; `tachograph init` writes it"),)
+    )
 
 
 def _command(command: CommandText) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""The one module that writes stderr: errors, remarks, and progress, which is shown on a terminal only."""
+"""The one module that writes stderr: errors, remarks, and progress, which is shown on a terminal
+only.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Narrator:
         return cls(quiet=arguments.quiet, no_color=arguments.no_color)
 
     def say(self, remark: str, *, secret: bool = False) -> None:
-        """Write one line. `secret`: it holds one that its reader is meant to have, such as a link to log in."""
+        """Write one line. `secret`: it holds one that its reader is meant to have, such as a
+        link to log in.
+        """
         from tachograph.catalog.units import printable
 
         if not self.quiet:
@@ -58,10 +62,15 @@ class Narrator:
     def steps(self, *, logged: bool = False) -> Iterator[Callable[[str, int, int], None]]:
         """Show a progress bar; call what it yields with (step, done, total) as a step begins.
 
-        Off a terminal, such as in the log of a batch job, `logged` steps are a line each; others show nothing.
+        Off a terminal, such as in the log of a batch job, `logged` steps are a line each; others
+        show nothing.
         """
         if self.quiet or not sys.stderr.isatty():
-            yield lambda doing, done, total: self.say(f"{doing} ({done + 1} of {total})") if logged else None
+            yield (
+                lambda doing, done, total: (
+                    self.say(f"{doing} ({done + 1} of {total})") if logged else None
+                )
+            )
             return
         from rich.console import Console
         from rich.progress import Progress
@@ -69,11 +78,17 @@ class Narrator:
         console = Console(file=sys.stderr, no_color=self.no_color or None)
         with Progress(console=console, transient=True) as bar:
             task = bar.add_task("")
-            yield lambda doing, done, total: bar.update(task, description=_step(doing), completed=done, total=total)
+            yield lambda doing, done, total: bar.update(
+                task, description=_step(doing), completed=done, total=total
+            )
 
     @contextmanager
-    def progress(self, doing: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
-        """Show a progress bar; call what it yields with each amount done. Nothing is shown off a terminal."""
+    def progress(
+        self, doing: str, *, total: float | None = None
+    ) -> Iterator[Callable[[float], None]]:
+        """Show a progress bar; call what it yields with each amount done. Nothing is shown off a
+        terminal.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield _ignore
             return

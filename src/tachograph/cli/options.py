@@ -1,4 +1,5 @@
-"""The options of commands: the parser, what every command has, the lake, the filters of jobs, the live source.
+"""The options of commands: the parser, what every command has, the lake, the filters of jobs, the
+live source.
 
 Heavy modules are imported inside functions: `--help` depends on this module.
 """
@@ -38,48 +39,74 @@ class Arguments(argparse.Namespace):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError instead of ending the process, and accepts no abbreviated options."""
+    """A parser that raises UsageError instead of ending the process, and accepts no abbreviated
+    options.
+    """
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse `--sort -start` as an option and its value: argparse would take the column for an option."""
+        """Parse `--sort -start` as an option and its value: argparse would take the column for
+        an option.
+        """
         self._given = [] if args is None else _joined(args)
         return super().parse_known_args(None if args is None else self._given, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `message` as a UsageError that names the option closest to an unknown one, or points to the help."""
+        """Raise `message` as a UsageError that names the option closest to an unknown one, or
+        points to the help.
+        """
         unknown, meant = self._misspelt()
         what = message if unknown in message else f"{message}; there is no option {unknown}"
         raise UsageError(what, do=meant or f"see `{self.prog} --help`")
 
     def _misspelt(self) -> tuple[str, str]:
-        """The first unknown option that is close to a known one, and the question; twice "" where there is none."""
-        known = {name for one in parsers(self) for name in one._option_string_actions if name[:2] == "--"}
+        """The first unknown option that is close to a known one, and the question; twice ""
+        where there is none.
+        """
+        known = {
+            name for one in parsers(self) for name in one._option_string_actions if name[:2] == "--"
+        }
         names = sorted(name[2:] for name in known)
         given = self._given[: self._given.index("--")] if "--" in self._given else self._given
         for name in (one.partition("=")[0] for one in given):
-            if name[:2] == "--" and name not in known and (meant := did_you_mean(name[2:], names, form="--{}")):
+            if (
+                name[:2] == "--"
+                and name not in known
+                and (meant := did_you_mean(name[2:], names, form="--{}"))
+            ):
                 return name, meant
         return "", ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check that a value is one of those the option has. Errors: UsageError naming the closest one."""
+        """Check that a value is one of those the option has. Errors: UsageError naming the
+        closest one.
+        """
         if action.choices is None or value in action.choices:
             return
         known = list(map(str, action.choices))
-        wrong = argparse.ArgumentError(action, f"invalid choice: {str(value)!r} (choose from {', '.join(known)})")
-        raise UsageError(str(wrong), do=did_you_mean(str(value), known, otherwise=f"see `{self.prog} --help`"))
+        wrong = argparse.ArgumentError(
+            action, f"invalid choice: {str(value)!r} (choose from {', '.join(known)})"
+        )
+        raise UsageError(
+            str(wrong), do=did_you_mean(str(value), known, otherwise=f"see `{self.prog} --help`")
+        )
 
     def _print_message(self, message: str, file: object = None) -> None:
         output.print_text(message)
 
 
 def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return {name: parser} of the actions of a command, such as `run` of `tachograph lab rules`."""
-    found = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    """Return {name: parser} of the actions of a command, such as `run` of `tachograph lab
+    rules`.
+    """
+    found = (
+        action.choices
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
     return {name: one for choices in found for name, one in choices.items()}
 
 
@@ -94,7 +121,8 @@ _MAY_BEGIN_WITH_DASH = "--sort"
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--sort -x` as one; those behind `--` are a command and are not changed.
+    """Return the arguments with `--sort -x` as one; those behind `--` are a command and are not
+    changed.
 
     >>> _joined(["--sort", "-energy_j", "--json", "--", "ls", "--sort", "size"])
     ['--sort=-energy_j', '--json', '--', 'ls', '--sort', 'size']
@@ -123,27 +151,39 @@ def add_common(parser: Parser) -> None:
     """Add the options every command has."""
     group = parser.add_argument_group("options of every command")
     group.add_argument(
-        "--lake", metavar="DIR", help="the lake: a folder or an object store's address [$TACHOGRAPH_LAKE]"
+        "--lake",
+        metavar="DIR",
+        help="the lake: a folder or an object store's address [$TACHOGRAPH_LAKE]",
     )
-    group.add_argument("--config", metavar="FILE", help="the configuration [$TACHOGRAPH_CONFIG, ./tachograph.toml]")
+    group.add_argument(
+        "--config", metavar="FILE", help="the configuration [$TACHOGRAPH_CONFIG, ./tachograph.toml]"
+    )
     if "--time-zone" not in parser._option_string_actions:
         group.add_argument(
-            "--time-zone", metavar="ZONE", help="zone of times written without one, and of times shown [site.time_zone]"
+            "--time-zone",
+            metavar="ZONE",
+            help="zone of times written without one, and of times shown [site.time_zone]",
         )
     group.add_argument("--quiet", action="store_true", help="only errors on stderr")
     group.add_argument("--no-color", action="store_true", help="no colours [$NO_COLOR]")
-    group.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
+    group.add_argument(
+        "--version", action="version", version=f"tachograph {__version__}", help="show the version"
+    )
 
 
 Declare = Callable[[argparse.ArgumentParser], None]
 
 
-def actions_of(parser: Parser, *, dest: str = "action", required: bool = True) -> Callable[[str, str, Declare], None]:
-    """Return a function that adds an action to a command: name, line of help, function that declares its options.
+def actions_of(
+    parser: Parser, *, dest: str = "action", required: bool = True
+) -> Callable[[str, str, Declare], None]:
+    """Return a function that adds an action to a command: name, line of help, function that
+    declares its options.
 
     The chosen name becomes the attribute `dest`, None without one where none is required.
 
-    Every action has `--json` and the options of every command, which may precede the action or follow it.
+    Every action has `--json` and the options of every command, which may precede the action or
+    follow it.
     """
     actions = parser.add_subparsers(dest=dest, metavar="ACTION", required=required)
 
@@ -166,7 +206,9 @@ def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:
 
 def add_raw(parser: Parser | argparse._ArgumentGroup) -> None:
     """Add `--raw`, for commands that print CSV, and for those that write it into a file."""
-    parser.add_argument("--raw", action="store_true", help="texts of CSV as recorded: formulas, control characters")
+    parser.add_argument(
+        "--raw", action="store_true", help="texts of CSV as recorded: formulas, control characters"
+    )
 
 
 def seed(written: str) -> int:
@@ -183,11 +225,14 @@ def seed(written: str) -> int:
 
 def add_as_of(parser: Parser) -> None:
     """Add `--as-of`."""
-    parser.add_argument("--as-of", metavar="TIME", help="analyze as of this time: running jobs up to it")
+    parser.add_argument(
+        "--as-of", metavar="TIME", help="analyze as of this time: running jobs up to it"
+    )
 
 
 def configuration_of(arguments: argparse.Namespace) -> Configuration:
-    """Return the configuration that the options name; `--time-zone` stands in place of `site.time_zone`.
+    """Return the configuration that the options name; `--time-zone` stands in place of
+    `site.time_zone`.
 
     Errors: ConfigError for an invalid file, UsageError for an unknown zone.
     """
@@ -233,13 +278,26 @@ def open_lake(arguments: Arguments) -> OpenedLake:
 
 
 def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
-    """Add the filters, as a group of their own in the help; with `study` also those of the study's own filters."""
+    """Add the filters, as a group of their own in the help; with `study` also those of the
+    study's own filters.
+    """
     group = parser.add_argument_group("job filter (default: all jobs)")
-    for option, what in (("user", "user"), ("account", "account"), ("partition", "partition"), ("state", "state")):
+    for option, what in (
+        ("user", "user"),
+        ("account", "account"),
+        ("partition", "partition"),
+        ("state", "state"),
+    ):
         group.add_argument(
-            f"--{option}", action="append", default=[], metavar="NAME", help=f"jobs of this {what}; repeatable"
+            f"--{option}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"jobs of this {what}; repeatable",
         )
-    group.add_argument("--since", metavar="TIME", help="jobs that ran after: 2026-04-23, 2026-04-23T10:30, 12h ago")
+    group.add_argument(
+        "--since", metavar="TIME", help="jobs that ran after: 2026-04-23, 2026-04-23T10:30, 12h ago"
+    )
     group.add_argument("--until", metavar="TIME", help="jobs that ran before")
     group.add_argument(
         "--where",
@@ -249,10 +307,17 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
         help="such as 'gpu_util_mean<0.1'; repeatable: all must hold",
     )
     group.add_argument(
-        "--finding", action="append", default=[], metavar="CODE", help="jobs with this finding; repeatable: any of them"
+        "--finding",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="jobs with this finding; repeatable: any of them",
     )
     group.add_argument(
-        "--verdict", default="yes", metavar="ANSWER", help="verdict of --finding: yes (default), no, unknown"
+        "--verdict",
+        default="yes",
+        metavar="ANSWER",
+        help="verdict of --finding: yes (default), no, unknown",
     )
     group.add_argument(
         "--attribution",
@@ -264,12 +329,22 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
     parser.set_defaults(in_study=False, excluded=False)
     if study:
         either = group.add_mutually_exclusive_group()
-        either.add_argument("--in-study", action="store_true", help="only jobs that no filter of the study leaves out")
-        either.add_argument("--excluded", action="store_true", help="only jobs that a filter of the study leaves out")
+        either.add_argument(
+            "--in-study",
+            action="store_true",
+            help="only jobs that no filter of the study leaves out",
+        )
+        either.add_argument(
+            "--excluded",
+            action="store_true",
+            help="only jobs that a filter of the study leaves out",
+        )
 
 
 def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
-    """Return the message where filters leave no job of `summaries`: number of jobs, and start of the newest."""
+    """Return the message where filters leave no job of `summaries`: number of jobs, and start of
+    the newest.
+    """
     from datetime import datetime
 
     from tachograph.catalog.units import zone
@@ -310,7 +385,9 @@ def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
 
 
 def live_selection(arguments: Arguments, *, interval_s: float) -> SourceRequest:
-    """Return the live source that the options of `watch` and `record` name, with defaults for those of one alone."""
+    """Return the live source that the options of `watch` and `record` name, with defaults for
+    those of one alone.
+    """
     from tachograph.live.discovery import SourceRequest
 
     return SourceRequest(

@@ -1,4 +1,5 @@
-"""The one module that writes stdout: text, tables, JSON. What it writes is data; narration goes to stderr.
+"""The one module that writes stdout: text, tables, JSON. What it writes is data; narration goes to
+stderr.
 
 Where stdout is no terminal a table is never cropped, wrapped or coloured.
 """
@@ -26,7 +27,8 @@ _DRAWN = "─█▁–°"
 def prepare() -> None:
     """Make stdout escape characters that its encoding lacks, as stderr does, in place of failing.
 
-    Streams that were closed by the parent process go to /dev/null; else the next opened file would take their number.
+    Streams that were closed by the parent process go to /dev/null; else the next opened file would
+    take their number.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -40,19 +42,25 @@ def prepare() -> None:
 
 
 def print_text(text: str) -> None:
-    """Write text for people: of what others wrote no character steers the terminal; line ends are the program's."""
+    """Write text for people: of what others wrote no character steers the terminal; line ends
+    are the program's.
+    """
     from tachograph.catalog.units import printable_lines
 
     sys.stdout.write(printable_lines(text))
 
 
 def print_data(document: str) -> None:
-    """Write a document for programs as it is, such as CSV, whose cells are made harmless where it is made."""
+    """Write a document for programs as it is, such as CSV, whose cells are made harmless where
+    it is made.
+    """
     sys.stdout.write(document)
 
 
 def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
-    """Write styled lines: coloured on a terminal, plain elsewhere, in ASCII where stdout can encode no more."""
+    """Write styled lines: coloured on a terminal, plain elsewhere, in ASCII where stdout can
+    encode no more.
+    """
     from rich.console import Console
 
     from tachograph.report.lines import to_rich, to_text
@@ -67,7 +75,9 @@ def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
 
 
 def width(default: int = 100) -> int:
-    """Return how many characters a line may have: those of the terminal (or $COLUMNS), else `default`."""
+    """Return how many characters a line may have: those of the terminal (or $COLUMNS), else
+    `default`.
+    """
     return shutil.get_terminal_size((default, 24)).columns
 
 
@@ -91,9 +101,11 @@ def ascii_only() -> bool:
 
 
 def print_json(value: object, *, indented: bool = True) -> None:
-    """Write `value` as JSON: times in UTC with Z, NaN and infinities as null, data classes as objects.
+    """Write `value` as JSON: times in UTC with Z, NaN and infinities as null, data classes as
+    objects.
 
-    Texts are those that were recorded; what steers terminals or the direction of writing is there as an escape.
+    Texts are those that were recorded; what steers terminals or the direction of writing is there
+    as an escape.
     """
     import msgspec
 
@@ -111,14 +123,19 @@ def json_bytes(value: object) -> bytes:
 
 
 def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str | None]], *, title: str = "", no_color: bool = False
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | None]],
+    *,
+    title: str = "",
+    no_color: bool = False,
 ) -> None:
     """Write a table, one text cell per heading in every row; None is shown as a dash.
 
     A heading that starts with `>` is of numbers: they are set to the right.
 
-    Cells are printed literally: no markup is parsed, control characters are made visible. Where a terminal is narrow
-    texts are continued on the next line, then numbers are hidden, the last first.
+    Cells are printed literally: no markup is parsed, control characters are made visible. Where a
+    terminal is narrow texts are continued on the next line, then numbers are hidden, the last
+    first.
     """
     from tachograph.report.lines import plain
     from tachograph.report.tables import TextColumn, fit_table

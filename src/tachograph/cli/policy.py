@@ -1,4 +1,6 @@
-"""`tachograph act policy`: check policies for running jobs, replay them on past jobs, list what they did."""
+"""`tachograph act policy`: check policies for running jobs, replay them on past jobs, list what
+they did.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,32 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare the actions."""
     action = actions_of(parser)
-    action("check", "say what the policies do, and which running jobs they apply to now; nothing is done", _of_check)
-    action("backtest", "replay policies on past jobs: which they would have hit, which worked again", _of_backtest)
+    action(
+        "check",
+        "say what the policies do, and which running jobs they apply to now; nothing is done",
+        _of_check,
+    )
+    action(
+        "backtest",
+        "replay policies on past jobs: which they would have hit, which worked again",
+        _of_backtest,
+    )
     action("status", "list what was done, oldest first", _of_status)
 
 
 def _of_check(parser: argparse.ArgumentParser) -> None:
     _add_names(parser)
-    parser.add_argument("--every", action="store_true", help="also the jobs that none applies to, with the reason")
+    parser.add_argument(
+        "--every", action="store_true", help="also the jobs that none applies to, with the reason"
+    )
 
 
 def _of_backtest(parser: argparse.ArgumentParser) -> None:
     _add_names(parser)
     add_filters(parser)
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="jobs that are listed (default 10)")
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="jobs that are listed (default 10)"
+    )
 
 
 def _of_status(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +73,9 @@ def _chosen(arguments: Arguments, configuration: Configuration) -> Configuration
     from tachograph.service.act.policies import policy_of
 
     if not configuration.policy:
-        raise ConfigError("no policy is configured", do="add [[policy]] with name, check and action")
+        raise ConfigError(
+            "no policy is configured", do="add [[policy]] with name, check and action"
+        )
     return policy_of(configuration, arguments.policies)
 
 
@@ -73,20 +89,32 @@ def _check(arguments: Arguments) -> int:
     cases = list(policy_cases(opened.lake, configuration, now=opened.now))
     shown = [case for case in cases if arguments.every or isinstance(case.found, PolicyEvidence)]
     if arguments.json:
-        policies = [{"name": one.name, "sentence": policy_sentence(one)} for one in configuration.policy]
+        policies = [
+            {"name": one.name, "sentence": policy_sentence(one)} for one in configuration.policy
+        ]
         output.print_json({"policies": policies, "jobs": [_case(case) for case in shown]})
         return 0
     for one in configuration.policy:
         output.print_text(f"{one.name}: {policy_sentence(one)}\n")
     applies = sum(isinstance(case.found, PolicyEvidence) for case in cases)
     jobs = len({case.job["job_key"] for case in cases})
-    output.print_text(f"{applies:,} of {len(cases):,} cases apply, of {jobs:,} running jobs with fresh results.\n")
+    output.print_text(
+        f"{applies:,} of {len(cases):,} cases apply, of {jobs:,} running jobs with fresh results.\n"
+    )
     if shown:
         rows = [
-            (case.policy.name, job_name(case.job, short=True), case.job["user"] or "", _applies(case), case.why)
+            (
+                case.policy.name,
+                job_name(case.job, short=True),
+                case.job["user"] or "",
+                _applies(case),
+                case.why,
+            )
             for case in shown
         ]
-        output.print_table(("policy", "job", "user", "applies", "why"), rows, no_color=arguments.no_color)
+        output.print_table(
+            ("policy", "job", "user", "applies", "why"), rows, no_color=arguments.no_color
+        )
     return 0
 
 
@@ -156,7 +184,15 @@ def _status(arguments: Arguments) -> int:
         return 0
     zone = configuration.site.time_zone
     rows = [
-        (local_time(one.t, zone), one.key.split(":")[1], one.state, one.kind, one.target, one.why, one.result)
+        (
+            local_time(one.t, zone),
+            one.key.split(":")[1],
+            one.state,
+            one.kind,
+            one.target,
+            one.why,
+            one.result,
+        )
         for one in records
     ]
     headings = ("time", "policy", "state", "action", "target", "why", "result")

@@ -1,7 +1,7 @@
 """`tachograph record -- COMMAND`: run a command, record its GPUs, report the job.
 
-stdout, stdin and the exit code are the command's; the report follows on stderr. No failure of the recording keeps the
-command from running or changes its exit code.
+stdout, stdin and the exit code are the command's; the report follows on stderr. No failure of the
+recording keeps the command from running or changes its exit code.
 """
 
 from __future__ import annotations
@@ -33,25 +33,50 @@ _SHORT_S = 5.0  # a source may take so long to start
 
 def add_arguments(parser: Parser) -> None:
     """Declare what is recorded, where, how often, and the command."""
-    parser.usage = "tachograph record [options] -- COMMAND ...\n       tachograph record --until-job-ends [options]"
-    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the recording (default: tachograph-JOB)")
-    parser.add_argument(
-        "--interval", metavar="S", type=_interval, default=1.0, help="seconds between samples, from 0.1"
+    parser.usage = (
+        "tachograph record [options] -- COMMAND ...\n       tachograph record "
+        "--until-job-ends [options]"
     )
     parser.add_argument(
-        "--source", metavar="NAME", help="dcgm-exporter, dmon, prometheus, nvml, pm-sampling (default: the best)"
+        "-o", "--output", metavar="DIR", help="folder of the recording (default: tachograph-JOB)"
     )
     parser.add_argument(
-        "--url", metavar="URL", action="append", default=[], help="address of an exporter or of Prometheus; repeatable"
+        "--interval",
+        metavar="S",
+        type=_interval,
+        default=1.0,
+        help="seconds between samples, from 0.1",
     )
-    parser.add_argument("--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses (default: those of the job)")
+    parser.add_argument(
+        "--source",
+        metavar="NAME",
+        help="dcgm-exporter, dmon, prometheus, nvml, pm-sampling (default: the best)",
+    )
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        action="append",
+        default=[],
+        help="address of an exporter or of Prometheus; repeatable",
+    )
+    parser.add_argument(
+        "--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses (default: those of the job)"
+    )
     parser.add_argument("--simulate", metavar="N", type=int, help="N simulated GPUs")
-    parser.add_argument("--anonymous", action="store_true", help="no user, host, command or job in the recording")
-    parser.add_argument("--until-job-ends", action="store_true", help="no command: the surrounding job, until it ends")
+    parser.add_argument(
+        "--anonymous", action="store_true", help="no user, host, command or job in the recording"
+    )
+    parser.add_argument(
+        "--until-job-ends",
+        action="store_true",
+        help="no command: the surrounding job, until it ends",
+    )
     parser.add_argument("--job", metavar="ID", help="with --until-job-ends: another job")
     parser.add_argument("--duration", metavar="S", type=_duration, help="no command: for S seconds")
     add_json(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, behind --")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, behind --"
+    )
 
 
 def _interval(written: str) -> float:
@@ -62,7 +87,9 @@ def _interval(written: str) -> float:
     """
     number = _number(written)
     if not SHORTEST_S <= number <= 3600:
-        raise argparse.ArgumentTypeError(f"invalid interval {written}: not between {SHORTEST_S} and 3600")
+        raise argparse.ArgumentTypeError(
+            f"invalid interval {written}: not between {SHORTEST_S} and 3600"
+        )
     return number
 
 
@@ -87,7 +114,11 @@ def run(arguments: Arguments) -> int:
     command = _command(arguments)
     _check(arguments, command)
     configuration = configuration_of(arguments)
-    return _of_command(command, configuration, arguments) if command else _of_job(configuration, arguments)
+    return (
+        _of_command(command, configuration, arguments)
+        if command
+        else _of_job(configuration, arguments)
+    )
 
 
 def _command(arguments: Arguments) -> list[str]:
@@ -100,15 +131,20 @@ def _check(arguments: Arguments, command: list[str]) -> None:
     if command and alone:
         raise UsageError("--until-job-ends and --duration exclude a command", do="leave one out")
     if not command and not alone:
-        raise UsageError("no command", do="write it behind --: tachograph record -- python train.py")
+        raise UsageError(
+            "no command", do="write it behind --: tachograph record -- python train.py"
+        )
     if arguments.job and not arguments.until_job_ends:
         raise UsageError("--job needs --until-job-ends", do="give both")
     if arguments.lake:
         raise UsageError(
-            "--lake does not apply: a recording is a lake of its own", do="name its folder with -o; ingest it later"
+            "--lake does not apply: a recording is a lake of its own",
+            do="name its folder with -o; ingest it later",
         )
     if arguments.until_job_ends and not (arguments.job or os.environ.get("SLURM_JOB_ID")):
-        raise UsageError("--until-job-ends outside of a job", do="name a job with --job, or use --duration")
+        raise UsageError(
+            "--until-job-ends outside of a job", do="name a job with --job, or use --duration"
+        )
 
 
 def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[], LiveSource]:
@@ -118,7 +154,9 @@ def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[],
 
         wanted = live_selection(arguments, interval_s=arguments.interval)
         # Slurm is queried only for the GPUs of another job
-        return choose_source(configuration, wanted, poll=None if arguments.job else SlurmAllocations)
+        return choose_source(
+            configuration, wanted, poll=None if arguments.job else SlurmAllocations
+        )
 
     return connect
 
@@ -128,7 +166,9 @@ def _plan(command: list[str], configuration: Configuration, arguments: Arguments
 
     environment = dict(os.environ)
     if arguments.job and arguments.job != environment.get("SLURM_JOB_ID"):
-        environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
+        environment = {
+            name: value for name, value in environment.items() if not name.startswith("SLURM_")
+        }
         environment["SLURM_JOB_ID"] = arguments.job
     return plan_recording(
         command,
@@ -170,7 +210,10 @@ def _of_job(configuration: Configuration, arguments: Arguments) -> int:
     if kept.spool is None and kept.problem:
         raise LakeError(f"nothing was recorded: {kept.problem}")
     if not kept.rows:
-        raise NotFoundError(f"nothing was recorded: {kept.problem or 'no GPU reported values'}", where=str(plan.folder))
+        raise NotFoundError(
+            f"nothing was recorded: {kept.problem or 'no GPU reported values'}",
+            where=str(plan.folder),
+        )
     _finish(kept, None, plan, configuration, arguments)
     return 0
 
@@ -180,12 +223,23 @@ def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: Reco
     if problem is not None and not isinstance(problem, TachographError | OSError):
         what = f"{type(problem).__name__}: {what}"
     left = spool is not None and spool.exists()
-    do = f"; recorded samples are kept: tachograph ingest recording {plan.folder} --lake {plan.folder}" if left else ""
+    do = (
+        (
+            f"; recorded samples are kept: tachograph ingest recording {plan.folder} --lake "
+            f"{plan.folder}"
+        )
+        if left
+        else ""
+    )
     narrate.remark(f"the recording is not finished: {what}{do}")
 
 
 def _finish(
-    kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, configuration: Configuration, arguments: Arguments
+    kept: SpoolResult,
+    ended: CommandEnd | None,
+    plan: RecordPlan,
+    configuration: Configuration,
+    arguments: Arguments,
 ) -> None:
     """Commit the spool, report the job and lost samples. ended: None without a command.
 
@@ -214,7 +268,9 @@ def _finish(
 
 
 def _has_samples(spool: Path, ended: CommandEnd | None, plan: RecordPlan) -> bool:
-    """Whether a spool, whose writer may have died, holds samples; of a short command those of its time alone."""
+    """Whether a spool, whose writer may have died, holds samples; of a short command those of
+    its time alone.
+    """
     from tachograph.catalog.spool import SpoolRows, read_spool
 
     parts = (one.t / 1e6 for one in read_spool(spool) if isinstance(one, SpoolRows))
@@ -227,16 +283,22 @@ def _short(ended: CommandEnd, plan: RecordPlan) -> bool:
     return ended.at - plan.start <= _SHORT_S
 
 
-def _nothing(kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]) -> str:
+def _nothing(
+    kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]
+) -> str:
     """Why there is no recording."""
     if kept.problem or ended is None or not _short(ended, plan):
         return f"nothing was recorded: {kept.problem or 'no GPU reported values'}"
     return f"{_end(ended, plan, command)}; nothing was recorded: it ended before the first sample"
 
 
-def _reading(kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]) -> str:
+def _reading(
+    kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]
+) -> str:
     """The line between the end of the command and its report."""
-    samples = f"reading {plural(kept.rows, 'sample')} ..." if kept.rows else "reading the samples ..."
+    samples = (
+        f"reading {plural(kept.rows, 'sample')} ..." if kept.rows else "reading the samples ..."
+    )
     return samples if ended is None else f"{_end(ended, plan, command)}; {samples}"
 
 

@@ -1,7 +1,9 @@
-"""The commands, in the order of `tachograph --help`; a command is added by one file and one line here.
+"""The commands, in the order of `tachograph --help`; a command is added by one file and one line
+here.
 
-A command's module has `add_arguments(parser) -> None` and `run(arguments) -> int` (the exit code), and is imported
-only when its command is run. This module imports nothing heavy: `--help` depends on it.
+A command's module has `add_arguments(parser) -> None` and `run(arguments) -> int` (the exit code),
+and is imported only when its command is run. This module imports nothing heavy: `--help` depends on
+it.
 """
 
 from __future__ import annotations
@@ -50,64 +52,173 @@ class CommandEntry:
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
-    CommandEntry("demo", ".demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
-    CommandEntry("init", ".init", "write a short tachograph.toml, to be edited", "start"),
-    CommandEntry("help", ".help", "show the commands, or the options of one; with --man the manual page", "start"),
-    CommandEntry("completion", ".completion", "print the completion of commands for bash, zsh or fish", "start"),
-    CommandEntry("version", ".version", "show the versions of Tachograph and of what it runs on", "start"),
-    CommandEntry("ingest", ".ingest", "read recordings and accounting into the lake", "feed"),
-    CommandEntry("analyze", ".analyze", "summarize and judge the jobs that new data concern", "feed"),
-    CommandEntry("collect", ".collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"),
     CommandEntry(
-        "status", ".status", "show the state of the collector: lag, errors, unreachable hosts, clocks", "feed"
+        "demo",
+        ".demo",
+        "simulate a cluster with planted problems, analyze it, show the findings",
+        "start",
     ),
-    CommandEntry("jobs", ".jobs", "list jobs with their GPU use and findings, filtered and sorted", "look"),
+    CommandEntry("init", ".init", "write a short tachograph.toml, to be edited", "start"),
+    CommandEntry(
+        "help",
+        ".help",
+        "show the commands, or the options of one; with --man the manual page",
+        "start",
+    ),
+    CommandEntry(
+        "completion",
+        ".completion",
+        "print the completion of commands for bash, zsh or fish",
+        "start",
+    ),
+    CommandEntry(
+        "version", ".version", "show the versions of Tachograph and of what it runs on", "start"
+    ),
+    CommandEntry("ingest", ".ingest", "read recordings and accounting into the lake", "feed"),
+    CommandEntry(
+        "analyze", ".analyze", "summarize and judge the jobs that new data concern", "feed"
+    ),
+    CommandEntry(
+        "collect", ".collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"
+    ),
+    CommandEntry(
+        "status",
+        ".status",
+        "show the state of the collector: lag, errors, unreachable hosts, clocks",
+        "feed",
+    ),
+    CommandEntry(
+        "jobs", ".jobs", "list jobs with their GPU use and findings, filtered and sorted", "look"
+    ),
     CommandEntry("job", ".job", "report one job: GPU use, problems, what to do", "look"),
-    CommandEntry("waste", ".waste", "account for unused GPU time: by cause and user, with its cost", "look"),
-    CommandEntry("advise", ".advise", "advise what to request for a job, from what past jobs like it used", "look"),
+    CommandEntry(
+        "waste", ".waste", "account for unused GPU time: by cause and user, with its cost", "look"
+    ),
+    CommandEntry(
+        "advise",
+        ".advise",
+        "advise what to request for a job, from what past jobs like it used",
+        "look",
+    ),
     CommandEntry("serve", ".serve", "serve pages and a REST API of the lake", "look"),
-    CommandEntry("seff", ".seff", "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does", "look"),
+    CommandEntry(
+        "seff",
+        ".seff",
+        "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does",
+        "look",
+    ),
     CommandEntry("record", ".record", "run a command, record its GPUs, report the job", "look"),
-    CommandEntry("export", ".export", "export jobs to PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
-    CommandEntry("study", ".study", "write the published study for this system: figures, numbers, answers", "look"),
+    CommandEntry(
+        "export",
+        ".export",
+        "export jobs to PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit",
+        "look",
+    ),
+    CommandEntry(
+        "study",
+        ".study",
+        "write the published study for this system: figures, numbers, answers",
+        "look",
+    ),
     CommandEntry("lake", ".lake", "show the contents of the lake: rows, gaps, rejects", "lake"),
-    CommandEntry("lake compact", ".compact", "rewrite days as few sorted files, merge duplicates", "lake"),
-    CommandEntry("lake forget", ".forget", "forget a user: a pseudonym in place of the name, or all removed", "lake"),
+    CommandEntry(
+        "lake compact", ".compact", "rewrite days as few sorted files, merge duplicates", "lake"
+    ),
+    CommandEntry(
+        "lake forget",
+        ".forget",
+        "forget a user: a pseudonym in place of the name, or all removed",
+        "lake",
+    ),
     CommandEntry(
         "lake counters",
         ".counters",
         "list the counters: units, kinds, meaning; with --json their names at each producer",
         "lake",
     ),
-    CommandEntry("lake devices", ".devices", "list the GPU models: peaks, memory, ridge points", "lake"),
-    CommandEntry("act", ".act", "act by itself, in rounds: weekly digests by mail; a dry run by default", "act"),
     CommandEntry(
-        "act comment", ".comment", "write summaries of ended jobs into Slurm's accounting (AdminComment)", "act"
-    ),
-    CommandEntry("act digest", ".digest", "show weekly digests of users: what was good, one thing to change", "act"),
-    CommandEntry(
-        "act policy", ".policy", "check, backtest and list policies for running jobs: warn, notify, cancel", "act"
-    ),
-    CommandEntry("watch", ".watch", "show GPUs live: on a screen, as a table, JSON or CSV", "watch"),
-    CommandEntry("watch sample", ".sample", "show GPU scores as published, by CUPTI PM sampling of this node", "watch"),
-    CommandEntry(
-        "share kernels", ".kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"
+        "lake devices", ".devices", "list the GPU models: peaks, memory, ridge points", "lake"
     ),
     CommandEntry(
-        "share colocate", ".colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"
+        "act",
+        ".act",
+        "act by itself, in rounds: weekly digests by mail; a dry run by default",
+        "act",
     ),
-    CommandEntry("lab rules", ".rules", "list, check, run, back-test and import performance-pattern rules", "lab"),
     CommandEntry(
-        "lab classify", ".classify", "judge job classes again from stored minutes; print verdicts and intervals", "lab"
+        "act comment",
+        ".comment",
+        "write summaries of ended jobs into Slurm's accounting (AdminComment)",
+        "act",
     ),
-    CommandEntry("lab tune", ".tune", "compare thresholds of job classes with labelled jobs, or propose some", "lab"),
-    CommandEntry("lab scores", ".scores", "show the GPU scores of a job, each way in which they were measured", "lab"),
-    CommandEntry("lab simulate", ".simulate", "write a simulated cluster with its ground truth", "lab"),
-    CommandEntry("lab accuracy", ".accuracy", "measure the accuracy of verdicts on simulated jobs", "lab"),
+    CommandEntry(
+        "act digest",
+        ".digest",
+        "show weekly digests of users: what was good, one thing to change",
+        "act",
+    ),
+    CommandEntry(
+        "act policy",
+        ".policy",
+        "check, backtest and list policies for running jobs: warn, notify, cancel",
+        "act",
+    ),
+    CommandEntry(
+        "watch", ".watch", "show GPUs live: on a screen, as a table, JSON or CSV", "watch"
+    ),
+    CommandEntry(
+        "watch sample",
+        ".sample",
+        "show GPU scores as published, by CUPTI PM sampling of this node",
+        "watch",
+    ),
+    CommandEntry(
+        "share kernels",
+        ".kernels",
+        "report demand and sensitivity of kernels from Nsight Compute reports",
+        "share",
+    ),
+    CommandEntry(
+        "share colocate",
+        ".colocate",
+        "propose which jobs of a lake could share a GPU, how, and why",
+        "share",
+    ),
+    CommandEntry(
+        "lab rules",
+        ".rules",
+        "list, check, run, back-test and import performance-pattern rules",
+        "lab",
+    ),
+    CommandEntry(
+        "lab classify",
+        ".classify",
+        "judge job classes again from stored minutes; print verdicts and intervals",
+        "lab",
+    ),
+    CommandEntry(
+        "lab tune",
+        ".tune",
+        "compare thresholds of job classes with labelled jobs, or propose some",
+        "lab",
+    ),
+    CommandEntry(
+        "lab scores",
+        ".scores",
+        "show the GPU scores of a job, each way in which they were measured",
+        "lab",
+    ),
+    CommandEntry(
+        "lab simulate", ".simulate", "write a simulated cluster with its ground truth", "lab"
+    ),
+    CommandEntry(
+        "lab accuracy", ".accuracy", "measure the accuracy of verdicts on simulated jobs", "lab"
+    ),
 )
 
 
-# What `tachograph help` shows: what people meet first. The others are listed by `tachograph help --all`.
+# What `tachograph help` shows: what people meet first. The others are listed by `tachograph help
+# --all`.
 _FRONT_NAMES = (
     *("demo", "init", "ingest", "analyze", "collect", "status"),
     *("jobs", "job", "waste", "watch", "serve", "advise"),
@@ -132,7 +243,8 @@ def family_of(word: str) -> tuple[CommandEntry, ...]:
 
 
 def group_alone(words: Sequence[str]) -> tuple[CommandEntry, ...]:
-    """Return the commands of a group of which words are only the name; () where they name a command.
+    """Return the commands of a group of which words are only the name; () where they name a
+    command.
 
     >>> [command.name for command in group_alone(["share"])], group_alone(["lake"]), group_alone(["share", "kernels"])
     (['share kernels', 'share colocate'], (), ())
@@ -164,7 +276,8 @@ def find(words: Sequence[str]) -> CommandEntry:
         known, otherwise = [command.name for command in members], f"see `tachograph help {first}`"
     else:
         known, otherwise = list(by_name), "see `tachograph help --all`"
-    moved = [command.name for command in COMMANDS if command.name.endswith(f" {first}")]
+    former = "study" if first == "figures" else f" {first}"
+    moved = [command.name for command in COMMANDS if command.name.endswith(former)]
     do = f"it is `tachograph {moved[0]}`" if moved else ""
     raise UsageError(
         f"unknown command '{name}'",
@@ -222,7 +335,9 @@ def _run(command: CommandEntry, words: Sequence[str]) -> int:
 
 
 def _damaged_file(problem: BaseException, arguments: Arguments) -> LakeError | None:
-    """Return the data file behind an error of the library that reads them; None where no file is damaged."""
+    """Return the data file behind an error of the library that reads them; None where no file is
+    damaged.
+    """
     if "polars" not in sys.modules:
         return None
     from tachograph.lake.problems import UNREADABLE, damaged_file_error

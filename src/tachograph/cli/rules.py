@@ -1,5 +1,5 @@
-"""`tachograph lab rules`: list, check, run, back-test and import performance-pattern rules. No stored verdict
-changes.
+"""`tachograph lab rules`: list, check, run, back-test and import performance-pattern rules. No
+stored verdict changes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _of_run(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     _add_folder(parser)
     _add_set(parser)
-    parser.add_argument("--show", choices=("yes", "no", "unknown"), help="jobs with this verdict (default: yes)")
+    parser.add_argument(
+        "--show", choices=("yes", "no", "unknown"), help="jobs with this verdict (default: yes)"
+    )
 
 
 def _of_backtest(parser: argparse.ArgumentParser) -> None:
@@ -69,18 +71,26 @@ def _of_backtest(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     _add_folder(parser)
     _add_set(parser)
-    parser.add_argument("--file", metavar="FILE", help="file with the changed rule, under the same name")
-    parser.add_argument("--labels", metavar="FILE", help="labels of jobs: CSV with job_id, class, label")
+    parser.add_argument(
+        "--file", metavar="FILE", help="file with the changed rule, under the same name"
+    )
+    parser.add_argument(
+        "--labels", metavar="FILE", help="labels of jobs: CSV with job_id, class, label"
+    )
 
 
 def _of_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="folder of job classes, with their parameters.json")
+    parser.add_argument(
+        "folder", metavar="DIR", help="folder of job classes, with their parameters.json"
+    )
     parser.add_argument("-o", "--output", metavar="DIR", help="write the rules into this folder")
     parser.add_argument("--cluster", metavar="FILE", help="cluster.json with the limits of metrics")
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--folder", metavar="DIR", help="folder of the site's rules (default: rules.folder)")
+    parser.add_argument(
+        "--folder", metavar="DIR", help="folder of the site's rules (default: rules.folder)"
+    )
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -156,9 +166,16 @@ def _check_rules(arguments: Arguments) -> int:
             output.print_text(f"{printable(str(problem))}\n")
         for entry in ruleset.entries:
             needs = ", ".join(entry.counters) or "none"
-            output.print_text(f"{entry.rule.file}: {entry.code} valid; level: {entry.rule.level}; counters: {needs}\n")
+            output.print_text(
+                f"{entry.rule.file}: {entry.code} valid; level: {entry.rule.level}; counters: "
+                f"{needs}\n"
+            )
     if not ruleset.entries and not ruleset.problems:
-        raise InputError("no rules found", where=", ".join(arguments.files), do="name files of rules, or their folder")
+        raise InputError(
+            "no rules found",
+            where=", ".join(arguments.files),
+            do="name files of rules, or their folder",
+        )
     return InputError.exit_code if ruleset.errors else 0
 
 
@@ -175,7 +192,9 @@ def _ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
 
 
 def _run(arguments: Arguments) -> int:
-    """Judge the chosen jobs by the chosen rules; print findings, and the number of jobs per verdict."""
+    """Judge the chosen jobs by the chosen rules; print findings, and the number of jobs per
+    verdict.
+    """
     import polars as pl
 
     from tachograph.api.rule_jobs import rule_batches
@@ -184,7 +203,9 @@ def _run(arguments: Arguments) -> int:
 
     opened = open_lake(arguments)
     ruleset = _ruleset_of(arguments, opened.configuration)
-    ruleset = with_settings(ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed)
+    ruleset = with_settings(
+        ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed
+    )
     jobs = _jobs(arguments, opened)
     parts = [judge_rules(*tables, ruleset) for tables in rule_batches(opened.lake, jobs, ruleset)]
     names = jobs.select("job_key", *_WHOSE, "gpu_hours")
@@ -212,7 +233,12 @@ def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
 
 
 def _print_jobs(
-    rows: pl.DataFrame, columns: Sequence[str], headings: Sequence[str], arguments: Arguments, *, title: str = ""
+    rows: pl.DataFrame,
+    columns: Sequence[str],
+    headings: Sequence[str],
+    arguments: Arguments,
+    *,
+    title: str = "",
 ) -> None:
     """Print jobs with their users and the rule; on a terminal the first of them."""
     shown = rows.head(_LIMIT) if output.is_shown() else rows
@@ -232,10 +258,15 @@ def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Argumen
     from tachograph.judge.finding import VERDICTS
 
     numbers = {(code, verdict): jobs for code, verdict, jobs in counted.iter_rows()}
-    rows = [[code, *(str(numbers.get((code, verdict), 0)) for verdict in VERDICTS)] for code in codes]
+    rows = [
+        [code, *(str(numbers.get((code, verdict), 0)) for verdict in VERDICTS)] for code in codes
+    ]
     output.print_text("\n")
     output.print_table(
-        ["rule", *(f">{verdict}" for verdict in VERDICTS)], rows, title="Jobs by verdict", no_color=arguments.no_color
+        ["rule", *(f">{verdict}" for verdict in VERDICTS)],
+        rows,
+        title="Jobs by verdict",
+        no_color=arguments.no_color,
     )
 
 
@@ -251,22 +282,38 @@ def _backtest(arguments: Arguments) -> int:
     before = _ruleset_of(arguments, opened.configuration).only([arguments.rule])
     after = with_settings(_replaced(before, arguments.file), arguments.changed)
     if after == before:
-        raise UsageError("the rule is unchanged", do="give --set PARAMETER=VALUE with another value, or --file FILE")
+        raise UsageError(
+            "the rule is unchanged",
+            do="give --set PARAMETER=VALUE with another value, or --file FILE",
+        )
     jobs = _jobs(arguments, opened)
     labels = _labels(arguments.labels, before, jobs)
-    compared = pl.concat([compare(*tables, before, after) for tables in rule_batches(opened.lake, jobs, before, after)])
+    compared = pl.concat(
+        [
+            compare(*tables, before, after)
+            for tables in rule_batches(opened.lake, jobs, before, after)
+        ]
+    )
     names = jobs.select("job_key", "job_id", *_WHOSE)
     compared = compared.join(names, on="job_key", how="left", maintain_order="left")
     _show_backtest(compared, labels, arguments)
     return 0
 
 
-def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]], arguments: Arguments) -> None:
+def _show_backtest(
+    compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]], arguments: Arguments
+) -> None:
     from tachograph.judge.rules.verdicts import changes, counts
 
-    changed, counted, agreed = changes(compared), counts(compared), list(_agreements(compared, labels))
+    changed, counted, agreed = (
+        changes(compared),
+        counts(compared),
+        list(_agreements(compared, labels)),
+    )
     if arguments.json:
-        output.print_json({"changes": changed.to_dicts(), "counts": counted.to_dicts(), "labels": agreed})
+        output.print_json(
+            {"changes": changed.to_dicts(), "counts": counted.to_dicts(), "labels": agreed}
+        )
         return
     columns, headings = ("before", "after", "sentence_after"), ("before", "after", "finding after")
     _print_jobs(changed, columns, headings, arguments, title="Jobs whose verdict changes")
@@ -275,7 +322,10 @@ def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, boo
             for row, held in zip(counted.iter_rows(named=True), hours, strict=True)]  # fmt: skip
     output.print_text("\n")
     output.print_table(
-        ("rule", "before", "after", ">jobs", ">GPU-h"), rows, title="Jobs by verdict", no_color=arguments.no_color
+        ("rule", "before", "after", ">jobs", ">GPU-h"),
+        rows,
+        title="Jobs by verdict",
+        no_color=arguments.no_color,
     )
     for one in agreed:
         share = text(one["accuracy"], "fraction")
@@ -285,7 +335,9 @@ def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, boo
         )
 
 
-def _agreements(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]]) -> Iterator[dict[str, Any]]:
+def _agreements(
+    compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]]
+) -> Iterator[dict[str, Any]]:
     """Agreement of verdicts with labels, before and after."""
     from dataclasses import asdict
 
@@ -300,7 +352,9 @@ def _agreements(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]]
             yield {"code": code, "when": when, **asdict(found), "accuracy": found.accuracy}
 
 
-def _labels(file: str | None, ruleset: RuleSet, jobs: pl.DataFrame) -> Mapping[str, Mapping[str, bool]]:
+def _labels(
+    file: str | None, ruleset: RuleSet, jobs: pl.DataFrame
+) -> Mapping[str, Mapping[str, bool]]:
     """{code: {job_key: label}}; unused lines are reported."""
     if file is None:
         return {}
@@ -325,7 +379,9 @@ def _replaced(before: RuleSet, file: str | None) -> RuleSet:
     entries, problems = read_changed(Path(file), before.entries)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
-        raise InputError(str(errors[0]), do="fix it; `tachograph lab rules check` lists all mistakes")
+        raise InputError(
+            str(errors[0]), do="fix it; `tachograph lab rules check` lists all mistakes"
+        )
     if not entries:
         names = ", ".join(entry.code for entry in before.entries)
         raise InputError(f"no rule {names}", where=file, do="give the rule the same tag or id")
@@ -350,7 +406,9 @@ def _import_classes(arguments: Arguments) -> int:
     texts = _classes(folder)
     parameters = _parameters(folder / _PARAMETERS)
     limits = limits_of(_json(Path(arguments.cluster))) if arguments.cluster else {}
-    found = _without_taken_tags([_translated(source, text, parameters, limits) for source, text in texts])
+    found = _without_taken_tags(
+        [_translated(source, text, parameters, limits) for source, text in texts]
+    )
     if arguments.output:
         _write(Path(arguments.output), found)
     if arguments.json:
@@ -358,7 +416,9 @@ def _import_classes(arguments: Arguments) -> int:
     else:
         _report(found, arguments)
     if not any(one.text for one in found):
-        raise InputError("no job class could be translated", where=str(folder), do="see the missing parts above")
+        raise InputError(
+            "no job class could be translated", where=str(folder), do="see the missing parts above"
+        )
     return 0
 
 
@@ -371,12 +431,17 @@ def _classes(folder: Path) -> list[tuple[str, str | None]]:
         raise InputError(what, where=str(folder), do="name the folder of job classes, jobclasses/")
     files = [path for path in sorted(folder.glob("*.json")) if path.name != _PARAMETERS]
     if not files:
-        raise InputError("no job classes found", where=str(folder), do="name the folder with their .json files")
+        raise InputError(
+            "no job classes found", where=str(folder), do="name the folder with their .json files"
+        )
     return [(path.name, read_source(path).text) for path in files]
 
 
 def _translated(
-    name: str, text: str | None, parameters: Mapping[str, float], limits: Mapping[str, Mapping[str, float]]
+    name: str,
+    text: str | None,
+    parameters: Mapping[str, float],
+    limits: Mapping[str, Mapping[str, float]],
 ) -> Translated:
     from tachograph.judge.rules.clustercockpit import Translated, translate_class
 
@@ -409,7 +474,9 @@ def _parameters(path: Path) -> dict[str, float]:
         return {}
     given = _json(path)
     if not isinstance(given, dict):
-        raise InputError("not an object of parameters", where=str(path), do='write {"name": number, ...}')
+        raise InputError(
+            "not an object of parameters", where=str(path), do='write {"name": number, ...}'
+        )
     return {
         str(name): float(value)
         for name, value in given.items()
@@ -441,7 +508,9 @@ def _write(folder: Path, found: Sequence[Translated]) -> None:
     documents[PARAMETERS] = parameters_toml(found)
     there = [name for name in documents if (folder / name).exists()]
     if there:
-        raise UsageError("file exists", where=str(folder / there[0]), do="name a new folder with -o")
+        raise UsageError(
+            "file exists", where=str(folder / there[0]), do="name a new folder with -o"
+        )
     with output.writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in documents.items():
@@ -467,5 +536,6 @@ def _report(found: Sequence[Translated], arguments: Arguments) -> None:
     done = sum(one.text is not None for one in found)
     where = f", written to {arguments.output}" if arguments.output else "; write them with -o DIR"
     narrate.Narrator.of(arguments).say(
-        f"{done} of {plural(len(found), 'job class').replace('classs', 'classes')} translated{where}"
+        f"{done} of {plural(len(found), 'job class').replace('classs', 'classes')} "
+        f"translated{where}"
     )

@@ -1,4 +1,6 @@
-"""`tachograph watch sample`: GPU scores as published, of the GPUs of this node, by CUPTI PM sampling."""
+"""`tachograph watch sample`: GPU scores as published, of the GPUs of this node, by CUPTI PM
+sampling.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,50 @@ if TYPE_CHECKING:
     from tachograph.sources.pm_sampling.process import PmProcess
     from tachograph.sources.pm_sampling.sums import PmSums
 
-_HEAD = ("time", "GPU", "score_gpu", "score_gpumem", "normalized", "SM", "occupancy", "DRAM", "samples", "lost")
+_HEAD = (
+    "time",
+    "GPU",
+    "score_gpu",
+    "score_gpumem",
+    "normalized",
+    "SM",
+    "occupancy",
+    "DRAM",
+    "samples",
+    "lost",
+)
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare interval, GPUs, duration and format."""
-    parser.add_argument("--interval", metavar="S", type=_positive, help="seconds between two PM samples (0.05)")
     parser.add_argument(
-        "--interval-cycles", metavar="N", type=int, help="instead: cycles of the system clock (published: 50000000)"
+        "--interval", metavar="S", type=_positive, help="seconds between two PM samples (0.05)"
     )
-    parser.add_argument("--every", metavar="S", type=_positive, default=1.0, help="seconds between two lines (1)")
-    parser.add_argument("--duration", metavar="S", type=_positive, help="end after S seconds, with the scores of all")
-    parser.add_argument("--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses, separated by commas")
-    parser.add_argument("--bursts", action="store_true", help="a line for each time in which SMs were active, too")
     parser.add_argument(
-        "--pause-dcgm", action="store_true", help="pause DCGM's profiling meanwhile, for all who read it"
+        "--interval-cycles",
+        metavar="N",
+        type=int,
+        help="instead: cycles of the system clock (published: 50000000)",
+    )
+    parser.add_argument(
+        "--every", metavar="S", type=_positive, default=1.0, help="seconds between two lines (1)"
+    )
+    parser.add_argument(
+        "--duration",
+        metavar="S",
+        type=_positive,
+        help="end after S seconds, with the scores of all",
+    )
+    parser.add_argument(
+        "--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses, separated by commas"
+    )
+    parser.add_argument(
+        "--bursts", action="store_true", help="a line for each time in which SMs were active, too"
+    )
+    parser.add_argument(
+        "--pause-dcgm",
+        action="store_true",
+        help="pause DCGM's profiling meanwhile, for all who read it",
     )
     add_json(parser)
 
@@ -68,7 +99,9 @@ def run(arguments: Arguments) -> int:
 
 
 def _settings(arguments: Arguments, configuration: Configuration) -> PmSettings:
-    """Settings of the configuration, with those of the command line in their place. Errors: UsageError."""
+    """Settings of the configuration, with those of the command line in their place. Errors:
+    UsageError.
+    """
     import msgspec
 
     from tachograph.sources.pm_sampling.feed import checked, pm_settings
@@ -92,7 +125,9 @@ def _settings(arguments: Arguments, configuration: Configuration) -> PmSettings:
 class _Printer:
     """Lines of the periods, and of the whole time at the end."""
 
-    def __init__(self, process: PmProcess, arguments: Arguments, configuration: Configuration) -> None:
+    def __init__(
+        self, process: PmProcess, arguments: Arguments, configuration: Configuration
+    ) -> None:
         from tachograph.sources.pm_sampling.library import this_host
 
         self._process, self._arguments = process, arguments
@@ -108,7 +143,11 @@ class _Printer:
         due = time.monotonic()
         until = None if self._arguments.duration is None else due + self._arguments.duration
         while until is None or due < until:
-            due = due + self._arguments.every if until is None else min(due + self._arguments.every, until)
+            due = (
+                due + self._arguments.every
+                if until is None
+                else min(due + self._arguments.every, until)
+            )
             time.sleep(max(0.0, due - time.monotonic()))
             if due == until:
                 self._process.close()  # it hands over what was not reported yet
@@ -120,7 +159,10 @@ class _Printer:
         for device, cut in sorted(self._process.cut.items()):
             if cut and not self._arguments.quiet:
                 chip, names = self._process.chips[device], ", ".join(cut)
-                narrate.remark(f"{self._name(device)} ({chip}): not measured, as it needs a second pass: {names}")
+                narrate.remark(
+                    f"{self._name(device)} ({chip}): not measured, as it needs a second pass: "
+                    f"{names}"
+                )
         if not self._arguments.json:
             output.print_text("".join(_cells(_HEAD)))
 
@@ -168,12 +210,23 @@ class _Printer:
         gpu = self._process.gpus[device]
         warps = warps_of(gpu.model, self._limits)
         cut = self._process.cut.get(device, ())
-        row = sums.row(node=self._node, gpu=self._process.places[device], mig=None, max_warps=warps, cut=",".join(cut))
+        row = sums.row(
+            node=self._node,
+            gpu=self._process.places[device],
+            mig=None,
+            max_warps=warps,
+            cut=",".join(cut),
+        )
         counters = sums.counters(warps_of(gpu.model))
         if self._arguments.json:
             import msgspec
 
-            named = {"kind": kind, "uuid": gpu.uuid, "model": gpu.model, "chip": self._process.chips.get(device)}
+            named = {
+                "kind": kind,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "chip": self._process.chips.get(device),
+            }
             output.print_text(msgspec.json.encode({**named, **row, **counters}).decode() + "\n")
         else:
             output.print_text("".join(_cells(_values(row, counters, kind))))
@@ -185,7 +238,13 @@ def _values(row: dict[str, Any], counters: dict[str, float], kind: str) -> tuple
     scores = (row["score_gpu"], row["score_gpumem"], row["score_gpumem_normalized"])
     shares = (counters.get(name) for name in ("sm_active", "sm_occupancy", "dram_active"))
     when = f"{row['t']:%H:%M:%S}.{row['t'].microsecond // 1000:03d}" if kind != "whole" else "all"
-    lost = f"{row['overflows']} x" if row["overflows"] else text(row["lost_s"], "s") if row["lost_s"] else ""
+    lost = (
+        f"{row['overflows']} x"
+        if row["overflows"]
+        else text(row["lost_s"], "s")
+        if row["lost_s"]
+        else ""
+    )
     return (
         when,
         str(row["gpu"]),

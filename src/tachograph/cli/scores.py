@@ -1,4 +1,6 @@
-"""`tachograph lab scores ID`: the GPU scores of a job, each way in which they were measured, side by side."""
+"""`tachograph lab scores ID`: the GPU scores of a job, each way in which they were measured,
+side by side.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,21 @@ from tachograph.cli.options import Arguments, Parser, add_json
 
 def add_arguments(parser: Parser) -> None:
     """Declare the job, its run, reports and format."""
-    parser.add_argument("job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)")
-    parser.add_argument("--run", type=int, dest="nth", metavar="N", help="N-th run of a requeued job (default: last)")
+    parser.add_argument(
+        "job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)"
+    )
+    parser.add_argument(
+        "--run",
+        type=int,
+        dest="nth",
+        metavar="N",
+        help="N-th run of a requeued job (default: last)",
+    )
     parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
     parser.add_argument(
         "--nsight", action="append", default=[], metavar="REPORT",
-        help="a report of Nsight Compute on kernels of the job (.ncu-rep, CSV, folder); repeatable (default: those "
+        help="a report of Nsight Compute on kernels of the job (.ncu-rep, CSV, folder); "
+"repeatable (default: those "
         "attached to it)",
     )  # fmt: skip
     add_json(parser)
@@ -41,7 +52,9 @@ def run(arguments: Arguments) -> int:
         output.print_json(ways_json(found.job, found.ways))
         return 0
     title = f"GPU scores of job {found.job} (0 best, 100 worst)"
-    output.print_table(HEADINGS, list(map(way_row, found.ways)), title=title, no_color=arguments.no_color)
+    output.print_table(
+        HEADINGS, list(map(way_row, found.ways)), title=title, no_color=arguments.no_color
+    )
     remarks = list(way_remarks(found.ways))
     if remarks:
         output.print_text("\n" + "".join(f"{printable(remark)}\n" for remark in remarks))

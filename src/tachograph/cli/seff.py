@@ -10,11 +10,21 @@ from tachograph.cli.options import Arguments, Parser, add_json
 
 def add_arguments(parser: Parser) -> None:
     """Declare the job, its run, and the forms."""
-    parser.add_argument("job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)")
-    parser.add_argument("--run", type=int, dest="nth", metavar="N", help="N-th run of a requeued job (default: last)")
+    parser.add_argument(
+        "job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)"
+    )
+    parser.add_argument(
+        "--run",
+        type=int,
+        dest="nth",
+        metavar="N",
+        help="N-th run of a requeued job (default: last)",
+    )
     parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--brief", action="store_true", help="print the verdict, Next time and the link alone")
+    form.add_argument(
+        "--brief", action="store_true", help="print the verdict, Next time and the link alone"
+    )
     parser.add_argument("--ended", action="store_true", help="fail unless the job has ended")
     add_json(form)
 
@@ -36,7 +46,9 @@ def run(arguments: Arguments) -> int:
         run=arguments.nth,
     )
     if arguments.ended and report.running:
-        raise NotFoundError(f"job {report.job} has not ended in this lake", do="analyze it when it has")
+        raise NotFoundError(
+            f"job {report.job} has not ended in this lake", do="analyze it when it has"
+        )
     url = opened.configuration.serve.url
     if arguments.json:
         output.print_json(comment_json(report, url=url))

@@ -22,9 +22,15 @@ def add_arguments(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT [serve.listen]")
     where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")
-    parser.add_argument("--simulate", type=int, metavar="N", help="N simulated GPUs on the page of the fleet")
+    parser.add_argument(
+        "--simulate", type=int, metavar="N", help="N simulated GPUs on the page of the fleet"
+    )
     action = actions_of(parser, dest="part", required=False)
-    action("token", "create, list and revoke tokens of programs, in the file [serve.token_file]", _of_tokens)
+    action(
+        "token",
+        "create, list and revoke tokens of programs, in the file [serve.token_file]",
+        _of_tokens,
+    )
 
 
 def _of_tokens(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +44,12 @@ def _of_tokens(parser: argparse.ArgumentParser) -> None:
 def _of_creating(parser: argparse.ArgumentParser) -> None:
     roles = ("anonymous", "user", "manager", "support", "admin")
     parser.add_argument("--role", choices=roles, default="user", help="what it may see [user]")
-    parser.add_argument("--user", metavar="NAME", required=True, help="whose it is: a user sees their own jobs")
-    parser.add_argument("--expires", metavar="SPAN", default="30d", help="when it expires, as 12h, 30d or 8w [30d]")
+    parser.add_argument(
+        "--user", metavar="NAME", required=True, help="whose it is: a user sees their own jobs"
+    )
+    parser.add_argument(
+        "--expires", metavar="SPAN", default="30d", help="when it expires, as 12h, 30d or 8w [30d]"
+    )
 
 
 def _add_id(parser: argparse.ArgumentParser) -> None:
@@ -81,15 +91,26 @@ def _create_token(arguments: Arguments, file: Path, now: datetime) -> int:
 
     seconds = span_s(arguments.expires)
     if not 0 < seconds <= _LONGEST_D * 86400:
-        raise UsageError(f"--expires: {arguments.expires!r} is not between 0 and ten years", do="give 30d")
+        raise UsageError(
+            f"--expires: {arguments.expires!r} is not between 0 and ten years", do="give 30d"
+        )
     role = Role[arguments.role.upper()]
-    token, stored = create_token(file, user=arguments.user, role=role, expires=now + timedelta(seconds=seconds))
+    token, stored = create_token(
+        file, user=arguments.user, role=role, expires=now + timedelta(seconds=seconds)
+    )
     if arguments.json:
-        shown = {"id": stored.id, "user": stored.user, "role": stored.role, "expires": stored.expires}
+        shown = {
+            "id": stored.id,
+            "user": stored.user,
+            "role": stored.role,
+            "expires": stored.expires,
+        }
         output.print_json({"token": token, **shown})
     else:
         output.print_text(f"{token}\n")
-    Narrator.of(arguments).say(f"token {stored.id} of {stored.user}, role {stored.role}; it is not shown again")
+    Narrator.of(arguments).say(
+        f"token {stored.id} of {stored.user}, role {stored.role}; it is not shown again"
+    )
     return 0
 
 
@@ -111,11 +132,20 @@ def _list_tokens(arguments: Arguments, file: Path, now: datetime, zone_name: str
         output.print_json([{name: getattr(one, name) for name in kept} for one in tokens])
         return 0
     rows = [
-        (one.id, one.user, one.role, local_time(one.created, zone_name), local_time(one.expires, zone_name), state)
+        (
+            one.id,
+            one.user,
+            one.role,
+            local_time(one.created, zone_name),
+            local_time(one.expires, zone_name),
+            state,
+        )
         for one in tokens
         for state in ["expired" if one.expires <= now else "valid"]
     ]
-    output.print_table(("id", "user", "role", "created", "expires", "state"), rows, no_color=arguments.no_color)
+    output.print_table(
+        ("id", "user", "role", "created", "expires", "state"), rows, no_color=arguments.no_color
+    )
     return 0
 
 
@@ -136,13 +166,22 @@ def _serve(arguments: Arguments) -> int:
     path = arguments.socket or ("" if arguments.listen else options.socket)
     listening = Listening(path=path) if path else Listening.at(arguments.listen or options.listen)
     if arguments.simulate is not None and arguments.simulate < 1:
-        raise UsageError(f"--simulate {arguments.simulate}: at least one GPU is needed", do="write --simulate 1000")
-    watched = None if arguments.simulate is None else SourceRequest(simulate=arguments.simulate, everything=True)
+        raise UsageError(
+            f"--simulate {arguments.simulate}: at least one GPU is needed",
+            do="write --simulate 1000",
+        )
+    watched = (
+        None
+        if arguments.simulate is None
+        else SourceRequest(simulate=arguments.simulate, everything=True)
+    )
     say = Narrator.of(arguments).say
     cache = cache_folder(os.environ)
     workers = Workers(opened.lake.location, opened.configuration, cache)
     serve(
-        ServedLake(opened.lake, opened.configuration, cache=cache, watched=watched, workers=workers),
+        ServedLake(
+            opened.lake, opened.configuration, cache=cache, watched=watched, workers=workers
+        ),
         listening,
         user=getpass.getuser(),
         started=lambda link: say(f"open {link}", secret=True),

@@ -1,4 +1,5 @@
-"""`tachograph lab simulate DIR`: write a simulated cluster with its ground truth, in the formats of real recordings.
+"""`tachograph lab simulate DIR`: write a simulated cluster with its ground truth, in the formats of
+real recordings.
 
 With `--lake` each file of samples is ingested into a lake and removed.
 """
@@ -20,16 +21,32 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare size, seed, and telemetry defects."""
     parser.add_argument("folder", metavar="DIR", help="a new folder")
-    parser.add_argument("--seed", type=seed, default=7, help="the same seed gives the same files (default 7)")
-    parser.add_argument("--nodes", type=int, metavar="N", help="nodes with four A100 each (default: 36 mixed ones)")
-    parser.add_argument("--days", type=int, metavar="N", help="days of the recording (default 2)")
-    parser.add_argument("--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)")
-    parser.add_argument("--no-defects", action="store_true", help="no gaps, resets, duplicates, blanks, clock skew")
-    parser.add_argument("--hosts", action="store_true", help="also host metrics: CPU, network, files, caches")
     parser.add_argument(
-        "--job-groups", type=int, default=0, metavar="N", help="users repeat N jobs (default: each job is another)"
+        "--seed", type=seed, default=7, help="the same seed gives the same files (default 7)"
     )
-    parser.add_argument("--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples")
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="nodes with four A100 each (default: 36 mixed ones)"
+    )
+    parser.add_argument("--days", type=int, metavar="N", help="days of the recording (default 2)")
+    parser.add_argument(
+        "--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)"
+    )
+    parser.add_argument(
+        "--no-defects", action="store_true", help="no gaps, resets, duplicates, blanks, clock skew"
+    )
+    parser.add_argument(
+        "--hosts", action="store_true", help="also host metrics: CPU, network, files, caches"
+    )
+    parser.add_argument(
+        "--job-groups",
+        type=int,
+        default=0,
+        metavar="N",
+        help="users repeat N jobs (default: each job is another)",
+    )
+    parser.add_argument(
+        "--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples"
+    )
     add_json(parser)
 
 
@@ -63,7 +80,8 @@ def run(arguments: Arguments) -> int:
         return 0
     place = cluster.folder if arguments.lake is None else arguments.lake
     output.print_text(
-        f"{place}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of them "
+        f"{place}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of "
+        "them "
         f"with a planted problem, from {plan.start:%Y-%m-%d} to {plan.end:%Y-%m-%d} UTC\n"
     )
     if arguments.lake is not None:
@@ -74,7 +92,11 @@ def run(arguments: Arguments) -> int:
 def _plan(arguments: Arguments) -> SimulationPlan:
     from tachograph.simulate.plan import NodeGroup, SimulationPlan
 
-    plan = SimulationPlan.month(seed=arguments.seed) if arguments.month else SimulationPlan.demo(seed=arguments.seed)
+    plan = (
+        SimulationPlan.month(seed=arguments.seed)
+        if arguments.month
+        else SimulationPlan.demo(seed=arguments.seed)
+    )
     if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
         raise UsageError("--month excludes --nodes, --days and --interval", do="leave them out")
     for name in ("nodes", "days"):

@@ -1,4 +1,6 @@
-"""`tachograph status`: state of the collector; exit code 0: healthy, 1: a source is late or failing."""
+"""`tachograph status`: state of the collector; exit code 0: healthy, 1: a source is late or
+failing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def run(arguments: Arguments) -> int:
 
 
 def _print(found: CollectOverview, configuration: Configuration, arguments: Arguments) -> None:
-    from tachograph.service.collect.status_text import SOURCE_HEADINGS, source_row, status_headline, status_remarks
+    from tachograph.service.collect.status_text import (
+        SOURCE_HEADINGS,
+        source_row,
+        status_headline,
+        status_remarks,
+    )
 
     zone = configuration.site.time_zone
     output.print_text(f"{status_headline(found, zone)}\n\n")
@@ -45,7 +52,9 @@ def _print(found: CollectOverview, configuration: Configuration, arguments: Argu
         output.print_text("No sources configured: add [[sources]] to the configuration.\n")
         return
     rows = [source_row(source, found.now, zone) for source in found.sources]
-    output.print_table(SOURCE_HEADINGS, rows, title=f"Sources (times: {zone})", no_color=arguments.no_color)
+    output.print_table(
+        SOURCE_HEADINGS, rows, title=f"Sources (times: {zone})", no_color=arguments.no_color
+    )
     remarks = list(status_remarks(found, zone))
     if remarks:
         output.print_text("\n" + "".join(f"{printable(remark)}\n" for remark in remarks))

@@ -1,4 +1,5 @@
-"""`tachograph study`: the published study for this system: figures, their numbers, the answers to six questions.
+"""`tachograph study`: the published study for this system: figures, their numbers, the answers to
+six questions.
 
 `tachograph study radar`: profiles of jobs along six axes of GPU activity.
 """
@@ -34,7 +35,11 @@ _OF_STUDY = ("figure", "pipe", "window", "variant", "whiskers", "no_filter", "co
 def add_arguments(parser: Parser) -> None:
     """Declare folder, formats, figures, jobs, variants."""
     parser.add_argument(
-        "what", nargs="?", default="study", metavar="radar", help="radar plots of jobs instead of the study"
+        "what",
+        nargs="?",
+        default="study",
+        metavar="radar",
+        help="radar plots of jobs instead of the study",
     )
     parser.add_argument(
         "-o",
@@ -43,16 +48,37 @@ def add_arguments(parser: Parser) -> None:
         help=f"output folder (default ./{FOLDER}, ./{RADAR_FOLDER}, ./{COMPARE_FOLDER})",
     )
     parser.add_argument(
-        "--format", action="append", default=[], metavar="NAME", help="pdf, svg, png; repeatable (default: all three)"
+        "--format",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="pdf, svg, png; repeatable (default: all three)",
     )
     parser.add_argument(
-        "--figure", action="append", default=[], metavar="NAME", help="only this one, by name or number; repeatable"
+        "--figure",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this one, by name or number; repeatable",
     )
-    parser.add_argument("--pipe", default="fp64", metavar="NAME", help="pipe of the roofline: fp64, fp32, fp16, tensor")
     parser.add_argument(
-        "--window", type=int, metavar="MIN", help="window of spatial imbalance: 1, 5, 15, 30 (default: as configured)"
+        "--pipe",
+        default="fp64",
+        metavar="NAME",
+        help="pipe of the roofline: fp64, fp32, fp16, tensor",
     )
-    parser.add_argument("--variant", default="paper", metavar="NAME", help="metrics as in the paper or the notebooks")
+    parser.add_argument(
+        "--window",
+        type=int,
+        metavar="MIN",
+        help="window of spatial imbalance: 1, 5, 15, 30 (default: as configured)",
+    )
+    parser.add_argument(
+        "--variant",
+        default="paper",
+        metavar="NAME",
+        help="metrics as in the paper or the notebooks",
+    )
     parser.add_argument(
         "--whiskers",
         default="tukey",
@@ -71,10 +97,15 @@ def add_arguments(parser: Parser) -> None:
         nargs="+",
         default=[],
         metavar="LAKE",
-        help="studies side by side: lakes, or months (2025-03) and days of this one; a single one beside this lake",
+        help=(
+            "studies side by side: lakes, or months (2025-03) and days of this one; a single "
+            "one beside this lake"
+        ),
     )
     parser.add_argument(
-        "--by", metavar="NAME", help="radar: one profile per job (default), user, account, partition, workload, all"
+        "--by",
+        metavar="NAME",
+        help="radar: one profile per job (default), user, account, partition, workload, all",
     )
     add_filters(parser, study=False)
     add_json(parser)
@@ -87,7 +118,8 @@ def run(arguments: Arguments) -> int:
         return _radar(arguments)
     if arguments.what != "study":
         raise UsageError(
-            f"unknown argument '{arguments.what}'", do="use radar; one figure of the study is --figure NAME"
+            f"unknown argument '{arguments.what}'",
+            do="use radar; one figure of the study is --figure NAME",
         )
     if arguments.by is not None:
         raise UsageError("--by is an option of `tachograph study radar`", do="leave it out")
@@ -105,15 +137,24 @@ def _radar(arguments: Arguments) -> int:
     from tachograph.lake.query import select_jobs
     from tachograph.report.radar import build_radar, radar_json, write_radar
 
-    given = [name for name, default in arguments.of_study.items() if getattr(arguments, name) != default]
+    given = [
+        name for name, default in arguments.of_study.items() if getattr(arguments, name) != default
+    ]
     if given:
-        raise UsageError(f"--{given[0].replace('_', '-')} is an option of the study, not of radar", do="leave it out")
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} is an option of the study, not of radar",
+            do="leave it out",
+        )
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
     jobs = select_jobs(opened.lake, which).jobs.filter(pl.col("samples") > 0)
     if jobs.is_empty():
-        raise NotFoundError("no matching job has samples", do="widen the job filter: --since, --until, --where ...")
-    report = build_radar(jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone))
+        raise NotFoundError(
+            "no matching job has samples", do="widen the job filter: --since, --until, --where ..."
+        )
+    report = build_radar(
+        jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone)
+    )
     folder = Path(arguments.output or RADAR_FOLDER)
     with Narrator.of(arguments).steps(logged=True) as progress:
         files = write_radar(report, folder, formats=arguments.format or FORMATS, progress=progress)
@@ -150,11 +191,16 @@ def _study(arguments: Arguments) -> int:
     check_folder(folder)
     with narrator.steps(logged=True) as progress:
         study = OpenLake(opened.lake, opened.configuration, opened.now).study(
-            arguments.figure, wanted=job_filter(arguments, opened), progress=progress, **_options(arguments)
+            arguments.figure,
+            wanted=job_filter(arguments, opened),
+            progress=progress,
+            **_options(arguments),
         )
         written = study.write(folder, formats=formats, progress=progress)
     if study.dataset.stale:
-        narrator.say("the configuration changed after the last analysis; run `tachograph analyze` to update")
+        narrator.say(
+            "the configuration changed after the last analysis; run `tachograph analyze` to update"
+        )
     if arguments.json:
         output.print_json(study_json(study.report, written.files))
     else:
@@ -183,7 +229,9 @@ def _compare(arguments: Arguments) -> int:
     from tachograph.report.study_files import check_folder
 
     if arguments.format:
-        raise UsageError("--format does not go with --compare, which draws nothing", do="leave it out")
+        raise UsageError(
+            "--format does not go with --compare, which draws nothing", do="leave it out"
+        )
     opened = open_lake(arguments)
     narrator, named = Narrator.of(arguments), list(dict.fromkeys(arguments.compare))
     folder = Path(arguments.output or COMPARE_FOLDER)
@@ -208,8 +256,12 @@ def _compare(arguments: Arguments) -> int:
         output.print_json(comparison_json(comparison))
         return 0
     headings, rows = comparison_rows(comparison)
-    output.print_table([headings[0], *(f">{name}" for name in headings[1:])], rows, no_color=arguments.no_color)
-    output.print_text(f"\n{len(written.files)} files in {written.folder}; main page: compare.html\n")
+    output.print_table(
+        [headings[0], *(f">{name}" for name in headings[1:])], rows, no_color=arguments.no_color
+    )
+    output.print_text(
+        f"\n{len(written.files)} files in {written.folder}; main page: compare.html\n"
+    )
     return 0
 
 
@@ -234,10 +286,15 @@ def _of_label(label: str, opened: OpenedLake, wanted: JobFilter) -> tuple[Lake, 
     try:
         first = date(int(found[1]), int(found[2]), int(found[4] or 1))
     except ValueError:
-        raise UsageError(f"Invalid time: {label!r}", do="write a month as 2025-03, a day as 2025-03-04") from None
+        raise UsageError(
+            f"Invalid time: {label!r}", do="write a month as 2025-03, a day as 2025-03-04"
+        ) from None
     after = first + timedelta(days=1 if found[4] else monthrange(first.year, first.month)[1])
     ends = (first.isoformat(), after.isoformat())
-    since, until = (parse_time(end, now=opened.now, zone_name=opened.configuration.site.time_zone) for end in ends)
+    since, until = (
+        parse_time(end, now=opened.now, zone_name=opened.configuration.site.time_zone)
+        for end in ends
+    )
     return opened.lake, replace(wanted, since=since, until=until)
 
 

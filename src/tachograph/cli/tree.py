@@ -37,7 +37,9 @@ class OptionText:
 
 @dataclass(frozen=True, slots=True)
 class CommandText:
-    """A command, an action, a source or a target: its own arguments and options, without those of every command."""
+    """A command, an action, a source or a target: its own arguments and options, without those
+    of every command.
+    """
 
     prog: str
     sentence: str
@@ -48,15 +50,22 @@ class CommandText:
 
 
 def program_parser() -> Parser:
-    """Return a parser of the whole program: each command, action, source and target is a parser below it."""
+    """Return a parser of the whole program: each command, action, source and target is a parser
+    below it.
+    """
     program = Parser("tachograph", sentence(SUMMARY))
-    program.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
+    program.add_argument(
+        "--version", action="version", version=f"tachograph {__version__}", help="show the version"
+    )
     first_words = program.add_subparsers(dest="command", metavar="COMMAND")
     families: dict[str, argparse._SubParsersAction[Parser]] = {}
-    for command in sorted(COMMANDS, key=lambda command: " " in command.name):  # `lake` before `lake compact`
+    # `lake` before `lake compact`.
+    for command in sorted(COMMANDS, key=lambda command: " " in command.name):
         first, _, second = command.name.partition(" ")
         if not second:
-            parser = first_words.add_parser(first, description=sentence(command.sentence), help=command.sentence)
+            parser = first_words.add_parser(
+                first, description=sentence(command.sentence), help=command.sentence
+            )
             _declare(parser, command)
             if family_of(first):
                 families[first] = parser.add_subparsers(dest="below", metavar="COMMAND")
@@ -66,12 +75,16 @@ def program_parser() -> Parser:
             group = first_words.add_parser(first, description=heading, help=heading)
             families[first] = group.add_subparsers(dest="below", metavar="COMMAND")
         phrase = command.sentence
-        _declare(families[first].add_parser(second, description=sentence(phrase), help=phrase), command)
+        _declare(
+            families[first].add_parser(second, description=sentence(phrase), help=phrase), command
+        )
     return program
 
 
 def _declare(parser: Parser, command: CommandEntry) -> None:
-    """Declare the options of a command, or its parts with theirs, and the options of every command."""
+    """Declare the options of a command, or its parts with theirs, and the options of every
+    command.
+    """
     module = load(command)
     if hasattr(module, "parts"):
         chosen = parser.add_subparsers(dest="part", metavar=command.name.upper())
@@ -104,11 +117,17 @@ def command_texts(words: Sequence[str] = ()) -> tuple[CommandText, ...]:
 
 
 def _command_text(parser: argparse.ArgumentParser, shared: Set[str]) -> CommandText:
-    positional = [one for one in parser._get_positional_actions() if not isinstance(one, argparse._SubParsersAction)]
+    positional = [
+        one
+        for one in parser._get_positional_actions()
+        if not isinstance(one, argparse._SubParsersAction)
+    ]
     options = tuple(option for option in _options(parser) if option.written not in shared)
     parts = tuple(_command_text(part, shared) for part in actions(parser).values())
     values = [_REPEATED.get(str(one.nargs), "{}").format(_metavar(one)) for one in positional]
-    chosen = [" | ".join(one.prog.removeprefix(f"{parser.prog} ") for one in parts)] if parts else values
+    chosen = (
+        [" | ".join(one.prog.removeprefix(f"{parser.prog} ") for one in parts)] if parts else values
+    )
     synopsis = " ".join([parser.prog, *chosen, *(["[options]"] if options or parts else [])])
     return CommandText(
         parser.prog,

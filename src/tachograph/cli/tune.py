@@ -1,5 +1,5 @@
-"""`tachograph lab tune`: how thresholds of the job classes agree with labelled jobs, and which fit the recorded
-minutes.
+"""`tachograph lab tune`: how thresholds of the job classes agree with labelled jobs, and which fit
+the recorded minutes.
 """
 
 from __future__ import annotations
@@ -30,26 +30,43 @@ LATEST = 4000  # jobs that thresholds are proposed from
 def add_arguments(parser: Parser) -> None:
     """Declare labels, proposals, and output file."""
     labels = parser.add_mutually_exclusive_group()
-    labels.add_argument("labels", nargs="?", metavar="LABELS.csv", help="job_id, class, label (yes or no), cluster")
     labels.add_argument(
-        "--truth", metavar="DIR", help="folder of a simulated cluster whose jobs are in the lake, instead of labels"
+        "labels", nargs="?", metavar="LABELS.csv", help="job_id, class, label (yes or no), cluster"
+    )
+    labels.add_argument(
+        "--truth",
+        metavar="DIR",
+        help="folder of a simulated cluster whose jobs are in the lake, instead of labels",
     )
     labels.add_argument(
         "--lake-labels",
         action="store_true",
         help="findings that were confirmed or rejected on pages, instead of a file",
     )
-    parser.add_argument("--propose", action="store_true", help="propose thresholds from recorded minutes")
     parser.add_argument(
-        "--jobs", type=int, default=LATEST, metavar="N", help=f"with --propose: the latest N jobs (default {LATEST})"
+        "--propose", action="store_true", help="propose thresholds from recorded minutes"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="with --propose: write the settings as a configuration")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=LATEST,
+        metavar="N",
+        help=f"with --propose: the latest N jobs (default {LATEST})",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="with --propose: write the settings as a configuration",
+    )
     add_json(parser)
 
 
 @dataclass(frozen=True, slots=True)
 class _Agreement:
-    """Labelled jobs, and how verdicts compare with their labels: {name of settings: {class: score}}."""
+    """Labelled jobs, and how verdicts compare with their labels: {name of settings: {class:
+    score}}.
+    """
 
     origin: str
     jobs: int
@@ -68,13 +85,18 @@ class _Proposed:
 
 
 def run(arguments: Arguments) -> int:
-    """Propose thresholds, compare with labels, or both; print the result; write the configuration."""
+    """Propose thresholds, compare with labels, or both; print the result; write the
+    configuration.
+    """
     from tachograph.cli.options import open_lake
     from tachograph.judge.tune.configuration import check_target, to_toml, write
 
     labelled = bool(arguments.labels or arguments.truth or arguments.lake_labels)
     if not labelled and not arguments.propose:
-        raise UsageError("no labels", do="name a CSV file of labels, or give --lake-labels, --truth DIR or --propose")
+        raise UsageError(
+            "no labels",
+            do="name a CSV file of labels, or give --lake-labels, --truth DIR or --propose",
+        )
     if arguments.output:
         if not arguments.propose:
             raise UsageError("--output needs --propose", do="give --propose, or leave --output out")
@@ -112,11 +134,18 @@ def _propose(arguments: Arguments, opened: OpenedLake) -> _Proposed:
 
     if arguments.jobs < 1:
         raise UsageError(f"invalid --jobs {arguments.jobs}", do="give 1 or more")
-    known = read_summaries(opened.lake).filter((pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0))
+    known = read_summaries(opened.lake).filter(
+        (pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0)
+    )
     jobs = known.sort("start", "job_key").tail(min(arguments.jobs, known.height))
     population = _population(opened, jobs)
     proposals = propose(population)
-    return _Proposed(proposals, settings(proposals, opened.configuration.classes), jobs.height, population.minutes)
+    return _Proposed(
+        proposals,
+        settings(proposals, opened.configuration.classes),
+        jobs.height,
+        population.minutes,
+    )
 
 
 def _agreement(arguments: Arguments, opened: OpenedLake, proposed: _Proposed | None) -> _Agreement:
@@ -153,7 +182,9 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
     known = pl.col("job_key").is_in(list(keys)) & (pl.col("attribution") != "ambiguous")
     jobs = summaries.filter(known).sort("start", "job_key")
     if jobs.is_empty():
-        raise InputError("no labelled job has stored minutes", where=origin, do="label jobs of this lake")
+        raise InputError(
+            "no labelled job has stored minutes", where=origin, do="label jobs of this lake"
+        )
     return jobs, labelled
 
 
@@ -207,7 +238,11 @@ def _show(proposed: _Proposed | None, agreement: _Agreement | None, arguments: A
     if agreement is not None:
         _show_agreement(agreement, arguments)
     if proposed is not None:
-        target = f"Written to {arguments.output}." if arguments.output else "Not written; name a file with -o."
+        target = (
+            f"Written to {arguments.output}."
+            if arguments.output
+            else "Not written; name a file with -o."
+        )
         output.print_text(f"\n{target}\n")
 
 
@@ -216,7 +251,16 @@ def _show_agreement(agreement: _Agreement, arguments: Arguments) -> None:
 
     output.print_text(f"{plural(agreement.jobs, 'labelled job')} of {agreement.origin}.\n\n")
     headings = (
-        *("class", "settings", ">jobs", ">yes (is)", ">no (is)", ">unknown (is)", ">yes (is not)", ">no (is not)"),
+        *(
+            "class",
+            "settings",
+            ">jobs",
+            ">yes (is)",
+            ">no (is)",
+            ">unknown (is)",
+            ">yes (is not)",
+            ">no (is not)",
+        ),
         *(">unknown (is not)", ">accuracy", ">95 % interval"),
     )
     codes = list(next(iter(agreement.scores.values())))
@@ -225,14 +269,28 @@ def _show_agreement(agreement: _Agreement, arguments: Arguments) -> None:
         for name, scores in agreement.scores.items():
             score = scores[code]
             counts = confusion_cells(score)
-            rows.append([code, name, f"{score.jobs:,}", *counts, percent(score.accuracy), interval(score)])
+            rows.append(
+                [code, name, f"{score.jobs:,}", *counts, percent(score.accuracy), interval(score)]
+            )
     output.print_table(headings, rows, no_color=arguments.no_color)
 
 
 def _show_proposals(proposed: _Proposed, arguments: Arguments) -> None:
-    output.print_text(f"From {plural(proposed.jobs, 'job')} with {proposed.minutes:,} minutes, without labels.\n\n")
+    output.print_text(
+        f"From {plural(proposed.jobs, 'job')} with {proposed.minutes:,} minutes, without "
+        "labels.\n\n"
+    )
     headings = (
-        *("key", ">built in", ">proposed", ">idle", ">busy", ">idle minutes", ">busy minutes", ">jobs"),
+        *(
+            "key",
+            ">built in",
+            ">proposed",
+            ">idle",
+            ">busy",
+            ">idle minutes",
+            ">busy minutes",
+            ">jobs",
+        ),
         "why not proposed",
     )
     rows: list[list[str | None]] = []

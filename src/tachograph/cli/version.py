@@ -9,7 +9,8 @@ from tachograph.catalog.version import __version__
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
 
-_LIBRARIES = ("polars", "deltalake", "numba", "numpy")  # those whose version changes results or files
+# Those whose version changes results or files.
+_LIBRARIES = ("polars", "deltalake", "numba", "numpy")
 
 
 def add_arguments(parser: Parser) -> None:

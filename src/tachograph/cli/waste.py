@@ -18,16 +18,23 @@ def add_arguments(parser: Parser) -> None:
     """Declare job filter, grouping, and formats."""
     add_filters(parser)
     parser.add_argument(
-        "--by", default="cause", metavar="WHAT", help="group by cause (default), user, account, partition or gpu_model"
+        "--by",
+        default="cause",
+        metavar="WHAT",
+        help="group by cause (default), user, account, partition or gpu_model",
     )
     parser.add_argument(
         "--jobs",
         metavar="CAUSE",
-        help="also list the jobs of a cause: never_used, hung, cold_start, idle, imbalance, unmeasured, or all; "
+        help="also list the jobs of a cause: never_used, hung, cold_start, idle, imbalance, "
+        "unmeasured, or all; "
         "largest recoverable first",
     )
     parser.add_argument(
-        "--top", type=int, metavar="N", help="at most N groups and jobs (default: 20 where printed, all in exports)"
+        "--top",
+        type=int,
+        metavar="N",
+        help="at most N groups and jobs (default: 20 where printed, all in exports)",
     )
     add_formats(parser, csv="the jobs, else the groups, else the causes")
 
@@ -56,7 +63,9 @@ def _report(arguments: Arguments) -> WasteReport:
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-    jobs, intervals = jobs_and_intervals(opened.lake, which, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS, holding=True)
+    jobs, intervals = jobs_and_intervals(
+        opened.lake, which, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS, holding=True
+    )
     exported = arguments.json or arguments.csv
     return build_waste_report(
         jobs,

@@ -37,19 +37,38 @@ def add_arguments(parser: Parser) -> None:
     source = parser.add_argument_group("source (default: the best available, named on stderr)")
     source.add_argument("--source", choices=_SOURCES, help="kind of the source")
     given = source.add_mutually_exclusive_group()
-    given.add_argument("--url", action="append", default=[], help="an exporter's address; hostlist allowed; repeatable")
-    given.add_argument("--recording", metavar="PATH", help="the last instant of a recording or a lake, once")
+    given.add_argument(
+        "--url",
+        action="append",
+        default=[],
+        help="an exporter's address; hostlist allowed; repeatable",
+    )
+    given.add_argument(
+        "--recording", metavar="PATH", help="the last instant of a recording or a lake, once"
+    )
     given.add_argument("--simulate", type=int, metavar="N", help="N simulated GPUs")
-    gpus = parser.add_argument_group("GPUs (default: those of your job; outside of a job all of this node)")
+    gpus = parser.add_argument_group(
+        "GPUs (default: those of your job; outside of a job all of this node)"
+    )
     which = gpus.add_mutually_exclusive_group()
     which.add_argument("--gpus", metavar="LIST", help="0,1,3-5, NODE:0, UUIDs, PCI addresses")
     which.add_argument("--job", metavar="ID", help="GPUs of a job, on all its nodes")
     which.add_argument(
-        "--all", action="store_true", help="all GPUs; of all nodes where [[sources]] name Prometheus or exporters"
+        "--all",
+        action="store_true",
+        help="all GPUs; of all nodes where [[sources]] name Prometheus or exporters",
     )
     form = parser.add_argument_group("format (default: a screen)")
-    form.add_argument("--once", action="store_true", help="print one table, or one round of --json or --csv, and exit")
-    form.add_argument("--json", action="store_true", help="a list of objects: one line per round; with --once indented")
+    form.add_argument(
+        "--once",
+        action="store_true",
+        help="print one table, or one round of --json or --csv, and exit",
+    )
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="a list of objects: one line per round; with --once indented",
+    )
     form.add_argument(
         "--csv",
         nargs="?",
@@ -58,11 +77,19 @@ def add_arguments(parser: Parser) -> None:
         help="a line per GPU and round: all columns, or names with commas",
     )
     add_raw(form)
-    form.add_argument("--interval", type=_interval, metavar="SECONDS", help="seconds between polls (default 1)")
-    judged = parser.add_argument_group("workload classifier (default: [workload] of the configuration)")
-    judged.add_argument("--classifier", choices=_CLASSIFIERS, help="reference: the rules as published")
+    form.add_argument(
+        "--interval", type=_interval, metavar="SECONDS", help="seconds between polls (default 1)"
+    )
+    judged = parser.add_argument_group(
+        "workload classifier (default: [workload] of the configuration)"
+    )
+    judged.add_argument(
+        "--classifier", choices=_CLASSIFIERS, help="reference: the rules as published"
+    )
     judged.add_argument("--preset", choices=_PRESETS, help="weights of real utilisation")
-    judged.add_argument("--weights", metavar="LIST", help="weights as numbers: sm=3,tensor=3,dram=2,gr=1")
+    judged.add_argument(
+        "--weights", metavar="LIST", help="weights as numbers: sm=3,tensor=3,dram=2,gr=1"
+    )
 
 
 def run(arguments: Arguments) -> int:
@@ -103,7 +130,10 @@ def _check_terminal() -> None:
     if not output.on_terminal():
         raise UsageError("the screen needs a terminal", do="give --once, --json or --csv")
     if not narrate.on_terminal():
-        raise UsageError("the screen is drawn on stderr, which is not a terminal", do="give --once, --json or --csv")
+        raise UsageError(
+            "the screen is drawn on stderr, which is not a terminal",
+            do="give --once, --json or --csv",
+        )
 
 
 def _wanted(arguments: Arguments, configuration: Configuration) -> SourceRequest:
@@ -157,7 +187,10 @@ def _narrate_source(source: LiveSource, narrator: Narrator) -> None:
 
 
 def _on_screen(
-    source: LiveSource, arguments: Arguments, configuration: Configuration, settings: WorkloadSettings
+    source: LiveSource,
+    arguments: Arguments,
+    configuration: Configuration,
+    settings: WorkloadSettings,
 ) -> int:
     from tachograph.tui import app
 
@@ -194,13 +227,19 @@ def _print(
         view = _poll(source, monitor)
         until = time.monotonic() + FIRST_S
         moves = arguments.recording is None
-        while arguments.once and moves and time.monotonic() < until and _needs_another_poll(view, columns):
+        while (
+            arguments.once
+            and moves
+            and time.monotonic() < until
+            and _needs_another_poll(view, columns)
+        ):
             time.sleep(min(interval_s, AGAIN_S))
             before, view = view, _poll(source, monitor)
         if arguments.once and columns is None and not arguments.json:
             narrator.say(f"  {real_definition(settings.weights)}")
         _print_round(view, before, arguments, settings, columns)
-        _narrate_problems(view, None if arguments.once else before, narrator)  # nothing reported before a first poll
+        # Nothing reported before a first poll.
+        _narrate_problems(view, None if arguments.once else before, narrator)
         if arguments.once or any(problem.fatal for problem in view.snapshot.problems):
             return 0
         before, due = view, max(due + interval_s, time.monotonic())  # missed rounds are skipped
@@ -213,14 +252,18 @@ def _poll(source: LiveSource, monitor: Monitor) -> FleetView:
 
 
 def _needs_another_poll(view: FleetView, columns: tuple[str, ...] | None) -> bool:
-    """Whether values are missing that take two polls: rates, health (new replays), the first values of some sources."""
+    """Whether values are missing that take two polls: rates, health (new replays), the first
+    values of some sources.
+    """
     from tachograph.live.discovery import DECIDING
     from tachograph.live.render import OF_TWO_POLLS
 
     made_of_two = columns is None or OF_TWO_POLLS & set(columns)
     supported = [name for name in DECIDING if name not in view.about.unsupported]
     counted = made_of_two and view.replays is not None and "pcie_replays" in view.snapshot.values
-    return bool(counted and _nothing(view.replays)) or any(_nothing(view.snapshot.column(name)) for name in supported)
+    return bool(counted and _nothing(view.replays)) or any(
+        _nothing(view.snapshot.column(name)) for name in supported
+    )
 
 
 def _nothing(values: Floats | None) -> bool:
@@ -238,7 +281,9 @@ def _print_round(
 
     if columns is not None:
         rows = range(len(view.snapshot.gpus))
-        output.print_data("".join(render.csv_row(view, row, columns, before, raw=arguments.raw) for row in rows))
+        output.print_data(
+            "".join(render.csv_row(view, row, columns, before, raw=arguments.raw) for row in rows)
+        )
     elif arguments.json and arguments.once:
         output.print_json(render.json_rows(view, settings))
     elif arguments.json:
@@ -270,7 +315,9 @@ def _positive(written: str) -> float:
 def _interval(written: str) -> float:
     number = _positive(written)
     if number < LEAST_S:
-        raise argparse.ArgumentTypeError(f"{written} s is less than {LEAST_S:g} s, the fastest update of counters")
+        raise argparse.ArgumentTypeError(
+            f"{written} s is less than {LEAST_S:g} s, the fastest update of counters"
+        )
     if number > MOST_S:
         raise argparse.ArgumentTypeError(f"{written} s is more than {MOST_S:g} s")
     return number

@@ -1,9 +1,11 @@
-"""Target `clustercockpit`: a job archive as ClusterCockpit keeps it: meta.json and data.json, one folder per job.
+"""Target `clustercockpit`: a job archive as ClusterCockpit keeps it: meta.json and data.json, one
+folder per job.
 
-What is there is what was measured: minutes of the GPUs, as series of scope `accelerator`. ClusterCockpit's schema of
-`meta.json` also needs statistics of CPUs and memory (cpu_user, cpu_load, mem_used, flops_any, mem_bw), which are not
-measured here; they are left out. Jobs that still run have no place in an archive.
-Source: cc-backend, job-meta.schema.json, job-data.schema.json, job-metric-data.schema.json, unit.schema.json.
+What is there is what was measured: minutes of the GPUs, as series of scope `accelerator`.
+ClusterCockpit's schema of `meta.json` also needs statistics of CPUs and memory (cpu_user, cpu_load,
+mem_used, flops_any, mem_bw), which are not measured here; they are left out. Jobs that still run
+have no place in an archive. Source: cc-backend, job-meta.schema.json, job-data.schema.json,
+job-metric-data.schema.json, unit.schema.json.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ OTHER_ENDING = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMetric:
-    """A metric of ClusterCockpit: the counter of job_minutes it is made of, factor, unit; `footprint` in meta.json."""
+    """A metric of ClusterCockpit: the counter of job_minutes it is made of, factor, unit;
+    `footprint` in meta.json.
+    """
 
     name: str
     counter: str
@@ -63,7 +67,8 @@ class ArchiveMetric:
 
 
 METRICS: tuple[ArchiveMetric, ...] = (
-    ArchiveMetric("acc_utilization", "gpu_util", 100, "", footprint=True),  # percent, as NVML reports it
+    # Percent, as NVML reports it.
+    ArchiveMetric("acc_utilization", "gpu_util", 100, "", footprint=True),
     ArchiveMetric("acc_mem_used", "hbm_used_mib", MB_PER_MIB, "B", "M", footprint=True),
     ArchiveMetric("acc_power", "power_w", 1, "W", footprint=True),
     ArchiveMetric("acc_sm_active", "sm_active", 100, ""),
@@ -82,10 +87,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", required=True, metavar="DIR", help="the archive's folder")
 
 
-def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
+def export(
+    content: ExportContent, options: argparse.Namespace, progress: Progress
+) -> Sequence[ExportResult]:
     """Write two files per job that has ended; return how many jobs.
 
-    Left as they are: jobs that run, and those whose id is not a number or whose length is not known.
+    Left as they are: jobs that run, and those whose id is not a number or whose length is not
+    known.
     """
     archive, jobs = Path(options.to), content.summaries
     ids = _accelerators(content.devices())
@@ -97,11 +105,15 @@ def export(content: ExportContent, options: argparse.Namespace, progress: Progre
 
 
 def is_archivable(row: Mapping[str, Any]) -> bool:
-    """Return whether a job can be in an archive: it has ended after some time, and its id is a number."""
+    """Return whether a job can be in an archive: it has ended after some time, and its id is a
+    number.
+    """
     return bool(row["end"]) and row["job_id"].isdecimal() and _duration(row) > 0
 
 
-def _write_some(archive: Path, content: ExportContent, jobs: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> int:
+def _write_some(
+    archive: Path, content: ExportContent, jobs: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]
+) -> int:
     """Write these jobs; return how many there were to write."""
     gpus, minutes = _by_job(content.gpus(jobs)), _by_job(content.minutes(jobs))
     rows = [row for row in jobs.iter_rows(named=True) if is_archivable(row)]
@@ -115,7 +127,9 @@ def _write_some(archive: Path, content: ExportContent, jobs: pl.DataFrame, ids: 
 
 
 def _by_job(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    return {str(key): of_job for (key,), of_job in rows.partition_by("job_key", as_dict=True).items()}
+    return {
+        str(key): of_job for (key,), of_job in rows.partition_by("job_key", as_dict=True).items()
+    }
 
 
 def _write(target: Path, document: Mapping[str, Any]) -> None:
@@ -131,11 +145,20 @@ def job_folder(archive: Path, row: Mapping[str, Any]) -> Path:
     'archive/c/1034/871/1775001600'
     """
     number = int(row["job_id"])
-    return archive / _cluster(row) / str(number // 1000) / f"{number % 1000:03d}" / str(_seconds(row["start"]))
+    return (
+        archive
+        / _cluster(row)
+        / str(number // 1000)
+        / f"{number % 1000:03d}"
+        / str(_seconds(row["start"]))
+    )
 
 
 def job_meta(
-    row: Mapping[str, Any], gpus: pl.DataFrame, data: Mapping[str, Any], ids: Mapping[tuple[Any, ...], str]
+    row: Mapping[str, Any],
+    gpus: pl.DataFrame,
+    data: Mapping[str, Any],
+    ids: Mapping[tuple[Any, ...], str],
 ) -> dict[str, Any]:
     """Return `meta.json` of a job; `gpus` are its rows of job_gpus, `data` its `data.json`."""
     meta = {
@@ -157,7 +180,9 @@ def job_meta(
         "resources": _resources(gpus, ids),
         "metaData": {"jobName": row["name"]} if row["name"] else None,
         "statistics": {
-            _IN_META.get(metric.name, metric.name): _footprint(metric, data[metric.name]["accelerator"])
+            _IN_META.get(metric.name, metric.name): _footprint(
+                metric, data[metric.name]["accelerator"]
+            )
             for metric in METRICS
             if metric.footprint and metric.name in data
         },
@@ -168,10 +193,15 @@ def job_meta(
 def job_data(
     row: Mapping[str, Any], minutes: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]
 ) -> dict[str, dict[str, Any]]:
-    """Return `data.json` of a job: {metric: {"accelerator": series}}, a value per minute, null where there was none."""
+    """Return `data.json` of a job: {metric: {"accelerator": series}}, a value per minute, null
+    where there was none.
+    """
     length = max(1, -(-_duration(row) // STEP_S))
     measured = [metric for metric in METRICS if minutes[metric.counter].is_not_null().any()]
-    return {metric.name: {"accelerator": _of_metric(metric, minutes, length, ids)} for metric in measured}
+    return {
+        metric.name: {"accelerator": _of_metric(metric, minutes, length, ids)}
+        for metric in measured
+    }
 
 
 def _of_metric(
@@ -189,7 +219,11 @@ def _of_metric(
                 {
                     "hostname": unit[0],
                     "id": _id(unit, ids),
-                    "statistics": {"avg": sum(known) / len(known), "min": min(known), "max": max(known)},
+                    "statistics": {
+                        "avg": sum(known) / len(known),
+                        "min": min(known),
+                        "max": max(known),
+                    },
                     "data": values,
                 }
             )
@@ -217,7 +251,10 @@ def _resources(gpus: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> list[d
 def _accelerators(devices: pl.DataFrame) -> dict[tuple[Any, ...], str]:
     """{(node, gpu, mig): PCI address}, by which ClusterCockpit calls GPUs, where it is known."""
     known = devices.filter(pl.col("pci").is_not_null() & pl.col("mig").is_null())
-    return {(node, gpu, mig): pci for node, gpu, mig, pci in known.select("node", "gpu", "mig", "pci").iter_rows()}
+    return {
+        (node, gpu, mig): pci
+        for node, gpu, mig, pci in known.select("node", "gpu", "mig", "pci").iter_rows()
+    }
 
 
 def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
@@ -228,7 +265,10 @@ def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
 
 def _cluster(row: Mapping[str, Any]) -> str:
     """The cluster as the name of a folder, and of no other place."""
-    return printable(row["cluster"] or "", most=LONGEST_FOLDER).replace("/", "_").lstrip(".") or UNKNOWN
+    return (
+        printable(row["cluster"] or "", most=LONGEST_FOLDER).replace("/", "_").lstrip(".")
+        or UNKNOWN
+    )
 
 
 def _seconds(moment: datetime) -> int:

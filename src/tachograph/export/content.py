@@ -1,4 +1,6 @@
-"""What is exported: the chosen jobs and what belongs to them; the result of an export; files that appear whole."""
+"""What is exported: the chosen jobs and what belongs to them; the result of an export; files
+that appear whole.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ class ExportedNames(Protocol):
 class ExportContent:
     """The chosen rows of job_summaries, in order of start, and what belongs to these jobs.
 
-    `now`: end of the period. Large tables are read on demand. `names`: how they are shown, None: as they are;
-    `originals`: then the rows of `summaries` as they are in the lake.
+    `now`: end of the period. Large tables are read on demand. `names`: how they are shown, None: as
+    they are; `originals`: then the rows of `summaries` as they are in the lake.
     """
 
     lake: Lake
@@ -82,14 +84,18 @@ class ExportContent:
         if self.originals is None:
             return chosen
         keys = self.originals.with_columns(exported=self.summaries.get_column("job_key"))
-        return keys.join(chosen, left_on="exported", right_on="job_key", how="semi").drop("exported")
+        return keys.join(chosen, left_on="exported", right_on="job_key", how="semi").drop(
+            "exported"
+        )
 
     def _shown(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows if self.names is None else self.names.shown(rows)
 
     @property
     def lake_id(self) -> str:
-        """What stays the same when the lake is moved: the id of its job_summaries, and how names are shown."""
+        """What stays the same when the lake is moved: the id of its job_summaries, and how names
+        are shown.
+        """
         delta = self.lake.delta(JOB_SUMMARIES)
         made = "" if delta is None else str(delta.metadata().id)
         return made if self.names is None else f"{made}+{self.names.mark}"
@@ -98,7 +104,8 @@ class ExportContent:
 def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> ExportContent:
     """Return the jobs of the lake that are selected.
 
-    Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what does not exist.
+    Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what
+    does not exist.
     """
     return ExportContent(lake, now, select_jobs(lake, wanted).jobs.sort("start", "job_key"))
 
@@ -116,7 +123,8 @@ class ExportResult:
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """A file beside `target` that takes its place when the block ends well; readers see the old or the new one.
+    """A file beside `target` that takes its place when the block ends well; readers see the old or
+    the new one.
 
     Errors: ExportError when it cannot be written.
     """
@@ -138,5 +146,7 @@ def export_errors(where: Path | str) -> Iterator[None]:
     except OSError as problem:
         reason = problem.strerror or str(problem)
         raise ExportError(
-            f"cannot be written: {reason}", where=str(where), do="name another with --to, or make room for it"
+            f"cannot be written: {reason}",
+            where=str(where),
+            do="name another with --to, or make room for it",
         ) from problem

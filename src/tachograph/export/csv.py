@@ -1,4 +1,5 @@
-"""Target `csv`: a file of comma-separated values per table. Times in UTC, null is empty, lists are joined with `+`.
+"""Target `csv`: a file of comma-separated values per table. Times in UTC, null is empty, lists are
+joined with `+`.
 
 Texts are harmless to spreadsheets and terminals, unless `--raw` is given.
 """
@@ -24,14 +25,20 @@ SUFFIX = ".csv"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare `--to`, `--table` and `--raw`."""
     add_table_options(parser, SUFFIX)
-    parser.add_argument("--raw", action="store_true", help="texts as recorded: formulas, control characters")
+    parser.add_argument(
+        "--raw", action="store_true", help="texts as recorded: formulas, control characters"
+    )
 
 
-def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
+def export(
+    content: ExportContent, options: argparse.Namespace, progress: Progress
+) -> Sequence[ExportResult]:
     """Write the tables; return what was written."""
     return export_tables(content, options, SUFFIX, partial(_write, raw=options.raw))
 
 
 def _write(frame: pl.DataFrame, target: Path, *, raw: bool) -> None:
     rows = joined_lists(frame)
-    (rows if raw else harmless_cells(rows)).write_csv(target, datetime_format="%Y-%m-%dT%H:%M:%S%.fZ")
+    (rows if raw else harmless_cells(rows)).write_csv(
+        target, datetime_format="%Y-%m-%dT%H:%M:%S%.fZ"
+    )

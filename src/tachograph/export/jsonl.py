@@ -1,4 +1,6 @@
-"""Target `jsonl`: a file of JSON lines per table. Times are ISO 8601 in UTC, `evidence` and `checks` are JSON."""
+"""Target `jsonl`: a file of JSON lines per table. Times are ISO 8601 in UTC, `evidence` and
+`checks` are JSON.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table_options(parser, SUFFIX)
 
 
-def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
+def export(
+    content: ExportContent, options: argparse.Namespace, progress: Progress
+) -> Sequence[ExportResult]:
     """Write the tables; return what was written."""
     return export_tables(content, options, SUFFIX, _write)
 

@@ -1,8 +1,10 @@
-"""Target `openmetrics`: gauges for Prometheus, as a file of node_exporter's textfile collector or to a pushgateway.
+"""Target `openmetrics`: gauges for Prometheus, as a file of node_exporter's textfile collector or
+to a pushgateway.
 
-What is exported is bounded: sums over the chosen jobs by a few labels, findings by code and verdict, and single jobs
-as many as chosen. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps,
-which both receivers refuse; `tachograph_export_time_seconds` has the age of the values.
+What is exported is bounded: sums over the chosen jobs by a few labels, findings by code and
+verdict, and single jobs as many as chosen. Units are those of Prometheus: seconds and joules,
+ratios 0..1. There are no timestamps, which both receivers refuse; `tachograph_export_time_seconds`
+has the age of the values.
 """
 
 from __future__ import annotations
@@ -39,13 +41,22 @@ SUMS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
     {
         "tachograph_jobs": (pl.lit(1.0), "Jobs."),
         "tachograph_jobs_running": (_RUNNING, "Jobs that still run."),
-        "tachograph_gpu_seconds": (pl.col("gpu_hours") * _SECONDS, "GPU time allocated, idle GPUs too."),
+        "tachograph_gpu_seconds": (
+            pl.col("gpu_hours") * _SECONDS,
+            "GPU time allocated, idle GPUs too.",
+        ),
         "tachograph_gpu_wasted_seconds": (
             _WASTED,
             "GPU time allocated times (1 - mean utilisation), where it is known.",
         ),
-        "tachograph_energy_joules": (pl.col("energy_j"), "Energy of the GPUs, while it was measured."),
-        "tachograph_energy_estimated_joules": (pl.col("energy_j_estimated"), "Energy scaled to the run time."),
+        "tachograph_energy_joules": (
+            pl.col("energy_j"),
+            "Energy of the GPUs, while it was measured.",
+        ),
+        "tachograph_energy_estimated_joules": (
+            pl.col("energy_j_estimated"),
+            "Energy scaled to the run time.",
+        ),
     }
 )
 # {metric: (value of one job, help)}
@@ -54,12 +65,27 @@ OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
         "tachograph_job_running": (_RUNNING, "1 while the job runs."),
         "tachograph_job_gpus": (pl.col("gpus"), "GPUs allocated."),
         "tachograph_job_elapsed_seconds": (pl.col("elapsed_s"), "Run time."),
-        "tachograph_job_gpu_utilization_ratio": (pl.col("gpu_util_mean"), "GPU utilisation, mean over GPUs and time."),
-        "tachograph_job_gpu_wasted_seconds": (_WASTED, "GPU time allocated times (1 - mean utilisation)."),
-        "tachograph_job_hbm_peak_ratio": (pl.col("hbm_peak_fraction"), "Peak of GPU memory used over capacity."),
+        "tachograph_job_gpu_utilization_ratio": (
+            pl.col("gpu_util_mean"),
+            "GPU utilisation, mean over GPUs and time.",
+        ),
+        "tachograph_job_gpu_wasted_seconds": (
+            _WASTED,
+            "GPU time allocated times (1 - mean utilisation).",
+        ),
+        "tachograph_job_hbm_peak_ratio": (
+            pl.col("hbm_peak_fraction"),
+            "Peak of GPU memory used over capacity.",
+        ),
         "tachograph_job_power_watts": (pl.col("power_w_mean"), "Power of a GPU, mean."),
-        "tachograph_job_energy_joules": (pl.col("energy_j"), "Energy of the GPUs, while it was measured."),
-        "tachograph_job_energy_estimated_joules": (pl.col("energy_j_estimated"), "Energy scaled to the run time."),
+        "tachograph_job_energy_joules": (
+            pl.col("energy_j"),
+            "Energy of the GPUs, while it was measured.",
+        ),
+        "tachograph_job_energy_estimated_joules": (
+            pl.col("energy_j_estimated"),
+            "Energy scaled to the run time.",
+        ),
         "tachograph_job_findings": (pl.col("findings"), "Findings."),
     }
 )
@@ -67,9 +93,14 @@ OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare where to, by what, and how many jobs."""
-    parser.add_argument("--to", required=True, metavar="PLACE", help="a .prom file, or a pushgateway's address")
     parser.add_argument(
-        "--by", default=DEFAULT_LABELS, metavar="LABELS", help=f"labels of the sums (default {DEFAULT_LABELS})"
+        "--to", required=True, metavar="PLACE", help="a .prom file, or a pushgateway's address"
+    )
+    parser.add_argument(
+        "--by",
+        default=DEFAULT_LABELS,
+        metavar="LABELS",
+        help=f"labels of the sums (default {DEFAULT_LABELS})",
     )
     parser.add_argument(
         "--jobs",
@@ -80,7 +111,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
+def export(
+    content: ExportContent, options: argparse.Namespace, progress: Progress
+) -> Sequence[ExportResult]:
     """Write or push the metrics; return how many series.
 
     Errors: UsageError for an unknown label; ExportError when file or gateway does not take them.
@@ -100,7 +133,9 @@ def _labels(written: str) -> tuple[str, ...]:
 
 
 def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> Iterator[Metric]:
-    """Yield the metrics of the chosen jobs: sums by the labels `by`, findings by code, and `jobs` single jobs."""
+    """Yield the metrics of the chosen jobs: sums by the labels `by`, findings by code, and
+    `jobs` single jobs.
+    """
     yield GaugeMetricFamily(
         "tachograph_export_time_seconds",
         "Time of this export, since 1970.",
@@ -115,13 +150,25 @@ def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> 
         yield from _families(OF_JOBS, _single(content, answers, jobs), JOB_LABELS)
 
 
-def _families(wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]) -> Iterator[Metric]:
+def _families(
+    wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]
+) -> Iterator[Metric]:
     """One family per metric: the sum of its values over the rows of each combination of labels."""
     for name, (value, sentence) in wanted.items():
-        known = rows.with_columns(value.cast(pl.Float64).alias("value")).select(*labels, "value").drop_nulls("value")
-        sums = known.group_by(*labels).agg(pl.col("value").sum()).sort(*labels) if labels else known.sum()
+        known = (
+            rows.with_columns(value.cast(pl.Float64).alias("value"))
+            .select(*labels, "value")
+            .drop_nulls("value")
+        )
+        sums = (
+            known.group_by(*labels).agg(pl.col("value").sum()).sort(*labels)
+            if labels
+            else known.sum()
+        )
         unit = name.rpartition("_")[2]
-        family = GaugeMetricFamily(name, sentence, labels=tuple(labels), unit=unit if unit in _UNITS else "")
+        family = GaugeMetricFamily(
+            name, sentence, labels=tuple(labels), unit=unit if unit in _UNITS else ""
+        )
         for *texts, value in sums.select(*labels, "value").iter_rows():
             family.add_metric(texts, value)
         yield family
@@ -142,13 +189,20 @@ def _findings(content: ExportContent, answers: pl.DataFrame) -> Iterator[Metric]
 
 
 def _single(content: ExportContent, answers: pl.DataFrame, many: int) -> pl.DataFrame:
-    """The last run of each job, running ones first, then those that ended last; the first `many` of them."""
+    """The last run of each job, running ones first, then those that ended last; the first `many`
+    of them.
+    """
     count = answers.filter(REPORTED).group_by("job_key").len("findings")
-    jobs = content.summaries.join(count, on="job_key", how="left").with_columns(pl.col("findings").fill_null(0))
-    named = jobs.with_columns(
-        pl.coalesce("display_id", "job_id").alias("job_id"), pl.col("cluster", "user", "partition").fill_null("")
+    jobs = content.summaries.join(count, on="job_key", how="left").with_columns(
+        pl.col("findings").fill_null(0)
     )
-    last = named.sort("start", "job_key").unique(["cluster", "job_id"], keep="last", maintain_order=True)
+    named = jobs.with_columns(
+        pl.coalesce("display_id", "job_id").alias("job_id"),
+        pl.col("cluster", "user", "partition").fill_null(""),
+    )
+    last = named.sort("start", "job_key").unique(
+        ["cluster", "job_id"], keep="last", maintain_order=True
+    )
     return last.sort("end", "job_key", descending=True, nulls_last=False).head(many)
 
 
@@ -164,7 +218,8 @@ class _Families(Collector):
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Return the metrics as OpenMetrics text; being gauges without timestamps it is Prometheus' text format, too.
+    """Return the metrics as OpenMetrics text; being gauges without timestamps it is Prometheus'
+    text format, too.
 
     >>> up = GaugeMetricFamily("up", "Up.", labels=("host",))
     >>> up.add_metric(['a"b'], 1.0)
@@ -193,15 +248,22 @@ def push(address: str, page: bytes) -> str:
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     try:
         answer = httpx2.put(
-            url, content=page, headers={"Content-Type": "text/plain; version=0.0.4"}, timeout=PUSH_TIMEOUT_S
+            url,
+            content=page,
+            headers={"Content-Type": "text/plain; version=0.0.4"},
+            timeout=PUSH_TIMEOUT_S,
         )
     except (httpx2.TransportError, httpx2.InvalidURL) as problem:
         raise ExportError(
-            f"the gateway does not answer: {problem}", where=shown, do="see whether it runs, and the address of --to"
+            f"the gateway does not answer: {problem}",
+            where=shown,
+            do="see whether it runs, and the address of --to",
         ) from problem
     if not answer.is_success:
         text = " ".join(answer.text.split())[:200]
         raise ExportError(
-            f"the gateway rejected it: {answer.status_code} {text}", where=shown, do="see the gateway's log"
+            f"the gateway rejected it: {answer.status_code} {text}",
+            where=shown,
+            do="see the gateway's log",
         )
     return shown

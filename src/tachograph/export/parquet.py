@@ -20,7 +20,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table_options(parser, SUFFIX)
 
 
-def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
+def export(
+    content: ExportContent, options: argparse.Namespace, progress: Progress
+) -> Sequence[ExportResult]:
     """Write the tables; return what was written."""
     return export_tables(content, options, SUFFIX, _write)
 

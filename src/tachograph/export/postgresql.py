@@ -1,8 +1,10 @@
-"""Target `postgresql`: three tables of a database that are, after every export, what the lake holds of the chosen jobs.
+"""Target `postgresql`: three tables of a database that are, after every export, what the lake holds
+of the chosen jobs.
 
-One transaction: a reader sees the state before or the one after, and an export that is killed has done nothing.
-What is sent is what changed: rows carry their analysis (`seq`), so the target itself shows which jobs
-are current. Jobs that no longer count, or that the filter no longer chooses, are deleted.
+One transaction: a reader sees the state before or the one after, and an export that is killed has
+done nothing. What is sent is what changed: rows carry their analysis (`seq`), so the target itself
+shows which jobs are current. Jobs that no longer count, or that the filter no longer chooses, are
+deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 CONNECT_S = 10
 _QUOTED = re.compile('"[^"]*"')
 EXPORTS = "exports"
-_COLUMNS = "lake text PRIMARY KEY, exported timestamptz NOT NULL, jobs bigint NOT NULL, written bigint NOT NULL"
+_COLUMNS = (
+    "lake text PRIMARY KEY, exported timestamptz NOT NULL, jobs bigint NOT NULL, written "
+    "bigint NOT NULL"
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,20 +47,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="postgresql://USER@HOST/DATABASE or 'service=NAME' (default: the PG* variables)",
     )
-    parser.add_argument("--schema", default="tachograph", metavar="NAME", help="its schema (default tachograph)")
-    parser.add_argument("--table-prefix", default="", metavar="TEXT", help="what the names of tables begin with")
+    parser.add_argument(
+        "--schema", default="tachograph", metavar="NAME", help="its schema (default tachograph)"
+    )
+    parser.add_argument(
+        "--table-prefix", default="", metavar="TEXT", help="what the names of tables begin with"
+    )
 
 
-def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
+def export(
+    content: ExportContent, options: argparse.Namespace, progress: Progress
+) -> Sequence[ExportResult]:
     """Bring the tables to what the content is; return what was written, removed and left.
 
-    Errors: UsageError without psycopg; ExportError when the database does not answer or does not take it.
+    Errors: UsageError without psycopg; ExportError when the database does not answer or does not
+    take it.
     """
     try:
         from tachograph.export.postgresql_tables import DatabaseSchema
     except ImportError as problem:
         raise UsageError(
-            f"PostgreSQL needs psycopg: {problem}", do="install the extra `postgresql` (tachograph[postgresql])"
+            f"PostgreSQL needs psycopg: {problem}",
+            do="install the extra `postgresql` (tachograph[postgresql])",
         ) from None
     place = DatabaseSchema(options.schema, options.table_prefix)
     with _connected(options.to) as connection:
@@ -73,18 +86,29 @@ def _connected(address: str) -> Iterator[Connection]:
     remember_secrets(os.environ.get("PGPASSWORD", ""))
     try:
         shown = _shown(conninfo_to_dict(address))
-        timeout: dict[str, Any] = {} if "connect_timeout" in address else {"connect_timeout": CONNECT_S}
-        with psycopg.connect(address, application_name="tachograph export", **timeout) as connection:
+        timeout: dict[str, Any] = (
+            {} if "connect_timeout" in address else {"connect_timeout": CONNECT_S}
+        )
+        with psycopg.connect(
+            address, application_name="tachograph export", **timeout
+        ) as connection:
             yield connection
     except psycopg.OperationalError as problem:
         raise ExportError(
-            f"the database does not answer: {_line(problem)}", where=shown, do="see --to, or the PG* variables"
+            f"the database does not answer: {_line(problem)}",
+            where=shown,
+            do="see --to, or the PG* variables",
         ) from problem
     except psycopg.ProgrammingError as problem:
         if problem.sqlstate is None:
-            # of a URI libpq quotes what it could not read, which may be any part of a password with @ or /
-            what = _QUOTED.sub(f'"{HIDDEN}"', _line(problem)) if "://" in address else _line(problem)
-            raise UsageError(f"invalid --to: {what}", do="write postgresql://USER@HOST/DATABASE") from None
+            # of a URI libpq quotes what it could not read, which may be any part of a password with
+            # @ or /
+            what = (
+                _QUOTED.sub(f'"{HIDDEN}"', _line(problem)) if "://" in address else _line(problem)
+            )
+            raise UsageError(
+                f"invalid --to: {what}", do="write postgresql://USER@HOST/DATABASE"
+            ) from None
         raise _refused(problem, shown) from problem
     except psycopg.Error as problem:
         raise _refused(problem, shown) from problem
@@ -111,7 +135,9 @@ def _line(problem: Exception) -> str:
 class _Export:
     """One export into one place."""
 
-    def __init__(self, connection: Connection, place: DatabaseSchema, content: ExportContent, where: str) -> None:
+    def __init__(
+        self, connection: Connection, place: DatabaseSchema, content: ExportContent, where: str
+    ) -> None:
         self._connection = connection
         self._place = place
         self._content = content
@@ -121,8 +147,11 @@ class _Export:
         """Find what changed, send it, note it; all of it counts when the transaction ends."""
         from tachograph.export import postgresql_tables as tables
 
-        # one export after the other: a second one would compare with what the first is about to change
-        self._connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tachograph {self._place}"])
+        # one export after the other: a second one would compare with what the first is about to
+        # change
+        self._connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tachograph {self._place}"]
+        )
         grew = tables.create(self._connection, self._place)
         self._check_lake()
         progress("export: compare", 0, 2)
@@ -135,11 +164,15 @@ class _Export:
         }
         removed = self._remove(gone)
         if changed.height:
-            staged = {t.name: tables.stage(self._connection, t, sent[t.name]) for t in tables.TABLES}
+            staged = {
+                t.name: tables.stage(self._connection, t, sent[t.name]) for t in tables.TABLES
+            }
             tables.take(self._connection, self._place, staged)
         self._note(changed.height)
         there = self._content.summaries.height
-        done = [ExportResult(name, f"{self._where}{name}", rows.height) for name, rows in sent.items()]
+        done = [
+            ExportResult(name, f"{self._where}{name}", rows.height) for name, rows in sent.items()
+        ]
         done[0] = replace(done[0], removed=removed, unchanged=there - changed.height)
         return done
 
@@ -151,17 +184,22 @@ class _Export:
         from psycopg.sql import SQL
 
         exports = self._place(EXPORTS)
-        self._connection.execute(SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(exports, SQL(_COLUMNS)))
+        self._connection.execute(
+            SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(exports, SQL(_COLUMNS))
+        )
         others = self._connection.execute(
             SQL("SELECT 1 FROM {} WHERE lake <> %s").format(exports), [self._content.lake_id]
         ).fetchone()
         if others:
             raise UsageError(
-                f"{self._where}* holds the jobs of another lake", do="choose another --table-prefix or --schema"
+                f"{self._where}* holds the jobs of another lake",
+                do="choose another --table-prefix or --schema",
             )
 
     def _compare(self, *, everything: bool) -> tuple[pl.DataFrame, list[str]]:
-        """Summaries that the target does not have as they are (all of them with `everything`), and keys to delete."""
+        """Summaries that the target does not have as they are (all of them with `everything`),
+        and keys to delete.
+        """
         from psycopg.sql import SQL
 
         from tachograph.export.postgresql_tables import as_stored
@@ -171,10 +209,16 @@ class _Export:
         ).fetchall()
         there = pl.DataFrame(rows, schema={"job_key": pl.String, "seq": pl.Int64}, orient="row")
         stored = self._content.summaries.with_columns(stored=as_stored(pl.col("job_key")))
-        gone = there.join(stored, left_on="job_key", right_on="stored", how="anti").get_column("job_key").to_list()
+        gone = (
+            there.join(stored, left_on="job_key", right_on="stored", how="anti")
+            .get_column("job_key")
+            .to_list()
+        )
         if everything:
             return self._content.summaries, gone
-        changed = stored.join(there, left_on=["stored", "seq"], right_on=["job_key", "seq"], how="anti")
+        changed = stored.join(
+            there, left_on=["stored", "seq"], right_on=["job_key", "seq"], how="anti"
+        )
         return changed.drop("stored"), gone
 
     def _remove(self, gone: Sequence[str]) -> int:
@@ -182,7 +226,9 @@ class _Export:
 
         if not gone:
             return 0
-        command = SQL("DELETE FROM {} WHERE job_key = ANY(%s)").format(self._place(JOB_SUMMARIES.name))
+        command = SQL("DELETE FROM {} WHERE job_key = ANY(%s)").format(
+            self._place(JOB_SUMMARIES.name)
+        )
         return self._connection.execute(command, [list(gone)]).rowcount
 
     def _note(self, written: int) -> None:

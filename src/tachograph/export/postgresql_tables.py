@@ -1,4 +1,6 @@
-"""Tables of PostgreSQL for tables of the lake: types, keys, comments, and rows as COPY reads them."""
+"""Tables of PostgreSQL for tables of the lake: types, keys, comments, and rows as COPY reads
+them.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,12 @@ def type_of(column: TableColumn) -> str:
 
 
 def create(connection: Connection, place: DatabaseSchema) -> bool:
-    """Make schema and tables that are missing and add columns that are; return whether a table that was there grew."""
-    if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [place.schema]).fetchone():
+    """Make schema and tables that are missing and add columns that are; return whether a table
+    that was there grew.
+    """
+    if not connection.execute(
+        "SELECT 1 FROM pg_namespace WHERE nspname = %s", [place.schema]
+    ).fetchone():
         connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(place.schema)))
     grew = False
     for table in TABLES:
@@ -73,7 +79,9 @@ def create(connection: Connection, place: DatabaseSchema) -> bool:
         if not there:
             _create_table(connection, place, table)
         for column in missing if there else ():
-            connection.execute(SQL("ALTER TABLE {} ADD COLUMN {}").format(place(table.name), _definition(column)))
+            connection.execute(
+                SQL("ALTER TABLE {} ADD COLUMN {}").format(place(table.name), _definition(column))
+            )
             grew = True
         for column in missing:
             _comment(connection, place, table, column)
@@ -82,7 +90,10 @@ def create(connection: Connection, place: DatabaseSchema) -> bool:
 
 def _columns(connection: Connection, place: DatabaseSchema, table: LakeTable) -> set[str]:
     rows = connection.execute(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+        (
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND "
+            "table_name = %s"
+        ),
         [place.schema, f"{place.prefix}{table.name}"],
     )
     return {name for (name,) in rows}
@@ -90,7 +101,11 @@ def _columns(connection: Connection, place: DatabaseSchema, table: LakeTable) ->
 
 def _create_table(connection: Connection, place: DatabaseSchema, table: LakeTable) -> None:
     parts: list[Composable] = [_definition(column) for column in table.columns]
-    nullable = [column.name for column in table.columns if column.name in table.key and column.null is not None]
+    nullable = [
+        column.name
+        for column in table.columns
+        if column.name in table.key and column.null is not None
+    ]
     if not nullable:
         parts.append(SQL("PRIMARY KEY ({})").format(_names(table.key)))
     if table is not PARENT:
@@ -99,22 +114,32 @@ def _create_table(connection: Connection, place: DatabaseSchema, table: LakeTabl
     connection.execute(SQL("CREATE TABLE {} ({})").format(place(table.name), SQL(", ").join(parts)))
     if nullable:  # a primary key has no nulls; here null is a value like others
         key = [
-            SQL("coalesce({}, -1)").format(Identifier(name)) if name in nullable else Identifier(name)
+            SQL("coalesce({}, -1)").format(Identifier(name))
+            if name in nullable
+            else Identifier(name)
             for name in table.key
         ]
-        connection.execute(SQL("CREATE UNIQUE INDEX ON {} ({})").format(place(table.name), SQL(", ").join(key)))
-    connection.execute(SQL("COMMENT ON TABLE {} IS {}").format(place(table.name), Literal(table.grain)))
+        connection.execute(
+            SQL("CREATE UNIQUE INDEX ON {} ({})").format(place(table.name), SQL(", ").join(key))
+        )
+    connection.execute(
+        SQL("COMMENT ON TABLE {} IS {}").format(place(table.name), Literal(table.grain))
+    )
 
 
 def _definition(column: TableColumn) -> Composable:
     return SQL("{} {}").format(Identifier(column.name), SQL(type_of(column)))
 
 
-def _comment(connection: Connection, place: DatabaseSchema, table: LakeTable, column: TableColumn) -> None:
+def _comment(
+    connection: Connection, place: DatabaseSchema, table: LakeTable, column: TableColumn
+) -> None:
     unit = f" [{column.unit}]" if column.unit else ""
     null = f" Null: {column.null}." if column.null else ""
     name = Identifier(place.schema, f"{place.prefix}{table.name}", column.name)
-    connection.execute(SQL("COMMENT ON COLUMN {} IS {}").format(name, Literal(f"{column.sentence}{unit}{null}")))
+    connection.execute(
+        SQL("COMMENT ON COLUMN {} IS {}").format(name, Literal(f"{column.sentence}{unit}{null}"))
+    )
 
 
 def stage(connection: Connection, table: LakeTable, rows: pl.DataFrame) -> Identifier:
@@ -134,7 +159,8 @@ def copy_in(connection: Connection, name: Composable, rows: pl.DataFrame) -> Non
 
 
 def as_csv(rows: pl.DataFrame) -> bytes:
-    """Return rows as COPY reads them: null is empty, empty text is quoted, lists are array literals.
+    """Return rows as COPY reads them: null is empty, empty text is quoted, lists are array
+    literals.
 
     NaN and infinities are null.
 
@@ -148,7 +174,8 @@ def as_csv(rows: pl.DataFrame) -> bytes:
 
 
 def as_stored(text: pl.Expr) -> pl.Expr:
-    r"""Return texts as PostgreSQL holds them: NUL, which none of its texts can have, is written out (`\x00`).
+    r"""Return texts as PostgreSQL holds them: NUL, which none of its texts can have, is written out
+    (`\x00`).
 
     >>> pl.select(as_stored(pl.lit("a\0b"))).item()
     'a\\x00b'
@@ -171,7 +198,9 @@ def _as_read(name: str, dtype: pl.DataType) -> pl.Expr:
 
 def _quoted_item() -> pl.Expr:
     plain = as_stored(pl.element())
-    escaped = plain.str.replace_all("\\", "\\\\", literal=True).str.replace_all('"', '\\"', literal=True)
+    escaped = plain.str.replace_all("\\", "\\\\", literal=True).str.replace_all(
+        '"', '\\"', literal=True
+    )
     return pl.concat_str(pl.lit('"'), escaped, pl.lit('"')).fill_null("NULL")
 
 
@@ -183,11 +212,18 @@ def take(connection: Connection, place: DatabaseSchema, staged: Mapping[str, Ide
     """Let staged rows take the place of those of the same jobs."""
     names = {table.name: _names(list(table.schema)) for table in TABLES}
     values = SQL(", ").join(
-        SQL("{0} = EXCLUDED.{0}").format(Identifier(name)) for name in PARENT.schema if name not in PARENT.key
+        SQL("{0} = EXCLUDED.{0}").format(Identifier(name))
+        for name in PARENT.schema
+        if name not in PARENT.key
     )
     connection.execute(
         SQL("INSERT INTO {} ({}) SELECT {} FROM {} ON CONFLICT ({}) DO UPDATE SET {}").format(
-            place(PARENT.name), names[PARENT.name], names[PARENT.name], staged[PARENT.name], _names(PARENT.key), values
+            place(PARENT.name),
+            names[PARENT.name],
+            names[PARENT.name],
+            staged[PARENT.name],
+            _names(PARENT.key),
+            values,
         )
     )
     for table in CHILDREN:

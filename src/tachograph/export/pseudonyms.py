@@ -1,4 +1,6 @@
-"""Exports for studies: pseudonyms in place of the names of users, and of accounts, jobs and nodes where wanted."""
+"""Exports for studies: pseudonyms in place of the names of users, and of accounts, jobs and
+nodes where wanted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tachograph.lake.query import read_gpus, read_summaries
 _NAMES: Mapping[str, PseudonymKind] = {
     "user": "user",
     "account": "account",
-    **dict.fromkeys(("job_key", "job_id", "display_id", "array_job_id", "het_job_id", "name"), "job"),
+    **dict.fromkeys(
+        ("job_key", "job_id", "display_id", "array_job_id", "het_job_id", "name"), "job"
+    ),
     **dict.fromkeys(("node", "uuid", "pci"), "node"),
 }
 
@@ -32,7 +36,10 @@ def parse_kinds(written: str) -> tuple[PseudonymKind, ...]:
     """
     given = {part.strip() for part in written.split(",") if part.strip()}
     if unknown := given - set(KINDS):
-        raise UsageError(f"--pseudonyms-of: unknown kind {', '.join(sorted(unknown))}", do=f"use {', '.join(KINDS)}")
+        raise UsageError(
+            f"--pseudonyms-of: unknown kind {', '.join(sorted(unknown))}",
+            do=f"use {', '.join(KINDS)}",
+        )
     return tuple(kind for kind in KINDS if kind == "user" or kind in given)
 
 
@@ -47,14 +54,22 @@ class StudyNames:
     def shown(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return rows of any table with pseudonyms; null stays null."""
         return rows.with_columns(
-            [self._column(rows.get_column(name)) for name, dtype in rows.schema.items() if dtype == pl.String]
+            [
+                self._column(rows.get_column(name))
+                for name, dtype in rows.schema.items()
+                if dtype == pl.String
+            ]
         )
 
     def _column(self, values: pl.Series) -> pl.Series:
         kind = _NAMES.get(values.name)
         if kind is not None and kind in self.kinds:
             every = values.drop_nulls().unique().to_list()
-            return values.replace({name: self.key.pseudonym(kind, name) for name in every}) if every else values
+            return (
+                values.replace({name: self.key.pseudonym(kind, name) for name in every})
+                if every
+                else values
+            )
         return values if values.name in VOCABULARY else self.replacer.column(values)
 
     @property
@@ -63,10 +78,13 @@ class StudyNames:
         return f"{self.key.pseudonym('user', '')}+{','.join(self.kinds)}"
 
 
-def with_pseudonyms(content: ExportContent, key: PseudonymKey, kinds: Collection[PseudonymKind]) -> ExportContent:
+def with_pseudonyms(
+    content: ExportContent, key: PseudonymKey, kinds: Collection[PseudonymKind]
+) -> ExportContent:
     """Return content in which names are pseudonyms.
 
-    Names of all users of the lake are replaced in texts, too (names of jobs, sentences), where they stand as words.
+    Names of all users of the lake are replaced in texts, too (names of jobs, sentences), where they
+    stand as words.
     """
     chosen = tuple(kind for kind in KINDS if kind in kinds)
     every = read_summaries(content.lake, ("user", "account"))
@@ -77,7 +95,9 @@ def with_pseudonyms(content: ExportContent, key: PseudonymKey, kinds: Collection
         names |= _stands(key, "account", every.get_column("account"))
     names |= _stands(key, "user", every.get_column("user"))
     study = StudyNames(key, chosen, NameReplacer(names))
-    return replace(content, summaries=study.shown(content.summaries), names=study, originals=content.summaries)
+    return replace(
+        content, summaries=study.shown(content.summaries), names=study, originals=content.summaries
+    )
 
 
 def _stands(key: PseudonymKey, kind: PseudonymKind, names: pl.Series) -> dict[str, str]:

@@ -18,7 +18,8 @@ Progress = Callable[[str, int, int], None]
 class ExportTarget:
     """One target: its name, its module, one line of help.
 
-    A module that begins with a dot lies in `tachograph.export`; installed packages name theirs whole.
+    A module that begins with a dot lies in `tachograph.export`; installed packages name theirs
+    whole.
     """
 
     name: str
@@ -28,15 +29,23 @@ class ExportTarget:
 
 TARGETS: tuple[ExportTarget, ...] = (
     ExportTarget(
-        "postgresql", ".postgresql", "tables of a PostgreSQL database, kept as the lake is: only what changed"
+        "postgresql",
+        ".postgresql",
+        "tables of a PostgreSQL database, kept as the lake is: only what changed",
     ),
     ExportTarget("csv", ".csv", "files of comma-separated values, one per table"),
     ExportTarget("parquet", ".parquet", "Parquet files, one per table"),
     ExportTarget("jsonl", ".jsonl", "files of JSON lines, one per table"),
     ExportTarget(
-        "openmetrics", ".openmetrics", "metrics for Prometheus: a textfile of node_exporter, or a pushgateway"
+        "openmetrics",
+        ".openmetrics",
+        "metrics for Prometheus: a textfile of node_exporter, or a pushgateway",
     ),
-    ExportTarget("clustercockpit", ".clustercockpit", "a job archive as ClusterCockpit keeps it: one folder per job"),
+    ExportTarget(
+        "clustercockpit",
+        ".clustercockpit",
+        "a job archive as ClusterCockpit keeps it: one folder per job",
+    ),
 )
 
 
@@ -46,7 +55,9 @@ class ExportModule(Protocol):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the target's own options, `--to` among them."""
 
-    def export(self, content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
+    def export(
+        self, content: ExportContent, options: argparse.Namespace, progress: Progress
+    ) -> Sequence[ExportResult]:
         """Write; return what was written. Errors: ExportError when the target does not take it."""
         ...
 

@@ -1,4 +1,6 @@
-"""Exports of whole tables into files: which tables, which file each, and the form all of them share."""
+"""Exports of whole tables into files: which tables, which file each, and the form all of them
+share.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ DEFAULT = (JOB_SUMMARIES.name, JOB_GPUS.name, FINDINGS.name)  # minutes are many
 
 def add_table_options(parser: argparse.ArgumentParser, suffix: str) -> None:
     """Declare `--to` and `--table`."""
-    parser.add_argument("--to", required=True, metavar="PLACE", help=f"a folder, or for one table a {suffix} file")
+    parser.add_argument(
+        "--to", required=True, metavar="PLACE", help=f"a folder, or for one table a {suffix} file"
+    )
     parser.add_argument(
         "--table",
         action="append",
@@ -47,14 +51,20 @@ def add_table_options(parser: argparse.ArgumentParser, suffix: str) -> None:
 
 
 def export_tables(
-    content: ExportContent, options: argparse.Namespace, suffix: str, write: Callable[[pl.DataFrame, Path], None]
+    content: ExportContent,
+    options: argparse.Namespace,
+    suffix: str,
+    write: Callable[[pl.DataFrame, Path], None],
 ) -> Sequence[ExportResult]:
     """Write the chosen tables, each into its file, by `write`.
 
     Errors: UsageError for several tables and one file; ExportError when a file cannot be written.
     """
     names = tuple(dict.fromkeys(options.table)) or DEFAULT
-    return [_export_table(content, name, _file(options.to, name, names, suffix), write) for name in names]
+    return [
+        _export_table(content, name, _file(options.to, name, names, suffix), write)
+        for name in names
+    ]
 
 
 def _export_table(
@@ -71,12 +81,18 @@ def _file(to: str, name: str, names: Sequence[str], suffix: str) -> Path:
     if place.suffix != suffix or place.is_dir():
         return place / f"{name}{suffix}"
     if len(names) > 1:
-        raise UsageError(f"{len(names)} tables do not go into one file", where=to, do="name a folder, or one --table")
+        raise UsageError(
+            f"{len(names)} tables do not go into one file",
+            where=to,
+            do="name a folder, or one --table",
+        )
     return place
 
 
 def outside(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
-    """Return rows of a table as other programs get them: without the lake's own columns, NaN and infinities null."""
+    """Return rows of a table as other programs get them: without the lake's own columns, NaN and
+    infinities null.
+    """
     columns = {name: dtype for name, dtype in table.schema.items() if name not in INTERNAL}
     return frame.select(_finite(name, dtype) for name, dtype in columns.items())
 

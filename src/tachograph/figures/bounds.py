@@ -1,7 +1,9 @@
-"""Figure 12: what limits jobs, by the roofline of one pipe as published and by the limiter, side by side.
+"""Figure 12: what limits jobs, by the roofline of one pipe as published and by the limiter, side by
+side.
 
-The published type compares one pipe with memory and always names one of the two. The limiter is that of the pipe that
-worked most, of memory and of the links, and none of them where nothing came near its practical peak.
+The published type compares one pipe with memory and always names one of the two. The limiter is
+that of the pipe that worked most, of memory and of the links, and none of them where nothing came
+near its practical peak.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from matplotlib.patches import Patch
 
 from tachograph.figures import style
 from tachograph.figures.arithmetic_intensity import PIPE_NAMES
-from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
+from tachograph.figures.numbers import (
+    Fact,
+    FigureNumbers,
+    Study,
+    count_jobs,
+    not_recorded,
+    percent,
+    share,
+)
 from tachograph.judge.limiter import LINKS, NEITHER
 
 LIMITERS: Mapping[str, str] = {"compute": "compute", "memory": "memory", **LINKS, NEITHER: NEITHER}
@@ -32,15 +42,19 @@ _RULES: Mapping[str, str] = {"bound": "roofline", "limiter": "limiter"}
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return how jobs and GPU-hours divide by the published type and by the limiter, of jobs that have both.
+    """Return how jobs and GPU-hours divide by the published type and by the limiter, of jobs that
+    have both.
 
-    both: one row per (bound, limiter) that has jobs: jobs, gpu_hours. shares: one row per (rule, kind): the same, and
-    their shares (`jobs_share`, `gpu_hours_share`) of all; rule: bound, limiter.
+    both: one row per (bound, limiter) that has jobs: jobs, gpu_hours. shares: one row per (rule,
+    kind): the same, and their shares (`jobs_share`, `gpu_hours_share`) of all; rule: bound,
+    limiter.
     """
     if lacking := study.lacking([study.bound, "limiter"]):
         why = not_recorded(lacking) if study.jobs.height else "no jobs"
         return FigureNumbers({}, {}, study.jobs.height, {"both": why, "shares": why})
-    jobs = study.jobs.select("gpu_hours", "limiter", bound=study.bound).drop_nulls(["bound", "limiter"])
+    jobs = study.jobs.select("gpu_hours", "limiter", bound=study.bound).drop_nulls(
+        ["bound", "limiter"]
+    )
     if not jobs.height:
         why = "no job has both a type and a limiter"
         return FigureNumbers({}, {}, study.jobs.height, {"both": why, "shares": why})
@@ -63,17 +77,27 @@ def compute(study: Study) -> FigureNumbers:
     for rule, kinds in (("bound", ("compute", "memory")), ("limiter", tuple(LIMITERS))):
         for kind in kinds:
             number = int((jobs.get_column(rule) == kind).sum())
-            facts |= {f"{rule}_{kind}_jobs": number, f"{rule}_{kind}_share": share(number, jobs.height)}
+            facts |= {
+                f"{rule}_{kind}_jobs": number,
+                f"{rule}_{kind}_share": share(number, jobs.height),
+            }
     memory = jobs.filter(pl.col("bound") == "memory")
     other = memory.filter(pl.col("limiter") != "memory").height
-    facts |= {"memory_bound_not_limited_jobs": other, "memory_bound_not_limited_share": share(other, memory.height)}
+    facts |= {
+        "memory_bound_not_limited_jobs": other,
+        "memory_bound_not_limited_share": share(other, memory.height),
+    }
     return FigureNumbers({"both": both, "shares": shares}, facts, study.jobs.height)
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return bars of the jobs and of the GPU-hours, by the published type above those by the limiter."""
+    """Return bars of the jobs and of the GPU-hours, by the published type above those by the
+    limiter.
+    """
     shares = numbers.tables["shares"]
-    weights = [name for name in _WEIGHTS if shares.get_column(f"{name}_share").null_count() < shares.height]
+    weights = [
+        name for name in _WEIGHTS if shares.get_column(f"{name}_share").null_count() < shares.height
+    ]
     with style.style():
         figure, (axes,) = style.new_figure(style.PAGE_IN, 0.9 + 0.62 * len(weights) + 0.5)
         places = []
@@ -89,7 +113,9 @@ def draw(numbers: FigureNumbers) -> Figure:
         axes.set_title(f"n = {count_jobs(numbers.facts['jobs'])}")
         kinds = set(shares.get_column("kind"))
         handles = [
-            Patch(facecolor=colour, hatch=hatch, alpha=0.75, edgecolor=style.INK, label=LIMITERS[kind])
+            Patch(
+                facecolor=colour, hatch=hatch, alpha=0.75, edgecolor=style.INK, label=LIMITERS[kind]
+            )
             for kind, (colour, hatch) in _LOOKS.items()
             if kind in kinds
         ]
@@ -103,20 +129,28 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     if not facts.get("jobs"):
         return ()
     limited = [
-        f"{'none of them' if kind == NEITHER else named} in {percent(facts[f'limiter_{kind}_share'])}"
+        (
+            f"{'none of them' if kind == NEITHER else named} in "
+            f"{percent(facts[f'limiter_{kind}_share'])}"
+        )
         for kind, named in LIMITERS.items()
         if facts[f"limiter_{kind}_jobs"]
     ]
-    published = f"{percent(facts['bound_memory_share'])} are memory-bound by the {_rule(numbers, 'bound')} as published"
+    published = (
+        f"{percent(facts['bound_memory_share'])} are memory-bound by the "
+        f"{_rule(numbers, 'bound')} as published"
+    )
     phrases = [
         (
-            f"Of {count_jobs(facts['jobs'])}, {published}. The limiter, of the busiest pipe, memory and links, is "
+            f"Of {count_jobs(facts['jobs'])}, {published}. The limiter, of the busiest pipe, "
+            "memory and links, is "
             f"{', '.join(limited)}."
         )
     ]
     if facts["memory_bound_not_limited_jobs"]:
         phrases.append(
-            f"In {percent(facts['memory_bound_not_limited_share'])} of the memory-bound jobs memory is not the limiter."
+            f"In {percent(facts['memory_bound_not_limited_share'])} of the memory-bound jobs "
+            "memory is not the limiter."
         )
     return tuple(phrases)
 
@@ -135,5 +169,13 @@ def _draw_bar(axes: Axes, place: float, rows: pl.DataFrame, column: str) -> None
         if part:
             axes.barh(place, part, 0.8, left=start, alpha=0.75, linewidth=0.8, **look)
         if part > 0.06:
-            axes.text(start + part / 2, place, percent(part), ha="center", va="center", fontsize=6.5, bbox=box)
+            axes.text(
+                start + part / 2,
+                place,
+                percent(part),
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                bbox=box,
+            )
         start += part

@@ -50,10 +50,15 @@ class StudyComparison:
 
     def figures(self, name: str) -> list[MadeFigure | None]:
         """Return the figure of that name of each study; None where it was not chosen."""
-        return [next((one for one in report.figures if one.entry.name == name), None) for report in self.reports]
+        return [
+            next((one for one in report.figures if one.entry.name == name), None)
+            for report in self.reports
+        ]
 
     def numbers(self) -> list[tuple[str, list[str]]]:
-        """Return (what, as text of each study) of the numbers that are printed; without those that no study has."""
+        """Return (what, as text of each study) of the numbers that are printed; without those
+        that no study has.
+        """
         datasets = [report.dataset for report in self.reports]
         rows = [
             ("jobs studied", [text(one.jobs, "count") for one in datasets]),
@@ -63,13 +68,17 @@ class StudyComparison:
             ("coverage, median", [text(one.coverage_median, "fraction") for one in datasets]),
         ]
         for figure, fact, what, unit in NUMBERS:
-            values = [None if one is None else one.numbers.number(fact) for one in self.figures(figure)]
+            values = [
+                None if one is None else one.numbers.number(fact) for one in self.figures(figure)
+            ]
             if any(value is not None for value in values):
                 rows.append((what, [text(value, unit) for value in values]))
         return rows
 
     def facts(self) -> pl.DataFrame:
-        """Return every single number: (figure, fact, a column per study), as text; null where a study lacks it."""
+        """Return every single number: (figure, fact, a column per study), as text; null where a
+        study lacks it.
+        """
         found: dict[tuple[str, str], list[Fact]] = {}
         for place, report in enumerate(self.reports):
             for name, facts in report.facts().items():
@@ -80,5 +89,7 @@ class StudyComparison:
             "fact": [fact for _, fact in found],
         }
         for place, label in enumerate(self.labels):
-            columns[label] = [None if values[place] is None else str(values[place]) for values in found.values()]
+            columns[label] = [
+                None if values[place] is None else str(values[place]) for values in found.values()
+            ]
         return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String()))

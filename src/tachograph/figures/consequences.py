@@ -1,4 +1,5 @@
-"""What follows from the answers of a study: a sentence per question, whose conditions are checked beside it.
+"""What follows from the answers of a study: a sentence per question, whose conditions are checked
+beside it.
 
 Nothing follows from what was not measured: then there is no sentence.
 """
@@ -22,12 +23,25 @@ MANY = 0.1  # share of the jobs from which on it is worth a sentence
 Figures = Mapping[str, FigureNumbers]
 
 _BY_LIMITER: Mapping[str, str] = {
-    "compute": "arithmetic limits {}, more than anything else: a faster pipe or fewer operations would speed these up",
-    "memory": "memory limits {}, more than anything else: faster memory or fewer bytes would speed these up",
-    "nvlink": "traffic over NVLink limits {}, more than anything else: fewer or larger transfers would speed these up",
-    "pcie": "traffic over PCIe limits {}, more than anything else: data that stays on the GPU would speed these up",
+    "compute": (
+        "arithmetic limits {}, more than anything else: a faster pipe or fewer operations "
+        "would speed these up"
+    ),
+    "memory": (
+        "memory limits {}, more than anything else: faster memory or fewer bytes would "
+        "speed these up"
+    ),
+    "nvlink": (
+        "traffic over NVLink limits {}, more than anything else: fewer or larger transfers "
+        "would speed these up"
+    ),
+    "pcie": (
+        "traffic over PCIe limits {}, more than anything else: data that stays on the GPU "
+        "would speed these up"
+    ),
     NEITHER: (
-        "in {} no pipe, memory or link came near its peak: before faster GPUs, look at input, launches and waiting"
+        "in {} no pipe, memory or link came near its peak: before faster GPUs, look at input, "
+        "launches and waiting"
     ),
 }
 
@@ -38,9 +52,14 @@ def pipes(figures: Figures) -> str | None:
     tensor, fp64 = (_unused(numbers, pipe) for pipe in ("tensor", "fp64"))
     parts = []
     if tensor is not None and tensor >= MANY:
-        parts.append(f"{percent(tensor)} of the jobs leave the tensor pipe unused: look there for matrix products")
+        parts.append(
+            f"{percent(tensor)} of the jobs leave the tensor pipe unused: look there for "
+            "matrix products"
+        )
     if fp64 is not None and fp64 >= MANY:
-        parts.append(f"{percent(fp64)} use no FP64, and GPUs without a fast FP64 pipe would serve them")
+        parts.append(
+            f"{percent(fp64)} use no FP64, and GPUs without a fast FP64 pipe would serve them"
+        )
     return _sentence("; ".join(parts)) if parts else None
 
 
@@ -49,7 +68,9 @@ def memory(figures: Figures) -> str | None:
     facts = figures["hbm_peak"].facts
     if facts.get("smaller_gib"):
         fits = figures["hbm_peak"].number("fits_smaller_jobs") or 0
-        which = f"GPUs with {figures['hbm_peak'].number('smaller_gib'):.0f} GiB, which this system has"
+        which = (
+            f"GPUs with {figures['hbm_peak'].number('smaller_gib'):.0f} GiB, which this system has"
+        )
         many = f"{fits:,.0f} ({percent(facts['fits_smaller_share'])})" if fits else "none"
         spare = f"with {FIT_SPARE} to spare; peaks between samples are not seen"
         return f"Of these jobs, {many} would fit on the {which}, {spare}."
@@ -65,7 +86,9 @@ def limits(figures: Figures) -> str | None:
     if not facts.get("jobs"):
         return None
     most = max(LIMITERS, key=lambda kind: figures["bounds"].number(f"limiter_{kind}_jobs") or 0)
-    return _sentence(_BY_LIMITER[most].format(f"{percent(facts[f'limiter_{most}_share'])} of the jobs"))
+    return _sentence(
+        _BY_LIMITER[most].format(f"{percent(facts[f'limiter_{most}_share'])} of the jobs")
+    )
 
 
 def spread(figures: Figures) -> str | None:
@@ -79,26 +102,34 @@ def spread(figures: Figures) -> str | None:
     if facts.get("uneven_jobs"):
         many = f"{count_jobs(facts['uneven_jobs'])} ({percent(facts['uneven_share'])})"
         return (
-            f"{many} over {UNEVEN:.2f}: at a time few of their GPUs work; an even split or smaller requests would help."
+            f"{many} over {UNEVEN:.2f}: at a time few of their GPUs work; an even split or "
+            "smaller requests would help."
         )
     if facts.get("seen_jobs") and not one:
-        return f"No job is over {UNEVEN:.2f}, and none used only one of its GPUs: smaller requests would gain little."
+        return (
+            f"No job is over {UNEVEN:.2f}, and none used only one of its GPUs: smaller "
+            "requests would gain little."
+        )
     return None
 
 
 def steadiness(figures: Figures) -> str | None:
-    """Jobs whose least steady GPU works far below its own peak. 1 - TI is the mean over the peak."""
+    """Jobs whose least steady GPU works far below its own peak. 1 - TI is the mean over the
+    peak.
+    """
     facts = figures["temporal_imbalance"].facts
     if not facts.get("jobs"):
         return None
     least = percent(round(1 - UNEVEN, 2)).replace(".0", "")
     if not facts["uneven_jobs"]:
         return (
-            f"No job is over {UNEVEN:.2f}: on average every GPU that worked did so at {least} of its own peak or more."
+            f"No job is over {UNEVEN:.2f}: on average every GPU that worked did so at "
+            f"{least} of its own peak or more."
         )
     many = f"{count_jobs(facts['uneven_jobs'])} ({percent(facts['uneven_share'])})"
     return (
-        f"{many} over {UNEVEN:.2f}: on average one of their GPUs works at under {least} of its own peak; a shared GPU, "
+        f"{many} over {UNEVEN:.2f}: on average one of their GPUs works at under {least} of its "
+        "own peak; a shared GPU, "
         "or more input at a time, would use the rest."
     )
 
@@ -106,16 +137,21 @@ def steadiness(figures: Figures) -> str | None:
 def utilisation(figures: Figures) -> str | None:
     """Whether utilisation ranks jobs as the activity of some pipe does."""
     numbers = figures["correlation"]
-    known = {name: rho for name in PIPES.values() if (rho := numbers.number(f"rho_{name}")) is not None}
+    known = {
+        name: rho for name in PIPES.values() if (rho := numbers.number(f"rho_{name}")) is not None
+    }
     if not known:
         return None
     best = max(known, key=lambda name: known[name])
     closest = f"{LABELS[best]} ({text(round(known[best], 2) + 0.0, 'ratio')})"
     if known[best] >= STRONG:
-        return f"Utilisation ranks jobs much as {closest} does, so it shows which jobs compute most."
+        return (
+            f"Utilisation ranks jobs much as {closest} does, so it shows which jobs compute most."
+        )
     several = "of any pipe; the closest is" if len(known) > 1 else "of the only pipe measured:"
     return (
-        f"Utilisation does not rank jobs as the activity {several} {closest}: SM and pipe activity show better "
+        f"Utilisation does not rank jobs as the activity {several} {closest}: SM and pipe "
+        "activity show better "
         "how well GPUs are used."
     )
 
@@ -133,7 +169,9 @@ CONSEQUENCES: Mapping[str, tuple[str, Callable[[Figures], str | None]]] = Mappin
 
 
 def consequence(question: str, figures: Figures) -> str | None:
-    """Return what follows from the answer to a question; None where the figure it rests on was not made, or nothing."""
+    """Return what follows from the answer to a question; None where the figure it rests on was
+    not made, or nothing.
+    """
     needed, found = CONSEQUENCES[question]
     return found(figures) if needed in figures else None
 

@@ -1,7 +1,7 @@
 """Figure 11: correlates of utilisation: rank correlation between the job means of all counters.
 
-Spearman's rho with average ranks for ties, of the jobs in which both counters were measured. Source: IPDPS 2026,
-figure 11, which writes out |rho| of at least 0.7.
+Spearman's rho with average ranks for ties, of the jobs in which both counters were measured.
+Source: IPDPS 2026, figure 11, which writes out |rho| of at least 0.7.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ UTIL = "gpu_util"
 COMPARED = tuple(
     c.name
     for c in COUNTERS
-    if c.kind is not CounterKind.CUMULATIVE and c.unit not in ("code", "flag") and c.name != "hbm_free_mib"
+    if c.kind is not CounterKind.CUMULATIVE
+    and c.unit not in ("code", "flag")
+    and c.name != "hbm_free_mib"
 )
 LABELS: Mapping[str, str] = {
     "gpu_util": "GPU utilisation",
@@ -65,24 +67,36 @@ Flags = NDArray[np.bool_]
 def compute(study: Study) -> FigureNumbers:
     """Return rho of every pair of counters, ordered by |rho| with utilisation.
 
-    counters: one row per counter, utilisation first: rho with it, null where it is not defined, and in how many jobs
-    the counter was measured. pairs: one row per pair, the counter that comes first in that order first: rho and the
-    number of jobs in which both were measured; rho is null under LEAST_JOBS of them, or where one counter has the same
-    value in all. Counters that were not measured are left out; so are those with one value in all jobs or measured in
-    too few, which the facts name.
+    counters: one row per counter, utilisation first: rho with it, null where it is not defined, and
+    in how many jobs the counter was measured. pairs: one row per pair, the counter that comes first
+    in that order first: rho and the number of jobs in which both were measured; rho is null under
+    LEAST_JOBS of them, or where one counter has the same value in all. Counters that were not
+    measured are left out; so are those with one value in all jobs or measured in too few, which the
+    facts name.
     """
     measured = [name for name in COMPARED if study.measured([f"{name}_mean"])]
     columns = {name: study.jobs.get_column(f"{name}_mean").fill_nan(None) for name in measured}
-    few = [name for name, values in columns.items() if len(values) - values.null_count() < LEAST_JOBS]
-    constant = [name for name, values in columns.items() if name not in few and values.drop_nulls().n_unique() < 2]
-    compared = {name: values for name, values in columns.items() if name not in few and name not in constant}
-    facts: dict[str, Fact] = {"jobs": study.jobs.height - study.jobs.get_column(f"{UTIL}_mean").null_count()}
+    few = [
+        name for name, values in columns.items() if len(values) - values.null_count() < LEAST_JOBS
+    ]
+    constant = [
+        name
+        for name, values in columns.items()
+        if name not in few and values.drop_nulls().n_unique() < 2
+    ]
+    compared = {
+        name: values for name, values in columns.items() if name not in few and name not in constant
+    }
+    facts: dict[str, Fact] = {
+        "jobs": study.jobs.height - study.jobs.get_column(f"{UTIL}_mean").null_count()
+    }
     facts |= {"constant": _listed(constant), "too_few_jobs": _listed(few)}
     if why := _why_not(study, compared, constant):
         return FigureNumbers({}, facts, study.jobs.height, {"counters": why, "pairs": why})
     names, rho, jobs = _correlations(compared)
     of_util = rho[names.index(UTIL)]
-    closeness = np.round(np.nan_to_num(np.abs(of_util), nan=-1.0), 12)  # equal ones stay in the catalogue's order
+    # Equal ones stay in the catalogue's order.
+    closeness = np.round(np.nan_to_num(np.abs(of_util), nan=-1.0), 12)
     order = sorted(range(len(names)), key=lambda at: (names[at] != UTIL, -closeness[at]))
     counters = {
         "counter": [names[at] for at in order],
@@ -103,7 +117,9 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return the lower half of the matrix: first column rho with utilisation, |rho| from STRONG on in numbers."""
+    """Return the lower half of the matrix: first column rho with utilisation, |rho| from STRONG
+    on in numbers.
+    """
     names = numbers.tables["counters"].get_column("counter").to_list()
     rows, columns = names[1:], names[:-1]
     matrix = np.full((len(rows), len(columns)), np.nan)
@@ -111,14 +127,22 @@ def draw(numbers: FigureNumbers) -> Figure:
         matrix[rows.index(second), columns.index(first)] = np.nan if rho is None else rho
     with style.style():
         wide = len(names) > 9
-        figure, (axes,) = style.new_figure(style.PAGE_IN if wide else style.COLUMN_IN, max(2.6, 1.6 + 0.2 * len(rows)))
-        image = axes.imshow(np.ma.masked_invalid(matrix), cmap=style.DIVERGING, vmin=-1, vmax=1, aspect="auto")
+        figure, (axes,) = style.new_figure(
+            style.PAGE_IN if wide else style.COLUMN_IN, max(2.6, 1.6 + 0.2 * len(rows))
+        )
+        image = axes.imshow(
+            np.ma.masked_invalid(matrix), cmap=style.DIVERGING, vmin=-1, vmax=1, aspect="auto"
+        )
         _write_cells(axes, matrix)
         axes.set_yticks(range(len(rows)), [LABELS.get(name, name) for name in rows])
-        axes.set_xticks(range(len(columns)), [LABELS.get(name, name) for name in columns], rotation=90)
+        axes.set_xticks(
+            range(len(columns)), [LABELS.get(name, name) for name in columns], rotation=90
+        )
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        bar = figure.colorbar(image, ax=axes, fraction=0.04 if wide else 0.08, pad=0.01, ticks=[-1, -0.7, 0, 0.7, 1])
+        bar = figure.colorbar(
+            image, ax=axes, fraction=0.04 if wide else 0.08, pad=0.01, ticks=[-1, -0.7, 0, 0.7, 1]
+        )
         bar.set_label("Spearman's rho")
         bar.outline.set_visible(False)
         axes.set_title(f"n = {_span(numbers)} per pair", loc="right", fontsize=7.5)
@@ -136,9 +160,16 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         for k in range(1, int(numbers.number("partners") or 0) + 1)
     ]
     most = " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
-    phrases = [f"Utilisation goes along most closely with {most}: Spearman's rho over {_span(numbers, 'util_')}."]
+    phrases = [
+        (
+            f"Utilisation goes along most closely with {most}: Spearman's rho over "
+            f"{_span(numbers, 'util_')}."
+        )
+    ]
     others = plural(numbers.number("compared") or 0, "other counter")
-    phrases.append(f"|rho| with utilisation is at least {STRONG} for {facts['strong']} of {others}.")
+    phrases.append(
+        f"|rho| with utilisation is at least {STRONG} for {facts['strong']} of {others}."
+    )
     links = [
         f"{named} TX and RX have a rho of {_signed(numbers.number(f'{link}_tx_rx_rho'))} "
         f"({count_jobs(facts[f'{link}_tx_rx_jobs'])})"
@@ -149,9 +180,13 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
 
 
 def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, NDArray[np.int64]]:
-    """Names, rho and number of jobs of all pairs. Ranks are made once per counter and set of jobs."""
+    """Names, rho and number of jobs of all pairs. Ranks are made once per counter and set of
+    jobs.
+    """
     names = list(columns)
-    there: dict[str, Flags] = {name: values.is_not_null().to_numpy() for name, values in columns.items()}
+    there: dict[str, Flags] = {
+        name: values.is_not_null().to_numpy() for name, values in columns.items()
+    }
     ranks: dict[tuple[str, bytes], Floats] = {}
 
     def ranked(name: str, both: Flags) -> Floats:
@@ -160,7 +195,10 @@ def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, 
             ranks[key] = unit_ranks(columns[name].filter(pl.Series(both)))
         return ranks[key]
 
-    rho, jobs = np.full((len(names), len(names)), np.nan), np.zeros((len(names), len(names)), np.int64)
+    rho, jobs = (
+        np.full((len(names), len(names)), np.nan),
+        np.zeros((len(names), len(names)), np.int64),
+    )
     for a, first in enumerate(names):
         for b, second in enumerate(names[: a + 1]):
             both = there[first] & there[second]
@@ -171,14 +209,20 @@ def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, 
     return names, rho, jobs
 
 
-def _why_not(study: Study, compared: Mapping[str, pl.Series], constant: Sequence[str]) -> str | None:
+def _why_not(
+    study: Study, compared: Mapping[str, pl.Series], constant: Sequence[str]
+) -> str | None:
     if study.jobs.height < LEAST_JOBS:
         return f"fewer than {LEAST_JOBS} jobs" if study.jobs.height else "no jobs"
     if UTIL in constant:
         return "utilisation is the same in all jobs"
     if UTIL not in compared:
         lacking = study.lacking([f"{UTIL}_mean"])
-        return not_recorded(lacking) if lacking else f"utilisation measured in fewer than {LEAST_JOBS} jobs"
+        return (
+            not_recorded(lacking)
+            if lacking
+            else f"utilisation measured in fewer than {LEAST_JOBS} jobs"
+        )
     return "no other counter that differs between jobs" if len(compared) < 2 else None
 
 
@@ -194,7 +238,10 @@ def _facts(pairs: pl.DataFrame) -> dict[str, Fact]:
         facts |= {f"partner_{place}": row["other"], f"partner_{place}_rho": row["rho"]}
     for prefix, part in (("", pairs), ("util_", known.head(PARTNERS))):
         numbers = part.get_column("jobs").to_list()
-        facts |= {f"{prefix}least_jobs": min(numbers, default=None), f"{prefix}most_jobs": max(numbers, default=None)}
+        facts |= {
+            f"{prefix}least_jobs": min(numbers, default=None),
+            f"{prefix}most_jobs": max(numbers, default=None),
+        }
     for row in util.iter_rows(named=True):
         facts[f"rho_{row['other']}"] = row["rho"]
     for link in _LINKS:
@@ -213,7 +260,13 @@ def _write_cells(axes: Axes, matrix: Floats) -> None:
         rho = matrix[row, column]
         if np.isnan(rho):
             cell = Rectangle(
-                (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor=style.GRID, linewidth=0
+                (column - 0.5, row - 0.5),
+                1,
+                1,
+                fill=False,
+                hatch="////",
+                edgecolor=style.GRID,
+                linewidth=0,
             )
             axes.add_patch(cell)
         elif abs(rho) >= STRONG or rho <= -0.1:
@@ -228,7 +281,10 @@ def _write_cells(axes: Axes, matrix: Floats) -> None:
 
 def _notes(numbers: FigureNumbers) -> str:
     parts = []
-    for fact, why in (("constant", "the same in all jobs"), ("too_few_jobs", f"in fewer than {LEAST_JOBS} jobs")):
+    for fact, why in (
+        ("constant", "the same in all jobs"),
+        ("too_few_jobs", f"in fewer than {LEAST_JOBS} jobs"),
+    ):
         if numbers.facts[fact]:
             parts.append(f"{', '.join(map(_label, str(numbers.facts[fact]).split(', ')))} ({why})")
     notes = [f"Numbers: |rho| of at least {STRONG}; –: other cells of -0.1 and below."]

@@ -1,4 +1,6 @@
-"""The data set of a study: which jobs are in it, what each filter removes, what was recorded, how complete it is."""
+"""The data set of a study: which jobs are in it, what each filter removes, what was recorded,
+how complete it is.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ FILTER_REASONS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What one filter did: `jobs` it applies to, of those chosen; `removed` by it after those before; `left` then.
+    """What one filter did: `jobs` it applies to, of those chosen; `removed` by it after those
+    before; `left` then.
 
     `ignored`: it was switched off for this study and removed nothing.
     """
@@ -50,7 +53,8 @@ class Removal:
 class JobSet:
     """The jobs of a study, rows of job_summaries, and how they were selected.
 
-    `recorded`: jobs of the lake; `chosen`: those left by the reader's choice, on which the filters then worked.
+    `recorded`: jobs of the lake; `chosen`: those left by the reader's choice, on which the filters
+    then worked.
     """
 
     jobs: pl.DataFrame
@@ -74,14 +78,15 @@ def choose_jobs(
 ) -> JobSet:
     """Return the selected jobs that no filter of the study leaves out.
 
-    `filters`: as configured, for their sentences. `no_filter`: reasons that do not count; a job that has another one
-    stays out.
-    Errors: UsageError for a reason that does not exist; NotFoundError where no job is left, with the filters;
-    LakeError where the lake holds no job.
+    `filters`: as configured, for their sentences. `no_filter`: reasons that do not count; a job
+    that has another one stays out. Errors: UsageError for a reason that does not exist;
+    NotFoundError where no job is left, with the filters; LakeError where the lake holds no job.
     """
     must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
     chosen = filter_jobs(summaries, findings, wanted)
-    reasons = chosen.get_column("excluded").str.split(",").fill_null(pl.lit([], dtype=pl.List(pl.String)))
+    reasons = (
+        chosen.get_column("excluded").str.split(",").fill_null(pl.lit([], dtype=pl.List(pl.String)))
+    )
     left = pl.Series([True], dtype=pl.Boolean).new_from_index(0, chosen.height)
     removals = []
     for reason in _ordered_reasons(reasons):
@@ -94,7 +99,12 @@ def choose_jobs(
     found = JobSet(chosen.filter(left), summaries.height, chosen.height, tuple(removals))
     if found.jobs.is_empty():
         raise _nothing(
-            found, [name for name, alone in filter_parts(wanted) if filter_jobs(summaries, findings, alone).is_empty()]
+            found,
+            [
+                name
+                for name, alone in filter_parts(wanted)
+                if filter_jobs(summaries, findings, alone).is_empty()
+            ],
         )
     return found
 
@@ -120,20 +130,32 @@ def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
     """The error where no job is left; `alone`: restrictions of which each by itself leaves none."""
     if not found.recorded:
         return LakeError(
-            "there is no job to study", do="ingest the accounting of the time of the samples, then `tachograph analyze`"
+            "there is no job to study",
+            do="ingest the accounting of the time of the samples, then `tachograph analyze`",
         )
     if not found.chosen:
         each = f" (by itself already: {'; '.join(alone)})" if alone else ""
         return NotFoundError(
-            f"no job is left to study: your choice leaves out all {plural(found.recorded, 'job')}{each}",
+            (
+                "no job is left to study: your choice leaves out all "
+                f"{plural(found.recorded, 'job')}{each}"
+            ),
             do="leave out, or widen, what restricts it",
         )
     counts = [f"{removal.reason} {removal.jobs:,}" for removal in found.removals if removal.jobs]
-    some = next(removal.reason for removal in found.removals if removal.jobs and not removal.ignored)
+    some = next(
+        removal.reason for removal in found.removals if removal.jobs and not removal.ignored
+    )
     outside = f" ({found.left_out:,} more were left out by your options)" if found.left_out else ""
     return NotFoundError(
-        f"no job is left to study: of {plural(found.chosen, 'job')}{outside} the filters leave out {', '.join(counts)}",
-        do=f"let jobs back in with --no-filter {some}, or change [filters] and run `tachograph analyze`",
+        (
+            f"no job is left to study: of {plural(found.chosen, 'job')}{outside} the filters leave "
+            f"out {', '.join(counts)}"
+        ),
+        do=(
+            f"let jobs back in with --no-filter {some}, or change [filters] and run `tachograph "
+            "analyze`"
+        ),
     )
 
 
@@ -160,7 +182,9 @@ class MeasuredCounter:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSamples:
-    """What the lake's samples are, all jobs and none: how many, from when to when (UTC). None: not known."""
+    """What the lake's samples are, all jobs and none: how many, from when to when (UTC). None:
+    not known.
+    """
 
     samples: int
     first: datetime | None = None
@@ -171,10 +195,10 @@ class RecordedSamples:
 class Dataset:
     """The data behind a study.
 
-    `lake`: where it is; "" for those who need not know. `first`, `last`: of the studied jobs, UTC. `samples`,
-    `gpu_hours`, `energy_j` are theirs; `energy_jobs` have an energy. Coverage: samples over those expected;
-    `coverage_low_jobs` have less than 0.8, of `coverage_jobs` in which it is known. `stale`: the configuration changed
-    after the last analysis.
+    `lake`: where it is; "" for those who need not know. `first`, `last`: of the studied jobs, UTC.
+    `samples`, `gpu_hours`, `energy_j` are theirs; `energy_jobs` have an energy. Coverage: samples
+    over those expected; `coverage_low_jobs` have less than 0.8, of `coverage_jobs` in which it is
+    known. `stale`: the configuration changed after the last analysis.
     """
 
     lake: str
@@ -218,7 +242,9 @@ class Dataset:
 def describe_dataset(
     chosen: JobSet, gpus: pl.DataFrame, *, lake: str, recorded: RecordedSamples, stale: bool = False
 ) -> Dataset:
-    """Return the description of the jobs of a study; `gpus` are rows of their job_gpus (node, gpu, gpu_model)."""
+    """Return the description of the jobs of a study; `gpus` are rows of their job_gpus (node,
+    gpu, gpu_model).
+    """
     jobs = chosen.jobs
     coverage = jobs.get_column("coverage").drop_nulls()
     energy = jobs.get_column("energy_j").drop_nulls()
@@ -240,10 +266,14 @@ def describe_dataset(
         gpu_hours=float(jobs.get_column("gpu_hours").sum()),
         energy_j=float(energy.sum()) if len(energy) else None,
         energy_jobs=len(energy),
-        coverage_median=None if coverage.is_empty() else float(coverage.to_frame().select(pl.all().median()).item()),
+        coverage_median=None
+        if coverage.is_empty()
+        else float(coverage.to_frame().select(pl.all().median()).item()),
         coverage_jobs=len(coverage),
         coverage_low_jobs=int((coverage < LOW_COVERAGE).sum()),
-        counters=tuple(MeasuredCounter(counter.name, _jobs_with(jobs, counter)) for counter in COUNTERS),
+        counters=tuple(
+            MeasuredCounter(counter.name, _jobs_with(jobs, counter)) for counter in COUNTERS
+        ),
         stale=stale,
     )
 
@@ -255,11 +285,14 @@ def _models(units: pl.DataFrame) -> tuple[DatasetModel, ...]:
         .sort("gpus", "gpu_model", descending=[True, False])
     )
     return tuple(
-        DatasetModel(model, nodes, gpus) for model, nodes, gpus in found.select("gpu_model", "nodes", "gpus").rows()
+        DatasetModel(model, nodes, gpus)
+        for model, nodes, gpus in found.select("gpu_model", "nodes", "gpus").rows()
     )
 
 
 def _jobs_with(jobs: pl.DataFrame, counter: Counter) -> int:
-    """Jobs in which the counter was measured; codes have no mean, power is measured where it was sampled."""
+    """Jobs in which the counter was measured; codes have no mean, power is measured where it was
+    sampled.
+    """
     column = "power_w_sampled_mean" if counter.name == "power_w" else f"{counter.name}_max"
     return jobs.height - jobs.get_column(column).null_count()

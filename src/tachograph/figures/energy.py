@@ -1,7 +1,7 @@
 """Figure 5: energy that jobs use by GPU-hours, compute-bound beside memory-bound.
 
-Boxes of energy in half-decade bins of GPU-hours, and how jobs, GPU-hours and energy divide between the two types.
-Source: IPDPS 2026, figure 5.
+Boxes of energy in half-decade bins of GPU-hours, and how jobs, GPU-hours and energy divide between
+the two types. Source: IPDPS 2026, figure 5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tachograph.figures.statistics import box_caption, boxes
 
 J_PER_KWH = 3.6e6
 BINS_PER_DECADE = 2
-MOST_BORDERS = 11  # labels of bins that fit beside each other; where there are more, decades have one
+# Labels of bins that fit beside each other; where there are more, decades have one.
+MOST_BORDERS = 11
 TYPES: Mapping[str, str] = {"compute": "compute-bound", "memory": "memory-bound"}
 UNKNOWN = "unknown"
 _ORDER = pl.Enum([*TYPES, UNKNOWN])
@@ -32,11 +33,11 @@ _PARTS: Mapping[str, str] = {"jobs": "jobs", "gpu_hours": "GPU-hours", "energy_k
 def compute(study: Study) -> FigureNumbers:
     """Return energy by GPU-hours and job type, and the totals of each type.
 
-    boxes: one row per (type, bin): `statistics.boxes` of energy in kWh; bins of GPU-hours are half decades, from the
-    first to the last with a job. totals: one row per type: jobs, gpu_hours, energy_kwh, each with its share of that of
-    the jobs whose type is known (null for the unknown), and kwh_per_gpu_hour (scaled to the run time).
-    Left out and counted are jobs whose
-    energy is not known for all of their GPUs, and those without run time or energy, which no logarithm shows.
+    boxes: one row per (type, bin): `statistics.boxes` of energy in kWh; bins of GPU-hours are half
+    decades, from the first to the last with a job. totals: one row per type: jobs, gpu_hours,
+    energy_kwh, each with its share of that of the jobs whose type is known (null for the unknown),
+    and kwh_per_gpu_hour (scaled to the run time). Left out and counted are jobs whose energy is not
+    known for all of their GPUs, and those without run time or energy, which no logarithm shows.
     """
     if lacking := study.lacking(["gpu_hours", "energy_j"]):
         why = not_recorded(lacking) if study.jobs.height else "no jobs"
@@ -69,7 +70,9 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return boxes by GPU-hours beside the shares of each type; jobs of unknown type only where no type is known."""
+    """Return boxes by GPU-hours beside the shares of each type; jobs of unknown type only where
+    no type is known.
+    """
     with style.style():
         how = {"width_ratios": [2.7, 1]}
         figure, (left, right) = style.new_figure(style.PAGE_IN, 3.0, 1, 2, **how)
@@ -83,7 +86,9 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return what share of the energy memory-bound and compute-bound jobs take, and for each GPU-hour."""
+    """Return what share of the energy memory-bound and compute-bound jobs take, and for each
+    GPU-hour.
+    """
     facts = numbers.facts
     if not facts.get("typed_jobs"):
         return ()
@@ -98,7 +103,10 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             )
     energy = _kwh(numbers.number("typed_energy_kwh"))
     return (
-        f"Of {count_jobs(facts['typed_jobs'])} of a known type (together {energy}), {'; '.join(phrases)}.",
+        (
+            f"Of {count_jobs(facts['typed_jobs'])} of a known type (together {energy}), "
+            f"{'; '.join(phrases)}."
+        ),
         *_most(numbers),
     )
 
@@ -109,15 +117,24 @@ def _most(numbers: FigureNumbers) -> tuple[str, ...]:
     if compute is None or memory is None:
         return ()
     ratio = numbers.number("compute_to_memory_ratio")
-    return (f"A GPU-hour of a compute-bound job takes {text(ratio, 'ratio')} times the energy of a memory-bound one.",)
+    return (
+        (
+            f"A GPU-hour of a compute-bound job takes {text(ratio, 'ratio')} times the energy of a "
+            "memory-bound one."
+        ),
+    )
 
 
 def _bins(hours: pl.Series) -> pl.Series:
     """The half decade of each job, by borders rather than by logarithm, with rounding errors."""
     values = hours.to_numpy()
-    first, last = (int(np.floor(np.log10(end) * BINS_PER_DECADE)) for end in (values.min(), values.max()))
+    first, last = (
+        int(np.floor(np.log10(end) * BINS_PER_DECADE)) for end in (values.min(), values.max())
+    )
     borders = [_border(place) for place in range(first, last + 2)]
-    return pl.Series("bin", np.searchsorted(borders, values, side="right") - 1 + first, dtype=pl.Int32)
+    return pl.Series(
+        "bin", np.searchsorted(borders, values, side="right") - 1 + first, dtype=pl.Int32
+    )
 
 
 def _border(place: int) -> float:
@@ -128,7 +145,11 @@ def _boxes(jobs: pl.DataFrame, whiskers: str) -> pl.DataFrame:
     """Boxes of energy of each type and bin, with the bin's ends in GPU-hours."""
     parts = []
     for (kind,), part in jobs.sort("type").group_by("type", maintain_order=True):
-        parts.append(boxes(part, "bin", "energy_kwh", whiskers=whiskers).select(pl.lit(kind).alias("type"), pl.all()))
+        parts.append(
+            boxes(part, "bin", "energy_kwh", whiskers=whiskers).select(
+                pl.lit(kind).alias("type"), pl.all()
+            )
+        )
     table = pl.concat(parts)
     places = table.get_column("bin").to_list()
     low, high = ([_border(place + end) for place in places] for end in (0, 1))
@@ -136,7 +157,9 @@ def _boxes(jobs: pl.DataFrame, whiskers: str) -> pl.DataFrame:
 
 
 def _totals(jobs: pl.DataFrame) -> pl.DataFrame:
-    """One row per type, also those without jobs: their share is 0, their energy per GPU-hour null."""
+    """One row per type, also those without jobs: their share is 0, their energy per GPU-hour
+    null.
+    """
     sums: dict[str, dict[str, float]] = {}
     over_run: dict[str, float] = {}
     for kind in (*TYPES, UNKNOWN):
@@ -182,10 +205,14 @@ def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
         at = rows.get_column("bin").to_numpy() + 0.5 + (place - (len(drawn) - 1) / 2) * width
         colour, hatch = style.BOUND_COLOURS.get(kind, style.NEITHER), style.HATCHES.get(kind, "")
         if rows.height:
-            style.draw_boxes(axes, rows, at.tolist(), width=width * 0.85, colour=colour, hatch=hatch)
+            style.draw_boxes(
+                axes, rows, at.tolist(), width=width * 0.85, colour=colour, hatch=hatch
+            )
         _count_row(axes, rows, TYPES.get(kind, "jobs"), len(drawn) - 1 - place)
         label = TYPES.get(kind, "type not known")
-        handles.append(Patch(facecolor=colour, alpha=0.75, hatch=hatch, edgecolor=style.INK, label=label))
+        handles.append(
+            Patch(facecolor=colour, alpha=0.75, hatch=hatch, edgecolor=style.INK, label=label)
+        )
     _energy_axis(axes, table)
     axes.set_xlim(first, last + 1)
     borders = range(first, last + 2)
@@ -208,9 +235,24 @@ def _count_row(axes: Axes, rows: pl.DataFrame, label: str, line: int) -> None:
     """Write over each bin the number of jobs of its box."""
     height = 1.02 + 0.06 * line
     transform = axes.get_xaxis_transform()
-    axes.text(-0.01, height, f"n {label}", transform=axes.transAxes, ha="right", fontsize=6, color=style.FAINT)
+    axes.text(
+        -0.01,
+        height,
+        f"n {label}",
+        transform=axes.transAxes,
+        ha="right",
+        fontsize=6,
+        color=style.FAINT,
+    )
     for place, jobs in rows.select("bin", "jobs").iter_rows():
-        axes.text(place + 0.5, height, style.short_count(jobs), transform=transform, ha="center", fontsize=6)
+        axes.text(
+            place + 0.5,
+            height,
+            style.short_count(jobs),
+            transform=transform,
+            ha="center",
+            fontsize=6,
+        )
 
 
 def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
@@ -235,11 +277,21 @@ def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
     axes.set_title(f"n = {count_jobs(numbers.facts['typed_jobs'])}")
 
 
-def _write_shares(axes: Axes, shares: Sequence[float] | np.ndarray, start: Sequence[float] | np.ndarray) -> None:
+def _write_shares(
+    axes: Axes, shares: Sequence[float] | np.ndarray, start: Sequence[float] | np.ndarray
+) -> None:
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
     for place, (part, before) in enumerate(zip(shares, start, strict=True)):
         if part > 0.2:
-            axes.text(before + part / 2, place, f"{part * 100:.0f} %", ha="center", va="center", fontsize=6.5, bbox=box)
+            axes.text(
+                before + part / 2,
+                place,
+                f"{part * 100:.0f} %",
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                bbox=box,
+            )
 
 
 def _hours(edge: int) -> str:

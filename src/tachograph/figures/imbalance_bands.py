@@ -1,6 +1,8 @@
-"""How imbalance is distributed among jobs of low, middle and high utilisation: shared by two figures.
+"""How imbalance is distributed among jobs of low, middle and high utilisation: shared by two
+figures.
 
-A strip of dots per band beside the cumulative distributions: most jobs are even, and the few that are not stay visible.
+A strip of dots per band beside the cumulative distributions: most jobs are even, and the few that
+are not stay visible.
 
 Source: IPDPS 2026, figures 6 and 7: bands of mean GPU_UTIL under 30 %, from 30 to 70 %, over 70 %.
 """
@@ -14,7 +16,15 @@ from matplotlib.figure import Figure
 
 from tachograph.catalog.units import text
 from tachograph.figures import style
-from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
+from tachograph.figures.numbers import (
+    Fact,
+    FigureNumbers,
+    Study,
+    count_jobs,
+    not_recorded,
+    percent,
+    share,
+)
 from tachograph.figures.statistics import boxes, cumulative
 
 LOW, HIGH = 0.30, 0.70  # of mean utilisation
@@ -22,16 +32,19 @@ EVEN = 0.30  # imbalance below which a job counts as even, or steady
 UNEVEN = 0.70  # imbalance above which one counts as uneven, or unsteady
 BANDS = pl.Enum(["low", "mid", "high"])
 BAND_NAMES: Mapping[str, str] = {"low": "under 30 %", "mid": "30 to 70 %", "high": "over 70 %"}
-BAND_COLOURS: Mapping[str, str] = {"low": "#00204d", "mid": "#7c7b78", "high": "#dcae00"}  # cividis, dark to light
+# Cividis, dark to light.
+BAND_COLOURS: Mapping[str, str] = {"low": "#00204d", "mid": "#7c7b78", "high": "#dcae00"}
 BAND_LINES: Mapping[str, str] = {"low": "-", "mid": "--", "high": "-."}
 STRIP_CAPTION = (
-    "Dots: jobs (of more than 200 in a row, evenly spaced ranks); bar: first to third quartile; circle: median."
+    "Dots: jobs (of more than 200 in a row, evenly spaced ranks); bar: first to third "
+    "quartile; circle: median."
 )
 _TOPS = (0.1, 0.2, 0.5, 1.0)  # ends of axes of imbalance, which is below 1
 
 
 def compute_bands(study: Study, column: str) -> FigureNumbers:
-    """Return of one imbalance: its quartiles and cumulative distribution in each band of utilisation.
+    """Return of one imbalance: its quartiles and cumulative distribution in each band of
+    utilisation.
 
     bands: one row per band that has jobs: `statistics.boxes`. cumulative: (band, value, share).
     Jobs without this imbalance (one GPU, no activity) or without utilisation are in no band.
@@ -43,14 +56,24 @@ def compute_bands(study: Study, column: str) -> FigureNumbers:
     facts: dict[str, Fact] = {"jobs": jobs.height, "median": _median(jobs.get_column(column))}
     facts |= beyond("", jobs.get_column(column))
     for name, values in parts.items():
-        facts |= {f"{name}_jobs": len(values), f"{name}_median": _median(values), **beyond(f"{name}_", values)}
+        facts |= {
+            f"{name}_jobs": len(values),
+            f"{name}_median": _median(values),
+            **beyond(f"{name}_", values),
+        }
     tables = {"bands": boxes(jobs, "band", column), "cumulative": cumulative(jobs, "band", column)}
     return FigureNumbers(tables, facts, study.jobs.height)
 
 
 def band_of(util: pl.Expr) -> pl.Expr:
     """Return the band of a mean utilisation."""
-    band = pl.when(util < LOW).then(pl.lit("low")).when(util <= HIGH).then(pl.lit("mid")).otherwise(pl.lit("high"))
+    band = (
+        pl.when(util < LOW)
+        .then(pl.lit("low"))
+        .when(util <= HIGH)
+        .then(pl.lit("mid"))
+        .otherwise(pl.lit("high"))
+    )
     return band.cast(BANDS)
 
 
@@ -65,10 +88,12 @@ def beyond(prefix: str, values: pl.Series) -> dict[str, Fact]:
 
 
 def imbalanced(study: Study, column: str) -> pl.DataFrame:
-    """Return the jobs that have this imbalance and a utilisation. Rounding takes some below 0: they are at 0."""
-    return study.jobs.filter(pl.col(column).is_not_null() & pl.col("gpu_util_mean").is_not_null()).with_columns(
-        pl.col(column).clip(0, 1)
-    )
+    """Return the jobs that have this imbalance and a utilisation. Rounding takes some below 0:
+    they are at 0.
+    """
+    return study.jobs.filter(
+        pl.col(column).is_not_null() & pl.col("gpu_util_mean").is_not_null()
+    ).with_columns(pl.col(column).clip(0, 1))
 
 
 def why_none(study: Study, column: str) -> str | None:
@@ -96,7 +121,9 @@ def axis_top(values: pl.Series) -> float:
 
 def draw_bands(numbers: FigureNumbers, label: str) -> Figure:
     """Return a strip of the jobs of each band beside the cumulative distributions."""
-    bands, curves = (numbers.tables[part].rename({"band": "group"}) for part in ("bands", "cumulative"))
+    bands, curves = (
+        numbers.tables[part].rename({"band": "group"}) for part in ("bands", "cumulative")
+    )
     rows = pl.DataFrame({"group": pl.Series(list(BAND_NAMES), dtype=BANDS)}).join(
         bands, on="group", how="left", maintain_order="left"
     )
@@ -109,7 +136,10 @@ def draw_bands(numbers: FigureNumbers, label: str) -> Figure:
             [f"{BAND_NAMES[band]}\nn = {numbers.facts[f'{band}_jobs']:,}" for band in BAND_NAMES],
         )
         left.set_ylabel("mean GPU utilisation")
-        looks = {band: (named, BAND_COLOURS[band], BAND_LINES[band]) for band, named in BAND_NAMES.items()}
+        looks = {
+            band: (named, BAND_COLOURS[band], BAND_LINES[band])
+            for band, named in BAND_NAMES.items()
+        }
         title = f"mean GPU utilisation\nn = {count_jobs(numbers.facts['jobs'])}"
         style.draw_ecdf(right, curves, looks, top=top, title=title)
         right.set_ylabel("cumulative share of the band's jobs")
@@ -133,7 +163,10 @@ def even_in_bands(numbers: FigureNumbers) -> str:
     """Return for each band that has jobs what share of them has an imbalance under EVEN."""
     facts = numbers.facts
     return "; ".join(
-        f"{percent(facts[f'{band}_even_share'])} of the {count_jobs(facts[f'{band}_jobs'])} with utilisation {named}"
+        (
+            f"{percent(facts[f'{band}_even_share'])} of the {count_jobs(facts[f'{band}_jobs'])} "
+            f"with utilisation {named}"
+        )
         for band, named in BAND_NAMES.items()
         if facts[f"{band}_jobs"]
     )
@@ -147,7 +180,8 @@ def uneven_jobs(numbers: FigureNumbers, imbalance: str) -> str:
     if not facts["uneven_jobs"]:
         return f"{message}."
     return (
-        f"{message}, {facts[f'{most}_uneven_jobs']:,} of {facts['uneven_jobs']:,} at a utilisation {BAND_NAMES[most]}."
+        f"{message}, {facts[f'{most}_uneven_jobs']:,} of {facts['uneven_jobs']:,} at a "
+        f"utilisation {BAND_NAMES[most]}."
     )
 
 

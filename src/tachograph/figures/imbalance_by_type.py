@@ -1,8 +1,9 @@
-"""How imbalance differs between jobs that use different pipes, and between job types: shared by two figures.
+"""How imbalance differs between jobs that use different pipes, and between job types: shared by two
+figures.
 
-Source: IPDPS 2026, figures 8 and 9: by exclusive group of pipes (every job is in the group of the set it uses) and by
-job type (compute-bound or memory-bound by the roofline of one pipe). Strips and cumulative distributions replace its
-violins, which collapse to a line where most jobs are alike.
+Source: IPDPS 2026, figures 8 and 9: by exclusive group of pipes (every job is in the group of the
+set it uses) and by job type (compute-bound or memory-bound by the roofline of one pipe). Strips and
+cumulative distributions replace its violins, which collapse to a line where most jobs are alike.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from matplotlib.figure import Figure
 
 from tachograph.catalog.units import plural, text
 from tachograph.figures import style
-from tachograph.figures.imbalance_bands import EVEN, STRIP_CAPTION, UNEVEN, axis_top, imbalanced, why_none
+from tachograph.figures.imbalance_bands import (
+    EVEN,
+    STRIP_CAPTION,
+    UNEVEN,
+    axis_top,
+    imbalanced,
+    why_none,
+)
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs
 from tachograph.figures.statistics import boxes, cumulative
 
@@ -31,8 +39,8 @@ _PARTS = ("pipes", "types")
 def compute_by_type(study: Study, column: str) -> FigureNumbers:
     """Return of one imbalance how it is distributed in each group of pipes, and in each job type.
 
-    pipes (those with most jobs first), types: one row per group: statistics of `boxes`, and whether it is `drawn`.
-    <part>_cumulative: (group, value, share) of the drawn ones.
+    pipes (those with most jobs first), types: one row per group: statistics of `boxes`, and whether
+    it is `drawn`. <part>_cumulative: (group, value, share) of the drawn ones.
     """
     if why := why_none(study, column):
         return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
@@ -56,9 +64,14 @@ def compute_by_type(study: Study, column: str) -> FigureNumbers:
 
 def _set_of_pipes() -> pl.Expr:
     """FP64+T, ..., in one order however they are listed; null where no pipe was measured."""
-    used = [pl.when(pl.col("pipes").list.contains(pipe)).then(pl.lit(name)) for pipe, name in PIPE_LETTERS.items()]
+    used = [
+        pl.when(pl.col("pipes").list.contains(pipe)).then(pl.lit(name))
+        for pipe, name in PIPE_LETTERS.items()
+    ]
     named = pl.concat_str(used, separator="+", ignore_nulls=True)
-    return pl.when(pl.col("pipes").is_not_null()).then(pl.when(named == "").then(pl.lit(NO_PIPE)).otherwise(named))
+    return pl.when(pl.col("pipes").is_not_null()).then(
+        pl.when(named == "").then(pl.lit(NO_PIPE)).otherwise(named)
+    )
 
 
 def _shapes(part: str, members: pl.DataFrame, column: str) -> dict[str, pl.DataFrame]:
@@ -71,7 +84,9 @@ def _shapes(part: str, members: pl.DataFrame, column: str) -> dict[str, pl.DataF
 
 
 def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
-    """Jobs and median of every group; of groups with ENOUGH jobs those with the highest and the lowest median."""
+    """Jobs and median of every group; of groups with ENOUGH jobs those with the highest and the
+    lowest median.
+    """
     rest = rows.filter(~pl.col("drawn"))
     facts: dict[str, Fact] = {
         f"{part}_groups": rows.height,
@@ -89,10 +104,16 @@ def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
 
 
 def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
-    """Return a strip of the jobs of each group of pipes beside the cumulative distributions of the job types."""
+    """Return a strip of the jobs of each group of pipes beside the cumulative distributions of
+    the job types.
+    """
     with style.style():
         figure, (left, right) = style.new_figure(style.PAGE_IN, 3.1, 1, 2, width_ratios=(1.35, 1))
-        values = [numbers.tables[f"{part}_cumulative"].get_column("value") for part in _PARTS if part in numbers]
+        values = [
+            numbers.tables[f"{part}_cumulative"].get_column("value")
+            for part in _PARTS
+            if part in numbers
+        ]
         top = axis_top(pl.concat(values))
         if "pipes" in numbers:
             rows = numbers.tables["pipes"].filter("drawn")
@@ -103,7 +124,11 @@ def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
         if "types" in numbers:
             curves = numbers.tables["types_cumulative"]
             looks = {
-                kind: (f"{named} (n = {numbers.facts[f'types_{kind}_jobs']:,})", style.BOUND_COLOURS[kind], dashes)
+                kind: (
+                    f"{named} (n = {numbers.facts[f'types_{kind}_jobs']:,})",
+                    style.BOUND_COLOURS[kind],
+                    dashes,
+                )
                 for (kind, named), dashes in zip(TYPE_NAMES.items(), ("-", "--"), strict=True)
                 if numbers.facts.get(f"types_{kind}_jobs")
             }
@@ -127,7 +152,9 @@ def _pipes_title(numbers: FigureNumbers) -> str:
 
 
 def sentences_by_type(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
-    """Return which groups of pipes have the highest and the lowest median, and the medians of the job types."""
+    """Return which groups of pipes have the highest and the lowest median, and the medians of
+    the job types.
+    """
     return (*_of_pipes(numbers, imbalance), *_of_types(numbers, imbalance))
 
 
@@ -137,12 +164,21 @@ def _of_pipes(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
         return ()
     of = f"{count_jobs(facts['pipes_jobs'])} with a {imbalance} and measured pipes"
     if facts["pipes_most"] is None:
-        return (f"Of {of}, too few use different pipes to compare them (at least {ENOUGH} jobs each).",)
-    (most, high), (least, low) = (_group(numbers, f"pipes_{facts[which]}") for which in ("pipes_most", "pipes_least"))
+        return (
+            f"Of {of}, too few use different pipes to compare them (at least {ENOUGH} jobs each).",
+        )
+    (most, high), (least, low) = (
+        _group(numbers, f"pipes_{facts[which]}") for which in ("pipes_most", "pipes_least")
+    )
     if high == low:
         alike = f"the median {imbalance} is the same ({high})"
-        return (f"Of {of}, {alike} whatever pipes they use, of groups with at least {ENOUGH} jobs.",)
-    highest = f"the {most} that use {_in_words(facts['pipes_most'])} have the highest median {imbalance} ({high})"
+        return (
+            f"Of {of}, {alike} whatever pipes they use, of groups with at least {ENOUGH} jobs.",
+        )
+    highest = (
+        f"the {most} that use {_in_words(facts['pipes_most'])} have the highest median "
+        f"{imbalance} ({high})"
+    )
     lowest = f"the {least} that use {_in_words(facts['pipes_least'])} the lowest ({low})"
     return (f"Of {of}, {highest}, {lowest}, of groups with at least {ENOUGH} jobs.",)
 
@@ -162,7 +198,9 @@ def _of_types(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
 
 def _group(numbers: FigureNumbers, group: str) -> tuple[str, str]:
     """How many jobs a group has, and their median, as text."""
-    return count_jobs(numbers.facts[f"{group}_jobs"]), text(numbers.number(f"{group}_median"), "ratio")
+    return count_jobs(numbers.facts[f"{group}_jobs"]), text(
+        numbers.number(f"{group}_median"), "ratio"
+    )
 
 
 def _in_words(group: Fact) -> str:

@@ -1,4 +1,6 @@
-"""Matplotlib figures as SVG that lives inside a page: it takes the page's colours and font, light or dark."""
+"""Matplotlib figures as SVG that lives inside a page: it takes the page's colours and font,
+light or dark.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _CSS = {
     PAPER: "var(--paper)",
 }
 _ID = re.compile(r'(id="|url\(#|href="#)([^")]*)')
-# of all elements, as a style sheet, which pages that are served may not contain; the same stands at the root
+# of all elements, as a style sheet, which pages that are served may not contain; the same stands at
+# the root
 _STYLE = re.compile(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", re.DOTALL)
 _LINES = 'stroke-linejoin="round" stroke-linecap="butt" '
 _HASHED = re.compile(r"[a-z][0-9a-f]{10}")
@@ -67,12 +70,16 @@ def new_figure(height_in: float) -> tuple[Figure, Axes]:
 
 
 def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure of the page's width and axes below each other over one x axis; `above_in`: room above them."""
+    """Return a figure of the page's width and axes below each other over one x axis; `above_in`:
+    room above them.
+    """
     with _style():
         height = sum(heights_in) + 0.3 * len(heights_in) + 0.2 + above_in
         figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
         FigureCanvasSVG(figure)
-        grid = figure.subplots(len(heights_in), 1, sharex=True, squeeze=False, height_ratios=list(heights_in))
+        grid = figure.subplots(
+            len(heights_in), 1, sharex=True, squeeze=False, height_ratios=list(heights_in)
+        )
         every: list[Axes] = list(grid[:, 0])
     figure.patch.set_alpha(0)
     for axes in every:
@@ -82,19 +89,26 @@ def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[F
 
 
 def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -> str:
-    """Return the figure as an `<svg>` element: ids start with `name`, `label` describes it to who cannot see it.
+    """Return the figure as an `<svg>` element: ids start with `name`, `label` describes it to who
+    cannot see it.
 
-    plot: axes of which the page is to know where they begin and end (`data-begin`, `data-end`: shares of the width).
+    plot: axes of which the page is to know where they begin and end (`data-begin`, `data-end`:
+    shares of the width).
     """
     buffer = io.StringIO()
     engine = figure.get_layout_engine()
-    for text in figure.findobj(Text):  # made outside the style, in which a dollar sign begins no mathematics
+    # Made outside the style, in which a dollar sign begins no mathematics.
+    for text in figure.findobj(Text):
         text.set_parse_math(False)
     with _style():
         if engine is not None:  # else everything is drawn twice, at first only for its place
             engine.execute(figure)
             figure.set_layout_engine(None)
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(
+            buffer,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     box = plot.get_position() if plot is not None else None
     return inlined(
         buffer.getvalue(),
@@ -105,14 +119,27 @@ def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -
 
 
 def _stable(drawn: str, numbered: dict[str, int]) -> str:
-    """An id that is the same in every process: Matplotlib makes those of clipped paths from addresses in memory."""
-    return f"{drawn[0]}{numbered.setdefault(drawn, len(numbered))}" if _HASHED.fullmatch(drawn) else drawn
+    """An id that is the same in every process: Matplotlib makes those of clipped paths from
+    addresses in memory.
+    """
+    return (
+        f"{drawn[0]}{numbered.setdefault(drawn, len(numbered))}"
+        if _HASHED.fullmatch(drawn)
+        else drawn
+    )
 
 
 def inlined(
-    svg: str, *, name: str, label: str, colours: Mapping[str, str] = MappingProxyType(_CSS), attributes: str = ""
+    svg: str,
+    *,
+    name: str,
+    label: str,
+    colours: Mapping[str, str] = MappingProxyType(_CSS),
+    attributes: str = "",
 ) -> str:
-    """Return a file of SVG that Matplotlib wrote as an element of a page; colours: {drawn: in the page}."""
+    """Return a file of SVG that Matplotlib wrote as an element of a page; colours: {drawn: in
+    the page}.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = _STYLE.sub("", svg)

@@ -1,4 +1,6 @@
-"""Figure 1: how many jobs there are of each size, how long they run, how well they use their GPUs."""
+"""Figure 1: how many jobs there are of each size, how long they run, how well they use their
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,21 @@ from matplotlib.ticker import MaxNLocator
 
 from tachograph.catalog.units import plural, text
 from tachograph.figures import style
-from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
+from tachograph.figures.numbers import (
+    Fact,
+    FigureNumbers,
+    Study,
+    count_jobs,
+    not_recorded,
+    percent,
+    share,
+)
 from tachograph.figures.statistics import box_caption, boxes
 
 Bin: TypeAlias = tuple[int, int]
 
-WIDE = 10  # times the jobs of the smallest bin with jobs: from here on the axis of jobs is logarithmic
+# Times the jobs of the smallest bin with jobs: from here on the axis of jobs is logarithmic.
+WIDE = 10
 MANY_SIZES = 8  # sizes: from here on what is written at them is upright
 LEAST_JOBS = 10  # of a size, to be named for its utilisation
 _STEPS = (1.0, 2.0, 5.0, 10.0)
@@ -39,13 +50,16 @@ def size_bins(largest: int) -> list[Bin]:
 def compute(study: Study) -> FigureNumbers:
     """Return jobs, run time and mean utilisation by number of GPUs.
 
-    sizes: one row per (low, high) GPUs: jobs, their share of those of known size. duration (hours), utilisation:
-    boxes per size of the jobs in which it is known. Jobs whose number of GPUs is not known have no size.
+    sizes: one row per (low, high) GPUs: jobs, their share of those of known size. duration (hours),
+    utilisation: boxes per size of the jobs in which it is known. Jobs whose number of GPUs is not
+    known have no size.
     """
     sized = study.jobs.filter(pl.col("gpus") > 0)
     if not sized.height:
         why = not_recorded(["gpus"]) if study.jobs.height else "no jobs"
-        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(("sizes", "duration", "utilisation"), why))
+        return FigureNumbers(
+            {}, {}, study.jobs.height, dict.fromkeys(("sizes", "duration", "utilisation"), why)
+        )
     counted = sized.get_column("gpus").to_list()
     bins = size_bins(max(counted))
     labels = [_words(one) for one in bins]
@@ -76,20 +90,30 @@ def compute(study: Study) -> FigureNumbers:
         "common_share": share(max(counts), sized.height),
     }
     tables, missing = {"sizes": sizes}, {}
-    for part, column, source in (("duration", "hours", "elapsed_s"), ("utilisation", "gpu_util_mean", "gpu_util_mean")):
+    for part, column, source in (
+        ("duration", "hours", "elapsed_s"),
+        ("utilisation", "gpu_util_mean", "gpu_util_mean"),
+    ):
         known = jobs.get_column(column).drop_nulls()
         if known.len():
             tables[part] = boxes(jobs, "size", column, whiskers=study.options.whiskers)
-            facts |= {f"{part}_jobs": known.len(), f"{part}_median": float(np.median(known.to_numpy()))}
+            facts |= {
+                f"{part}_jobs": known.len(),
+                f"{part}_median": float(np.median(known.to_numpy())),
+            }
         else:
             missing[part] = not_recorded([source])
-    return FigureNumbers(tables, facts | _extremes(tables.get("utilisation")), study.jobs.height, missing)
+    return FigureNumbers(
+        tables, facts | _extremes(tables.get("utilisation")), study.jobs.height, missing
+    )
 
 
 def draw(numbers: FigureNumbers) -> Figure:
     """Return bars of jobs per size beside the boxes of their run times and utilisation."""
     with style.style():
-        figure, (left, middle, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 3, width_ratios=(1.1, 1, 1))
+        figure, (left, middle, right) = style.new_figure(
+            style.PAGE_IN, 2.8, 1, 3, width_ratios=(1.1, 1, 1)
+        )
         _draw_sizes(left, numbers)
         for part, axes in (("duration", middle), ("utilisation", right)):
             if part in numbers:
@@ -112,22 +136,30 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return the commonest size, the usual run time, and the sizes that use their GPUs most and least."""
+    """Return the commonest size, the usual run time, and the sizes that use their GPUs most and
+    least.
+    """
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
     largest = plural(numbers.number("largest_gpus") or 0, "GPU")
     common = f"{facts['common_jobs']:,} of {facts['jobs']:,} ({percent(facts['common_share'])})"
-    phrases = [f"Commonest are jobs with {facts['common_size']} GPUs: {common}; the largest has {largest}."]
+    phrases = [
+        f"Commonest are jobs with {facts['common_size']} GPUs: {common}; the largest has {largest}."
+    ]
     if facts.get("duration_jobs"):
         median = text((numbers.number("duration_median") or 0.0) * 3600, "s")
         phrases.append(f"The median run time of {count_jobs(facts['duration_jobs'])} is {median}.")
     if facts.get("utilisation_jobs"):
         median = text(numbers.number("utilisation_median"), "fraction")
-        phrases.append(f"The median of the mean utilisation of {count_jobs(facts['utilisation_jobs'])} is {median}.")
+        phrases.append(
+            f"The median of the mean utilisation of {count_jobs(facts['utilisation_jobs'])} is "
+            f"{median}."
+        )
     if facts.get("best_size"):
         phrases.append(
-            f"By size, the median utilisation is highest for {_quoted(numbers, 'best')} and lowest for "
+            f"By size, the median utilisation is highest for {_quoted(numbers, 'best')} and "
+            "lowest for "
             f"{_quoted(numbers, 'worst')}, among sizes with at least {count_jobs(LEAST_JOBS)}."
         )
     return tuple(phrases)
@@ -144,7 +176,9 @@ def _round_up(value: float, steps: tuple[float, ...]) -> float:
 
 
 def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:
-    """Sizes of highest and lowest median utilisation, where there are two to compare that differ."""
+    """Sizes of highest and lowest median utilisation, where there are two to compare that
+    differ.
+    """
     if utilisation is None:
         return {}
     often = utilisation.filter(pl.col("jobs") >= LEAST_JOBS).sort("median", maintain_order=True)
@@ -159,7 +193,10 @@ def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:
 
 def _quoted(numbers: FigureNumbers, name: str) -> str:
     median = text(numbers.number(f"{name}_median"), "fraction")
-    return f"{numbers.facts[f'{name}_size']} GPUs ({median}, {count_jobs(numbers.facts[f'{name}_jobs'])})"
+    return (
+        f"{numbers.facts[f'{name}_size']} GPUs ({median}, "
+        f"{count_jobs(numbers.facts[f'{name}_jobs'])})"
+    )
 
 
 def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
@@ -169,7 +206,9 @@ def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
     least = min(number for number in counts if number)
     axes.bar(range(len(counts)), counts, 0.7, color=style.ACCENT)
     if max(counts) >= WIDE * least:
-        style.log_axis(axes, "y", 0.5 if least == 1 else 1 if least < 5 else least / 3, max(counts) * 2)
+        style.log_axis(
+            axes, "y", 0.5 if least == 1 else 1 if least < 5 else least / 3, max(counts) * 2
+        )
         axes.set_ylabel("jobs (logarithmic)")
     else:
         axes.set_ylim(0, max(counts) * (1.25 if many else 1.12))
@@ -178,9 +217,16 @@ def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
         axes.set_ylabel("jobs")
     axes.grid(axis="y")
     for place, number in enumerate(counts):
-        look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6.5, "rotation": 90 if many else 0}
+        look: dict[str, Any] = {
+            "ha": "center",
+            "va": "bottom",
+            "fontsize": 6.5,
+            "rotation": 90 if many else 0,
+        }
         if number:
-            axes.annotate(f"{number:,}", (place, number), (0, 1.5), textcoords="offset points", **look)
+            axes.annotate(
+                f"{number:,}", (place, number), (0, 1.5), textcoords="offset points", **look
+            )
     axes.set_title(f"n = {numbers.facts['jobs']:,} jobs")
 
 

@@ -61,16 +61,20 @@ _LINES: Mapping[str, tuple[str, str, str]] = {
 def _show_marks(
     axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True, labels: bool = True
 ) -> None:
-    """Mark intervals: dashed edges, a pale hatched `ground`, and above the plot a labelled bar, in lanes.
+    """Mark intervals: dashed edges, a pale hatched `ground`, and above the plot a labelled bar, in
+    lanes.
 
-    Edges are dark on light, so that they are seen on any colour and in grey; no bar lies over another.
+    Edges are dark on light, so that they are seen on any colour and in grey; no bar lies over
+    another.
     """
     for place, lane in enumerate(lanes(marks, length_s)):
         for mark in lane:
             span = (mark.begin_s, max(mark.end_s, mark.begin_s + length_s / 400))
             if ground:
                 axes.axvspan(*span, facecolor=WARNING, alpha=0.12, linewidth=0)
-                axes.axvspan(*span, facecolor="none", edgecolor=FAINT, hatch="////", alpha=0.25, linewidth=0)
+                axes.axvspan(
+                    *span, facecolor="none", edgecolor=FAINT, hatch="////", alpha=0.25, linewidth=0
+                )
             for edge in span:
                 axes.axvline(edge, color=PAPER, linewidth=2.4)
                 axes.axvline(edge, color=WARNING, linewidth=1.2, linestyle=(0, (4, 2)))
@@ -78,11 +82,23 @@ def _show_marks(
                 _label_mark(axes, mark, span, place, length_s)
 
 
-def _label_mark(axes: Axes, mark: Mark, span: tuple[float, float], place: int, length_s: float) -> None:
+def _label_mark(
+    axes: Axes, mark: Mark, span: tuple[float, float], place: int, length_s: float
+) -> None:
     figure = axes.get_figure(root=True)
-    above = offset_copy(axes.get_xaxis_transform(), fig=figure, y=_LANE_IN * place + 0.05, units="inches")
+    above = offset_copy(
+        axes.get_xaxis_transform(), fig=figure, y=_LANE_IN * place + 0.05, units="inches"
+    )
     axes.add_line(
-        Line2D(span, (1, 1), transform=above, color=WARNING, linewidth=3.5, solid_capstyle="butt", clip_on=False)
+        Line2D(
+            span,
+            (1, 1),
+            transform=above,
+            color=WARNING,
+            linewidth=3.5,
+            solid_capstyle="butt",
+            clip_on=False,
+        )
     )
     left = mark.begin_s <= extent(mark, length_s)[0]
     axes.annotate(
@@ -99,11 +115,12 @@ def _lanes_in(marks: Sequence[Mark], length_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """What is drawn over the time of a job. Shapes: `levels` (GPUs, bins), the others (bins,); missing is NaN.
+    """What is drawn over the time of a job. Shapes: `levels` (GPUs, bins), the others (bins,);
+    missing is NaN.
 
-    elapsed_s: run time (NaN: not known). levels: `activity` of each GPU, named by `labels`.
-    means: {counter: mean over the GPUs}. spatial, temporal: imbalance.
-    memory_mib: most used of a GPU, `capacity_mib` its capacity (NaN: not known). power: mean, lowest, highest (W).
+    elapsed_s: run time (NaN: not known). levels: `activity` of each GPU, named by `labels`. means:
+    {counter: mean over the GPUs}. spatial, temporal: imbalance. memory_mib: most used of a GPU,
+    `capacity_mib` its capacity (NaN: not known). power: mean, lowest, highest (W).
     """
 
     bin_s: float
@@ -134,7 +151,8 @@ class _Panel:
 
 
 def over_time(shown: OverTime, *, marks: Sequence[Mark] = (), name: str = "time") -> str | None:
-    """Return panels over one time axis: use of each GPU, activity by unit, imbalance, memory, power; marks on all.
+    """Return panels over one time axis: use of each GPU, activity by unit, imbalance, memory,
+    power; marks on all.
 
     name: of the plot in its page, which other plots do not have.
     """
@@ -148,7 +166,9 @@ def over_time(shown: OverTime, *, marks: Sequence[Mark] = (), name: str = "time"
         panel.draw(axes)
     _time_axis(every[-1], length_s)  # which all share
     for place, (panel, axes) in enumerate(zip(panels, every, strict=True)):
-        axes.set_title(panel.title, loc="left", fontsize=8, color=FAINT, pad=2 if place else 3 + 72 * above)
+        axes.set_title(
+            panel.title, loc="left", fontsize=8, color=FAINT, pad=2 if place else 3 + 72 * above
+        )
         axes.tick_params(labelbottom=axes is every[-1])
         _show_marks(axes, marks, length_s, ground=panel.ground, labels=not place)
     return to_svg(figure, name=name, label="What the GPUs did over time", plot=every[-1])
@@ -164,7 +184,10 @@ def _panels(shown: OverTime) -> Iterator[_Panel]:
             height = min(4.5, max(0.7, 0.2 * gpus))
             title = f"{what} of each GPU: yellow is 100 %, dark is 0 %, blank was not measured"
             yield _Panel(
-                title, height, lambda axes: _strips(axes, shown.levels, shown.labels, shown.bin_s), ground=False
+                title,
+                height,
+                lambda axes: _strips(axes, shown.levels, shown.labels, shown.bin_s),
+                ground=False,
             )
     drawn = {
         name: shown.means[name]
@@ -172,19 +195,33 @@ def _panels(shown: OverTime) -> Iterator[_Panel]:
         if name in shown.means and np.nanmax(shown.means[name], initial=0.0) >= _SEEN
     }
     if drawn:
-        yield _Panel("Activity by unit, mean over the GPUs", 1.5, lambda axes: _activity(axes, drawn, shown.bin_s))
+        yield _Panel(
+            "Activity by unit, mean over the GPUs",
+            1.5,
+            lambda axes: _activity(axes, drawn, shown.bin_s),
+        )
     imbalances = {"across GPUs": shown.spatial, "over time": shown.temporal}
-    known = {name: values for name, values in imbalances.items() if values.size and not np.isnan(values).all()}
+    known = {
+        name: values
+        for name, values in imbalances.items()
+        if values.size and not np.isnan(values).all()
+    }
     if known:
         title = f"Imbalance (0: all alike): {', '.join(known)}"
         yield _Panel(title, 0.8, lambda axes: _imbalance(axes, known, shown.bin_s))
     if shown.memory_mib.size and not np.isnan(shown.memory_mib).all():
         title = "Memory used, of the GPU with most, GiB"
-        yield _Panel(title, 0.8, lambda axes: _memory_used(axes, shown.memory_mib, shown.capacity_mib, shown.bin_s))
+        yield _Panel(
+            title,
+            0.8,
+            lambda axes: _memory_used(axes, shown.memory_mib, shown.capacity_mib, shown.bin_s),
+        )
     mean, low, high = shown.power
     if mean.size and not np.isnan(mean).all():
         yield _Panel(
-            "Power per GPU: mean, lowest to highest", 0.9, lambda axes: _power(axes, mean, low, high, shown.bin_s)
+            "Power per GPU: mean, lowest to highest",
+            0.9,
+            lambda axes: _power(axes, mean, low, high, shown.bin_s),
         )
 
 
@@ -200,7 +237,9 @@ def _percent_axis(axes: Axes, step: float) -> None:
 
 
 def _area(axes: Axes, level: Floats, bin_s: float) -> None:
-    axes.stairs(level, np.arange(level.size + 1) * bin_s, fill=True, color=ACCENT, alpha=0.75, linewidth=0)
+    axes.stairs(
+        level, np.arange(level.size + 1) * bin_s, fill=True, color=ACCENT, alpha=0.75, linewidth=0
+    )
     _percent_axis(axes, 0.5)
 
 
@@ -231,21 +270,29 @@ def _activity(axes: Axes, drawn: Mapping[str, Floats], bin_s: float) -> None:
         label, colour, style = _LINES[name]
         axes.plot(_middles(values, bin_s), values, style, color=colour, linewidth=1.2, label=label)
     _percent_axis(axes, 0.25)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, fontsize=7.5, borderaxespad=0.3)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, fontsize=7.5, borderaxespad=0.3
+    )
 
 
 def _imbalance(axes: Axes, known: Mapping[str, Floats], bin_s: float) -> None:
-    for (name, values), (colour, style) in zip(known.items(), ((ACCENT, "-"), (MEMORY, "--")), strict=False):
+    for (name, values), (colour, style) in zip(
+        known.items(), ((ACCENT, "-"), (MEMORY, "--")), strict=False
+    ):
         axes.plot(_middles(values, bin_s), values, style, color=colour, linewidth=1.2, label=name)
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_locator(MultipleLocator(0.5))
     axes.grid(axis="y", color=GRID, linewidth=0.6)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, fontsize=7.5, borderaxespad=0.3)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, fontsize=7.5, borderaxespad=0.3
+    )
 
 
 def _memory_used(axes: Axes, used_mib: Floats, capacity_mib: float, bin_s: float) -> None:
     used, capacity = used_mib / 1024, capacity_mib / 1024
-    axes.stairs(used, np.arange(used.size + 1) * bin_s, fill=True, color=ACCENT, alpha=0.45, linewidth=0)
+    axes.stairs(
+        used, np.arange(used.size + 1) * bin_s, fill=True, color=ACCENT, alpha=0.45, linewidth=0
+    )
     if capacity == capacity:
         axes.axhline(capacity, color=WARNING, linewidth=1.0, linestyle="--")
     axes.set_ylim(0, float(np.nanmax([np.nanmax(used), capacity])) * 1.06 or 1.0)
@@ -266,7 +313,9 @@ def _power(axes: Axes, mean: Floats, low: Floats, high: Floats, bin_s: float) ->
 
 @dataclass(frozen=True, slots=True)
 class ComparedLine:
-    """One job among others: its label, and a mean over its GPUs in bins of `bin_s` seconds from its start."""
+    """One job among others: its label, and a mean over its GPUs in bins of `bin_s` seconds from
+    its start.
+    """
 
     label: str
     bin_s: float
@@ -284,16 +333,27 @@ def compared(lines: Sequence[ComparedLine], counter: str) -> str | None:
     figure, axes = new_figure(2.4)
     for line, (colour, style) in zip(known, _COMPARED, strict=False):
         label = drawn_name(line.label)
-        axes.plot(_middles(line.values, line.bin_s), line.values, style, color=colour, linewidth=1.4, label=label)
+        axes.plot(
+            _middles(line.values, line.bin_s),
+            line.values,
+            style,
+            color=colour,
+            linewidth=1.4,
+            label=label,
+        )
     _percent_axis(axes, 0.25)
     _time_axis(axes, max(line.values.size * line.bin_s for line in known))
     figure.legend(loc="outside upper left", ncols=len(known), frameon=False, fontsize=8)
-    return to_svg(figure, name="compared", label=f"{counter} of each job over time, mean over its GPUs")
+    return to_svg(
+        figure, name="compared", label=f"{counter} of each job over time, mean over its GPUs"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """A step on the timeline: its id, seconds from the job's start, mean activity 0..1 (None: not known)."""
+    """A step on the timeline: its id, seconds from the job's start, mean activity 0..1 (None:
+    not known).
+    """
 
     label: str
     begin_s: float
@@ -318,7 +378,10 @@ def steps(bars: Sequence[StepBar], length_s: float, *, marks: Sequence[Mark] = (
             color=[GRID if bar.level is None else colours(bar.level) for bar in row],
         )  # fmt: skip
     single = all(len(row) == 1 for row in rows)
-    axes.set_yticks(range(len(rows)) if single else [], [drawn_name(row[0].label) for row in rows] if single else None)
+    axes.set_yticks(
+        range(len(rows)) if single else [],
+        [drawn_name(row[0].label) for row in rows] if single else None,
+    )
     if not single:
         axes.set_ylabel(f"{len(bars)} steps")
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -358,18 +421,31 @@ def memory(peaks_mib: Floats, capacities_mib: Floats, labels: Sequence[str]) -> 
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlabel("GiB; bar: peak, pale: capacity")
-    axes.set_xlim(0, float(np.nanmax([np.nanmax(peaks), np.nanmax(np.nan_to_num(capacities))])) * 1.01 or 1.0)
+    axes.set_xlim(
+        0, float(np.nanmax([np.nanmax(peaks), np.nanmax(np.nan_to_num(capacities))])) * 1.01 or 1.0
+    )
     axes.spines["left"].set_visible(False)
-    return to_svg(figure, name="memory", label="Peak of memory used of each GPU against its capacity")
+    return to_svg(
+        figure, name="memory", label="Peak of memory used of each GPU against its capacity"
+    )
 
 
 def _memory_curve(peaks: Floats, capacities: Floats) -> str:
     figure, axes = new_figure(1.9)
     order = np.argsort(-np.nan_to_num(peaks))
     place = np.arange(1, peaks.size + 1)
-    axes.fill_between(place, np.nan_to_num(peaks[order]), color=ACCENT, alpha=0.6, step="mid", linewidth=0)
+    axes.fill_between(
+        place, np.nan_to_num(peaks[order]), color=ACCENT, alpha=0.6, step="mid", linewidth=0
+    )
     if not np.isnan(capacities).all():
-        axes.plot(place, capacities[order], color=WARNING, linewidth=1.0, linestyle="--", drawstyle="steps-mid")
+        axes.plot(
+            place,
+            capacities[order],
+            color=WARNING,
+            linewidth=1.0,
+            linestyle="--",
+            drawstyle="steps-mid",
+        )
         axes.annotate(
             "capacity",
             (1.0, float(np.nanmax(capacities))),
@@ -380,14 +456,18 @@ def _memory_curve(peaks: Floats, capacities: Floats) -> str:
             va="top",
         )
     axes.set_xlim(1, peaks.size)
-    axes.set_ylim(0, float(np.nanmax([np.nanmax(peaks), np.nanmax(np.nan_to_num(capacities))])) * 1.05 or 1.0)
+    axes.set_ylim(
+        0, float(np.nanmax([np.nanmax(peaks), np.nanmax(np.nan_to_num(capacities))])) * 1.05 or 1.0
+    )
     axes.set_ylabel("peak, GiB")
     axes.set_xlabel("GPUs, most used first")
     return to_svg(figure, name="memory", label="Peak of memory used of all GPUs, most used first")
 
 
 def roofline(pipes: Mapping[str, tuple[float, float]]) -> str | None:
-    """Return for each pipe the shares of its labelled samples that are compute-bound and memory-bound."""
+    """Return for each pipe the shares of its labelled samples that are compute-bound and
+    memory-bound.
+    """
     if not pipes:
         return None
     figure, axes = new_figure(0.6 + 0.28 * len(pipes))
@@ -407,7 +487,9 @@ def roofline(pipes: Mapping[str, tuple[float, float]]) -> str | None:
 
 
 def work(shares: Mapping[str, float]) -> str | None:
-    """Return shares of GPU time by workload class as one stacked bar; what is under 0.1 % is left out."""
+    """Return shares of GPU time by workload class as one stacked bar; what is under 0.1 % is
+    left out.
+    """
     drawn = {name: share for name, share in shares.items() if share >= 0.001}
     if not drawn:
         return None
@@ -433,4 +515,6 @@ def _time_axis(axes: Axes, length_s: float) -> None:
     step = next((step for step in _STEPS_S if length_s / step <= 8), _STEPS_S[-1])
     axes.set_xlim(0, length_s)
     axes.set_xticks(np.arange(0, length_s + 1, step))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: "start" if seconds == 0 else text(seconds, "s")))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda seconds, _: "start" if seconds == 0 else text(seconds, "s"))
+    )

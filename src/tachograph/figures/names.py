@@ -16,14 +16,15 @@ _FONT = "DejaVu Sans"  # that of all figures; what it cannot draw would be a box
 def drawn_name(name: str | None, *, most: int = _MOST) -> str:
     r"""Return a name as a label of at most `most` characters, of letters that the font has.
 
-    Others are written out, as controls are. A leading underscore gets a blank before it: Matplotlib leaves labels that
-    begin with one out of legends.
+    Others are written out, as controls are. A leading underscore gets a blank before it: Matplotlib
+    leaves labels that begin with one out of legends.
 
     >>> drawn_name("_qz"), drawn_name(" "), drawn_name("训练\x1b"), drawn_name("a" * 50, most=5)
     (' _qz', '(no name)', '\\u8bad\\u7ec3\\x1b', 'aaaa…')
     """
     shown = "".join(
-        letter if ord(letter) in _drawable() else _escape(letter) for letter in printable(name or "", most=400)
+        letter if ord(letter) in _drawable() else _escape(letter)
+        for letter in printable(name or "", most=400)
     )
     if not shown.strip():
         return NO_NAME

@@ -1,8 +1,10 @@
-"""Interface of the figures of a study: jobs and options in, numbers out, and a drawing of the numbers.
+"""Interface of the figures of a study: jobs and options in, numbers out, and a drawing of the
+numbers.
 
-A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and `sentences(numbers)`; the registry
-lists them. Only `compute` reads jobs: what is drawn and written is in the numbers, which are written
-beside the figure. A part whose counters were not measured is not computed; `missing` names them.
+A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and
+`sentences(numbers)`; the registry lists them. Only `compute` reads jobs: what is drawn and written
+is in the numbers, which are written beside the figure. A part whose counters were not measured is
+not computed; `missing` names them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Fact: TypeAlias = float | int | str | None
 
 @dataclass(frozen=True, slots=True)
 class StudyOptions:
-    """Options of a study. pipe: the roofline that decides compute-bound or memory-bound; window_s: of SI.
+    """Options of a study. pipe: the roofline that decides compute-bound or memory-bound; window_s:
+    of SI.
 
     whiskers: where those of boxes end (`statistics.WHISKERS`).
     """
@@ -36,7 +39,8 @@ class StudyOptions:
 class Study:
     """The jobs of a study: rows of job_summaries that no filter leaves out, one per run of a job.
 
-    windows: (job_key, window_s, spatial_imbalance), one row per job and length of windows; None where not read.
+    windows: (job_key, window_s, spatial_imbalance), one row per job and length of windows; None
+    where not read.
     """
 
     jobs: pl.DataFrame
@@ -45,7 +49,9 @@ class Study:
 
     @property
     def bound(self) -> str:
-        """Column of the type of a job, compute-bound or memory-bound, by the pipe of the options."""
+        """Column of the type of a job, compute-bound or memory-bound, by the pipe of the
+        options.
+        """
         return "bound" if self.options.pipe == "fp64" else f"bound_{self.options.pipe}"
 
     def measured(self, columns: Iterable[str]) -> bool:
@@ -61,8 +67,9 @@ class Study:
 class FigureNumbers:
     """Everything that a figure shows and its sentences quote.
 
-    tables: {part: rows} as they are drawn. facts: single numbers that sentences quote; shares are of the denominators
-    their names state. missing: {part: why it is not drawn}. jobs: how many jobs of the study went in.
+    tables: {part: rows} as they are drawn. facts: single numbers that sentences quote; shares are
+    of the denominators their names state. missing: {part: why it is not drawn}. jobs: how many jobs
+    of the study went in.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -76,7 +83,9 @@ class FigureNumbers:
 
     def _repr_html_(self) -> str:
         """Return the tables for a notebook, then the facts, and what is missing with the reason."""
-        tables = "".join(f"<h4>{escape(part)}</h4>{rows._repr_html_()}" for part, rows in self.tables.items())
+        tables = "".join(
+            f"<h4>{escape(part)}</h4>{rows._repr_html_()}" for part, rows in self.tables.items()
+        )
         notes = [*(f"{name}: {value}" for name, value in self.facts.items())]
         notes += [f"{part}: not drawn; {why}" for part, why in self.missing.items()]
         listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
@@ -96,7 +105,9 @@ class StudyFigure(Protocol):
         ...
 
     def draw(self, numbers: FigureNumbers) -> Figure:
-        """Return the drawing of the numbers. Computes nothing that is not in them; called where a part has rows."""
+        """Return the drawing of the numbers. Computes nothing that is not in them; called where
+        a part has rows.
+        """
         ...
 
     def sentences(self, numbers: FigureNumbers) -> tuple[str, ...]:
@@ -110,7 +121,10 @@ def not_recorded(columns: Sequence[str]) -> str:
     >>> not_recorded(["fp64_active_mean", "bound"])
     'not measured: fp64_active (mean), bound'
     """
-    named = [f"{name.removesuffix('_mean')} (mean)" if name.endswith("_mean") else name for name in columns]
+    named = [
+        f"{name.removesuffix('_mean')} (mean)" if name.endswith("_mean") else name
+        for name in columns
+    ]
     return f"not measured: {', '.join(named)}"
 
 

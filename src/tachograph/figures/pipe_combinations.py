@@ -12,7 +12,15 @@ from matplotlib.ticker import MaxNLocator
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.figures import style
-from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
+from tachograph.figures.numbers import (
+    Fact,
+    FigureNumbers,
+    Study,
+    count_jobs,
+    not_recorded,
+    percent,
+    share,
+)
 
 DRAWN = 12  # combinations; the others are in the table only
 NAMED = 3  # combinations in the sentences
@@ -24,9 +32,10 @@ _PARTS = ("combinations", "pipes", "utilisation")
 def compute(study: Study) -> FigureNumbers:
     """Return the jobs of every combination of pipes in use, and of every pipe.
 
-    combinations: one row per combination, commonest first: a column per pipe (in use or not), jobs, share of all that
-    are in one, util_mean (mean of gpu_util_mean over util_jobs), drawn. pipes: (pipe, jobs, share). A pipe is
-    included where some job measured it; a job that lacks one of these is in no combination: it may have used it.
+    combinations: one row per combination, commonest first: a column per pipe (in use or not), jobs,
+    share of all that are in one, util_mean (mean of gpu_util_mean over util_jobs), drawn. pipes:
+    (pipe, jobs, share). A pipe is included where some job measured it; a job that lacks one of
+    these is in no combination: it may have used it.
     """
     pipes = [pipe for pipe, counter in PIPES.items() if study.measured([f"{counter}_mean"])]
     if not study.jobs.height or not pipes or not study.measured(["pipes"]):
@@ -43,14 +52,24 @@ def compute(study: Study) -> FigureNumbers:
         "measured_pipes": ", ".join(PIPE_NAMES[pipe] for pipe in pipes),
     }
     if not jobs.height:
-        return FigureNumbers({}, facts, study.jobs.height, dict.fromkeys(_PARTS, "no job measured all of the pipes"))
+        return FigureNumbers(
+            {}, facts, study.jobs.height, dict.fromkeys(_PARTS, "no job measured all of the pipes")
+        )
     tables = {"combinations": _combinations(jobs, pipes), "pipes": _pipes(jobs, pipes)}
-    missing = {"utilisation": not_recorded(["gpu_util_mean"])} if not jobs.get_column("gpu_util_mean").count() else {}
-    return FigureNumbers(tables, facts | _counted(jobs, pipes, tables["combinations"]), study.jobs.height, missing)
+    missing = (
+        {"utilisation": not_recorded(["gpu_util_mean"])}
+        if not jobs.get_column("gpu_util_mean").count()
+        else {}
+    )
+    return FigureNumbers(
+        tables, facts | _counted(jobs, pipes, tables["combinations"]), study.jobs.height, missing
+    )
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return bars of jobs and of utilisation per combination over the matrix of pipes, and bars of jobs per pipe."""
+    """Return bars of jobs and of utilisation per combination over the matrix of pipes, and bars
+    of jobs per pipe.
+    """
     table = numbers.tables["combinations"].filter("drawn")
     pipes = numbers.tables["pipes"].get_column("pipe").to_list()
     with style.style():
@@ -65,7 +84,12 @@ def draw(numbers: FigureNumbers) -> Figure:
         corner, jobs, below, utilisation, totals, matrix = axes
         corner.set_axis_off()
         below.set_axis_off()
-        _bars(jobs, table.get_column("jobs").to_list(), [f"{number:,}" for number in table["jobs"]], style.ACCENT)
+        _bars(
+            jobs,
+            table.get_column("jobs").to_list(),
+            [f"{number:,}" for number in table["jobs"]],
+            style.ACCENT,
+        )
         jobs.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         style.thousands_axis(jobs)
         jobs.set_ylabel("jobs")
@@ -74,7 +98,12 @@ def draw(numbers: FigureNumbers) -> Figure:
             style.not_drawn(utilisation, numbers.missing["utilisation"])
         else:
             means = table.get_column("util_mean").to_list()
-            _bars(utilisation, [mean or 0 for mean in means], [text(mean, "fraction") for mean in means], style.SECOND)
+            _bars(
+                utilisation,
+                [mean or 0 for mean in means],
+                [text(mean, "fraction") for mean in means],
+                style.SECOND,
+            )
             style.percent_axis(utilisation, limits=False)
             utilisation.set_ylim(0, 1.2)
             utilisation.set_yticks([0, 0.5, 1])
@@ -92,15 +121,27 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
-    common = [_commonest(numbers, place) for place in range(1, NAMED + 1) if facts.get(f"combination_{place}")]
+    common = [
+        _commonest(numbers, place)
+        for place in range(1, NAMED + 1)
+        if facts.get(f"combination_{place}")
+    ]
     used = [
-        f"{name} by {percent(facts[f'{pipe}_share'])}" for pipe, name in PIPE_NAMES.items() if f"{pipe}_share" in facts
+        f"{name} by {percent(facts[f'{pipe}_share'])}"
+        for pipe, name in PIPE_NAMES.items()
+        if f"{pipe}_share" in facts
     ]
     number = plural(numbers.number("combinations") or 0, "combination")
     several, none = percent(facts["several_share"]), percent(facts["none_share"])
     phrases = [
-        f"Pipes in use make {number} among {count_jobs(facts['jobs'])}; commonest: {', '.join(common)}.",
-        f"Of these jobs, {several} use more than one pipe and {none} none. In use: {', '.join(used)}.",
+        (
+            f"Pipes in use make {number} among {count_jobs(facts['jobs'])}; commonest: "
+            f"{', '.join(common)}."
+        ),
+        (
+            f"Of these jobs, {several} use more than one pipe and {none} none. In use: "
+            f"{', '.join(used)}."
+        ),
     ]
     left_out = [
         f"{count_jobs(facts[fact])} {why}"
@@ -141,11 +182,17 @@ def _combinations(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:
 
 def _pipes(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:
     used = [int(jobs.get_column(pipe).sum()) for pipe in pipes]
-    return pl.DataFrame({"pipe": pipes, "jobs": used, "share": [number / jobs.height for number in used]})
+    return pl.DataFrame(
+        {"pipe": pipes, "jobs": used, "share": [number / jobs.height for number in used]}
+    )
 
 
-def _counted(jobs: pl.DataFrame, pipes: Sequence[str], combinations: pl.DataFrame) -> dict[str, Fact]:
-    in_use = jobs.select(pl.sum_horizontal(pl.col(pipe).cast(pl.Int64) for pipe in pipes)).to_series()
+def _counted(
+    jobs: pl.DataFrame, pipes: Sequence[str], combinations: pl.DataFrame
+) -> dict[str, Fact]:
+    in_use = jobs.select(
+        pl.sum_horizontal(pl.col(pipe).cast(pl.Int64) for pipe in pipes)
+    ).to_series()
     several, none = int((in_use > 1).sum()), int((in_use == 0).sum())
     left = combinations.filter(~pl.col("drawn"))
     facts: dict[str, Fact] = {
@@ -162,7 +209,9 @@ def _counted(jobs: pl.DataFrame, pipes: Sequence[str], combinations: pl.DataFram
         facts |= {f"{pipe}_jobs": used, f"{pipe}_share": share(used, jobs.height)}
     for place, row in enumerate(combinations.head(NAMED).iter_rows(named=True), 1):
         facts[f"combination_{place}"] = row["combination"]
-        facts |= {f"combination_{place}_{name}": row[name] for name in ("jobs", "share", "util_mean")}
+        facts |= {
+            f"combination_{place}_{name}": row[name] for name in ("jobs", "share", "util_mean")
+        }
     return facts
 
 
@@ -196,7 +245,14 @@ def _matrix(axes: Axes, table: pl.DataFrame, pipes: Sequence[str]) -> None:
         used = [row for row, pipe in enumerate(pipes) if combination[pipe]]
         free = [row for row in range(len(pipes)) if row not in used]
         if not used:
-            axes.annotate(NONE, (place, (len(pipes) - 1) / 2), rotation=90, ha="center", va="center", fontsize=6.5)
+            axes.annotate(
+                NONE,
+                (place, (len(pipes) - 1) / 2),
+                rotation=90,
+                ha="center",
+                va="center",
+                fontsize=6.5,
+            )
             continue
         axes.plot([place] * len(free), free, "o", color=style.GRID, markersize=5)
         axes.plot([place] * len(used), used, "o-", color=style.INK, markersize=5.5, linewidth=1.4)

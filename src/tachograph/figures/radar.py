@@ -1,4 +1,5 @@
-"""Radar plots: jobs, groups of jobs, or the workload classes along six axes of GPU activity, a plot each.
+"""Radar plots: jobs, groups of jobs, or the workload classes along six axes of GPU activity, a plot
+each.
 
 A profile that lacks an axis has a gap there, which is labelled; it is not drawn as 0.
 """
@@ -39,16 +40,23 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 # Okabe and Ito
-_OF_BOTTLENECK = {"idle": "#767676", "compute": "#0072b2", "io": "#56b4e9", "memory": "#d55e00", "mixed": "#e69f00"}
+_OF_BOTTLENECK = {
+    "idle": "#767676",
+    "compute": "#0072b2",
+    "io": "#56b4e9",
+    "memory": "#d55e00",
+    "mixed": "#e69f00",
+}
 
 
 def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
     """Return the profiles of some jobs, or of groups of them, those with most GPU-hours first.
 
-    jobs: rows of job_summaries. profiles: one row per group: its name, jobs, GPU-hours, and along each axis the mean of
-    its jobs' means (0..1; null: not measured), every job counting alike. `io` is the busier direction of PCIe,
-    1 from 2.5 GB/s on; `gr` is utilisation where the engine's activity is missing; `fp64` the busier of both pipes.
-    Errors: UsageError for groups that there are not.
+    jobs: rows of job_summaries. profiles: one row per group: its name, jobs, GPU-hours, and along
+    each axis the mean of its jobs' means (0..1; null: not measured), every job counting alike. `io`
+    is the busier direction of PCIe, 1 from 2.5 GB/s on; `gr` is utilisation where the engine's
+    activity is missing; `fp64` the busier of both pipes. Errors: UsageError for groups that there
+    are not.
     """
     if by not in GROUPS:
         raise UsageError(f"no groups by {by!r}", do=f"use {', '.join(GROUPS)}")
@@ -86,7 +94,8 @@ def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
 
 
 def nominal() -> FigureNumbers:
-    """Return typical profiles of the twelve classes, as given by their rules, and the ranges of the rules.
+    """Return typical profiles of the twelve classes, as given by their rules, and the ranges of the
+    rules.
 
     profiles: one row per class. bounds: one row per class and axis of its rule.
     """
@@ -96,7 +105,11 @@ def nominal() -> FigureNumbers:
         orient="row",
     )
     bounds = pl.DataFrame(
-        [(one.name, axis, float(low), float(high)) for one in RULED for axis, (low, high) in one.bounds.items()],
+        [
+            (one.name, axis, float(low), float(high))
+            for one in RULED
+            for axis, (low, high) in one.bounds.items()
+        ],
         schema=["name", "axis", "low", "high"],
         orient="row",
     )
@@ -118,27 +131,39 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return one plot per profile, at most PANELS, in their order; grey bars are the ranges of a class's rule."""
+    """Return one plot per profile, at most PANELS, in their order; grey bars are the ranges of a
+    class's rule.
+    """
     rows = numbers.tables["profiles"].head(PANELS).to_dicts()
     columns = min(len(rows), 4 if len(rows) <= 16 else 6)
     lines = ceil(len(rows) / columns)
     small = columns > 4
-    width, height = (max(2.6, 2.1 * columns), 2.25 * lines) if not small else (1.62 * columns, 1.85 * lines)
+    width, height = (
+        (max(2.6, 2.1 * columns), 2.25 * lines) if not small else (1.62 * columns, 1.85 * lines)
+    )
     bounds = numbers.tables.get("bounds")
     with style.style():
-        figure, panels = style.new_figure(width, height + 0.5, lines, columns, subplot_kw={"projection": "polar"})
+        figure, panels = style.new_figure(
+            width, height + 0.5, lines, columns, subplot_kw={"projection": "polar"}
+        )
         for place, axes in enumerate(panels):
             if place >= len(rows):
                 axes.set_axis_off()
                 continue
             row = rows[place]
-            _dress(axes, labels=5.0 if small else 6.0, missing=[axis for axis in AXES if row[axis] is None])
+            _dress(
+                axes,
+                labels=5.0 if small else 6.0,
+                missing=[axis for axis in AXES if row[axis] is None],
+            )
             if bounds is not None:
                 _draw_bounds(axes, bounds.filter(pl.col("name") == row["name"]))
             colour = _OF_BOTTLENECK[row["bottleneck"]] if "bottleneck" in row else style.ACCENT
             _polygon(axes, [row[axis] for axis in AXES], colour)
             axes.set_title(_title(row), fontsize=6.5 if small else 7.5, y=1.32)
-        _notes(figure, numbers, *(("Grey bars: the range of the rule.",) if bounds is not None else ()))
+        _notes(
+            figure, numbers, *(("Grey bars: the range of the rule.",) if bounds is not None else ())
+        )
     return figure
 
 
@@ -148,7 +173,9 @@ def _axis(axis: str, columns: Sequence[str]) -> pl.Expr:
     if axis == "gr":
         return pl.coalesce("gr_engine_active_mean", "gpu_util_mean").clip(0, 1)
     if axis == "fp64":  # without the tensor pipe's counter the FP64 pipe alone counts
-        return pl.when(pl.col("fp64_active_mean").is_not_null()).then(pl.max_horizontal(means).clip(0, 1))
+        return pl.when(pl.col("fp64_active_mean").is_not_null()).then(
+            pl.max_horizontal(means).clip(0, 1)
+        )
     value = pl.max_horizontal(means)
     return (value / FULL_IO_BYTES_PER_S if axis == "io" else value).clip(0, 1)
 
@@ -165,7 +192,9 @@ def _angles() -> list[float]:
 def _polygon(axes: Axes, values: Sequence[float | None], colour: str) -> None:
     """Draw a profile: sides between neighbours that are known, and a point for each value."""
     angles = _angles()
-    known = [(angle, value) for angle, value in zip(angles, values, strict=True) if value is not None]
+    known = [
+        (angle, value) for angle, value in zip(angles, values, strict=True) if value is not None
+    ]
     for here in range(len(values)):
         behind = (here + 1) % len(values)
         one, other = values[here], values[behind]
@@ -190,7 +219,14 @@ def _draw_bounds(axes: Axes, bounds: pl.DataFrame) -> None:
     """The ranges of a rule, as bars along the axes."""
     for axis, low, high in bounds.select("axis", "low", "high").iter_rows():
         angle = _angles()[AXES.index(axis)]
-        axes.plot([angle, angle], [low, high], color="#b0b0b0", linewidth=3.2, solid_capstyle="butt", zorder=1)
+        axes.plot(
+            [angle, angle],
+            [low, high],
+            color="#b0b0b0",
+            linewidth=3.2,
+            solid_capstyle="butt",
+            zorder=1,
+        )
 
 
 def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
@@ -198,16 +234,22 @@ def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
     polar = cast("PolarAxes", axes)
     polar.set_theta_zero_location("N")
     polar.set_theta_direction(-1)
-    names = [f"{AXIS_NAMES[axis]}\nno data" if axis in missing else AXIS_NAMES[axis] for axis in AXES]
+    names = [
+        f"{AXIS_NAMES[axis]}\nno data" if axis in missing else AXIS_NAMES[axis] for axis in AXES
+    ]
     axes.set_xticks(_angles(), names, fontsize=labels)
     for name, axis in zip(axes.get_xticklabels(), AXES, strict=True):
         if axis in missing:
             name.set(color=style.FAINT, fontstyle="italic")
-    for name, side in zip(axes.get_xticklabels(), ("center", "left", "left", "center", "right", "right"), strict=True):
+    for name, side in zip(
+        axes.get_xticklabels(), ("center", "left", "left", "center", "right", "right"), strict=True
+    ):
         name.set(horizontalalignment=side)
     axes.tick_params(axis="x", pad=labels / 2 - 3)
     axes.set_ylim(0, 1)
-    axes.set_yticks((0.25, 0.5, 0.75, 1.0), ("", "50 %", "", "100 %"), fontsize=max(4.0, labels - 2.5))
+    axes.set_yticks(
+        (0.25, 0.5, 0.75, 1.0), ("", "50 %", "", "100 %"), fontsize=max(4.0, labels - 2.5)
+    )
     polar.set_rlabel_position(30)
     axes.spines["polar"].set(linewidth=0.5, color=style.GRID)
 

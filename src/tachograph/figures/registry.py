@@ -1,7 +1,7 @@
 """The figures of a study, in their order; a figure is added by one file and one line here.
 
-A figure's module has `compute`, `draw` and `sentences` (tachograph.figures.numbers.StudyFigure) and is imported when it
-is used. Questions and figures 1 to 11 are those of IPDPS 2026.
+A figure's module has `compute`, `draw` and `sentences` (tachograph.figures.numbers.StudyFigure) and
+is imported when it is used. Questions and figures 1 to 11 are those of IPDPS 2026.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
     {
         "RQ1": "Do jobs differ in how they use the FP16, FP32, FP64 and tensor pipes?",
         "RQ2": "How much of the memory do jobs use that requested GPUs with a large one?",
-        "RQ3": "How many jobs are compute-bound, how many memory-bound, and what energy do they take?",
+        "RQ3": (
+            "How many jobs are compute-bound, how many memory-bound, and what energy do they take?"
+        ),
         "RQ4": "How evenly do jobs use their GPUs?",
         "RQ5": "How steadily do jobs use their GPUs over time?",
         "RQ6": "What goes along with utilisation?",
@@ -33,9 +35,11 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FigureEntry:
-    """One figure: its number, its name, which is that of its module, its title, the question it helps to answer.
+    """One figure: its number, its name, which is that of its module, its title, the question it
+    helps to answer.
 
-    A figure that an installed package adds names its module, and is drawn where it is chosen by its name.
+    A figure that an installed package adds names its module, and is drawn where it is chosen by its
+    name.
     """
 
     number: int
@@ -79,9 +83,13 @@ def find_figure(name: str) -> FigureEntry:
         if name == entry.name:
             return entry
     names = [entry.name for entry in FIGURES]
-    raise NotFoundError(f"no figure {name!r}", do=did_you_mean(name, names, otherwise=f"use {', '.join(names)}"))
+    raise NotFoundError(
+        f"no figure {name!r}", do=did_you_mean(name, names, otherwise=f"use {', '.join(names)}")
+    )
 
 
 def load_figure(entry: FigureEntry) -> StudyFigure:
     """Return the module of a figure, imported now."""
-    return cast("StudyFigure", import_module(entry.module or f".{entry.name}", "tachograph.figures"))
+    return cast(
+        "StudyFigure", import_module(entry.module or f".{entry.name}", "tachograph.figures")
+    )

@@ -7,17 +7,29 @@ from dataclasses import replace
 import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of, uneven_jobs
+from tachograph.figures.imbalance_bands import (
+    EVEN,
+    compute_bands,
+    draw_bands,
+    even_in_bands,
+    half_of,
+    uneven_jobs,
+)
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, percent, share
 
 
 def compute(study: Study) -> FigureNumbers:
     """Return the distribution of spatial imbalance in each band; jobs with one GPU have none.
 
-    Facts of jobs that used a single GPU of several are of jobs all of whose GPUs were seen, and some of them used.
+    Facts of jobs that used a single GPU of several are of jobs all of whose GPUs were seen, and
+    some of them used.
     """
     numbers = compute_bands(study, "spatial_imbalance")
-    return replace(numbers, facts={**numbers.facts, **_one_of_many(study.jobs)}) if numbers.facts else numbers
+    return (
+        replace(numbers, facts={**numbers.facts, **_one_of_many(study.jobs)})
+        if numbers.facts
+        else numbers
+    )
 
 
 def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:

@@ -26,11 +26,13 @@ def box_caption(whiskers: object) -> str:
 
 
 def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey") -> pl.DataFrame:
-    """Return one row per value of `group`, in its order: jobs, mean, median, p5, q1, q3, p95, low, high, outside.
+    """Return one row per value of `group`, in its order: jobs, mean, median, p5, q1, q3, p95, low,
+    high, outside.
 
-    `low` and `high` end the whiskers: the last values within 1.5 times the interquartile range of the box (Tukey,
-    "Exploratory Data Analysis", 1977), or the 5th and 95th percentile with `whiskers` "percentile"; `outside` counts
-    the jobs beyond. Quartiles and percentiles are interpolated linearly. Nulls of either column are left out.
+    `low` and `high` end the whiskers: the last values within 1.5 times the interquartile range of
+    the box (Tukey, "Exploratory Data Analysis", 1977), or the 5th and 95th percentile with
+    `whiskers` "percentile"; `outside` counts the jobs beyond. Quartiles and percentiles are
+    interpolated linearly. Nulls of either column are left out.
     """
     known = jobs.select(group, value).drop_nulls()
     column = pl.col(value)
@@ -62,23 +64,36 @@ def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey"
 
 
 def cumulative(jobs: pl.DataFrame, group: str, value: str, *, points: int = 200) -> pl.DataFrame:
-    """Return (group, value, share): the share of the group's jobs with at most this value, at `points` quantiles.
+    """Return (group, value, share): the share of the group's jobs with at most this value, at
+    `points` quantiles.
 
     Groups with fewer jobs have a row per job. The last row of a group has share 1.
     """
     rows = []
-    for (name,), part in jobs.select(group, value).drop_nulls().sort(group, value).group_by(group, maintain_order=True):
+    for (name,), part in (
+        jobs.select(group, value)
+        .drop_nulls()
+        .sort(group, value)
+        .group_by(group, maintain_order=True)
+    ):
         values = part.get_column(value).to_numpy()
-        places = np.unique(np.linspace(0, len(values) - 1, min(points, len(values))).round().astype(np.int64))
+        places = np.unique(
+            np.linspace(0, len(values) - 1, min(points, len(values))).round().astype(np.int64)
+        )
         at = values[places]
         up_to = np.searchsorted(values, at, side="right") / len(values)
-        rows.append(pl.DataFrame({"value": at, "share": up_to}).with_columns(pl.lit(name).alias(group)))
-    empty = pl.DataFrame(schema={group: jobs.schema[group], "value": pl.Float64(), "share": pl.Float64()})
+        rows.append(
+            pl.DataFrame({"value": at, "share": up_to}).with_columns(pl.lit(name).alias(group))
+        )
+    empty = pl.DataFrame(
+        schema={group: jobs.schema[group], "value": pl.Float64(), "share": pl.Float64()}
+    )
     return pl.concat([empty, *(row.select(*empty.columns).cast(empty.schema) for row in rows)])
 
 
 def histogram(values: pl.Series, edges: Floats) -> pl.DataFrame:
-    """Return (low, high, jobs): how many values lie in [low, high), the last bin with its end. Nulls do not count.
+    """Return (low, high, jobs): how many values lie in [low, high), the last bin with its end.
+    Nulls do not count.
 
     >>> histogram(pl.Series([0.0, 0.5, 1.0, None]), np.array([0.0, 0.5, 1.0])).rows()
     [(0.0, 0.5, 1), (0.5, 1.0, 2)]
@@ -88,7 +103,8 @@ def histogram(values: pl.Series, edges: Floats) -> pl.DataFrame:
 
 
 def unit_ranks(values: pl.Series) -> Floats:
-    """Return average ranks, centred and of length 1: rho is the sum of products of two of them. NaN where all tie.
+    """Return average ranks, centred and of length 1: rho is the sum of products of two of them. NaN
+    where all tie.
 
     >>> first, second = unit_ranks(pl.Series([1, 2, 3])), unit_ranks(pl.Series([3.0, 1.5, 1.5]))
     >>> round(float((first * second).sum()), 3)
@@ -101,7 +117,8 @@ def unit_ranks(values: pl.Series) -> Floats:
 
 
 def rank_correlation(jobs: pl.DataFrame, one: str, other: str) -> float | None:
-    """Return Spearman's rho of two columns, ties at their average rank; None of under 3 jobs or of equal values.
+    """Return Spearman's rho of two columns, ties at their average rank; None of under 3 jobs or of
+    equal values.
 
     >>> rank_correlation(pl.DataFrame({"a": [1, 2, 3], "b": [5, 7, 60]}), "a", "b")
     1.0

@@ -1,4 +1,5 @@
-"""The study of a system: settings, the figures with their numbers, answers to the research questions.
+"""The study of a system: settings, the figures with their numbers, answers to the research
+questions.
 
 Everything a renderer needs, as values; a figure is drawn on demand.
 """
@@ -24,15 +25,19 @@ Progress = Callable[[str, int, int], None]
 VARIANTS: Mapping[str, str] = {
     "paper": "metrics as the paper defines them, unless configured otherwise",
     "notebooks": (
-        "metrics as the public notebooks of the paper compute them: idle windows and GPUs count as even and steady, "
-        "GPUs are those with samples, energy is not scaled to the run time, pipes are used above a fixed threshold"
+        "metrics as the public notebooks of the paper compute them: idle windows and GPUs "
+        "count as even and steady, "
+        "GPUs are those with samples, energy is not scaled to the run time, pipes are used "
+        "above a fixed threshold"
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StudySettings:
-    """How the study was made. `choices`: (what, as given) by which the reader chose jobs; `no_filter`: filters off."""
+    """How the study was made. `choices`: (what, as given) by which the reader chose jobs;
+    `no_filter`: filters off.
+    """
 
     options: StudyOptions
     variant: str
@@ -99,7 +104,10 @@ class StudyReport:
     @property
     def span(self) -> str:
         """From when to when jobs ran, in the site's zone."""
-        first, last = (local_time(moment, self.zone_name)[:10] for moment in (self.dataset.first, self.dataset.last))
+        first, last = (
+            local_time(moment, self.zone_name)[:10]
+            for moment in (self.dataset.first, self.dataset.last)
+        )
         return first if first == last else f"{first} to {last}"
 
     def of_question(self, question: str | None) -> tuple[MadeFigure, ...]:
@@ -107,15 +115,21 @@ class StudyReport:
         return tuple(figure for figure in self.figures if figure.entry.question == question)
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """Return {RQ1: sentences, ...} for the questions of the chosen figures; empty: not answered."""
+        """Return {RQ1: sentences, ...} for the questions of the chosen figures; empty: not
+        answered.
+        """
         return {
-            name: tuple(sentence for figure in self.of_question(name) for sentence in figure.sentences)
+            name: tuple(
+                sentence for figure in self.of_question(name) for sentence in figure.sentences
+            )
             for name in QUESTIONS
             if self.of_question(name)
         }
 
     def consequences(self) -> dict[str, str]:
-        """Return {RQ1: what follows from its answer, ...}, without the questions from whose answer nothing does."""
+        """Return {RQ1: what follows from its answer, ...}, without the questions from whose
+        answer nothing does.
+        """
         numbers = {figure.entry.name: figure.numbers for figure in self.figures}
         found = {name: consequence(name, numbers) for name in self.answers()}
         return {name: sentence for name, sentence in found.items() if sentence}
@@ -155,7 +169,8 @@ def build_study(
 ) -> StudyReport:
     """Return the study of some jobs: rows of job_summaries, as the settings define the metrics.
 
-    `windows`: spatial imbalance over windows of several lengths (`Study.windows`), where a figure compares them.
+    `windows`: spatial imbalance over windows of several lengths (`Study.windows`), where a figure
+    compares them.
     """
     study = Study(jobs, settings.options, windows)
     made = []
@@ -166,11 +181,13 @@ def build_study(
     return StudyReport(site, now, zone_name, dataset, settings, tuple(made))
 
 
-def as_defined(jobs: pl.DataFrame, settings: StudySettings, windows: pl.DataFrame | None = None) -> pl.DataFrame:
+def as_defined(
+    jobs: pl.DataFrame, settings: StudySettings, windows: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Return rows of job_summaries with metrics as the settings define them.
 
-    `windows`: one row per job_key with the columns that depend on the window (`spatial_imbalance` of
-    summarize.windows_of_minutes), where it is not the one that the jobs were summarized with.
+    `windows`: one row per job_key with the columns that depend on the window (`spatial_imbalance`
+    of summarize.windows_of_minutes), where it is not the one that the jobs were summarized with.
     `pipes` are judged anew in either variant: the percentile is that of the jobs of the study.
     """
     if windows is not None:

@@ -1,4 +1,6 @@
-"""How the figures of a study look: sizes, colours that survive colour blindness and grey print, drawn statistics."""
+"""How the figures of a study look: sizes, colours that survive colour blindness and grey print,
+drawn statistics.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ SEQUENTIAL = "cividis"  # for values from low to high; readable by everybody and
 DIVERGING = "PuOr"  # for values on both sides of zero
 ON_DARK, ON_LIGHT = "#fefefe", "#212121"  # text on a coloured cell, on dark and on light pages
 STRIPE = "#f3f3f3"
-# what follows the page's own colours where a figure is part of one; all others are the same on a dark page
+# what follows the page's own colours where a figure is part of one; all others are the same on a
+# dark page
 PAGE_COLOURS: Mapping[str, str] = {
     INK: "var(--ink)",
     "#000000": "var(--ink)",
@@ -41,13 +44,16 @@ PAGE_COLOURS: Mapping[str, str] = {
     "#00204d": "var(--darkest)",
 }
 FORMATS = ("pdf", "svg", "png")
-DRAWING = threading.RLock()  # settings of Matplotlib are of the process: held by a thread that draws beside others
+# Settings of Matplotlib are of the process: held by a thread that draws beside others.
+DRAWING = threading.RLock()
 DPI = 200
 GOLDEN = (5**0.5 - 1) / 2  # its multiples spread dots evenly, however many there are
 
 
 def style() -> AbstractContextManager[None]:
-    """Return the settings in which figures are made and saved: fonts embedded as outlines or TrueType, thin lines."""
+    """Return the settings in which figures are made and saved: fonts embedded as outlines or
+    TrueType, thin lines.
+    """
     return mpl.rc_context(
         {
             "pdf.fonttype": 42,
@@ -83,7 +89,9 @@ def new_figure(
     width_in: float, height_in: float, rows: int = 1, columns: int = 1, **how: Any
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and its axes, row by row. `how` goes to `Figure.subplots`."""
-    figure = Figure(figsize=(width_in, height_in), layout=ConstrainedLayoutEngine(w_pad=PAD_IN, h_pad=PAD_IN))
+    figure = Figure(
+        figsize=(width_in, height_in), layout=ConstrainedLayoutEngine(w_pad=PAD_IN, h_pad=PAD_IN)
+    )
     FigureCanvasAgg(figure)
     made = figure.subplots(rows, columns, squeeze=False, **how)
     return figure, list(made.flat)
@@ -119,12 +127,14 @@ def thousands_axis(axes: Axes, which: str = "y") -> None:
 
 
 def log_axis(axes: Axes, which: str, low: float, high: float) -> None:
-    """Make one axis logarithmic from `low` to `high`, with ticks at 0.03, 0.1, 0.3, 1, 3, 10 and so on.
+    """Make one axis logarithmic from `low` to `high`, with ticks at 0.03, 0.1, 0.3, 1, 3, 10 and so
+    on.
 
     Over more than five decades only these have a tick; within one decade there are more.
     """
     axis = axes.yaxis if which == "y" else axes.xaxis
-    (axes.set_ylim if which == "y" else axes.set_xlim)(low, high)  # first: a scale cannot be set around nothing
+    # First: a scale cannot be set around nothing.
+    (axes.set_ylim if which == "y" else axes.set_xlim)(low, high)
     (axes.set_yscale if which == "y" else axes.set_xscale)("log")
     decades = np.log10(high / low)
     steps = (1.0,) if decades > 5 else (1.0, 3.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
@@ -149,7 +159,13 @@ def short_count(jobs: int) -> str:
     >>> short_count(7), short_count(999), short_count(1234), short_count(64183)
     ('7', '999', '1.2k', '64k')
     """
-    return f"{jobs}" if jobs < 1000 else f"{jobs / 1000:.2g}k" if jobs < 10_000 else f"{jobs / 1000:.0f}k"
+    return (
+        f"{jobs}"
+        if jobs < 1000
+        else f"{jobs / 1000:.2g}k"
+        if jobs < 10_000
+        else f"{jobs / 1000:.0f}k"
+    )
 
 
 def not_drawn(axes: Axes, why: str) -> None:
@@ -192,7 +208,12 @@ def draw_boxes(
         patch_artist=True,
         manage_ticks=False,
         medianprops={"color": INK, "linewidth": 1.2},
-        meanprops={"marker": "o", "markersize": 3, "markerfacecolor": "white", "markeredgecolor": INK},
+        meanprops={
+            "marker": "o",
+            "markersize": 3,
+            "markerfacecolor": "white",
+            "markeredgecolor": INK,
+        },
         whiskerprops={"color": INK, "linewidth": 0.8},
         capprops={"color": INK, "linewidth": 0.8},
         boxprops={"edgecolor": INK, "linewidth": 0.8},
@@ -202,26 +223,50 @@ def draw_boxes(
 
 
 def draw_strips(
-    axes: Axes, curves: pl.DataFrame, rows: pl.DataFrame, *, colours: Mapping[str, str] | None = None
+    axes: Axes,
+    curves: pl.DataFrame,
+    rows: pl.DataFrame,
+    *,
+    colours: Mapping[str, str] | None = None,
 ) -> None:
-    """Draw a row of dots per group, the first at the top: jobs at their value, a bar from first to third quartile.
+    """Draw a row of dots per group, the first at the top: jobs at their value, a bar from first to
+    third quartile.
 
-    rows: (group, jobs, median, q1, q3), all null in a group without jobs. curves: (group, value), rows of
-    `statistics.cumulative`: of a group with more jobs, evenly spaced ranks. Dots are spread over the height of a row.
+    rows: (group, jobs, median, q1, q3), all null in a group without jobs. curves: (group, value),
+    rows of `statistics.cumulative`: of a group with more jobs, evenly spaced ranks. Dots are spread
+    over the height of a row.
     """
     for place, row in enumerate(rows.iter_rows(named=True)):
         if not row["jobs"]:
             axes.text(
-                0.5, place, "no jobs", ha="center", va="center", color=FAINT, transform=axes.get_yaxis_transform()
+                0.5,
+                place,
+                "no jobs",
+                ha="center",
+                va="center",
+                color=FAINT,
+                transform=axes.get_yaxis_transform(),
             )
             continue
         values = curves.filter(pl.col("group") == row["group"]).get_column("value").to_numpy()
         spread = (np.arange(1, len(values) + 1) * GOLDEN) % 1 - 0.5
         colour = (colours or {}).get(row["group"], FAINT)
-        axes.plot(values, place - 0.08 + 0.5 * spread, "o", color=colour, markersize=2.4, alpha=0.6, markeredgewidth=0)
+        axes.plot(
+            values,
+            place - 0.08 + 0.5 * spread,
+            "o",
+            color=colour,
+            markersize=2.4,
+            alpha=0.6,
+            markeredgewidth=0,
+        )
         below = place + 0.32
-        axes.plot([row["q1"], row["q3"]], [below, below], color=INK, linewidth=2.2, solid_capstyle="butt")
-        axes.plot(row["median"], below, "o", color="white", markeredgecolor=INK, markersize=3.6, zorder=3)
+        axes.plot(
+            [row["q1"], row["q3"]], [below, below], color=INK, linewidth=2.2, solid_capstyle="butt"
+        )
+        axes.plot(
+            row["median"], below, "o", color="white", markeredgecolor=INK, markersize=3.6, zorder=3
+        )
     axes.set_ylim(rows.height - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -229,9 +274,15 @@ def draw_strips(
 
 
 def draw_ecdf(
-    axes: Axes, curves: pl.DataFrame, looks: Mapping[str, tuple[str, str, str]], *, top: float, title: str = ""
+    axes: Axes,
+    curves: pl.DataFrame,
+    looks: Mapping[str, tuple[str, str, str]],
+    *,
+    top: float,
+    title: str = "",
 ) -> None:
-    """Draw the cumulative share of each group's jobs from 0 to `top`; looks: {group: (label, colour, dashes)}.
+    """Draw the cumulative share of each group's jobs from 0 to `top`; looks: {group: (label,
+    colour, dashes)}.
 
     curves: (group, value, share), rows of `statistics.cumulative`.
     """
@@ -240,19 +291,41 @@ def draw_ecdf(
         if curve.height:
             values = np.concatenate([[0.0], curve.get_column("value").to_numpy(), [top]])
             shares = np.concatenate([[0.0], curve.get_column("share").to_numpy(), [1.0]])
-            axes.step(values, shares, dashes, where="post", color=colour, linewidth=1.5, label=label)
+            axes.step(
+                values, shares, dashes, where="post", color=colour, linewidth=1.5, label=label
+            )
     axes.set_xlim(0, top)
     percent_axis(axes)
     axes.set_ylim(0, 1.02)
     axes.grid(axis="y")
-    axes.legend(title=title or None, alignment="left", loc="lower right", handlelength=2.6, borderaxespad=0.3)
+    axes.legend(
+        title=title or None,
+        alignment="left",
+        loc="lower right",
+        handlelength=2.6,
+        borderaxespad=0.3,
+    )
 
 
 def mark_limits(axes: Axes, limits: Sequence[float], *, named: bool = True) -> None:
-    """Draw upright lines at limits that lie inside the axis, with their numbers at the top where `named`."""
+    """Draw upright lines at limits that lie inside the axis, with their numbers at the top where
+    `named`.
+    """
     for limit in limits:
         if limit < axes.get_xlim()[1]:
             axes.axvline(limit, color=FAINT, linewidth=0.7, linestyle=":")
             if named:
-                look: dict[str, Any] = {"color": FAINT, "fontsize": 7, "ha": "center", "va": "bottom"}
-                axes.annotate(f"{limit:.2f}", (limit, 1), (0, 1.5), axes.get_xaxis_transform(), "offset points", **look)
+                look: dict[str, Any] = {
+                    "color": FAINT,
+                    "fontsize": 7,
+                    "ha": "center",
+                    "va": "bottom",
+                }
+                axes.annotate(
+                    f"{limit:.2f}",
+                    (limit, 1),
+                    (0, 1.5),
+                    axes.get_xaxis_transform(),
+                    "offset points",
+                    **look,
+                )

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of, uneven_jobs
+from tachograph.figures.imbalance_bands import (
+    EVEN,
+    compute_bands,
+    draw_bands,
+    even_in_bands,
+    half_of,
+    uneven_jobs,
+)
 from tachograph.figures.numbers import FigureNumbers, Study
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the distribution of temporal imbalance in each band; a job's is that of its least steady GPU."""
+    """Return the distribution of temporal imbalance in each band; a job's is that of its least
+    steady GPU.
+    """
     return compute_bands(study, "temporal_imbalance")
 
 
@@ -25,6 +34,9 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         return ()
     return (
         half_of(numbers, "that used a GPU", "temporal imbalance"),
-        f"Use is steady over time (temporal imbalance under {EVEN:.2f}) in {even_in_bands(numbers)}.",
+        (
+            f"Use is steady over time (temporal imbalance under {EVEN:.2f}) in "
+            f"{even_in_bands(numbers)}."
+        ),
         uneven_jobs(numbers, "temporal imbalance"),
     )

@@ -1,4 +1,6 @@
-"""What a job's GPUs did over time, in few enough bins to draw, and the intervals that plots over time mark."""
+"""What a job's GPUs did over time, in few enough bins to draw, and the intervals that plots over
+time mark.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
 
 
 def extent(mark: Mark, length_s: float) -> tuple[float, float]:
-    """Return where bar and label of a mark begin and end; a label that does not fit to the right ends with its bar."""
+    """Return where bar and label of a mark begin and end; a label that does not fit to the right
+    ends with its bar.
+    """
     label_s = (len(label_of(mark)) + 2) * length_s / _CHARACTERS
     if mark.begin_s + label_s <= length_s:
         return mark.begin_s, max(mark.end_s, mark.begin_s + label_s)
@@ -52,7 +56,9 @@ def extent(mark: Mark, length_s: float) -> tuple[float, float]:
 
 def label_of(mark: Mark) -> str:
     """Return the label, cut where it is too long."""
-    return mark.label if len(mark.label) <= _LONGEST_LABEL else f"{mark.label[: _LONGEST_LABEL - 1]}…"
+    return (
+        mark.label if len(mark.label) <= _LONGEST_LABEL else f"{mark.label[: _LONGEST_LABEL - 1]}…"
+    )
 
 
 MAX_BINS = 240
@@ -62,10 +68,12 @@ GpuKey = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class JobTimeline:
-    """Series of `bins` values from the job's start; a bin lasts `bin_s` seconds; None: not measured.
+    """Series of `bins` values from the job's start; a bin lasts `bin_s` seconds; None: not
+    measured.
 
-    `per_gpu` is the mean of counter `counter` for each (node, gpu, mig); `means` are means over GPUs of each
-    counter (maxima for hbm_used_mib); `power_low` and `power_high` are the lowest and highest GPU's mean power.
+    `per_gpu` is the mean of counter `counter` for each (node, gpu, mig); `means` are means over
+    GPUs of each counter (maxima for hbm_used_mib); `power_low` and `power_high` are the lowest and
+    highest GPU's mean power.
     """
 
     bin_s: float
@@ -77,7 +85,9 @@ class JobTimeline:
     power_high: Series = ()
 
 
-def build_timeline(minutes: pl.DataFrame, *, elapsed_s: float | None, counter: str | None) -> JobTimeline:
+def build_timeline(
+    minutes: pl.DataFrame, *, elapsed_s: float | None, counter: str | None
+) -> JobTimeline:
     """Return the timeline of one job's rows of job_minutes, at most MAX_BINS long."""
     last = int(minutes.select(pl.col("minute").max()).item()) if minutes.height else -1
     length = max(last + 1, math.ceil((elapsed_s or 0) / 60))
@@ -99,18 +109,27 @@ def build_timeline(minutes: pl.DataFrame, *, elapsed_s: float | None, counter: s
     names = (*MINUTE_MEANS, *MINUTE_MAXIMA)
     series = {name: _series(overall, name, bins) for name in (*names, "power_low", "power_high")}
     low, high = series.pop("power_low"), series.pop("power_high")
-    means = {name: values for name, values in series.items() if any(value is not None for value in values)}
+    means = {
+        name: values
+        for name, values in series.items()
+        if any(value is not None for value in values)
+    }
     per_gpu = _per_gpu(by_gpu, counter, bins) if counter in MINUTE_MEANS else {}
     return JobTimeline(per_bin * 60.0, bins, counter, per_gpu, means, low, high)
 
 
 def _per_gpu(by_gpu: pl.DataFrame, counter: str | None, bins: int) -> dict[GpuKey, Series]:
     groups = by_gpu.partition_by("node", "gpu", "mig", as_dict=True)
-    return {(str(node), int(gpu), mig): _series(rows, str(counter), bins) for (node, gpu, mig), rows in groups.items()}
+    return {
+        (str(node), int(gpu), mig): _series(rows, str(counter), bins)
+        for (node, gpu, mig), rows in groups.items()
+    }
 
 
 def _series(rows: pl.DataFrame, name: str, bins: int) -> Series:
     values: list[Any] = [None] * bins
-    for place, value in zip(rows.get_column("place").to_list(), rows.get_column(name).to_list(), strict=True):
+    for place, value in zip(
+        rows.get_column("place").to_list(), rows.get_column(name).to_list(), strict=True
+    ):
         values[place] = value
     return tuple(values)

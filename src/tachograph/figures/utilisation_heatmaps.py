@@ -1,4 +1,6 @@
-"""Figure 10: mean utilisation by activity of a pipe and of the memory, for compute-bound and memory-bound jobs."""
+"""Figure 10: mean utilisation by activity of a pipe and of the memory, for compute-bound and
+memory-bound jobs.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,29 @@ _NICE = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the mean of gpu_util_mean in 10 x 10 bins of the activity of the study's pipe and of the memory.
+    """Return the mean of gpu_util_mean in 10 x 10 bins of the activity of the study's pipe and of
+    the memory.
 
-    cells: one row per (type, pipe_low, pipe_high, dram_low, dram_high): jobs and util_mean, null in empty bins. Bins
-    run from 0 to a round number not below the largest activity, the same for both types; the last one holds its end.
-    Jobs of no type, or that lack one of the three means, are left out. Correlations are those of ranks (Spearman).
+    cells: one row per (type, pipe_low, pipe_high, dram_low, dram_high): jobs and util_mean, null in
+    empty bins. Bins run from 0 to a round number not below the largest activity, the same for both
+    types; the last one holds its end. Jobs of no type, or that lack one of the three means, are
+    left out. Correlations are those of ranks (Spearman).
     """
     column = f"{PIPES[study.options.pipe]}_mean"
     needed = ["gpu_util_mean", column, "dram_active_mean", study.bound]
     if lacking := study.lacking(needed):
         why = not_recorded(lacking) if study.jobs.height else "no jobs"
         return FigureNumbers({}, {}, study.jobs.height, {"cells": why})
-    jobs = study.jobs.select(util="gpu_util_mean", pipe=column, dram="dram_active_mean", type=study.bound).drop_nulls()
+    jobs = study.jobs.select(
+        util="gpu_util_mean", pipe=column, dram="dram_active_mean", type=study.bound
+    ).drop_nulls()
     if not jobs.height:
-        return FigureNumbers({}, {}, study.jobs.height, {"cells": "no job has all of a type, utilisation and activity"})
+        return FigureNumbers(
+            {},
+            {},
+            study.jobs.height,
+            {"cells": "no job has all of a type, utilisation and activity"},
+        )
     edges = {axis: _edges(jobs.get_column(axis)) for axis in ("pipe", "dram")}
     facts: dict[str, Fact] = {
         "pipe": PIPE_NAMES[study.options.pipe],
@@ -53,7 +64,9 @@ def compute(study: Study) -> FigureNumbers:
         cells.append(_cells(part, edges).select(pl.lit(kind).alias("type"), pl.all()))
         facts |= {
             f"{kind}_jobs": part.height,
-            f"{kind}_util_median": float(np.median(part.get_column("util"))) if part.height else None,
+            f"{kind}_util_median": float(np.median(part.get_column("util")))
+            if part.height
+            else None,
             f"{kind}_rho_pipe": rank_correlation(part, "util", "pipe"),
             f"{kind}_rho_dram": rank_correlation(part, "util", "dram"),
         }
@@ -61,7 +74,9 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return a map per job type, with the number of jobs in each bin; bins without jobs are empty."""
+    """Return a map per job type, with the number of jobs in each bin; bins without jobs are
+    empty.
+    """
     with style.style():
         figure, panels = style.new_figure(style.PAGE_IN, 3.2, 1, 2, sharex=True, sharey=True)
         meshes = [_draw_type(axes, numbers, kind) for axes, kind in zip(panels, TYPES, strict=True)]
@@ -70,7 +85,10 @@ def draw(numbers: FigureNumbers) -> Figure:
         bar.set_label("mean GPU utilisation")
         bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
         figure.supxlabel(
-            "Numbers: jobs of the bin; empty: no jobs. Dashed: pipe and memory are equally active, the ridge point.",
+            (
+                "Numbers: jobs of the bin; empty: no jobs. Dashed: pipe and memory are equally "
+                "active, the ridge point."
+            ),
             fontsize=6.5,
             color=style.FAINT,
         )
@@ -93,7 +111,11 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         ]
         if known:
             correlations.append(f"{' and '.join(known)} {among}")
-    message = [f"Utilisation has a rank correlation of {', of '.join(correlations)}."] if correlations else []
+    message = (
+        [f"Utilisation has a rank correlation of {', of '.join(correlations)}."]
+        if correlations
+        else []
+    )
     if medians:
         message.append(f"The median utilisation is {', '.join(medians)}.")
     return tuple(message)
@@ -112,11 +134,17 @@ def _edges(activity: pl.Series) -> Floats:
 def _cells(jobs: pl.DataFrame, edges: Mapping[str, Floats]) -> pl.DataFrame:
     """Jobs and mean utilisation in every bin of both axes, empty ones too."""
     place = {
-        axis: np.clip(np.searchsorted(borders, jobs.get_column(axis).to_numpy(), side="right") - 1, 0, BINS - 1)
+        axis: np.clip(
+            np.searchsorted(borders, jobs.get_column(axis).to_numpy(), side="right") - 1,
+            0,
+            BINS - 1,
+        )
         for axis, borders in edges.items()
     }
     counted = (
-        jobs.select("util", **{axis: pl.Series(bins, dtype=pl.Int64) for axis, bins in place.items()})
+        jobs.select(
+            "util", **{axis: pl.Series(bins, dtype=pl.Int64) for axis, bins in place.items()}
+        )
         .group_by("pipe", "dram")
         .agg(jobs=pl.len().cast(pl.Int64), util_mean=pl.col("util").mean())
     )
@@ -125,7 +153,14 @@ def _cells(jobs: pl.DataFrame, edges: Mapping[str, Floats]) -> pl.DataFrame:
         grid["pipe"]
         .join(grid["dram"], how="cross")
         .join(counted, on=["pipe", "dram"], how="left", maintain_order="left")
-        .select("pipe_low", "pipe_high", "dram_low", "dram_high", pl.col("jobs").fill_null(0), "util_mean")
+        .select(
+            "pipe_low",
+            "pipe_high",
+            "dram_low",
+            "dram_high",
+            pl.col("jobs").fill_null(0),
+            "util_mean",
+        )
     )
 
 
@@ -135,7 +170,10 @@ def _borders(axis: str, edges: Floats) -> dict[str, Any]:
 
 def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
     cells = numbers.tables["cells"].filter(pl.col("type") == kind).sort("dram_low", "pipe_low")
-    pipe, dram = (np.append(0.0, np.unique(cells.get_column(f"{axis}_high").to_numpy())) for axis in ("pipe", "dram"))
+    pipe, dram = (
+        np.append(0.0, np.unique(cells.get_column(f"{axis}_high").to_numpy()))
+        for axis in ("pipe", "dram")
+    )
     means = cells.get_column("util_mean").to_numpy().reshape(BINS, BINS)
     axes.set_facecolor(style.STRIPE)
     mesh = axes.pcolormesh(
@@ -149,7 +187,9 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
         linewidth=0.4,
     )
     colours = colormaps[style.SEQUENTIAL]
-    for low, high, below, above, jobs, mean in cells.drop("type").filter(pl.col("jobs") > 0).iter_rows():
+    for low, high, below, above, jobs, mean in (
+        cells.drop("type").filter(pl.col("jobs") > 0).iter_rows()
+    ):
         dark = np.dot(colours(mean)[:3], (0.299, 0.587, 0.114)) < 0.5
         look: dict[str, Any] = {
             "ha": "center",

@@ -33,11 +33,15 @@ def by_cause(names: Sequence[str], hours: Floats, recoverable: Floats) -> str | 
     axes.set_xlabel("GPU-hours")
     axes.spines["left"].set_visible(False)
     figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8)
-    return to_svg(figure, name="causes", label="GPU-hours lost by cause, and the recoverable part of them")
+    return to_svg(
+        figure, name="causes", label="GPU-hours lost by cause, and the recoverable part of them"
+    )
 
 
 def by_user(names: Sequence[str], lost: Floats) -> str | None:
-    """Return the share of the lost GPU-hours that the users with most of them have, added up; most first."""
+    """Return the share of the lost GPU-hours that the users with most of them have, added up;
+    most first.
+    """
     if lost.size < 2 or not np.any(lost > 0):
         return None
     figure, axes = new_figure(2.3)
@@ -60,4 +64,6 @@ def _name_first(axes: Axes, names: Sequence[str], share: Floats) -> None:
     for place, name in enumerate(names, 1):
         axes.plot([place], [share[place]], "o", color=INK, markersize=3)
         at = (place, share[place])
-        axes.annotate(drawn_name(name), at, xytext=(6, -3), textcoords="offset points", va="top", fontsize=8)
+        axes.annotate(
+            drawn_name(name), at, xytext=(6, -3), textcoords="offset points", va="top", fontsize=8
+        )

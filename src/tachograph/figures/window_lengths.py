@@ -39,15 +39,19 @@ _PARTS = ("windows", "cumulative", "bands")
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the distribution of spatial imbalance for each length of windows, of jobs that have all of them.
+    """Return the distribution of spatial imbalance for each length of windows, of jobs that have
+    all of them.
 
-    windows: one row per window_s: `statistics.boxes`. cumulative: (window_s, value, share). bands: one row per
-    (window_s, band) that has jobs: their number, and the shares that are even and uneven.
+    windows: one row per window_s: `statistics.boxes`. cumulative: (window_s, value, share). bands:
+    one row per (window_s, band) that has jobs: their number, and the shares that are even and
+    uneven.
     """
     if why := why_none(study, "spatial_imbalance"):
         return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
     if study.windows is None:
-        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, "minutes of jobs were not read"))
+        return FigureNumbers(
+            {}, {}, study.jobs.height, dict.fromkeys(_PARTS, "minutes of jobs were not read")
+        )
     measured = study.windows.drop_nulls("spatial_imbalance")
     lengths = sorted(measured.get_column("window_s").unique())
     complete = measured.group_by("job_key").len().filter(pl.col("len") == len(lengths))
@@ -55,7 +59,11 @@ def compute(study: Study) -> FigureNumbers:
         measured.join(complete, on="job_key", how="semi")
         .join(study.jobs.select("job_key", "gpu_util_mean"), on="job_key")
         .drop_nulls("gpu_util_mean")
-        .select("window_s", pl.col("spatial_imbalance").clip(0, 1), band=band_of(pl.col("gpu_util_mean")))
+        .select(
+            "window_s",
+            pl.col("spatial_imbalance").clip(0, 1),
+            band=band_of(pl.col("gpu_util_mean")),
+        )
     )
     if jobs.is_empty():
         why = "no job has an imbalance over windows of every length"
@@ -68,11 +76,18 @@ def compute(study: Study) -> FigureNumbers:
     bands = []
     for length in lengths:
         mine = jobs.filter(pl.col("window_s") == length)
-        facts[f"{length // 60}min_median"] = rows.filter(pl.col("window_s") == length).get_column("median").item()
+        facts[f"{length // 60}min_median"] = (
+            rows.filter(pl.col("window_s") == length).get_column("median").item()
+        )
         facts |= beyond(f"{length // 60}min_", mine.get_column("spatial_imbalance"))
         for (band,), part in mine.sort("band").group_by("band", maintain_order=True):
             bands.append(
-                {"window_s": length, "band": band, "jobs": part.height, **beyond("", part["spatial_imbalance"])}
+                {
+                    "window_s": length,
+                    "band": band,
+                    "jobs": part.height,
+                    **beyond("", part["spatial_imbalance"]),
+                }
             )
     tables = {
         "windows": rows,
@@ -83,7 +98,9 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return the cumulative distributions beside the share of uneven jobs of each band, by length of window."""
+    """Return the cumulative distributions beside the share of uneven jobs of each band, by
+    length of window.
+    """
     with style.style():
         figure, (left, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 2)
         curves = numbers.tables["cumulative"].rename({"window_s": "group"})
@@ -110,7 +127,10 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     uneven = ", ".join(percent(facts[f"{length}min_uneven_share"]) for length in lengths)
     jobs = count_jobs(facts["jobs"])
     return (
-        f"Over windows of {facts['windows']} min the median spatial imbalance of {jobs} is {medians}.",
+        (
+            f"Over windows of {facts['windows']} min the median spatial imbalance of {jobs} is "
+            f"{medians}."
+        ),
         f"Over {UNEVEN:.2f} are {uneven} of these jobs.",
     )
 
@@ -123,7 +143,12 @@ def _draw_bands(axes: Axes, numbers: FigureNumbers) -> None:
         if rows.height:
             label = f"{named} (n = {rows.item(0, 'jobs'):,})"
             places = [lengths.index(length) for length in rows.get_column("window_s")]
-            look: dict[str, Any] = {"color": BAND_COLOURS[band], "label": label, "marker": "o", "markersize": 4}
+            look: dict[str, Any] = {
+                "color": BAND_COLOURS[band],
+                "label": label,
+                "marker": "o",
+                "markersize": 4,
+            }
             axes.plot(places, rows.get_column("uneven_share").to_numpy(), BAND_LINES[band], **look)
     axes.set_xticks(range(len(lengths)), [text(length, "s") for length in lengths])
     axes.set_xlabel("windows of")

@@ -1,1 +1,3 @@
-"""The judge: one ordered tuple of checks in families, scores, workload and health, waste; pure functions."""
+"""The judge: one ordered tuple of checks in families, scores, workload and health, waste; pure
+functions.
+"""

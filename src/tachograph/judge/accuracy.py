@@ -24,7 +24,8 @@ Truths = NDArray[np.bool_]
 class VerdictScore:
     """How many verdicts on one class are right and wrong.
 
-    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, of which the verdict is unknown.
+    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, of which the
+    verdict is unknown.
     """
 
     true_positives: int
@@ -101,14 +102,18 @@ def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
     """
     share, z2 = successes / trials, z * z
     middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = z / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
+    half = (
+        z / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
+    )
     low, high = max(0.0, middle - half), min(1.0, middle + half)
     return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
 
 
-# simulated jobs on which the built-in thresholds were chosen; accuracies are reported for other ones
+# simulated jobs on which the built-in thresholds were chosen; accuracies are reported for other
+# ones
 CHOSEN_ON = 1
-# what hosts count varies more than what GPUs do; no ground truth is planted for whether it is steady
+# what hosts count varies more than what GPUs do; no ground truth is planted for whether it is
+# steady
 WITHOUT_TRUTH = ("stable_host",)
 _CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
@@ -122,7 +127,8 @@ class PublishedAccuracy:
     false_positives: int
 
 
-# of host characteristics, thresholds by hand: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025)
+# of host characteristics, thresholds by hand: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4),
+# 2025)
 PUBLISHED_ACCURACY: Mapping[str, PublishedAccuracy] = MappingProxyType(
     {
         "job_hang": PublishedAccuracy(0.955, 333, 2),
@@ -135,7 +141,9 @@ PUBLISHED_ACCURACY: Mapping[str, PublishedAccuracy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ClassAccuracy:
-    """One class: how its verdicts compare with the truth; `too_near`: jobs whose design lies at the bound."""
+    """One class: how its verdicts compare with the truth; `too_near`: jobs whose design lies at
+    the bound.
+    """
 
     code: str
     score: VerdictScore
@@ -148,17 +156,27 @@ class ClassAccuracy:
 
 
 def with_keys(truth: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the truth of simulated jobs with the `job_key` they have in a lake; those that are there."""
-    submit = pl.from_epoch("submit_s", time_unit="s").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-    keys = jobs.select("job_key", "display_id", submit=pl.col("submit").cast(pl.Datetime("us", "UTC")))
-    return truth.with_columns(submit=submit).join(keys, on=["display_id", "submit"], how="inner").drop("submit")
+    """Return the truth of simulated jobs with the `job_key` they have in a lake; those that are
+    there.
+    """
+    submit = (
+        pl.from_epoch("submit_s", time_unit="s").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+    )
+    keys = jobs.select(
+        "job_key", "display_id", submit=pl.col("submit").cast(pl.Datetime("us", "UTC"))
+    )
+    return (
+        truth.with_columns(submit=submit)
+        .join(keys, on=["display_id", "submit"], how="inner")
+        .drop("submit")
+    )
 
 
 def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
     """Return columns job_key and `truth` of one class; null is too near to call.
 
-    A class judged from hosts has the truth of the class where it has none of its own. Null also for a class of which
-    nothing is planted.
+    A class judged from hosts has the truth of the class where it has none of its own. Null also for
+    a class of which nothing is planted.
     """
     column = code if code in truth.columns else code.removesuffix(HOST_SUFFIX)
     if code in WITHOUT_TRUTH or column not in truth.columns:
@@ -171,8 +189,8 @@ def accuracies(
 ) -> tuple[ClassAccuracy, ...]:
     """Return the accuracy of each class that was judged.
 
-    `truth`: one row per job (`with_keys`), of jobs whose GPUs are known: others are
-    undetermined. `verdicts`: findings of the classes (`judge_classes`). Jobs to which a class does not apply
+    `truth`: one row per job (`with_keys`), of jobs whose GPUs are known: others are undetermined.
+    `verdicts`: findings of the classes (`judge_classes`). Jobs to which a class does not apply
     (idle_nodes of one node) do not count.
     """
     found = []
@@ -182,16 +200,24 @@ def accuracies(
         called = rows.filter(pl.col("truth").is_not_null())
         if called.is_empty():
             continue
-        answers = called.get_column("verdict").replace_strict(_CODE_OF, return_dtype=pl.Int8).to_numpy()
+        answers = (
+            called.get_column("verdict").replace_strict(_CODE_OF, return_dtype=pl.Int8).to_numpy()
+        )
         of_class = np.asarray(called.get_column("truth").to_numpy(), np.bool_)
-        found.append(ClassAccuracy(code, score_verdicts(answers, of_class), rows.height - called.height))
+        found.append(
+            ClassAccuracy(code, score_verdicts(answers, of_class), rows.height - called.height)
+        )
     return tuple(found)
 
 
-def labels_of(truth: pl.DataFrame, codes: Iterable[str] = CLASS_CODES) -> dict[str, dict[str, bool]]:
+def labels_of(
+    truth: pl.DataFrame, codes: Iterable[str] = CLASS_CODES
+) -> dict[str, dict[str, bool]]:
     """Return labels for tuning, {class: {job_key: holds}}, from the truth of simulated jobs."""
     return {
-        code: dict(truth_of(truth, code).filter(pl.col("truth").is_not_null()).sort("job_key").iter_rows())
+        code: dict(
+            truth_of(truth, code).filter(pl.col("truth").is_not_null()).sort("job_key").iter_rows()
+        )
         for code in codes
         if truth_of(truth, code).get_column("truth").count()
     }

@@ -11,8 +11,17 @@ import numpy.typing as npt
 
 from tachograph.pipeline.timelines import ACTIVITY
 
-ACTIVITY_NAMES = {"gpu_util": "utilisation", "gr_engine_active": "graphics engine activity", "sm_active": "SM activity"}
-PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
+ACTIVITY_NAMES = {
+    "gpu_util": "utilisation",
+    "gr_engine_active": "graphics engine activity",
+    "sm_active": "SM activity",
+}
+PIPE_NAMES = {
+    "fp64": "FP64 units",
+    "fp32": "FP32 units",
+    "fp16": "FP16 units",
+    "tensor": "tensor cores",
+}
 UNIT = ("node", "gpu", "mig")
 _ACTIVITY = (*UNIT, "activity_mean")
 GpuRows = Sequence[Mapping[str, Any]]  # node, gpu, mig, and more of each GPU
@@ -33,7 +42,9 @@ def number(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def activity_counter(summary: Mapping[str, Any]) -> str | None:
-    """Return the counter that shows whether the job's GPUs were working, or None where none was measured."""
+    """Return the counter that shows whether the job's GPUs were working, or None where none was
+    measured.
+    """
     return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)
 
 
@@ -49,7 +60,9 @@ def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
 
 
 def gpu_labels(rows: GpuRows, *, of: GpuRows) -> str:
-    """Return the GPUs of `rows` as a short list: node names only where those `of` the job are on several."""
+    """Return the GPUs of `rows` as a short list: node names only where those `of` the job are on
+    several.
+    """
     several = len({row["node"] for row in of}) > 1
     names = [gpu_label(row, with_node=several) for row in rows[:_NAMED]]
     more = len(rows) - len(names)
@@ -59,19 +72,26 @@ def gpu_labels(rows: GpuRows, *, of: GpuRows) -> str:
 def gpu_activity(summary: Mapping[str, Any], column: Callable[[str], list[Any]]) -> GpuRows | None:
     """Return one row per measured GPU, busiest first: its key, and its `activity_mean` (0..1).
 
-    `column`: returns one of the job's rows of job_gpus. None where no activity was measured on two GPUs or more.
+    `column`: returns one of the job's rows of job_gpus. None where no activity was measured on two
+    GPUs or more.
     """
     counter = activity_counter(summary)
     if counter is None:
         return None
     rows = zip(*map(column, UNIT), column(f"{counter}_mean"), strict=True)
-    measured = sorted((row for row in rows if row[3] is not None), key=lambda row: (-row[3], row[0], row[1]))
-    return [dict(zip(_ACTIVITY, row, strict=True)) for row in measured] if len(measured) > 1 else None
+    measured = sorted(
+        (row for row in rows if row[3] is not None), key=lambda row: (-row[3], row[0], row[1])
+    )
+    return (
+        [dict(zip(_ACTIVITY, row, strict=True)) for row in measured] if len(measured) > 1 else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Activity of a whole job over time: minutes that were measured, and in each the busiest GPU's mean (0..1)."""
+    """Activity of a whole job over time: minutes that were measured, and in each the busiest
+    GPU's mean (0..1).
+    """
 
     counter: str
     minute: npt.NDArray[np.int64]
@@ -100,13 +120,18 @@ class Activity:
         return float(np.count_nonzero((self.minute >= begin) & (self.minute < end))) / (end - begin)
 
 
-def activity_over_time(column: Callable[[str], npt.NDArray[Any]], minutes: int, idle_level: float) -> Activity | None:
-    """Return the job's activity over time; a minute is busy when a GPU's mean is above `idle_level`.
+def activity_over_time(
+    column: Callable[[str], npt.NDArray[Any]], minutes: int, idle_level: float
+) -> Activity | None:
+    """Return the job's activity over time; a minute is busy when a GPU's mean is above
+    `idle_level`.
 
     `column`: returns one of a job's `minutes`, NaN where not measured.
     None where no activity counter was measured, or no minute is busy.
     """
-    counter = next((name for name in ACTIVITY if minutes and not np.isnan(column(name)).all()), None)
+    counter = next(
+        (name for name in ACTIVITY if minutes and not np.isnan(column(name)).all()), None
+    )
     if counter is None:
         return None
     level, place = column(counter).astype(np.float64), column("minute")
@@ -121,11 +146,17 @@ def activity_over_time(column: Callable[[str], npt.NDArray[Any]], minutes: int, 
 
 
 def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:
-    """Return the periods without work between the first and the last work: [(first minute, minutes)].
+    """Return the periods without work between the first and the last work: [(first minute,
+    minutes)].
 
-    A period is a run of consecutive measured minutes, `at_least` so many; a minute not measured ends it.
+    A period is a run of consecutive measured minutes, `at_least` so many; a minute not measured
+    ends it.
     """
-    inside = (activity.minute > activity.first_busy) & (activity.minute < activity.last_busy) & ~activity.busy
+    inside = (
+        (activity.minute > activity.first_busy)
+        & (activity.minute < activity.last_busy)
+        & ~activity.busy
+    )
     return runs([int(minute) for minute in activity.minute[inside]], at_least=at_least)
 
 

@@ -1,4 +1,6 @@
-"""Alerts for operators: failing GPUs, nodes without samples, large jobs that hang. Missing data proves nothing."""
+"""Alerts for operators: failing GPUs, nodes without samples, large jobs that hang. Missing data
+proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,15 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
     {
         "failing_gpu": AlertKind(
             "GPU with memory or hardware faults",
-            "Drain the node, run `dcgmi diag -r 3`, reset the GPU; replace it where the fault returns or remapping "
+            "Drain the node, run `dcgmi diag -r 3`, reset the GPU; replace it where the fault "
+            "returns or remapping "
             "has failed. Check the results of jobs that used it.",
             "critical",
         ),
         "hung_job": AlertKind(
             "Large job hangs",
-            "Look at the job's output and at its processes (`py-spy dump`, `gdb -p`); inform its user, and cancel it "
+            "Look at the job's output and at its processes (`py-spy dump`, `gdb -p`); inform "
+            "its user, and cancel it "
             "if it does not come back.",
             "warning",
         ),
@@ -52,12 +56,18 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
         ),
         "node_without_samples": AlertKind(
             "Node sends no samples",
-            "Check whether the node is up (`scontrol show node`), then its exporter or sampler and the network.",
+            (
+                "Check whether the node is up (`scontrol show node`), then its exporter or sampler "
+                "and the network."
+            ),
             "warning",
         ),
         "no_samples": AlertKind(
             "No node sends samples",
-            "Check `tachograph status`: the collector, its sources, the network; then the disk of the lake.",
+            (
+                "Check `tachograph status`: the collector, its sources, the network; then the disk "
+                "of the lake."
+            ),
             "critical",
         ),
     }
@@ -65,7 +75,9 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
 
 
 class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is wrong now. target: unique among alerts of a code; labels: node, gpu, job, ... ; path: of its page."""
+    """What is wrong now. target: unique among alerts of a code; labels: node, gpu, job, ... ;
+    path: of its page.
+    """
 
     code: str
     target: str
@@ -76,7 +88,9 @@ class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class AlertState:
-    """What holds, and the (code, target) that were measured and do not hold. What is in neither is not known."""
+    """What holds, and the (code, target) that were measured and do not hold. What is in neither
+    is not known.
+    """
 
     firing: tuple[Alert, ...] = ()
     clear: frozenset[tuple[str, str]] = frozenset()
@@ -90,15 +104,20 @@ def merged(states: Iterable[AlertState]) -> AlertState:
 
 
 def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
-    """Return the GPUs with faults in the window of `samples`: columns node, gpu, mig, t, HEALTH_COUNTERS.
+    """Return the GPUs with faults in the window of `samples`: columns node, gpu, mig, t,
+    HEALTH_COUNTERS.
 
-    A fault: remapping failed, more rows remapped after uncorrectable errors, a critical XID that came up in the window.
-    Clear is a GPU with a fresh sample, of which one of the counters was measured.
+    A fault: remapping failed, more rows remapped after uncorrectable errors, a critical XID that
+    came up in the window. Clear is a GPU with a fresh sample, of which one of the counters was
+    measured.
     """
     if samples.is_empty():
         return AlertState()
     ordered = samples.sort(*_GPU, "t")
-    rows, xid = pl.col("remapped_rows_uncorrectable").drop_nulls(), pl.col("xid").cast(pl.Int64).drop_nulls()
+    rows, xid = (
+        pl.col("remapped_rows_uncorrectable").drop_nulls(),
+        pl.col("xid").cast(pl.Int64).drop_nulls(),
+    )
     came_up = xid.filter((xid != xid.shift()) & xid.is_in(sorted(XID_CRITICAL)))
     by_gpu = ordered.group_by(_GPU, maintain_order=True).agg(
         last_t=pl.col("t").max(),
@@ -123,7 +142,10 @@ def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
 def _faults(row: Mapping[str, float | None]) -> list[str]:
     faults = ["remapping a faulty memory row has failed"] if (row["failure"] or 0) > 0 else []
     if row["more_rows"]:
-        faults.append(f"{plural(int(row['more_rows']), 'memory row')} remapped after uncorrectable errors in 24 h")
+        faults.append(
+            f"{plural(int(row['more_rows']), 'memory row')} remapped after uncorrectable "
+            "errors in 24 h"
+        )
     if row["xid"] is not None:
         faults.append(f"XID {int(row['xid'])}, {xid_meaning(int(row['xid']))}")
     return faults
@@ -132,7 +154,8 @@ def _faults(row: Mapping[str, float | None]) -> list[str]:
 def nodes_without_samples(
     last: Mapping[str, datetime], newest: datetime | None, *, now: datetime, limit: timedelta
 ) -> AlertState:
-    """Return the nodes whose last sample is older than the limit. last: {node: time}; newest: of the whole lake.
+    """Return the nodes whose last sample is older than the limit. last: {node: time}; newest: of
+    the whole lake.
 
     Where no node has newer samples, that is one alert, and nothing is known of single nodes.
     """
@@ -146,7 +169,9 @@ def nodes_without_samples(
         if newest - at > limit:
             gap = text((newest - at).total_seconds(), "s")
             sentence = f"{printable(node)}: no sample for {gap}, others report."
-            firing.append(Alert("node_without_samples", node, sentence, {"node": node}, f"/node/{node}"))
+            firing.append(
+                Alert("node_without_samples", node, sentence, {"node": node}, f"/node/{node}")
+            )
         else:
             clear.add(("node_without_samples", node))
     return AlertState(tuple(firing), frozenset(clear))
@@ -157,8 +182,9 @@ def hung_jobs(
 ) -> AlertState:
     """Return running jobs of so many GPUs that hang for longer than the limit.
 
-    jobs: job_key, display_id, job_id, cluster, user, partition, gpus, end, as_of; all recent ones. findings:
-    job_key, code, verdict, sentence, begin, end, of HANG. Clear is a job that ended, or with a fresh result.
+    jobs: job_key, display_id, job_id, cluster, user, partition, gpus, end, as_of; all recent ones.
+    findings: job_key, code, verdict, sentence, begin, end, of HANG. Clear is a job that ended, or
+    with a fresh result.
     """
     fresh = pl.col("as_of") >= now - FRESH
     large = jobs.filter(pl.col("gpus") >= least_gpus)
@@ -171,7 +197,8 @@ def hung_jobs(
     for row in found.sort("job_key").iter_rows(named=True):
         job = row["display_id"] or row["job_id"]
         message = (
-            f"Job {job} of {printable(row['user'] or 'unknown')} ({plural(row['gpus'], 'GPU')}): {row['sentence']}"
+            f"Job {job} of {printable(row['user'] or 'unknown')} "
+            f"({plural(row['gpus'], 'GPU')}): {row['sentence']}"
         )
         known = {"job": job, **{name: row[name] for name in ("cluster", "user", "partition")}}
         labels = {name: value for name, value in known.items() if value}

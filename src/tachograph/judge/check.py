@@ -1,8 +1,10 @@
-"""Checks: each detects one problem, or one fact, in a job. One code, title, severity, advice text, family and file.
+"""Checks: each detects one problem, or one fact, in a job. One code, title, severity, advice text,
+family and file.
 
-A check is decided in one of three ways, which is a detail of it: by a function that sees one job at a time, by a class
-over minute series of many jobs at a time (`judge.classes`), or by a rule of the language (`judge.rules`). All stand
-in one ordered tuple, `judge.checks.CHECKS`, rules of the catalogue and of the site behind it.
+A check is decided in one of three ways, which is a detail of it: by a function that sees one job at
+a time, by a class over minute series of many jobs at a time (`judge.classes`), or by a rule of the
+language (`judge.rules`). All stand in one ordered tuple, `judge.checks.CHECKS`, rules of the
+catalogue and of the site behind it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tachograph.catalog.config import Thresholds
-from tachograph.judge.activity import Activity, GpuRows, activity_over_time, gpu_labels, number, so_far
+from tachograph.judge.activity import (
+    Activity,
+    GpuRows,
+    activity_over_time,
+    gpu_labels,
+    number,
+    so_far,
+)
 from tachograph.judge.finding import Severity
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -26,9 +35,11 @@ if TYPE_CHECKING:
     from tachograph.judge.classes.inputs import JobClass
 
 ANY_ACTIVITY = "|".join(ACTIVITY)  # of `needs`: any of these counters suffices
-HALF = 0.5  # of a run: what is judged by means of the whole run may differ in a half that was not measured
+# Of a run: what is judged by means of the whole run may differ in a half that was not measured.
+HALF = 0.5
 
-# family -> the wider families around it: what is found in the narrower one explains what is found in a wider one
+# family -> the wider families around it: what is found in the narrower one explains what is found
+# in a wider one
 FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "idle job": ("idle GPUs", "requested memory"),
@@ -47,8 +58,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class Unmeasured:
     """How much time without measurements can hide what a check detects.
 
-    where: the stretch that counts lies at the begin, the end, or between samples; it hides as many minutes as
-    `thresholds.idle_minutes`, or more. None: the `share` of the run that was not measured counts.
+    where: the stretch that counts lies at the begin, the end, or between samples; it hides as many
+    minutes as `thresholds.idle_minutes`, or more. None: the `share` of the run that was not
+    measured counts.
     """
 
     where: Literal["begin", "end", "within"] | None = None
@@ -60,7 +72,8 @@ OF_THE_RUN = Unmeasured()
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A check that holds for one job: what was seen, with its numbers; begin, end: None is the whole job.
+    """A check that holds for one job: what was seen, with its numbers; begin, end: None is the
+    whole job.
 
     advice: where that of the check does not fit.
     """
@@ -73,7 +86,9 @@ class Found:
 
 
 class JobRows:
-    """Rows of many jobs, those of one job together. Columns are converted once for all jobs, when first read."""
+    """Rows of many jobs, those of one job together. Columns are converted once for all jobs,
+    when first read.
+    """
 
     def __init__(self, frame: pl.DataFrame, key: str = "job_key") -> None:
         keys = frame.get_column(key).rle().struct.unnest()
@@ -82,7 +97,9 @@ class JobRows:
         self.frame = frame
         self.lists: dict[str, list[Any]] = {}
         self.arrays: dict[str, NDArray[Any]] = {}
-        self._spans = dict(zip(keys.get_column("value"), zip(begins, begins + lengths, strict=True), strict=True))
+        self._spans = dict(
+            zip(keys.get_column("value"), zip(begins, begins + lengths, strict=True), strict=True)
+        )
 
     def of(self, job_key: str) -> RowsOfJob:
         """Return the rows of a job."""
@@ -154,7 +171,9 @@ class SummaryColumns(dict[str, "list[Any] | None"]):
         self.frame = frame
 
     def __missing__(self, name: str) -> list[Any] | None:
-        found = self[name] = self.frame.get_column(name).to_list() if name in self.frame.columns else None
+        found = self[name] = (
+            self.frame.get_column(name).to_list() if name in self.frame.columns else None
+        )
         return found
 
     def rows(self) -> Iterator[SummaryRow]:
@@ -166,9 +185,10 @@ class SummaryColumns(dict[str, "list[Any] | None"]):
 class CheckedJob:
     """One job as a check sees it.
 
-    `summary` is its row of job_summaries, `of_gpus` its rows of job_gpus in the order of node, GPU and slice,
-    `of_minutes` one row for each of its minutes, the GPUs put together (`pipeline.timelines.timelines_of`). Both
-    give columns as lists and arrays without a frame being made: most checks hold for few jobs.
+    `summary` is its row of job_summaries, `of_gpus` its rows of job_gpus in the order of node, GPU
+    and slice, `of_minutes` one row for each of its minutes, the GPUs put together
+    (`pipeline.timelines.timelines_of`). Both give columns as lists and arrays without a frame being
+    made: most checks hold for few jobs.
     """
 
     summary: Mapping[str, Any]
@@ -191,7 +211,9 @@ class CheckedJob:
         return number(self.summary, column)
 
     def evidence(self, *columns: str, **computed: float | None) -> dict[str, float]:
-        """Return the numbers that are known: those of its summary in `columns`, and the computed ones."""
+        """Return the numbers that are known: those of its summary in `columns`, and the computed
+        ones.
+        """
         known = {column: self.number(column) for column in columns} | computed
         return {name: value for name, value in known.items() if value is not None}
 
@@ -205,12 +227,18 @@ class CheckedJob:
         start: datetime | None = self.summary.get("start")
         return None if start is None else start + timedelta(seconds=after_s)
 
-    def stop(self, sentence: str, begin_s: float, length_s: float, *, lost_s: float | None = None) -> Found:
-        """Return that all GPUs stopped so long after its start, for so long; `lost_s`: without work in all."""
+    def stop(
+        self, sentence: str, begin_s: float, length_s: float, *, lost_s: float | None = None
+    ) -> Found:
+        """Return that all GPUs stopped so long after its start, for so long; `lost_s`: without
+        work in all.
+        """
         lost = length_s if lost_s is None else lost_s
         return Found(
             sentence,
-            self.evidence(interval_begin_s=begin_s, interval_s=length_s, gpu_hours_idle=self.gpu_hours(lost)),
+            self.evidence(
+                interval_begin_s=begin_s, interval_s=length_s, gpu_hours_idle=self.gpu_hours(lost)
+            ),
             begin=self.time(begin_s),
             end=self.time(begin_s + length_s),
         )
@@ -234,7 +262,8 @@ class CheckedJob:
         return float(sum(value for value in self.of_gpus.values(column) if value is not None))
 
     def activity(self, *, idle_s: float) -> Activity | None:
-        """Return its activity over time, if all GPUs may have been idle for `idle_s`, by the share of samples at zero.
+        """Return its activity over time, if all GPUs may have been idle for `idle_s`, by the share
+        of samples at zero.
 
         Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
         None where no activity was measured, or no minute is busy.
@@ -246,7 +275,9 @@ class CheckedJob:
 
     @cached_property  # several checks read it, so there are no slots
     def _activity(self) -> Activity | None:
-        return activity_over_time(self.of_minutes.array, self.of_minutes.height, self.thresholds.idle_util)
+        return activity_over_time(
+            self.of_minutes.array, self.of_minutes.height, self.thresholds.idle_util
+        )
 
 
 Decide = Callable[[CheckedJob], Found | None]
@@ -254,16 +285,17 @@ Decide = Callable[[CheckedJob], Found | None]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One entry of CHECKS, of which the order is that of reports and, within a family, from the most specific on.
+    """One entry of CHECKS, of which the order is that of reports and, within a family, from the
+    most specific on.
 
-    family: of those that hold in a family, and in the wider ones around it, the most specific is reported and covers
-    the others. brief: what it found in a few words, for headlines, with names of its evidence in braces; empty: the
-    title. needs: counters without which nothing is denied, of
-    alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it takes not to
-    deny it; None: it decides that itself.
-    decide: returns what was found; None where the check does not hold, and where a counter it needs was not measured.
-    A check with a class has one too where it knows a second definition, which is less certain.
-    deciders: further classes and rules, by their names, which decide the same; it holds where one of them does.
+    family: of those that hold in a family, and in the wider ones around it, the most specific is
+    reported and covers the others. brief: what it found in a few words, for headlines, with names
+    of its evidence in braces; empty: the title. needs: counters without which nothing is denied, of
+    alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it
+    takes not to deny it; None: it decides that itself. decide: returns what was found; None where
+    the check does not hold, and where a counter it needs was not measured. A check with a class has
+    one too where it knows a second definition, which is less certain. deciders: further classes and
+    rules, by their names, which decide the same; it holds where one of them does.
     """
 
     code: str

@@ -1,9 +1,11 @@
-"""The likely culprit of a hung job on several GPUs: the one that stopped first, or behaves unlike those that wait.
+"""The likely culprit of a hung job on several GPUs: the one that stopped first, or behaves unlike
+those that wait.
 
-A process of a collective operation waits for the others by polling, so its GPU shows high utilisation and some SM
-activity without arithmetic or memory traffic. The process that failed leaves its GPU idle, or keeps it at work, or in
-a kernel that never returns, or the GPU itself reports nothing any more. What sets one GPU apart is evidence; where none
-or several are set apart, or what could set others apart was not measured, no culprit is named.
+A process of a collective operation waits for the others by polling, so its GPU shows high
+utilisation and some SM activity without arithmetic or memory traffic. The process that failed
+leaves its GPU idle, or keeps it at work, or in a kernel that never returns, or the GPU itself
+reports nothing any more. What sets one GPU apart is evidence; where none or several are set apart,
+or what could set others apart was not measured, no culprit is named.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import UNIT, number
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.finding import Finding
-from tachograph.judge.gpu_series import IDLE, POLLING, UNCLEAR, UNMEASURED, WORKING, GpuSeries, longest_pause
+from tachograph.judge.gpu_series import (
+    IDLE,
+    POLLING,
+    UNCLEAR,
+    UNMEASURED,
+    WORKING,
+    GpuSeries,
+    longest_pause,
+)
 
 Confidence = Literal["high", "medium", "low"]
 Pattern = Literal["idle", "working", "kernel", "reports_nothing", "stopped_first", "xid"]
@@ -29,11 +39,15 @@ Pattern = Literal["idle", "working", "kernel", "reports_nothing", "stopped_first
 LEAST_MINUTES = 10  # without work at the end: a shorter time is no hang to find a culprit of
 MOSTLY = 0.8  # of the measured minutes of a window show the same
 ENOUGH = 0.5  # of the minutes of a window are measured
-SAME_TIME = 2  # minutes: stops no further apart are of the same time; clocks and phases of nodes differ
-_LOST_BEFORE = 3  # minutes: a GPU that fails may have reported nothing for so long before its job stops
+# Minutes: stops no further apart are of the same time; clocks and phases of nodes differ.
+SAME_TIME = 2
+# Minutes: a GPU that fails may have reported nothing for so long before its job stops.
+_LOST_BEFORE = 3
 LONGEST_LAG = 30  # minutes: GPUs that worked on for longer did not depend on the one that stopped
-_WINDOW = 10  # minutes after the stop that are compared: shorter than usual limits of collective operations
-UNLIKE = 0.1  # difference of SM activity or of power (over power at work) that sets a waiting GPU apart
+# Minutes after the stop that are compared: shorter than usual limits of collective operations.
+_WINDOW = 10
+# Difference of SM activity or of power (over power at work) that sets a waiting GPU apart.
+UNLIKE = 0.1
 _SPREADS = 4.0  # and so many times the largest difference among the others
 _KNOWN_SHARE = 0.75  # of the GPUs at work are measured when work stops, or the finding is less sure
 _LIKELY, _NONE = "Likely culprit:", "No culprit can be named:"
@@ -45,8 +59,8 @@ _LESS: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "lo
 class Culprit:
     """The likely culprit of a hang, or why none can be named.
 
-    `node`, `gpu`, `mig`: the GPU; `gpu` None: the whole node; `node` None: none can be named. `sentence`: the evidence,
-    or the reason. `evidence`: its numbers, names as in finding.EVIDENCE.
+    `node`, `gpu`, `mig`: the GPU; `gpu` None: the whole node; `node` None: none can be named.
+    `sentence`: the evidence, or the reason. `evidence`: its numbers, names as in finding.EVIDENCE.
     """
 
     sentence: str
@@ -65,7 +79,9 @@ class Culprit:
     @property
     def line(self) -> str:
         """The sentence, with the confidence of a culprit that is named."""
-        return f"{self.sentence[:-1]}; {self.confidence} confidence." if self.named else self.sentence
+        return (
+            f"{self.sentence[:-1]}; {self.confidence} confidence." if self.named else self.sentence
+        )
 
 
 def none_named(reason: str) -> Culprit:
@@ -83,31 +99,41 @@ HANGS = frozenset(code for check in CHECKS if check.family == "hang" for code in
 def hang_culprit(
     findings: Iterable[Finding], gpus: pl.DataFrame, minutes: pl.DataFrame, held: float | None
 ) -> Culprit | None:
-    """Return the likely culprit of a job on several GPUs that was judged hung; None for any other job.
+    """Return the likely culprit of a job on several GPUs that was judged hung; None for any other
+    job.
 
     See find_culprit.
     """
     hung = any(finding.reported and finding.code in HANGS for finding in findings)
-    return find_culprit(gpus, minutes, held=held) if hung and max(gpus.height, held or 0) > 1 else None
+    return (
+        find_culprit(gpus, minutes, held=held) if hung and max(gpus.height, held or 0) > 1 else None
+    )
 
 
 def with_culprit(finding: Finding, culprit: Culprit | None) -> Finding:
-    """Return the finding of a hang with the sentence and the numbers of its culprit, where one is named.
+    """Return the finding of a hang with the sentence and the numbers of its culprit, where one is
+    named.
 
     A finding that has them already is unchanged.
     """
     known = culprit is None or not culprit.named or _LIKELY in finding.sentence
     if culprit is None or known or not finding.reported or finding.code not in HANGS:
         return finding
-    sentence, evidence = f"{finding.sentence} {culprit.line}", {**finding.evidence, **culprit.evidence}
+    sentence, evidence = (
+        f"{finding.sentence} {culprit.line}",
+        {**finding.evidence, **culprit.evidence},
+    )
     return msgspec.structs.replace(finding, sentence=sentence, evidence=evidence)
 
 
-def find_culprit(gpus: pl.DataFrame, minutes: pl.DataFrame, *, held: float | None = None) -> Culprit:
+def find_culprit(
+    gpus: pl.DataFrame, minutes: pl.DataFrame, *, held: float | None = None
+) -> Culprit:
     """Return the likely culprit of one hung job.
 
-    `gpus`: its rows of job_gpus; `minutes`: of job_minutes, one row per (GPU, minute), null where not measured. `held`:
-    GPUs that it held, None where not known: those without any sample are no evidence of anything.
+    `gpus`: its rows of job_gpus; `minutes`: of job_minutes, one row per (GPU, minute), null where
+    not measured. `held`: GPUs that it held, None where not known: those without any sample are no
+    evidence of anything.
     """
     units = gpus.sort(*UNIT, nulls_last=False).select(*UNIT).rows()
     if max(len(units), held or 0) < 2:
@@ -118,13 +144,19 @@ def find_culprit(gpus: pl.DataFrame, minutes: pl.DataFrame, *, held: float | Non
         return none_named("no minutes of its GPUs are stored")
     series = GpuSeries.of(units, minutes)
     if series is None:
-        return none_named("arithmetic and memory traffic are not recorded, so work and waiting look alike")
+        return none_named(
+            "arithmetic and memory traffic are not recorded, so work and waiting look alike"
+        )
     found = _Stop.of(series)
     culprit = _none_stopped(series) if found is None else _decide(found)
     faults = _faulty(gpus, units)
     culprit = _with_faults(culprit, faults, series, hung=found is not None)
     unseen = (held or 0) > len(units)
-    return _less_sure(culprit) if culprit.named and (unseen or (found and found.known < _KNOWN_SHARE)) else culprit
+    return (
+        _less_sure(culprit)
+        if culprit.named and (unseen or (found and found.known < _KNOWN_SHARE))
+        else culprit
+    )
 
 
 def _less_sure(culprit: Culprit) -> Culprit:
@@ -136,8 +168,9 @@ def _less_sure(culprit: Culprit) -> Culprit:
 class _Stop:
     """How the GPUs that took part stopped, and what they did then.
 
-    `begin`: the minute from which on all but at most one do no work; `working`: the one that worked on. `end`: of the
-    window that is compared. `kinds`: {place: POLLING, IDLE, WORKING, UNCLEAR; UNMEASURED} in the window.
+    `begin`: the minute from which on all but at most one do no work; `working`: the one that worked
+    on. `end`: of the window that is compared. `kinds`: {place: POLLING, IDLE, WORKING, UNCLEAR;
+    UNMEASURED} in the window.
     """
 
     series: GpuSeries
@@ -155,7 +188,9 @@ class _Stop:
             return None
         stops = np.sort(series.stop[places])
         window = max(_WINDOW, 4 * series.gap())
-        working = int(places[np.argmax(series.stop[places])]) if stops[-1] - stops[-2] >= window else None
+        working = (
+            int(places[np.argmax(series.stop[places])]) if stops[-1] - stops[-2] >= window else None
+        )
         begin = int(stops[-2] if working is not None else stops[-1])
         if series.length - begin < max(LEAST_MINUTES, 3 * series.gap()):
             return None
@@ -163,7 +198,9 @@ class _Stop:
         # the minute in which work stopped is of both: the one after it shows what came then
         kinds = {
             place: _kind(shares)
-            for place, shares in series.shares(places, min(begin + 1, series.length - 1), end).items()
+            for place, shares in series.shares(
+                places, min(begin + 1, series.length - 1), end
+            ).items()
         }
         return cls(series, places, begin, end, working, kinds)
 
@@ -192,13 +229,21 @@ def _kind(shares: tuple[float, Mapping[int, float]]) -> int:
 def _none_stopped(series: GpuSeries) -> Culprit:
     if len(series.worked) < 2:
         worked = len(series.worked)
-        return none_named(f"{worked or 'none'} of its {len(series.units)} GPUs took part in the work")
+        return none_named(
+            f"{worked or 'none'} of its {len(series.units)} GPUs took part in the work"
+        )
     return none_named("two or more of its GPUs worked until its end, or until shortly before")
 
 
 def _decide(stop: _Stop) -> Culprit:
     """The first pattern that sets one GPU, or all GPUs of one node, apart."""
-    for pattern in (_works_on, _reports_nothing, _idle_among_polling, _stopped_first, _other_kernel):
+    for pattern in (
+        _works_on,
+        _reports_nothing,
+        _idle_among_polling,
+        _stopped_first,
+        _other_kernel,
+    ):
         found = next(pattern(stop), None)
         if found is not None:
             return found
@@ -213,15 +258,23 @@ def _works_on(stop: _Stop) -> Iterator[Culprit]:
     polling = [place for place in others if stop.kinds[place] == POLLING]
     if len(others) < 2 and stop.kinds[others[0]] == IDLE:
         yield none_named(
-            f"of two GPUs {stop.series.label(stop.working)} worked on, and the other did not wait by polling"
+            f"of two GPUs {stop.series.label(stop.working)} worked on, and the other did not "
+            "wait by polling"
         )
-    elif stop.kinds[stop.working] != WORKING or len(polling) < len(others) - len(stop.which(UNMEASURED)) or not polling:
+    elif (
+        stop.kinds[stop.working] != WORKING
+        or len(polling) < len(others) - len(stop.which(UNMEASURED))
+        or not polling
+    ):
         waiting = f"{len(polling)} of the {len(others)} others waited by polling"
         yield none_named(
-            f"{stop.series.label(stop.working)} worked on after the others, of which no more than {waiting}"
+            f"{stop.series.label(stop.working)} worked on after the others, of which no more "
+            f"than {waiting}"
         )
     elif _spread(stop, polling) > stop.tolerance:
-        yield none_named(f"the others stopped one after the other, {_spread(stop, polling)} min apart")
+        yield none_named(
+            f"the others stopped one after the other, {_spread(stop, polling)} min apart"
+        )
     else:
         did = f"worked on while {_waiting(stop, polling)}"
         yield _culprit(stop, [stop.working], "working", "medium", did, begin=stop.begin)
@@ -230,7 +283,11 @@ def _works_on(stop: _Stop) -> Iterator[Culprit]:
 def _reports_nothing(stop: _Stop) -> Iterator[Culprit]:
     """One GPU, or one node, has had no sample since work stopped."""
     series, dark = stop.series, stop.which(UNMEASURED)
-    silent = [place for place in dark if not (series.state[place, stop.begin + stop.tolerance :] != UNMEASURED).any()]
+    silent = [
+        place
+        for place in dark
+        if not (series.state[place, stop.begin + stop.tolerance :] != UNMEASURED).any()
+    ]
     if not silent or len(silent) < len(dark):
         return
     others = [place for place in stop.kinds if place not in dark]
@@ -250,7 +307,9 @@ def _reports_nothing(stop: _Stop) -> Iterator[Culprit]:
     did = f"reported nothing from {_after(last)} on, when work stopped, while {what}"
     if alone:
         yield _culprit(stop, silent, "reports_nothing", "medium", did, begin=last)
-    elif set(silent) == series.of_node(node) & set(stop.kinds):  # samples may be lost between node and lake, too
+    elif set(silent) == series.of_node(node) & set(
+        stop.kinds
+    ):  # samples may be lost between node and lake, too
         yield _culprit(stop, silent, "reports_nothing", "low", did, begin=last)
 
 
@@ -260,7 +319,9 @@ def _idle_among_polling(stop: _Stop) -> Iterator[Culprit]:
     if not idle or len(polling) < len(idle) or stop.which(UNCLEAR, WORKING):
         return
     if not _one_place(stop, idle):
-        yield none_named(f"{plural(len(idle), 'GPU')} were idle while {_waiting(stop, polling)}, not one")
+        yield none_named(
+            f"{plural(len(idle), 'GPU')} were idle while {_waiting(stop, polling)}, not one"
+        )
         return
     last = int(max(stop.series.stop[idle]))
     if last > min(stop.series.quiet[polling]) + stop.tolerance:
@@ -285,7 +346,10 @@ def _stopped_first(stop: _Stop) -> Iterator[Culprit]:
     if lag <= stop.tolerance or lag < 3:
         return
     if stop.working is not None or lag > LONGEST_LAG + stop.tolerance:
-        yield none_named(f"{series.label(first)} stopped {text(lag * 60, 's')} before the others, which worked on")
+        yield none_named(
+            f"{series.label(first)} stopped {text(lag * 60, 's')} before the others, which "
+            "worked on"
+        )
         return
     if _spread(stop, others.tolist()) > stop.tolerance:
         yield none_named("its GPUs stopped one after the other")
@@ -304,7 +368,8 @@ def _stopped_first(stop: _Stop) -> Iterator[Culprit]:
 def _other_kernel(stop: _Stop) -> Iterator[Culprit]:
     """All poll, and SM activity or power of one is unlike that of all others.
 
-    Power has to be unlike in watts and as a share of the GPU's power at work: some GPUs always need more, or do less.
+    Power has to be unlike in watts and as a share of the GPU's power at work: some GPUs always need
+    more, or do less.
     """
     series, polling = stop.series, stop.which(POLLING)
     if len(polling) < 3 or len(polling) < len(stop.kinds):
@@ -313,7 +378,9 @@ def _other_kernel(stop: _Stop) -> Iterator[Culprit]:
     sm = [series.mean(series.sm, place, begin, end) for place in polling]
     power = [series.mean(series.power, place, begin, end) for place in polling]
     usual = [series.power_at_work(place) for place in polling]
-    of_usual = [watts / most if watts and most else None for watts, most in zip(power, usual, strict=True)]
+    of_usual = [
+        watts / most if watts and most else None for watts, most in zip(power, usual, strict=True)
+    ]
     typical = _median(usual)
     watts = [each / typical if each and typical else None for each in power]
     for what, levels in (("SM activity", (sm,)), ("power, of that at work,", (of_usual, watts))):
@@ -324,13 +391,17 @@ def _other_kernel(stop: _Stop) -> Iterator[Culprit]:
         values = [value for value in levels[0] if value is not None]
         rest = np.delete(np.array(values), at)
         others = [place for place in polling if place != polling[at]]
-        did = f"had {what} {text(values[at], 'fraction')} while {_waiting(stop, others, other=f'at {_range(rest)}')}"
+        did = (
+            f"had {what} {text(values[at], 'fraction')} while "
+            f"{_waiting(stop, others, other=f'at {_range(rest)}')}"
+        )
         yield _culprit(stop, [polling[at]], "kernel", "medium", did, begin=stop.begin)
         return
 
 
 def _set_apart(levels: Sequence[float | None]) -> int | None:
-    """The place of the one level that is unlike all others; None where there is none, or one was not measured.
+    """The place of the one level that is unlike all others; None where there is none, or one was
+    not measured.
 
     >>> _set_apart([0.05, 0.06, 0.6]), _set_apart([0.05, 0.4, 0.6]), _set_apart([0.05, None, 0.6])
     (2, None, None)
@@ -353,7 +424,8 @@ def _none_apart(stop: _Stop) -> Culprit:
     if max(counts.values()) == len(stop.kinds) and counts[UNCLEAR] == 0:
         did = "waited by polling" if counts[POLLING] else "were idle"
         return none_named(
-            f"all {len(stop.kinds)} GPUs stopped within {_spread(stop, list(stop.kinds)) + 1} min and {did}"
+            f"all {len(stop.kinds)} GPUs stopped within {_spread(stop, list(stop.kinds)) + 1} "
+            f"min and {did}"
         )
     return none_named(
         f"of {len(stop.kinds)} GPUs {counts[POLLING]} waited by polling, {counts[IDLE]} were idle, "
@@ -404,8 +476,12 @@ def _culprit(
     )
 
 
-def _with_faults(culprit: Culprit, faulty: Mapping[int, int], series: GpuSeries, *, hung: bool) -> Culprit:
-    """The same with what the driver reported of single GPUs: `faulty` {place: number of XID events}."""
+def _with_faults(
+    culprit: Culprit, faulty: Mapping[int, int], series: GpuSeries, *, hung: bool
+) -> Culprit:
+    """The same with what the driver reported of single GPUs: `faulty` {place: number of XID
+    events}.
+    """
     if not faulty or not hung:
         return culprit
     places = [place for place in faulty if _is(culprit, series.units[place])]
@@ -413,14 +489,28 @@ def _with_faults(culprit: Culprit, faulty: Mapping[int, int], series: GpuSeries,
         events = faulty[places[0]]
         seen = f"{culprit.sentence[:-1]}, and had {plural(events, 'XID event')}."
         return replace(
-            culprit, sentence=seen, confidence="high", evidence={**culprit.evidence, "xid_events": float(events)}
+            culprit,
+            sentence=seen,
+            confidence="high",
+            evidence={**culprit.evidence, "xid_events": float(events)},
         )
     if culprit.named or len(faulty) > 1:
         return _less_sure(culprit) if culprit.named else culprit
     place, events = next(iter(faulty.items()))
     node, gpu, mig = series.units[place]
-    seen = f"{_LIKELY} {series.label(place)}, the only one of {len(series.units)} GPUs with XID events ({events})."
-    return Culprit(seen, node, gpu, mig, "xid", "medium", {"culprit_gpu": float(gpu), "xid_events": float(events)})
+    seen = (
+        f"{_LIKELY} {series.label(place)}, the only one of {len(series.units)} GPUs with "
+        f"XID events ({events})."
+    )
+    return Culprit(
+        seen,
+        node,
+        gpu,
+        mig,
+        "xid",
+        "medium",
+        {"culprit_gpu": float(gpu), "xid_events": float(events)},
+    )
 
 
 def _is(culprit: Culprit, unit: tuple[str, int, int | None]) -> bool:
@@ -435,13 +525,19 @@ def _faulty(gpus: pl.DataFrame, units: Sequence[tuple[str, int, int | None]]) ->
     rows = {tuple(row[name] for name in UNIT): row for row in gpus.iter_rows(named=True)}
     events = {place: number(rows[unit], "xid_events") for place, unit in enumerate(units)}
     codes = {place: number(rows[unit], "xid_event_max") for place, unit in enumerate(units)}
-    return {place: int(count) for place, count in events.items() if count and codes[place] not in _CONSEQUENCE}
+    return {
+        place: int(count)
+        for place, count in events.items()
+        if count and codes[place] not in _CONSEQUENCE
+    }
 
 
 def _one_place(stop: _Stop, places: Sequence[int]) -> bool:
     """Whether it is one GPU, or all that a job of several nodes used of one."""
     nodes = {stop.series.units[place][0] for place in places}
-    whole = len(nodes) == 1 and set(places) == stop.series.of_node(next(iter(nodes))) & set(stop.kinds)
+    whole = len(nodes) == 1 and set(places) == stop.series.of_node(next(iter(nodes))) & set(
+        stop.kinds
+    )
     return len(places) == 1 or (whole and len(places) < len(stop.kinds))
 
 
@@ -454,7 +550,10 @@ def _waiting(stop: _Stop, polling: Sequence[int], *, other: str = "") -> str:
         return ""
     dark = len(stop.which(UNMEASURED))
     measured = " measured" if dark else ""
-    return f"the {plural(len(polling), f'other{measured} GPU')} waited by polling{f' {other}' if other else ''}"
+    return (
+        f"the {plural(len(polling), f'other{measured} GPU')} waited by "
+        f"polling{f' {other}' if other else ''}"
+    )
 
 
 def _after(minute: int) -> str:
@@ -462,7 +561,9 @@ def _after(minute: int) -> str:
 
 
 def _spread(stop: _Stop, places: Sequence[int]) -> int:
-    """Minutes by which the stops of some GPUs are apart at least, whatever happened in minutes not measured."""
+    """Minutes by which the stops of some GPUs are apart at least, whatever happened in minutes
+    not measured.
+    """
     some = list(places)
     return max(0, int(stop.series.stop[some].max() - stop.series.quiet[some].min()))
 

@@ -1,4 +1,5 @@
-"""Findings of many jobs settled: one of each code, nothing denied that was not measured, families covered.
+"""Findings of many jobs settled: one of each code, nothing denied that was not measured, families
+covered.
 
 The steps of `settled` are the only places where verdicts of different checks meet.
 """
@@ -27,8 +28,8 @@ def settled(
 ) -> pl.DataFrame:
     """Return findings with one row per (job_key, code), and `covered_by`.
 
-    `findings`: in the schema of FINDINGS without `seq`, one row per job and decider. `checks`: in their order.
-    `gaps`: what was not measured of each job (`unmeasured`).
+    `findings`: in the schema of FINDINGS without `seq`, one row per job and decider. `checks`: in
+    their order. `gaps`: what was not measured of each job (`unmeasured`).
     """
     every = _of_each_code(checks)
     decided = _decided(findings, every)
@@ -48,7 +49,8 @@ def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
 def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
     """One row per (job_key, code): of several results one with `yes`, else one with `unknown`.
 
-    Of two definitions that hold the more certain one; of two that do not, the one that has values to show.
+    Of two definitions that hold the more certain one; of two that do not, the one that has values
+    to show.
     """
     several = [check for check in checks if check.several]
     code_of = {name: check.code for check in several for name in (check.code, *check.deciders)}
@@ -69,7 +71,14 @@ def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
             code=pl.col("code").replace_strict(code_of),
             rank=pl.col("verdict").replace_strict(_RANK, return_dtype=pl.Int8()),
         )
-        .sort("rank", "confidence", "others", pl.col("checks") == "[]", nulls_last=True, maintain_order=True)
+        .sort(
+            "rank",
+            "confidence",
+            "others",
+            pl.col("checks") == "[]",
+            nulls_last=True,
+            maintain_order=True,
+        )
         .unique(["job_key", "code"], keep="first", maintain_order=True)
         .with_columns(**of_check)
     )
@@ -77,13 +86,18 @@ def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
 
 
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per job: `share` of the expected samples that are missing, and stretches without any, in minutes.
+    """Return one row per job: `share` of the expected samples that are missing, and stretches
+    without any, in minutes.
 
-    `elapsed_s`: its run time.
-    `begin`, `end`: before the first and after the last measured minute; `within`: the longest between two. Null where
-    nothing was measured. `timelines`: one row per (job_key, minute), in order.
+    `elapsed_s`: its run time. `begin`, `end`: before the first and after the last measured minute;
+    `within`: the longest between two. Null where nothing was measured. `timelines`: one row per
+    (job_key, minute), in order.
     """
-    minutes = timelines.lazy().filter(pl.col("measured_gpus") > 0).select("job_key", pl.col("minute").cast(pl.Int64))
+    minutes = (
+        timelines.lazy()
+        .filter(pl.col("measured_gpus") > 0)
+        .select("job_key", pl.col("minute").cast(pl.Int64))
+    )
     stretches = minutes.group_by("job_key").agg(
         begin=pl.col("minute").min(),
         last=pl.col("minute").max(),
@@ -93,7 +107,10 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
     return (
         jobs.lazy()
         .select(
-            "job_key", "elapsed_s", share=(1.0 - pl.col("coverage")).clip(0.0, 1.0).round(9).fill_null(0.0), ran=ran
+            "job_key",
+            "elapsed_s",
+            share=(1.0 - pl.col("coverage")).clip(0.0, 1.0).round(9).fill_null(0.0),
+            ran=ran,
         )
         .join(stretches, on="job_key", how="left", maintain_order="left")
         .select(
@@ -111,7 +128,9 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
 def _not_denied(
     findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame, idle_minutes: float
 ) -> pl.DataFrame:
-    """Findings in which `no` is `unknown` where the time without measurements can hide what the check detects."""
+    """Findings in which `no` is `unknown` where the time without measurements can hide what the
+    check detects.
+    """
     limits = [
         (code, hidden.where, hidden.share)
         for check in checks
@@ -122,7 +141,10 @@ def _not_denied(
     limits += [(code, None, HALF) for code in FACTS]
     schema = {"code": pl.String(), "where": pl.String(), "at_least": pl.Float64()}
     found = findings.select("job_key", "code", "verdict").join(
-        pl.DataFrame(limits, schema=schema, orient="row"), on="code", how="left", maintain_order="left"
+        pl.DataFrame(limits, schema=schema, orient="row"),
+        on="code",
+        how="left",
+        maintain_order="left",
     )
     found = found.join(gaps, on="job_key", how="left", maintain_order="left")
     where = pl.col("where")
@@ -131,7 +153,9 @@ def _not_denied(
     by_stretch = where.is_not_null() & (stretch >= idle_minutes).fill_null(value=False)
     hides = too_little | by_stretch
     hidden = found.select(
-        hidden=(hides & (pl.col("verdict") == "no") & pl.col("at_least").is_not_null()).fill_null(value=False),
+        hidden=(hides & (pl.col("verdict") == "no") & pl.col("at_least").is_not_null()).fill_null(
+            value=False
+        ),
         sentence=pl.when(~by_stretch)
         .then(
             pl.concat_str(
@@ -142,7 +166,11 @@ def _not_denied(
         )
         .otherwise(
             pl.concat_str(
-                pl.lit("Unknown: "), stretch, pl.lit(" min "), where.replace(_HIDES), pl.lit(" were not measured.")
+                pl.lit("Unknown: "),
+                stretch,
+                pl.lit(" min "),
+                where.replace(_HIDES),
+                pl.lit(" were not measured."),
             )
         ),
     )
@@ -154,7 +182,9 @@ def _not_denied(
 
 
 class _Holding(NamedTuple):
-    """A finding that holds: its place in the frame, its families, its place among the checks, its interval."""
+    """A finding that holds: its place in the frame, its families, its place among the checks,
+    its interval.
+    """
 
     row: int
     code: str
@@ -168,8 +198,9 @@ class _Holding(NamedTuple):
     def covers(self, other: _Holding) -> bool:
         """Whether it is more specific than another of its families, about the same time.
 
-        A part of the run explains what is found of the whole run in a wider family where it is a third of it or more. A
-        fact is covered by none, and covers what follows from it in wider families.
+        A part of the run explains what is found of the whole run in a wider family where it is a
+        third of it or more. A fact is covered by none, and covers what follows from it in wider
+        families.
         """
         if other.fact or other.families[0] not in self.families:
             return False
@@ -185,7 +216,8 @@ class _Holding(NamedTuple):
 
 
 def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return findings with `covered_by`: the code of the more specific finding of the family that is reported instead.
+    """Return findings with `covered_by`: the code of the more specific finding of the family that
+    is reported instead.
 
     Null where a finding is reported, where it does not hold, and of facts.
     """
@@ -194,7 +226,9 @@ def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame)
         for place, check in enumerate(checks)
         for code in check.codes
     }
-    rows = findings.with_row_index("row").filter(pl.col("verdict") == "yes", pl.col("code").is_in(list(places)))
+    rows = findings.with_row_index("row").filter(
+        pl.col("verdict") == "yes", pl.col("code").is_in(list(places))
+    )
     rows = rows.select("row", "job_key", "code", "begin", "end", fact=pl.col("severity") == "fact")
     elapsed = dict(gaps.select("job_key", "elapsed_s").iter_rows())
     of_jobs: dict[str, list[_Holding]] = {}

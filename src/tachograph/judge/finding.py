@@ -1,7 +1,7 @@
 """Findings: result of a check of a job, and the numbers behind it. One type for every check.
 
-The lake keeps them in the table `findings`: those that hold, those that do not, and those that are unknown because not
-enough was measured.
+The lake keeps them in the table `findings`: those that hold, those that do not, and those that are
+unknown because not enough was measured.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ FINDING_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
 class CheckedValue(msgspec.Struct, frozen=True, gc=False):
     """One value against its threshold: `name` `relation` `threshold`, in `unit`.
 
-    value None: not measured. holds None: undetermined. name: a counter or a characteristic made of some.
+    value None: not measured. holds None: undetermined. name: a counter or a characteristic made of
+    some.
     """
 
     name: str
@@ -138,12 +139,13 @@ class CheckedValue(msgspec.Struct, frozen=True, gc=False):
 class Finding(msgspec.Struct, frozen=True):
     """Result of one check of a job.
 
-    `verdict`: unknown where what it `needs` was not measured, or not for long enough. `confidence`: of a check with two
-    definitions that holds, high by the published one, low by the other alone.
-    `sentence`: what was seen, with its numbers, also where the verdict is no; `advice`: what to do (None: nothing).
-    `evidence` holds the numbers behind it, names and units as in EVIDENCE; `checks` the values against thresholds.
-    `begin`, `end`: the interval it is about (UTC; None: the whole job). `needs`: counters that are missing.
-    `covered_by`: code of the more specific finding of its family that is reported instead (None: it is reported).
+    `verdict`: unknown where what it `needs` was not measured, or not for long enough. `confidence`:
+    of a check with two definitions that holds, high by the published one, low by the other alone.
+    `sentence`: what was seen, with its numbers, also where the verdict is no; `advice`: what to do
+    (None: nothing). `evidence` holds the numbers behind it, names and units as in EVIDENCE;
+    `checks` the values against thresholds. `begin`, `end`: the interval it is about (UTC; None: the
+    whole job). `needs`: counters that are missing. `covered_by`: code of the more specific finding
+    of its family that is reported instead (None: it is reported).
     """
 
     code: str
@@ -168,7 +170,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:
-    """Return (summary row, its findings) pairs as a frame in the schema of FINDINGS, without `seq`."""
+    """Return (summary row, its findings) pairs as a frame in the schema of FINDINGS, without
+    `seq`.
+    """
     rows = [
         (
             *(summary["job_key"], summary["job_id"]),
@@ -187,7 +191,9 @@ _encode = msgspec.json.Encoder(enc_hook=float).encode  # numbers of NumPy become
 
 
 def _numbers(finding: Finding) -> str:
-    """The evidence as JSON. Errors: ValueError for a number that is none: what is not known is left out."""
+    """The evidence as JSON. Errors: ValueError for a number that is none: what is not known is
+    left out.
+    """
     if not finding.evidence:
         return "{}"
     wrong = [name for name, value in finding.evidence.items() if not isfinite(value)]
@@ -197,10 +203,17 @@ def _numbers(finding: Finding) -> str:
 
 
 def read_findings(frame: pl.DataFrame, order: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Return the rows of a findings frame (of one job), most urgent first, else in `order` of codes."""
+    """Return the rows of a findings frame (of one job), most urgent first, else in `order` of
+    codes.
+    """
     places = {code: place for place, code in enumerate(order)}
     found = [_finding(row) for row in frame.iter_rows(named=True)]
-    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), places.get(f.code, len(places)), f.code)))
+    return tuple(
+        sorted(
+            found,
+            key=lambda f: (SEVERITIES.index(f.severity), places.get(f.code, len(places)), f.code),
+        )
+    )
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:

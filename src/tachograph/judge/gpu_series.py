@@ -1,4 +1,6 @@
-"""What each GPU of a job did, minute by minute: at work, waiting by polling, idle; and when it stopped to work."""
+"""What each GPU of a job did, minute by minute: at work, waiting by polling, idle; and when it
+stopped to work.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from tachograph.judge.activity import UNIT, gpu_label
 
 LEAST_WORK = 5  # minutes at work of a GPU that took part
 AT_WORK = 0.1  # of its usual arithmetic or memory traffic: a GPU is at work
-NOTHING = 0.002  # activity of pipes and memory below which a GPU does no work, whatever is usual for it
+# Activity of pipes and memory below which a GPU does no work, whatever is usual for it.
+NOTHING = 0.002
 _USES = 0.01  # and from which on a GPU counts as used at all
-LOOKS_BUSY, LOOKS_IDLE = 0.5, 0.15  # utilisation of a GPU that waits by polling; of one that does nothing
+# Utilisation of a GPU that waits by polling; of one that does nothing.
+LOOKS_BUSY, LOOKS_IDLE = 0.5, 0.15
 _SM_POLLS = 0.003  # SM activity of one that polls, where utilisation is not measured
 
 WORKING, POLLING, IDLE, UNCLEAR, UNMEASURED = 3, 2, 1, 0, -1
@@ -30,8 +34,8 @@ Values = NDArray[np.float32]
 class GpuSeries:
     """GPUs x minutes: states, and what they are made of; NaN where not measured.
 
-    `stop`: the minute after the last one at work (0: it never worked); `quiet`: the first measured minute from then on
-    (`minutes` where there is none). Work stopped between the two.
+    `stop`: the minute after the last one at work (0: it never worked); `quiet`: the first measured
+    minute from then on (`minutes` where there is none). Work stopped between the two.
     """
 
     units: Sequence[tuple[str, int, int | None]]
@@ -44,13 +48,18 @@ class GpuSeries:
     quiet: NDArray[np.int64]
 
     @classmethod
-    def of(cls, units: Sequence[tuple[str, int, int | None]], minutes: pl.DataFrame) -> GpuSeries | None:
+    def of(
+        cls, units: Sequence[tuple[str, int, int | None]], minutes: pl.DataFrame
+    ) -> GpuSeries | None:
         """The series of `units`; None where nothing shows whether they worked."""
         place = pl.DataFrame({"place": range(len(units))}).with_columns(
-            pl.Series(name, [unit[at] for unit in units], dtype=minutes.schema[name]) for at, name in enumerate(UNIT)
+            pl.Series(name, [unit[at] for unit in units], dtype=minutes.schema[name])
+            for at, name in enumerate(UNIT)
         )
         names = [name for name in _READ if name in minutes.columns]
-        rows = minutes.select(*UNIT, "minute", *names).join(place, on=UNIT, how="inner", nulls_equal=True)
+        rows = minutes.select(*UNIT, "minute", *names).join(
+            place, on=UNIT, how="inner", nulls_equal=True
+        )
         rows = rows.filter(pl.col("minute") >= 0)
         if rows.is_empty():
             return None
@@ -60,12 +69,16 @@ class GpuSeries:
         columns = dict.fromkeys(_READ, empty)
         for name in names:
             columns[name] = empty.copy()
-            columns[name][at] = rows.get_column(name).cast(pl.Float32).fill_null(float("nan")).to_numpy()
+            columns[name][at] = (
+                rows.get_column(name).cast(pl.Float32).fill_null(float("nan")).to_numpy()
+            )
         work = _largest(*(columns[name] for name in _WORK))
         work = np.where(np.isnan(work), columns[_COPY], work)
         if np.isnan(work).all():
             return None
-        util = np.where(np.isnan(columns["gpu_util"]), columns["gr_engine_active"], columns["gpu_util"])
+        util = np.where(
+            np.isnan(columns["gpu_util"]), columns["gr_engine_active"], columns["gpu_util"]
+        )
         state = _states(work, util, columns["sm_active"])
         stop, quiet = _stops(state)
         return cls(units, state, util, columns["sm_active"], columns["power_w"], work, stop, quiet)
@@ -95,14 +108,19 @@ class GpuSeries:
         """Places of the GPUs of a node."""
         return {place for place, unit in enumerate(self.units) if unit[0] == node}
 
-    def shares(self, places: NDArray[np.int64], begin: int, end: int) -> dict[int, tuple[float, dict[int, float]]]:
+    def shares(
+        self, places: NDArray[np.int64], begin: int, end: int
+    ) -> dict[int, tuple[float, dict[int, float]]]:
         """{place: share of the window's minutes that are measured, {state: its share of those}}."""
         found = {}
         expected = max(1.0, (end - begin) / self.gap())
         for place in places.tolist():
             seen = self.state[place, begin:end]
             seen = seen[seen != UNMEASURED]
-            kinds = {kind: float((seen == kind).mean()) if seen.size else 0.0 for kind in (WORKING, POLLING, IDLE)}
+            kinds = {
+                kind: float((seen == kind).mean()) if seen.size else 0.0
+                for kind in (WORKING, POLLING, IDLE)
+            }
             found[place] = (min(1.0, seen.size / expected), kinds)
         return found
 
@@ -127,8 +145,12 @@ def _largest(*values: Values) -> Values:
 
 
 def _states(work: Values, util: Values, sm: Values) -> GpuStates:
-    """State of each GPU in each minute. A single minute with work among others is no work: something read memory."""
-    usual = np.array([np.median(row[row >= _USES]) if (row >= _USES).any() else np.inf for row in work])
+    """State of each GPU in each minute. A single minute with work among others is no work:
+    something read memory.
+    """
+    usual = np.array(
+        [np.median(row[row >= _USES]) if (row >= _USES).any() else np.inf for row in work]
+    )
     working = work >= np.maximum(NOTHING, AT_WORK * usual)[:, None]
     seen = ~np.isnan(work)
     polling = np.where(np.isnan(util), sm >= _SM_POLLS, util >= LOOKS_BUSY)
@@ -165,6 +187,8 @@ def _stops(state: GpuStates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def longest_pause(states: GpuStates) -> int:
-    """Longest run of minutes without work between minutes at work, of one GPU; not measured ones count."""
+    """Longest run of minutes without work between minutes at work, of one GPU; not measured ones
+    count.
+    """
     at_work = np.flatnonzero(states == WORKING)
     return int(np.diff(at_work).max()) - 1 if at_work.size > 1 else 0

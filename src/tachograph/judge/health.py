@@ -38,8 +38,8 @@ XID_MEANINGS: Mapping[int, str] = MappingProxyType(
 XID_OFTEN_THE_PROGRAM = frozenset({13, 31, 43, 45})
 XID_CRITICAL = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120})  # the device needs attention
 
-# bits of throttle_reasons that lower clocks for heat or power. Idle (1), clocks that an application requested (2) and
-# boost in step with other GPUs (0x10) are no problem.
+# bits of throttle_reasons that lower clocks for heat or power. Idle (1), clocks that an application
+# requested (2) and boost in step with other GPUs (0x10) are no problem.
 CLOCKS_LOWERED: Mapping[int, str] = MappingProxyType(
     {
         0x04: "the power limit",
@@ -74,7 +74,13 @@ STATES = (CRIT, WARN, HOT, OK, HEALTH_UNKNOWN)  # what an array of states holds 
 WORST_FIRST = (CRIT, WARN, HOT, HEALTH_UNKNOWN, OK)
 
 # what decides, named like the counters; pcie_replays: how many came up in the time considered
-INPUTS = ("row_remap_failure", "remapped_rows_uncorrectable", "pcie_replays", "gpu_temp_c", "mem_temp_c")
+INPUTS = (
+    "row_remap_failure",
+    "remapped_rows_uncorrectable",
+    "pcie_replays",
+    "gpu_temp_c",
+    "mem_temp_c",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,8 @@ _PUBLISHED: Mapping[str, tuple[float, float, float]] = MappingProxyType(
 )
 _OTHER = (85.0, 93.0, 105.0)
 _BEFORE_REMAPPING = ("Volta", "Turing")  # architectures that retire pages, and remap no rows
-_GDDR = 0.1  # Device.hbm_tolerance of models without stacked memory, whose memory reports no temperature
+# Device.hbm_tolerance of models without stacked memory, whose memory reports no temperature.
+_GDDR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,9 @@ def limit_columns(limits: Sequence[HealthLimits]) -> LimitColumns:
 
 @dataclass(frozen=True, slots=True)
 class HealthReading:
-    """What is known of a GPU. None: missing. Replays: new ones in the time considered; rows: all since production."""
+    """What is known of a GPU. None: missing. Replays: new ones in the time considered; rows: all
+    since production.
+    """
 
     row_remap_failure: float | None = None
     remapped_rows_uncorrectable: float | None = None
@@ -145,8 +154,9 @@ class Health:
 def limits_of(model: str | None, slowdown_c: float | None = None) -> HealthLimits:
     """Return the temperatures of a device, named as in the catalogue or as its driver writes it.
 
-    slowdown_c: at which the device itself reports that it lowers its clocks (DCGM field 158); it takes precedence.
-    Then what is publicly recorded of the very model, then what is published of its family.
+    slowdown_c: at which the device itself reports that it lowers its clocks (DCGM field 158); it
+    takes precedence. Then what is publicly recorded of the very model, then what is published of
+    its family.
 
     >>> limits_of("NVIDIA H100 80GB HBM3").warning_c, limits_of("NVIDIA GH200 480GB").warning_c
     (95, 93.0)
@@ -159,7 +169,9 @@ def limits_of(model: str | None, slowdown_c: float | None = None) -> HealthLimit
     if device is not None:
         limits = _with_device(limits, device)
     if slowdown_c is not None:
-        limits = replace(limits, warning_c=slowdown_c, critical_c=max(limits.critical_c, slowdown_c))
+        limits = replace(
+            limits, warning_c=slowdown_c, critical_c=max(limits.critical_c, slowdown_c)
+        )
     return limits
 
 
@@ -178,14 +190,18 @@ def health_of(reading: HealthReading, limits: HealthLimits) -> Health:
 
 
 def health_states(values: Mapping[str, Floats], limits: LimitColumns) -> Bytes:
-    """Return the states of GPUs as places in STATES. `values`: {one of INPUTS: value per GPU, NaN missing}."""
+    """Return the states of GPUs as places in STATES. `values`: {one of INPUTS: value per GPU,
+    NaN missing}.
+    """
     failure, rows, replays, gpu, memory = (values[name] for name in INPUTS)
     critical = (failure > 0) | (rows > 0)
     hot = (gpu >= limits.warning_c) | (memory >= limits.memory_warning_c)
     missing = (np.isnan(failure) | np.isnan(rows)) & limits.remaps_rows
     missing |= np.isnan(replays) | np.isnan(gpu) | (np.isnan(memory) & limits.has_memory_sensor)
     places = [STATES.index(state) for state in (CRIT, WARN, HOT, HEALTH_UNKNOWN)]
-    found: Bytes = np.select([critical, replays > 0, hot, missing], places, STATES.index(OK)).astype(np.uint8)
+    found: Bytes = np.select(
+        [critical, replays > 0, hot, missing], places, STATES.index(OK)
+    ).astype(np.uint8)
     return found
 
 
@@ -198,7 +214,9 @@ def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: flo
     >>> health_reason(HealthReading(0, 0, 3, 94, 60), limits, within_s=600)
     '3 PCIe replays in 10 min, GPU at 94 °C, limit 93 °C'
     """
-    known = ["remapping a faulty memory row has failed"] if (reading.row_remap_failure or 0) > 0 else []
+    known = (
+        ["remapping a faulty memory row has failed"] if (reading.row_remap_failure or 0) > 0 else []
+    )
     if rows := reading.remapped_rows_uncorrectable:
         known.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors")
     if replays := reading.pcie_replays:
@@ -214,7 +232,10 @@ def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: flo
 
 def needed(limits: HealthLimits) -> tuple[str, ...]:
     """Return those of INPUTS that a device can report."""
-    absent = {*(() if limits.remaps_rows else INPUTS[:2]), *(() if limits.has_memory_sensor else INPUTS[4:])}
+    absent = {
+        *(() if limits.remaps_rows else INPUTS[:2]),
+        *(() if limits.has_memory_sensor else INPUTS[4:]),
+    }
     return tuple(name for name in INPUTS if name not in absent)
 
 
@@ -228,7 +249,9 @@ def worst(states: list[str]) -> str | None:
 
 
 def _family(model: str) -> str:
-    """Whose published temperatures hold; words are compared whole: GH200 is no H200, an RTX A6000 no RTX 6000."""
+    """Whose published temperatures hold; words are compared whole: GH200 is no H200, an RTX
+    A6000 no RTX 6000.
+    """
     words: list[str] = re.findall(r"[a-z0-9]+", model.lower())
     for word in words:
         if word in _PUBLISHED:

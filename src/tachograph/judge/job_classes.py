@@ -1,7 +1,9 @@
-"""Job classes: what a job's minutes show it to be. A class is added as any check is, with a `job_class`.
+"""Job classes: what a job's minutes show it to be. A class is added as any check is, with a
+`job_class`.
 
-Each is judged from GPU telemetry, and from host characteristics where those were recorded (codes that end in _host).
-`judge` makes findings; to search thresholds, compute `series`, `spreads` and `units` once and vote as often as needed.
+Each is judged from GPU telemetry, and from host characteristics where those were recorded (codes
+that end in _host). `judge` makes findings; to search thresholds, compute `series`, `spreads` and
+`units` once and vote as often as needed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from tachograph.catalog.units import text
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import GPU, HOST, class_limits
 from tachograph.judge.classes.inputs import ClassInput, JobClass
-from tachograph.judge.classes.series import gpu_series, gpu_units, host_series, host_units, idle_times, node_units
+from tachograph.judge.classes.series import (
+    gpu_series,
+    gpu_units,
+    host_series,
+    host_units,
+    idle_times,
+    node_units,
+)
 from tachograph.judge.classes.windows import spreads
 from tachograph.judge.finding import Finding, Verdict, findings_frame
 
@@ -30,7 +39,9 @@ CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code 
 _ADVICE: Mapping[str, str | None] = MappingProxyType(
     {check.job_class.code: check.advice for check in CHECKS if check.job_class}
 )
-CLASS_BY_CODE: Mapping[str, JobClass] = MappingProxyType({code: each for each in JOB_CLASSES for code in each.codes})
+CLASS_BY_CODE: Mapping[str, JobClass] = MappingProxyType(
+    {code: each for each in JOB_CLASSES for code in each.codes}
+)
 
 _OF_JOBS = (
     "job_key",
@@ -48,40 +59,60 @@ _OF_JOBS = (
 
 
 def judge_classes(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    settings: ClassOptions,
 ) -> pl.DataFrame:
-    """Return the findings of jobs: one row per (job_key, code), in the schema of FINDINGS without `seq`.
+    """Return the findings of jobs: one row per (job_key, code), in the schema of FINDINGS without
+    `seq`.
 
-    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), jobs
-    together, as `reduce.timelines` returns them. `node_minutes`: their rows of job_node_minutes. Every class that
-    applies has a row, also those that do not hold; of hosts where the job has minutes of nodes, idle_nodes and
-    idle_gpus where there are two or more. Of a job whose GPUs are not known (ambiguous), or
-    without samples, all are undetermined. A running job is judged as of its last minute.
-    Errors: ConfigError for thresholds of characteristics that do not exist.
+    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per
+    (job_key, minute), jobs together, as `reduce.timelines` returns them. `node_minutes`: their rows
+    of job_node_minutes. Every class that applies has a row, also those that do not hold; of hosts
+    where the job has minutes of nodes, idle_nodes and idle_gpus where there are two or more. Of a
+    job whose GPUs are not known (ambiguous), or without samples, all are undetermined. A running
+    job is judged as of its last minute. Errors: ConfigError for thresholds of characteristics that
+    do not exist.
     """
     return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings))
 
 
 def class_inputs(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    settings: ClassOptions,
 ) -> tuple[ClassInput, ...]:
-    """Return what is judged: the GPU form of all jobs, and the host form of those with minutes of nodes.
+    """Return what is judged: the GPU form of all jobs, and the host form of those with minutes of
+    nodes.
 
     Jobs whose GPUs are not known are in neither.
     """
     unknown = sorted(set(settings.characteristics) - set(CLASS_CODES))
     if unknown:
-        raise ConfigError(f"classes.characteristics: no class {', '.join(unknown)}", do=f"use {', '.join(CLASS_CODES)}")
+        raise ConfigError(
+            f"classes.characteristics: no class {', '.join(unknown)}",
+            do=f"use {', '.join(CLASS_CODES)}",
+        )
     known = jobs.filter(pl.col("attribution") != "ambiguous")
     found = [_gpu_form(known, gpus, timelines, settings)]
-    with_nodes = known.join(node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left")
+    with_nodes = known.join(
+        node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left"
+    )
     if with_nodes.height:
         found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings))
     return tuple(found)
 
 
 def _found(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    settings: ClassOptions,
 ) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
     per_job: dict[str, tuple[Mapping[str, object], list[Finding]]] = {}
     for form in class_inputs(jobs, gpus, timelines, node_minutes, settings):
@@ -99,29 +130,49 @@ def _found(
             row = form.rows[place]
             per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
     yield from per_job.values()
-    for row in jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True):
+    for row in (
+        jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True)
+    ):
         single = {"idle_nodes": row["nodes"] == 1, "idle_gpus": row["gpus"] == 1}
-        yield row, [_undetermined(each, row, settings) for each in JOB_CLASSES if not single.get(each.code)]
+        yield (
+            row,
+            [
+                _undetermined(each, row, settings)
+                for each in JOB_CLASSES
+                if not single.get(each.code)
+            ],
+        )
 
 
 def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
-    """The finding; of a job without a single sample nothing is denied, not even for its run time."""
+    """The finding; of a job without a single sample nothing is denied, not even for its run
+    time.
+    """
     if finding.verdict != "no" or row["samples"] != 0:
         return finding
     return replace(finding, verdict="unknown", sentence="Unknown: there is no sample of its GPUs.")
 
 
-def _undetermined(job_class: JobClass, row: Mapping[str, object], settings: ClassOptions) -> Finding:
-    """The verdict for a job whose GPUs are not recorded: one too short for a hang has none all the same."""
+def _undetermined(
+    job_class: JobClass, row: Mapping[str, object], settings: ClassOptions
+) -> Finding:
+    """The verdict for a job whose GPUs are not recorded: one too short for a hang has none all
+    the same.
+    """
     message, ran = "Unknown: which GPUs were its own is not recorded.", row["elapsed_s"]
     verdict: Verdict = "unknown"
     if job_class.where is not None and isinstance(ran, float) and ran < settings.hang_minutes * 60:
         long = text(settings.hang_minutes * 60, "s")
-        message, verdict = f"No: the job ran {text(ran, 's')}; {long} or more would be needed.", "no"
+        message, verdict = (
+            f"No: the job ran {text(ran, 's')}; {long} or more would be needed.",
+            "no",
+        )
     return Finding(job_class.code, job_class.severity, job_class.title, message, verdict=verdict)
 
 
-def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: ClassOptions) -> ClassInput:
+def _gpu_form(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: ClassOptions
+) -> ClassInput:
     series = gpu_series(jobs, timelines, gpus=gpus)
     voting = _voting(settings, host=False)
     return ClassInput(
@@ -137,7 +188,11 @@ def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, s
 
 
 def _host_form(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    settings: ClassOptions,
 ) -> ClassInput:
     series = host_series(jobs, node_minutes, timelines)
     units = host_units(series.job_keys, node_minutes, gpus)
@@ -160,7 +215,9 @@ def _voting(settings: ClassOptions, *, host: bool) -> tuple[str, ...]:
     names = [
         name
         for each in hung
-        for name in limit.names(each.codes[-1] if host else each.code, each.host if host else each.gpu)
+        for name in limit.names(
+            each.codes[-1] if host else each.code, each.host if host else each.gpu
+        )
     ]
     known = HOST if host else GPU
     return tuple(name for name in known if name in names)

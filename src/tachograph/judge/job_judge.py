@@ -35,7 +35,9 @@ class JobJudge:
             options.workload,
             options.waste.idle_minutes,
         ]
-        return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[:16]
+        return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[
+            :16
+        ]
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -52,7 +54,9 @@ class JobJudge:
             configuration=self.configuration,
             ruleset=self._ruleset,
         )
-        return JobTables(judged.jobs, judged.gpus, tables.timelines, tables.node_minutes, judged.findings)
+        return JobTables(
+            judged.jobs, judged.gpus, tables.timelines, tables.node_minutes, judged.findings
+        )
 
     @cached_property
     def _ruleset(self) -> RuleSet:

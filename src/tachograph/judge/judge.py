@@ -1,4 +1,5 @@
-"""The judge: every check of `judge.checks.CHECKS`, the rules in use, scores, workload, health and waste, over jobs.
+"""The judge: every check of `judge.checks.CHECKS`, the rules in use, scores, workload, health and
+waste, over jobs.
 
 Tables in, tables out: no table is read or written here, and no file but those of rules.
 """
@@ -61,9 +62,10 @@ def judge_jobs(
 ) -> JudgedTables:
     """Return what is to be written of some jobs: one finding per (job_key, code).
 
-    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), in order,
-    as `pipeline.timelines.together` returns. `node_minutes`: HOST_CHARACTERISTICS, one row per (job_key, node, minute),
-    in order; none where host counters are not recorded. `ruleset`: `rules_in_use`.
+    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per
+    (job_key, minute), in order, as `pipeline.timelines.together` returns. `node_minutes`:
+    HOST_CHARACTERISTICS, one row per (job_key, node, minute), in order; none where host counters
+    are not recorded. `ruleset`: `rules_in_use`.
     """
     thresholds = configuration.thresholds
     scored = scores.judge_scores(jobs, gpus, configuration.scores)
@@ -101,19 +103,28 @@ def judge_summaries(
     *,
     checks: Sequence[Check] = _OF_SUMMARIES,
 ) -> pl.DataFrame:
-    """Return the findings of the checks that see one job at a time, in the schema of FINDINGS without `seq`.
+    """Return the findings of the checks that see one job at a time, in the schema of FINDINGS
+    without `seq`.
 
-    One row per (job_key, code). `timelines`: minutes with the GPUs put together, one row per (job_key, minute), as
-    `timelines_of` returns. What does not hold is denied where the counters it needs were measured, else unknown.
+    One row per (job_key, code). `timelines`: minutes with the GPUs put together, one row per
+    (job_key, minute), as `timelines_of` returns. What does not hold is denied where the counters it
+    needs were measured, else unknown.
     """
     holding = findings_frame(_holding(jobs, gpus, timelines, thresholds, checks))
     return pl.concat([holding, _denied(checks, jobs, holding)])
 
 
 def _holding(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, thresholds: Thresholds, checks: Sequence[Check]
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    thresholds: Thresholds,
+    checks: Sequence[Check],
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
-    of_gpus, of_minutes = JobRows(gpus.sort("job_key", *UNIT, maintain_order=True)), JobRows(timelines)
+    of_gpus, of_minutes = (
+        JobRows(gpus.sort("job_key", *UNIT, maintain_order=True)),
+        JobRows(timelines),
+    )
     for row in SummaryColumns(jobs.drop(_LISTS, strict=False)).rows():
         job_key = row["job_key"]
         job = CheckedJob(row, of_gpus.of(job_key), of_minutes.of(job_key), thresholds)
@@ -140,7 +151,9 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
 
 
 def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
-    """Rows of each check for the jobs for which it does not hold: `no`, or `unknown` with what is missing."""
+    """Rows of each check for the jobs for which it does not hold: `no`, or `unknown` with what
+    is missing.
+    """
     needed = {name for check in checks for name in check.needs}
     facts = jobs.select(
         "job_key",
@@ -150,23 +163,29 @@ def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) 
         **{name: _not_measured(name, jobs.columns) for name in needed},
     )
     parts = [
-        facts.join(holding.filter(code=check.code), on="job_key", how="anti", maintain_order="left").select(
-            _not_holding(check)
-        )
+        facts.join(
+            holding.filter(code=check.code), on="job_key", how="anti", maintain_order="left"
+        ).select(_not_holding(check))
         for check in checks
     ]
     return pl.concat(parts) if parts else pl.DataFrame(schema=FINDING_SCHEMA)
 
 
 def _not_holding(check: Check) -> list[pl.Expr]:
-    """Columns of the findings of a check that does not hold, of rows with what is known of their jobs."""
+    """Columns of the findings of a check that does not hold, of rows with what is known of their
+    jobs.
+    """
     names = [pl.when(name).then(pl.lit(name.split("|")[0])) for name in check.needs]
     is_lacking = pl.any_horizontal(pl.lit(value=False), *check.needs)
     lacking = pl.concat_list(pl.lit([], dtype=pl.List(pl.String)), *names).list.drop_nulls()
     ambiguous, unsampled = (pl.col(name) & check.of_samples for name in ("ambiguous", "unsampled"))
     columns: dict[str, pl.Expr] = {
-        "needs": pl.when(ambiguous | unsampled).then(pl.lit([], dtype=pl.List(pl.String))).otherwise(lacking),
-        "verdict": pl.when(ambiguous | unsampled | is_lacking).then(pl.lit("unknown")).otherwise(pl.lit("no")),
+        "needs": pl.when(ambiguous | unsampled)
+        .then(pl.lit([], dtype=pl.List(pl.String)))
+        .otherwise(lacking),
+        "verdict": pl.when(ambiguous | unsampled | is_lacking)
+        .then(pl.lit("unknown"))
+        .otherwise(pl.lit("no")),
         "sentence": pl.when(ambiguous)
         .then(pl.lit("Unknown: which GPUs were its own is not recorded."))
         .when(unsampled)
@@ -174,7 +193,8 @@ def _not_holding(check: Check) -> list[pl.Expr]:
         .when(is_lacking)
         .then(
             pl.format(
-                "Not measured: {}.", pl.concat_str(pl.lit(None, pl.String()), *names, separator=", ", ignore_nulls=True)
+                "Not measured: {}.",
+                pl.concat_str(pl.lit(None, pl.String()), *names, separator=", ", ignore_nulls=True),
             )
         )
         .otherwise(pl.lit("Not triggered.")),
@@ -183,11 +203,16 @@ def _not_holding(check: Check) -> list[pl.Expr]:
     texts |= {"kind": "check", "evidence": "{}", "checks": "[]"}
     columns |= {name: pl.lit(text) for name, text in texts.items()}
     columns |= {name: pl.col(name) for name in ("job_key", "job_id")}
-    return [columns.get(name, pl.lit(None)).cast(dtype).alias(name) for name, dtype in FINDING_SCHEMA.items()]
+    return [
+        columns.get(name, pl.lit(None)).cast(dtype).alias(name)
+        for name, dtype in FINDING_SCHEMA.items()
+    ]
 
 
 def _not_measured(needed: str, columns: Sequence[str]) -> pl.Expr:
-    """Whether a job has none of the alternatives `a|b`, in the columns that keep means, events or largest values."""
+    """Whether a job has none of the alternatives `a|b`, in the columns that keep means, events
+    or largest values.
+    """
     ends = ("_mean", "_max", "_events", "")
     names = [name + end for name in needed.split("|") for end in ends if name + end in columns]
     return pl.all_horizontal(pl.col(names).is_null()) if names else pl.lit(value=True)

@@ -51,10 +51,31 @@ WASTE_LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "no_activity": "no activity counter was measured",
     }
 )
-_WHO = ("job_key", "job_id", "display_id", "user", "account", "partition", "gpu_model", "gpus", "elapsed_s")
+_WHO = (
+    "job_key",
+    "job_id",
+    "display_id",
+    "user",
+    "account",
+    "partition",
+    "gpu_model",
+    "gpus",
+    "elapsed_s",
+)
 # what of job_summaries the ledger is made of
 LEDGER_COLUMNS = (
-    *(*_WHO, "gpu_hours", "start", "end", "as_of", "state", "attribution", "samples", "shards", "mps"),
+    *(
+        *_WHO,
+        "gpu_hours",
+        "start",
+        "end",
+        "as_of",
+        "state",
+        "attribution",
+        "samples",
+        "shards",
+        "mps",
+    ),
     *("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean", UNMEASURED, IDLE_LONG),
     *(*(f"gpu_hours_{cause}" for cause in WASTE), *(f"energy_j_{cause}" for cause in WASTE_ENERGY)),
 )
@@ -63,7 +84,9 @@ _AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "re
 
 @dataclass(frozen=True, slots=True)
 class AssumptionInUse:
-    """An assumption under which hours are recoverable: of which cause, its key, its value, in words, its source."""
+    """An assumption under which hours are recoverable: of which cause, its key, its value, in
+    words, its source.
+    """
 
     cause: str
     key: str
@@ -77,12 +100,13 @@ class AssumptionInUse:
 class WasteReport:
     """The ledger of some jobs that are over.
 
-    `causes`: one row per BUCKETS: `cause`, `jobs` it concerns, `gpu_hours`, `share` of all, `energy_j`, `money` of the
-    GPU-hours, `energy_money`, `recoverable` GPU-hours, `recoverable_money`. `groups`: one row per value of `by`, most
-    lost first: `jobs`, `gpu_hours`, a column per BUCKETS in GPU-hours, `lost` (their causes' sum), `lost_share`,
-    `lost_energy_j`, `lost_money`, `recoverable`; None where `by` is cause. `concerned`: the jobs behind the cause
-    `jobs_of`, most first; of ALL most recoverable first, `gpu_hours_lost` to all causes together and `cause`: that of
-    most recoverable hours. Money is null where no price is configured.
+    `causes`: one row per BUCKETS: `cause`, `jobs` it concerns, `gpu_hours`, `share` of all,
+    `energy_j`, `money` of the GPU-hours, `energy_money`, `recoverable` GPU-hours,
+    `recoverable_money`. `groups`: one row per value of `by`, most lost first: `jobs`, `gpu_hours`,
+    a column per BUCKETS in GPU-hours, `lost` (their causes' sum), `lost_share`, `lost_energy_j`,
+    `lost_money`, `recoverable`; None where `by` is cause. `concerned`: the jobs behind the cause
+    `jobs_of`, most first; of ALL most recoverable first, `gpu_hours_lost` to all causes together
+    and `cause`: that of most recoverable hours. Money is null where no price is configured.
     """
 
     jobs: int
@@ -114,7 +138,9 @@ class WasteReport:
 
     @property
     def concerned_hours(self) -> str:
-        """The column of `concerned` that has the GPU-hours of the chosen cause, of ALL those lost to any."""
+        """The column of `concerned` that has the GPU-hours of the chosen cause, of ALL those
+        lost to any.
+        """
         return "gpu_hours_lost" if self.jobs_of == ALL_CAUSES else f"gpu_hours_{self.jobs_of}"
 
     def total(self, amount: str) -> float | None:
@@ -130,7 +156,9 @@ class WasteReport:
     @property
     def lost_money(self) -> float:
         """What the GPU-hours of all causes cost, as far as they have a price."""
-        return float(self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("money").drop_nulls().sum())
+        return float(
+            self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("money").drop_nulls().sum()
+        )
 
     @property
     def recoverable(self) -> float:
@@ -150,10 +178,10 @@ def build_waste_report(
 ) -> WasteReport:
     """Return the ledger of (already filtered) rows of job_summaries.
 
-    `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many groups, the others in one
-    row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are requested, as in
-    BUCKETS or as in LABELS, or ALL.
-    Errors: UsageError for an unknown grouping or cause, or a top below 1.
+    `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many
+    groups, the others in one row that has no name, and at most so many jobs. `jobs_of`: the cause
+    whose jobs are requested, as in BUCKETS or as in LABELS, or ALL. Errors: UsageError for an
+    unknown grouping or cause, or a top below 1.
     """
     must_exist([by], WASTE_GROUPINGS, what="grouping", error=UsageError)
     jobs_of = _cause(jobs_of)
@@ -161,7 +189,9 @@ def build_waste_report(
         raise UsageError(f"invalid --top {top}", do="give 1 or more")
     marked = summaries.with_columns(left_out=_reason())
     ledger = marked.filter(pl.col("left_out").is_null())
-    ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(productive())
+    ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(
+        productive()
+    )
     concerned = None if jobs_of is None else _concerned(ledger, jobs_of)
     return WasteReport(
         jobs=ledger.height,
@@ -188,7 +218,9 @@ def _cause(written: str | None) -> str | None:
     names = {words: cause for cause, words in WASTE_LABELS.items()}
     cause = names.get(written, written) if written else None
     if cause is not None and cause not in WASTE_LABELS:
-        raise UsageError(f"no cause {cause!r}", do=f"one of {', '.join((ALL_CAUSES, *WASTE_BUCKETS))}")
+        raise UsageError(
+            f"no cause {cause!r}", do=f"one of {', '.join((ALL_CAUSES, *WASTE_BUCKETS))}"
+        )
     return cause
 
 
@@ -219,7 +251,9 @@ def in_ledger() -> pl.Expr:
 
 def _reason() -> pl.Expr:
     """Why a job is not in the ledger; null where it is."""
-    measured = pl.any_horizontal(pl.col("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean").is_not_null())
+    measured = pl.any_horizontal(
+        pl.col("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean").is_not_null()
+    )
     return (
         pl.when(pl.col("end").is_null() | (pl.col("state") == "RUNNING"))
         .then(pl.lit("running"))
@@ -240,7 +274,8 @@ def _amounts(bucket: str) -> dict[str, pl.Expr]:
     """{amount: what a bucket took of a job}."""
     hours = pl.col(f"gpu_hours_{bucket}")
     energy = pl.lit(None, dtype=pl.Float64)
-    if bucket in WASTE_ENERGY:  # of a job without such hours nothing was measured: it is not 0 J of a cause
+    # Of a job without such hours nothing was measured: it is not 0 J of a cause.
+    if bucket in WASTE_ENERGY:
         energy = pl.when(hours > 0).then(pl.col(f"energy_j_{bucket}"))
     back = pl.col(f"recoverable_{bucket}") if bucket in WASTE else pl.lit(0.0)
     return {
@@ -256,7 +291,9 @@ def _amounts(bucket: str) -> dict[str, pl.Expr]:
 def _entries(ledger: pl.DataFrame, buckets: Sequence[str]) -> pl.DataFrame:
     """One row per (job, bucket) of which it took anything: what it took."""
     some = ((bucket, ledger.filter(pl.col(f"gpu_hours_{bucket}") > 0)) for bucket in buckets)
-    return pl.concat([rows.select("job_key", cause=pl.lit(bucket), **_amounts(bucket)) for bucket, rows in some])
+    return pl.concat(
+        [rows.select("job_key", cause=pl.lit(bucket), **_amounts(bucket)) for bucket, rows in some]
+    )
 
 
 def _causes(ledger: pl.DataFrame) -> pl.DataFrame:
@@ -269,7 +306,9 @@ def _causes(ledger: pl.DataFrame) -> pl.DataFrame:
     filled = pl.concat(rows).with_columns(pl.col("gpu_hours", "recoverable").fill_null(0))
     total = pl.col("gpu_hours").sum()
     share = pl.when(total > 0).then(pl.col("gpu_hours") / total)
-    return filled.with_columns(share=share).select("cause", "jobs", "gpu_hours", "share", *_AMOUNTS[1:])
+    return filled.with_columns(share=share).select(
+        "cause", "jobs", "gpu_hours", "share", *_AMOUNTS[1:]
+    )
 
 
 def _known_sum(*amounts: pl.Expr) -> pl.Expr:
@@ -292,7 +331,9 @@ def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
         recoverable=pl.sum_horizontal(amounts["recoverable"].sum() for amounts in of_causes),
     )
     share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
-    return grouped.with_columns(lost_share=share, others=pl.lit(0)).sort("lost", by, descending=[True, False])
+    return grouped.with_columns(lost_share=share, others=pl.lit(0)).sort(
+        "lost", by, descending=[True, False]
+    )
 
 
 def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
@@ -320,18 +361,28 @@ def _concerned(ledger: pl.DataFrame, cause: str) -> pl.DataFrame:
 
 
 def _wasteful(ledger: pl.DataFrame) -> pl.DataFrame:
-    """The jobs that lost hours to any cause, most recoverable first; an hour has one cause, so they add up."""
+    """The jobs that lost hours to any cause, most recoverable first; an hour has one cause, so
+    they add up.
+    """
     lost = _entries(ledger, WASTE)
-    lost = lost.sort("recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True)
+    lost = lost.sort(
+        "recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True
+    )
     sums = {name: _known_sum(pl.col(name)) for name in _AMOUNTS}
     mine = lost.group_by("job_key", maintain_order=True).agg(**sums, cause=pl.col("cause").first())
     mine = mine.rename({"gpu_hours": "gpu_hours_lost"})
     jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
-    return jobs.sort("recoverable", "gpu_hours_lost", "job_key", descending=[True, True, False], nulls_last=True)
+    return jobs.sort(
+        "recoverable", "gpu_hours_lost", "job_key", descending=[True, True, False], nulls_last=True
+    )
 
 
 def _left_out(marked: pl.DataFrame) -> pl.DataFrame:
-    """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are known."""
+    """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are
+    known.
+    """
     counted = marked.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
     found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=_known_sum(pl.col("gpu_hours")))
-    return pl.DataFrame({"reason": list(WASTE_LEFT_OUT)}).join(found, on="reason", maintain_order="left")
+    return pl.DataFrame({"reason": list(WASTE_LEFT_OUT)}).join(
+        found, on="reason", maintain_order="left"
+    )

@@ -1,7 +1,8 @@
 """What set the speed of a job: a pipe, memory, a link between GPUs or to the host; or none of them.
 
-Arithmetic and memory are judged while the job's most active pipe worked (`main_pipe_at_work`, `dram_at_work`), links by
-their means. What comes nearest to its practical peak is the limiter where it comes near enough.
+Arithmetic and memory are judged while the job's most active pipe worked (`main_pipe_at_work`,
+`dram_at_work`), links by their means. What comes nearest to its practical peak is the limiter where
+it comes near enough.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ WITHOUT_WORK = ("idle_job", "job_hang")
 
 
 def shares_of_peak(options: BoundOptions) -> Mapping[str, pl.Expr]:
-    """Return, of rows of job_summaries, how near each limiter came to its practical peak; null: not known."""
-    at_work = pl.max_horizontal("work_fraction", pl.col("dram_active_mean") / pl.col("dram_at_work"))
+    """Return, of rows of job_summaries, how near each limiter came to its practical peak; null:
+    not known.
+    """
+    at_work = pl.max_horizontal(
+        "work_fraction", pl.col("dram_active_mean") / pl.col("dram_at_work")
+    )
     works = pl.when(at_work >= MOST)
     shares: dict[str, pl.Expr] = {
         "compute": works.then(pl.col("main_pipe_at_work") / options.practical_pipe),
@@ -42,7 +47,9 @@ def shares_of_peak(options: BoundOptions) -> Mapping[str, pl.Expr]:
 def shares_of_job(summary: Mapping[str, Any], options: BoundOptions) -> Mapping[str, float | None]:
     """Return the same of one row, as numbers."""
     row = {name: [summary.get(name)] for name in _NEEDED}
-    frame = pl.DataFrame(row, schema_overrides={name: JOB_SUMMARIES.schema[name] for name in _NEEDED})
+    frame = pl.DataFrame(
+        row, schema_overrides={name: JOB_SUMMARIES.schema[name] for name in _NEEDED}
+    )
     return frame.select(**shares_of_peak(options)).row(0, named=True)
 
 
@@ -52,25 +59,39 @@ def link_traffic(link: str) -> pl.Expr:
 
 
 def link_peak(link: str) -> pl.Expr:
-    """Return the peak of a link in one direction, B/s, of the job's model; null where it is not known."""
-    peaks = {name: getattr(device, f"{link}_bytes_per_s") for name, device in DEVICES_BY_NAME.items()}
+    """Return the peak of a link in one direction, B/s, of the job's model; null where it is not
+    known.
+    """
+    peaks = {
+        name: getattr(device, f"{link}_bytes_per_s") for name, device in DEVICES_BY_NAME.items()
+    }
     return pl.col("gpu_model").replace_strict(peaks, default=None, return_dtype=pl.Float64())
 
 
 def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
-    """Return rows of job_summaries with `limiter`; null where a pipe that was not measured may have been the one."""
+    """Return rows of job_summaries with `limiter`; null where a pipe that was not measured may
+    have been the one.
+    """
     shares = shares_of_peak(options)
     near = [pl.when(share >= options.near_peak).then(share) for share in shares.values()]
     most = pl.max_horizontal(near)
-    named = pl.coalesce(pl.when(share == most).then(pl.lit(name)) for name, share in zip(shares, near, strict=True))
-    all_pipes = pl.all_horizontal(pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values())
+    named = pl.coalesce(
+        pl.when(share == most).then(pl.lit(name)) for name, share in zip(shares, near, strict=True)
+    )
+    all_pipes = pl.all_horizontal(
+        pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values()
+    )
     known = all_pipes & pl.col("dram_active_mean").is_not_null() & (pl.col("samples") > 0)
     sure = pl.col("attribution") != "ambiguous"
-    return jobs.with_columns(limiter=pl.when(sure).then(pl.coalesce(named, pl.when(known).then(pl.lit(NEITHER)))))
+    return jobs.with_columns(
+        limiter=pl.when(sure).then(pl.coalesce(named, pl.when(known).then(pl.lit(NEITHER))))
+    )
 
 
 def without_idle(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of job_summaries whose `limiter` is null where a finding says that the job was idle or hung."""
+    """Return rows of job_summaries whose `limiter` is null where a finding says that the job was
+    idle or hung.
+    """
     holds = findings.filter(pl.col("code").is_in(WITHOUT_WORK), pl.col("verdict") == "yes")
     idle = pl.col("job_key").is_in(holds.get_column("job_key").implode())
     return jobs.with_columns(limiter=pl.when(~idle).then("limiter"))

@@ -1,4 +1,6 @@
-"""What is known of one node: the jobs that ran there, and the use and health of each of its GPUs by week and day."""
+"""What is known of one node: the jobs that ran there, and the use and health of each of its GPUs
+by week and day.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,34 @@ import polars as pl
 from tachograph.judge.health import worst
 
 _GPU = ["gpu", "mig"]
-_OF_JOB = ("display_id", "cluster", "name", "user", "account", "partition", "state", "start", "as_of", "interval_s")
+_OF_JOB = (
+    "display_id",
+    "cluster",
+    "name",
+    "user",
+    "account",
+    "partition",
+    "state",
+    "start",
+    "as_of",
+    "interval_s",
+)
 
 
 # what of job_summaries and of job_gpus it is made of
 NODE_JOB_COLUMNS = ("job_key", "job_id", *_OF_JOB)
 NODE_GPU_COLUMNS = (
-    *("job_key", "node", *_GPU, "samples", "first_t", "last_t", "health", "gpu_util_mean", "throttle_reasons_mean"),
+    *(
+        "job_key",
+        "node",
+        *_GPU,
+        "samples",
+        "first_t",
+        "last_t",
+        "health",
+        "gpu_util_mean",
+        "throttle_reasons_mean",
+    ),
     *("gpu_temp_c_max", "xid_events", "xid_event_max", "pcie_replays_max"),
     *("remapped_rows_uncorrectable_last", "row_remap_failure_max"),
 )
@@ -25,9 +48,10 @@ NODE_GPU_COLUMNS = (
 class NodeReport:
     """One node, as far as its visible jobs show it.
 
-    jobs: those that ran there, one row each, newest first: GPUs there, mean utilisation, worst health. gpus: one row
-    per GPU: device, sums over all jobs. weeks: the same per GPU and week of the jobs' starts. days: per GPU and day,
-    hours with samples of jobs, and mean utilisation in them. Null: not measured, or no job.
+    jobs: those that ran there, one row each, newest first: GPUs there, mean utilisation, worst
+    health. gpus: one row per GPU: device, sums over all jobs. weeks: the same per GPU and week of
+    the jobs' starts. days: per GPU and day, hours with samples of jobs, and mean utilisation in
+    them. Null: not measured, or no job.
     """
 
     node: str
@@ -43,7 +67,9 @@ class NodeReport:
         errors = pl.any_horizontal(
             pl.col("xid_events") > 0, pl.col("remapped_rows") > 0, pl.col("row_remap_failures") > 0
         )
-        return self.gpus.filter((pl.col("health").is_in(["CRIT", "WARN", "HOT"]) | errors).fill_null(value=False))
+        return self.gpus.filter(
+            (pl.col("health").is_in(["CRIT", "WARN", "HOT"]) | errors).fill_null(value=False)
+        )
 
 
 def build_node_report(
@@ -51,15 +77,17 @@ def build_node_report(
 ) -> NodeReport:
     """Return the report.
 
-    `gpus`: NODE_GPU_COLUMNS of the rows of job_gpus of the node; `jobs`: NODE_JOB_COLUMNS of those that held them;
-    `devices`: all.
+    `gpus`: NODE_GPU_COLUMNS of the rows of job_gpus of the node; `jobs`: NODE_JOB_COLUMNS of those
+    that held them; `devices`: all.
     """
     mine = gpus.select(NODE_GPU_COLUMNS)
     held = mine.join(jobs.select(NODE_JOB_COLUMNS), on="job_key", how="inner").with_columns(
         week=pl.col("start").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date(),
         seconds=(pl.col("as_of") - pl.col("start")).dt.total_microseconds() / 1e6,
     )
-    of_node = devices.filter(pl.col("node") == node).select(*_GPU, *(["model", "uuid", "pci", "hbm_mib"]))
+    of_node = devices.filter(pl.col("node") == node).select(
+        *_GPU, *(["model", "uuid", "pci", "hbm_mib"])
+    )
     known = pl.concat([of_node.select(_GPU), mine.select(_GPU)]).unique()
     sums = known.join(_health(held, _GPU), on=_GPU, how="left", nulls_equal=True)
     listed = sums.join(of_node, on=_GPU, how="left", nulls_equal=True).sort(_GPU)
@@ -100,7 +128,9 @@ def _health(held: pl.DataFrame, by: list[str]) -> pl.DataFrame:
         states=pl.col("health").drop_nulls(),
     )
     return found.with_columns(
-        health=pl.col("states").map_elements(lambda states: worst(list(states)), return_dtype=pl.String())
+        health=pl.col("states").map_elements(
+            lambda states: worst(list(states)), return_dtype=pl.String()
+        )
     ).drop("states")
 
 
@@ -114,7 +144,9 @@ def _jobs(held: pl.DataFrame) -> pl.DataFrame:
         states=pl.col("health").drop_nulls(),
     )
     judged = found.with_columns(
-        health=pl.col("states").map_elements(lambda states: worst(list(states)), return_dtype=pl.String())
+        health=pl.col("states").map_elements(
+            lambda states: worst(list(states)), return_dtype=pl.String()
+        )
     )
     return judged.drop("states").sort("start", "job_key", descending=[True, False])
 
@@ -125,11 +157,13 @@ def _days(held: pl.DataFrame, zone_name: str) -> pl.DataFrame:
         *_GPU, "gpu_util_mean",
         first=pl.col("first_t").dt.convert_time_zone(zone_name), last=pl.col("last_t").dt.convert_time_zone(zone_name),
     )  # fmt: skip
-    days = local.with_columns(day=pl.date_ranges(pl.col("first").dt.date(), pl.col("last").dt.date(), "1d")).explode(
-        "day"
-    )
+    days = local.with_columns(
+        day=pl.date_ranges(pl.col("first").dt.date(), pl.col("last").dt.date(), "1d")
+    ).explode("day")
     midnight = (
-        pl.col("day").cast(pl.Datetime("us")).dt.replace_time_zone(zone_name, ambiguous="earliest", non_existent="null")
+        pl.col("day")
+        .cast(pl.Datetime("us"))
+        .dt.replace_time_zone(zone_name, ambiguous="earliest", non_existent="null")
     )
     following = midnight.dt.offset_by("1d")
     spent = pl.min_horizontal("last", following) - pl.max_horizontal("first", midnight)
@@ -140,7 +174,9 @@ def _days(held: pl.DataFrame, zone_name: str) -> pl.DataFrame:
         timed.group_by("day", *_GPU)
         .agg(
             hours=pl.col("hours").sum(),
-            gpu_util_mean=pl.when(weight > 0).then((pl.col("gpu_util_mean") * pl.col("hours")).sum() / weight),
+            gpu_util_mean=pl.when(weight > 0).then(
+                (pl.col("gpu_util_mean") * pl.col("hours")).sum() / weight
+            ),
         )
         .sort("day", *_GPU)
     )

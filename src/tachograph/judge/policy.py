@@ -1,6 +1,8 @@
-"""What a policy may act on: evidence that holds twice, in two windows one right after the other, of all GPUs of a job.
+"""What a policy may act on: evidence that holds twice, in two windows one right after the other, of
+all GPUs of a job.
 
-What was not measured, is old, or has a gap is no evidence. Every reason why there is none is a sentence.
+What was not measured, is old, or has a gap is no evidence. Every reason why there is none is a
+sentence.
 """
 
 from __future__ import annotations
@@ -17,10 +19,19 @@ from tachograph.catalog.policies import ON_JOBS, PolicyOptions, matches
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import UNIT
 from tachograph.judge.alerts import FRESH, HANG, HEALTH_COUNTERS, failing_gpus
-from tachograph.judge.gpu_series import IDLE, LEAST_WORK, POLLING, UNMEASURED, WORKING, GpuSeries, GpuStates
+from tachograph.judge.gpu_series import (
+    IDLE,
+    LEAST_WORK,
+    POLLING,
+    UNMEASURED,
+    WORKING,
+    GpuSeries,
+    GpuStates,
+)
 from tachograph.judge.health import XID_CRITICAL
 
-MEASURED = 0.9  # of the minutes of a window, of each GPU, are measured, and as many show that it does no work
+# Of the minutes of a window, of each GPU, are measured, and as many show that it does no work.
+MEASURED = 0.9
 LONGEST_GAP = 3.0  # times the usual distance of two measured minutes
 # {check: findings of which one must hold in the newest result of a job}
 FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": (HANG,), "held_idle": ("idle_job", HANG)}
@@ -28,7 +39,8 @@ FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": (HANG,), "held_idle": ("id
 
 @dataclass(frozen=True, slots=True)
 class PolicyEvidence:
-    """Why a policy applies. since: when work stopped, or the fault was seen first; until: of the newest sample.
+    """Why a policy applies. since: when work stopped, or the fault was seen first; until: of the
+    newest sample.
 
     gpu_hours: without work in between; None for a fault. nodes: with the fault.
     """
@@ -42,7 +54,9 @@ class PolicyEvidence:
 
 @dataclass(frozen=True, slots=True)
 class QuietWindows:
-    """Two windows without work. stop: the minute after the last one at work (0: none was); measured: least share."""
+    """Two windows without work. stop: the minute after the last one at work (0: none was);
+    measured: least share.
+    """
 
     stop: int
     end: int
@@ -50,7 +64,8 @@ class QuietWindows:
 
 
 def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
-    """Return why a policy leaves a job alone, "" where it does not. job: user, account, qos, partition, het_job_id.
+    """Return why a policy leaves a job alone, "" where it does not. job: user, account, qos,
+    partition, het_job_id.
 
     >>> exemption(PolicyOptions("a", "hung", partitions=("gpu*",)), {"partition": "cpu"})
     'partition cpu is not of the policy'
@@ -58,16 +73,23 @@ def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
     if policy.partitions and not matches(job.get("partition"), policy.partitions):
         return f"partition {job.get('partition') or 'unknown'} is not of the policy"
     for kind in ("user", "account", "qos"):
-        patterns: Sequence[str] = getattr(policy, f"exempt_{kind}s" if kind != "qos" else "exempt_qos")
+        patterns: Sequence[str] = getattr(
+            policy, f"exempt_{kind}s" if kind != "qos" else "exempt_qos"
+        )
         if patterns and job.get(kind) is None:
             return f"its {kind} is not known"
         if matches(job.get(kind), patterns):
             return f"{kind} {job[kind]} is exempt"
-    return "a heterogeneous job is left alone" if policy.action in ON_JOBS and job.get("het_job_id") else ""
+    return (
+        "a heterogeneous job is left alone"
+        if policy.action in ON_JOBS and job.get("het_job_id")
+        else ""
+    )
 
 
 def uncertain(job: Mapping[str, Any]) -> str:
-    """Return why the GPUs of a job are not known well enough to judge it by them, "" where they are.
+    """Return why the GPUs of a job are not known well enough to judge it by them, "" where they
+    are.
 
     >>> uncertain({"gpus": 4, "start": 0, "attribution": "ambiguous"})
     'which GPUs it holds is ambiguous'
@@ -77,11 +99,14 @@ def uncertain(job: Mapping[str, Any]) -> str:
     return "which GPUs it holds is ambiguous" if job["attribution"] == "ambiguous" else ""
 
 
-def quiet_windows(series: GpuSeries, check: str, *, window: int, end: int | None = None) -> QuietWindows | str:
-    """Return the two last windows of `window` minutes before minute `end` (None: the last measured) without work.
+def quiet_windows(
+    series: GpuSeries, check: str, *, window: int, end: int | None = None
+) -> QuietWindows | str:
+    """Return the two last windows of `window` minutes before minute `end` (None: the last measured)
+    without work.
 
-    A sentence, where they show no such thing: a GPU worked, or was not measured throughout. `hung` takes GPUs that wait
-    by polling for idle, and wants work before.
+    A sentence, where they show no such thing: a GPU worked, or was not measured throughout. `hung`
+    takes GPUs that wait by polling for idle, and wants work before.
     """
     end = series.length if end is None else end
     middle, begin = end - window, end - 2 * window
@@ -97,7 +122,9 @@ def quiet_windows(series: GpuSeries, check: str, *, window: int, end: int | None
             expected = max(1.0, window / gap)
             share = min(1.0, float((row != UNMEASURED).sum()) / expected)
             if share < MEASURED or _longest_gap(row) > LONGEST_GAP * gap:
-                return f"{series.label(place)} was not measured throughout the last {2 * window} min"
+                return (
+                    f"{series.label(place)} was not measured throughout the last {2 * window} min"
+                )
             if np.isin(row, kinds).sum() / expected < MEASURED:
                 return f"{series.label(place)} was not clearly idle in the last {2 * window} min"
             least = min(least, share)
@@ -119,7 +146,12 @@ def _longest_gap(row: GpuStates) -> int:
 
 
 def idle_evidence(
-    policy: PolicyOptions, job: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, *, now: datetime
+    policy: PolicyOptions,
+    job: Mapping[str, Any],
+    gpus: pl.DataFrame,
+    minutes: pl.DataFrame,
+    *,
+    now: datetime,
 ) -> PolicyEvidence | str:
     """Return the evidence that a running job is hung or held idle, or why there is none.
 
@@ -143,23 +175,34 @@ def idle_evidence(
     if hours < policy.gpu_hours:
         return f"{text(hours, 'h')} GPU time without work, less than {text(policy.gpu_hours, 'h')}"
     how = "idle or polling" if policy.check == "hung" else "idle"
-    after = f"from {text(found.stop * 60, 's')} after the start on" if found.stop else "from the start on"
+    after = (
+        f"from {text(found.stop * 60, 's')} after the start on"
+        if found.stop
+        else "from the start on"
+    )
     sentence = (
-        f"{plural(len(units), 'GPU')} did no work {after}, for {text((found.end - found.stop) * 60, 's')} "
-        f"({text(hours, 'h')} GPU time); {how} in both of the last two windows of {policy.minutes} min, "
+        f"{plural(len(units), 'GPU')} did no work {after}, for "
+        f"{text((found.end - found.stop) * 60, 's')} "
+        f"({text(hours, 'h')} GPU time); {how} in both of the last two windows of "
+        f"{policy.minutes} min, "
         f"{text(found.measured, 'fraction')} measured."
     )
     return PolicyEvidence(sentence, job["start"] + timedelta(minutes=found.stop), until, hours)
 
 
 def fault_evidence(
-    policy: PolicyOptions, job: Mapping[str, Any], gpus: pl.DataFrame, samples: pl.DataFrame, *, now: datetime
+    policy: PolicyOptions,
+    job: Mapping[str, Any],
+    gpus: pl.DataFrame,
+    samples: pl.DataFrame,
+    *,
+    now: datetime,
 ) -> PolicyEvidence | str:
     """Return the evidence that a GPU of a running job fails, or why there is none.
 
-    job: as of `idle_evidence`; gpus: rows of job_gpus; samples: of 24 h, as `failing_gpus` takes them. The fault shows
-    in both windows before the newest sample of the GPU: a failed row remapping, a critical XID, more remapped rows
-    than at the begin.
+    job: as of `idle_evidence`; gpus: rows of job_gpus; samples: of 24 h, as `failing_gpus` takes
+    them. The fault shows in both windows before the newest sample of the GPU: a failed row
+    remapping, a critical XID, more remapped rows than at the begin.
     """
     if reason := uncertain(job):
         return reason
@@ -169,13 +212,19 @@ def fault_evidence(
         node, gpu = alert.labels["node"], int(alert.labels["gpu"])
         of_gpu = mine.filter(pl.col("node") == node, pl.col("gpu") == gpu).sort("t")
         newest = of_gpu.get_column("t")[-1]
-        if now - newest <= FRESH and _faulty_twice(of_gpu, newest, timedelta(minutes=policy.minutes)):
-            found.append((alert.sentence, node, of_gpu.filter(_has_fault(of_gpu)).get_column("t")[0], newest))
+        if now - newest <= FRESH and _faulty_twice(
+            of_gpu, newest, timedelta(minutes=policy.minutes)
+        ):
+            found.append(
+                (alert.sentence, node, of_gpu.filter(_has_fault(of_gpu)).get_column("t")[0], newest)
+            )
     if not found:
         return "none of its GPUs shows a fault in two windows"
     sentence = " ".join(sentence for sentence, *_ in found[:4])
     since, until = min(first for *_, first, _ in found), max(last for *_, last in found)
-    return PolicyEvidence(sentence, since, until, nodes=tuple(sorted({node for _, node, *_ in found})))
+    return PolicyEvidence(
+        sentence, since, until, nodes=tuple(sorted({node for _, node, *_ in found}))
+    )
 
 
 def _has_fault(samples: pl.DataFrame) -> pl.Expr:
@@ -184,7 +233,11 @@ def _has_fault(samples: pl.DataFrame) -> pl.Expr:
     first = samples.get_column("remapped_rows_uncorrectable").drop_nulls()
     more = rows > first[0] if first.len() else pl.lit(value=False)
     critical = xid.cast(pl.Int64).is_in(sorted(XID_CRITICAL))
-    return critical.fill_null(value=False) | more.fill_null(value=False) | (failure > 0).fill_null(value=False)
+    return (
+        critical.fill_null(value=False)
+        | more.fill_null(value=False)
+        | (failure > 0).fill_null(value=False)
+    )
 
 
 def _faulty_twice(samples: pl.DataFrame, newest: datetime, window: timedelta) -> bool:

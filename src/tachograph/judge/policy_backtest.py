@@ -1,4 +1,6 @@
-"""What a policy would have done about past jobs, from what was known at each time, and what these jobs did then."""
+"""What a policy would have done about past jobs, from what was known at each time, and what
+these jobs did then.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ Outcome = Literal["hit", "warned", "left", "not_measured", "exempt"]
 class PolicyReplay:
     """What a policy would have done about a job.
 
-    hit: the action, at minute `at`. warned: warned, then the job worked again or ended. left: no evidence.
-    not_measured: its GPUs are ambiguous, samples are not of all of them, or without arithmetic and memory traffic.
-    worked_again: after `at`.
-    gpu_hours_after: from `at` to its end. warnings: mails.
+    hit: the action, at minute `at`. warned: warned, then the job worked again or ended. left: no
+    evidence. not_measured: its GPUs are ambiguous, samples are not of all of them, or without
+    arithmetic and memory traffic. worked_again: after `at`. gpu_hours_after: from `at` to its end.
+    warnings: mails.
     """
 
     job: Mapping[str, Any]
@@ -43,12 +45,18 @@ class PolicyReplay:
 
 
 def replay(
-    policy: PolicyOptions, job: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, *, step: int = STEP
+    policy: PolicyOptions,
+    job: Mapping[str, Any],
+    gpus: pl.DataFrame,
+    minutes: pl.DataFrame,
+    *,
+    step: int = STEP,
 ) -> PolicyReplay:
     """Return what a policy would have done, had it looked at the job every `step` minutes.
 
-    Each look sees the minutes before it alone. job: gpus, and what `exemption` reads; gpus: its rows of job_gpus;
-    minutes: of job_minutes. Whether it was interactive or in a reservation is not known afterwards.
+    Each look sees the minutes before it alone. job: gpus, and what `exemption` reads; gpus: its
+    rows of job_gpus; minutes: of job_minutes. Whether it was interactive or in a reservation is not
+    known afterwards.
     """
     if exemption(policy, job):
         return PolicyReplay(job, "exempt")
@@ -101,7 +109,8 @@ class _Looks:
     def _works(self, at: int) -> bool:
         """Whether a GPU surely worked in both windows: a quick look at most jobs.
 
-        Usual work is no more than the most so far; of more than a third of all minutes two are near each other.
+        Usual work is no more than the most so far; of more than a third of all minutes two are near
+        each other.
         """
         begin = max(0, at - 2 * self.policy.minutes)
         before = np.nan_to_num(self.whole.work[:, :at])

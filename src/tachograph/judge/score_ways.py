@@ -34,17 +34,23 @@ TITLES: Mapping[str, str] = {
 }
 # why a way differs from the others where nothing is wrong
 DIFFERENCES: Mapping[str, str] = {
-    "dcgm": "Occupancy is per elapsed cycle, so there is no limit by W_max in each sample; clocks are those of "
+    "dcgm": "Occupancy is per elapsed cycle, so there is no limit by W_max in each sample; "
+    "clocks are those of "
     "instants, equal ones where they were not recorded.",
-    "pm": "Cycles are counted, memory's in its own clock; W is per active cycle and limited to W_max, of the sums.",
-    "nsight": "Kernels alone, one after the other, without the time between them, at locked clocks and with empty "
+    "pm": (
+        "Cycles are counted, memory's in its own clock; W is per active cycle and limited to "
+        "W_max, of the sums."
+    ),
+    "nsight": "Kernels alone, one after the other, without the time between them, at locked "
+    "clocks and with empty "
     "caches, as far as `ncu` was not run otherwise.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreWay:
-    """Scores of a job by one way. scores: {column of SCORES: 0..100, None: not measured}. basis: what they are of.
+    """Scores of a job by one way. scores: {column of SCORES: 0..100, None: not measured}. basis:
+    what they are of.
 
     notes: what limits them here.
     """
@@ -63,7 +69,9 @@ class ScoreWay:
 def recorded_way(row: Mapping[str, Any]) -> ScoreWay:
     """Return the scores of a row of job_summaries."""
     basis = f"{row['samples'] or 0:,} samples of {plural(row['gpus_seen'] or 0, 'GPU')}"
-    notes = () if row["mem_clock_mhz_mean"] else ("clocks were not recorded and are taken as equal",)
+    notes = (
+        () if row["mem_clock_mhz_mean"] else ("clocks were not recorded and are taken as equal",)
+    )
     return ScoreWay("dcgm", {name: row[name] for name in SCORES}, basis, notes)
 
 
@@ -75,13 +83,19 @@ def sampled_way(
     end: datetime,
     limits: Mapping[str, int],
 ) -> ScoreWay:
-    """Return the scores of rows of gpu_scores of these GPUs (rows of job_gpus) from `begin` to `end`.
+    """Return the scores of rows of gpu_scores of these GPUs (rows of job_gpus) from `begin` to
+    `end`.
 
-    A row that is only partly inside is of others, too, and left out. limits: {device: W_max}, of the configuration.
+    A row that is only partly inside is of others, too, and left out. limits: {device: W_max}, of
+    the configuration.
     """
     held = {_place(gpu): gpu for gpu in gpus}
     own = [row for row in rows if _place(row) in held]
-    whole = [row for row in own if row["t"] >= begin and row["t"].timestamp() + row["duration_s"] <= end.timestamp()]
+    whole = [
+        row
+        for row in own
+        if row["t"] >= begin and row["t"].timestamp() + row["duration_s"] <= end.timestamp()
+    ]
     sums = total(sums_of_row(row) for row in whole)
     if sums is None:
         return ScoreWay("pm", dict.fromkeys(SCORES), "not sampled", _left_out(own, whole))
@@ -93,17 +107,24 @@ def sampled_way(
     if len(places) < len(held):
         notes.append(f"{len(places)} of {len(held)} GPUs were sampled")
     if sums.overflows or sums.lost_s:
-        notes.append(f"{plural(sums.overflows, 'overflow')}, {text(sums.lost_s, 's')} without samples")
+        notes.append(
+            f"{plural(sums.overflows, 'overflow')}, {text(sums.lost_s, 's')} without samples"
+        )
     cut = sorted({name for row in whole for name in (row["cut"] or "").split(",") if name})
     notes += [f"not counted in one pass: {', '.join(cut)}"] if cut else []
-    basis = f"{sums.samples:,} PM samples, {text(sums.measured_s, 's')} of {plural(len(places), 'GPU')}"
-    return ScoreWay("pm", sums.scores(warps.pop() if len(warps) == 1 else None), basis, tuple(notes))
+    basis = (
+        f"{sums.samples:,} PM samples, {text(sums.measured_s, 's')} of {plural(len(places), 'GPU')}"
+    )
+    return ScoreWay(
+        "pm", sums.scores(warps.pop() if len(warps) == 1 else None), basis, tuple(notes)
+    )
 
 
 def profiled_way(launches: Sequence[Mapping[str, float]], *, max_warps: int | None) -> ScoreWay:
     """Return the scores of launches of kernels: {metric: value}, each launch once.
 
-    Cycles of launches are added up. A launch that lacks a metric of a score is left out of that score.
+    Cycles of launches are added up. A launch that lacks a metric of a score is left out of that
+    score.
     """
     made = [_with_resident_warps(launch) for launch in launches]
     gpu = _added(made, (SM_ACTIVE, ELAPSED, WARPS))
@@ -114,13 +135,24 @@ def profiled_way(launches: Sequence[Mapping[str, float]], *, max_warps: int | No
         practice_gpumem(memory).value,
         practice_gpumem_normalized(normalized).value,
     )
-    missing = [name for name in (WARPS, DRAM_ACTIVE, DRAM_ELAPSED) if not any(name in launch for launch in made)]
+    missing = [
+        name
+        for name in (WARPS, DRAM_ACTIVE, DRAM_ELAPSED)
+        if not any(name in launch for launch in made)
+    ]
     notes = (f"not in the reports: {', '.join(missing)}",) if missing else ()
-    return ScoreWay("nsight", dict(zip(SCORES, scores, strict=True)), plural(len(launches), "profiled kernel"), notes)
+    return ScoreWay(
+        "nsight",
+        dict(zip(SCORES, scores, strict=True)),
+        plural(len(launches), "profiled kernel"),
+        notes,
+    )
 
 
 def _with_resident_warps(launch: Mapping[str, float]) -> Mapping[str, float]:
-    """A launch with the cumulative count of warps, which many reports have per active cycle only."""
+    """A launch with the cumulative count of warps, which many reports have per active cycle
+    only.
+    """
     if WARPS in launch or not {WARPS_PER_CYCLE, SM_ACTIVE} <= launch.keys():
         return launch
     return {**launch, WARPS: launch[WARPS_PER_CYCLE] * launch[SM_ACTIVE]}
@@ -132,9 +164,13 @@ def _added(launches: Sequence[Mapping[str, float]], names: Sequence[str]) -> dic
     return {name: sum(launch[name] for launch in whole) for name in names} if whole else {}
 
 
-def _left_out(own: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _left_out(
+    own: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
+) -> tuple[str, ...]:
     count = len(own) - len(whole)
-    return (f"{plural(count, 'minute')} at begin or end left out, in part of others",) if count else ()
+    return (
+        (f"{plural(count, 'minute')} at begin or end left out, in part of others",) if count else ()
+    )
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, int, int | None]:

@@ -1,7 +1,7 @@
 """GPU scores of jobs from recorded counters: 0 best, 100 worst.
 
-Source: Matveev, Setyaev, Voevodin, "New approaches for automatic analysis of HPC application performance using the TASC
-software suite", Num. Meth. Prog. 26(4), 2025, section 3.
+Source: Matveev, Setyaev, Voevodin, "New approaches for automatic analysis of HPC application
+performance using the TASC software suite", Num. Meth. Prog. 26(4), 2025, section 3.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ _TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
 def score_findings(row: Mapping[str, Any], *, high: float) -> tuple[Finding, Finding]:
-    """Return the findings of the two scores of a job; `row`: its inputs (`telemetry.inputs_of_jobs`) and scores.
+    """Return the findings of the two scores of a job; `row`: its inputs
+    (`telemetry.inputs_of_jobs`) and scores.
 
-    Verdict yes from `high` on; unknown where a score is null, naming the counters that were not measured.
+    Verdict yes from `high` on; unknown where a score is null, naming the counters that were not
+    measured.
     """
     return _of_gpu(row, high), _of_memory(row, high)
 
@@ -42,8 +44,15 @@ def _of_gpu(row: Mapping[str, Any], high: float) -> Finding:
         rated = "hardly anything ran"
     limit = " (of the configured most warps)" if row["limited"] else ""
     mean = text(occupancy, "fraction")
-    sentence = f"GPU score {score:.0f} of 100 (0 best, 100 worst){limit}: occupancy {mean} on average, {rated}."
-    evidence = {"score_gpu": score, "sm_occupancy_mean": occupancy, "sm_active_mean": row["sm_active_mean"]}
+    sentence = (
+        f"GPU score {score:.0f} of 100 (0 best, 100 worst){limit}: occupancy {mean} on "
+        f"average, {rated}."
+    )
+    evidence = {
+        "score_gpu": score,
+        "sm_occupancy_mean": occupancy,
+        "sm_active_mean": row["sm_active_mean"],
+    }
     return _finding("score_gpu", score, high, sentence, evidence)
 
 
@@ -51,13 +60,22 @@ def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
     score, dram, sm = row["score_gpumem"], row["dram_active_mean"], row["sm"]
     if score is None:
         return _unknown(row, "score_gpumem", high, ("dram_active", "sm_active"))
-    rated = "memory traffic rather than the SMs" if score >= high else "the SMs at least as much as memory traffic"
+    rated = (
+        "memory traffic rather than the SMs"
+        if score >= high
+        else "the SMs at least as much as memory traffic"
+    )
     if high > score > 50:
         rated = "memory traffic somewhat more than the SMs"
-    used = f"what ran used {rated}" if max(dram, sm) >= IDLE_BELOW else "hardly anything ran, so it says little"
+    used = (
+        f"what ran used {rated}"
+        if max(dram, sm) >= IDLE_BELOW
+        else "hardly anything ran, so it says little"
+    )
     clocks = "" if row["clocks"] else " The clocks were not measured and are taken as equal."
     sentence = (
-        f"GPU memory score {score:.0f} of 100 (0 best, 100 worst): memory was active {text(dram, 'fraction')} of the "
+        f"GPU memory score {score:.0f} of 100 (0 best, 100 worst): memory was active "
+        f"{text(dram, 'fraction')} of the "
         f"time, the SMs {text(sm, 'fraction')}; {used}.{clocks}"
     )
     evidence = {"score_gpumem": score, "dram_active_mean": dram, "sm_active_mean": sm}
@@ -66,7 +84,9 @@ def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
     return _finding("score_gpumem", score, high, sentence, evidence)
 
 
-def _finding(code: str, score: float, high: float, sentence: str, evidence: Mapping[str, float | None]) -> Finding:
+def _finding(
+    code: str, score: float, high: float, sentence: str, evidence: Mapping[str, float | None]
+) -> Finding:
     return Finding(
         code,
         "fact",
@@ -108,8 +128,9 @@ _SM_CLOCK, _MEM_CLOCK = "sm_clock_mhz_mean", "mem_clock_mhz_mean"
 def with_scores(frame: pl.DataFrame, max_warps: Mapping[str, int] | None = None) -> pl.DataFrame:
     """Return rows with `score_gpu`, `score_gpumem` and `score_gpumem_normalized`, 0..100.
 
-    `frame`: rows of job_gpus (then `max_warps`: {device: W_max}), or what `inputs_of_jobs` returns. Null where an input
-    is missing, and where neither SMs nor memory were active. Without both clocks they are taken as equal.
+    `frame`: rows of job_gpus (then `max_warps`: {device: W_max}), or what `inputs_of_jobs` returns.
+    Null where an input is missing, and where neither SMs nor memory were active. Without both
+    clocks they are taken as equal.
 
     >>> gpu = {"gpu_model": "H200 SXM 141GB", "sm_occupancy_mean": 0.25, "sm_active_mean": 0.5, "dram_active_mean": 0.5}
     >>> gpu |= {"sm_clock_mhz_mean": 1980.0, "mem_clock_mhz_mean": 3201.0}
@@ -130,12 +151,16 @@ def with_scores(frame: pl.DataFrame, max_warps: Mapping[str, int] | None = None)
 def inputs_of_jobs(gpus: pl.DataFrame, max_warps: Mapping[str, int]) -> pl.DataFrame:
     """Return one row per job: means over its GPUs of what the scores are made of.
 
-    A job holds its GPUs equally long, so this is the mean over GPU time. `resident`, `room`: of GPUs of which both are
-    known. `dram_active_mean`, `sm`: of GPUs that report both; `sm_clock`, `mem_clock`: of those of them that report
-    both clocks, 1 where none does (`clocks` false). `measured_<counter>`: whether any GPU reports it.
+    A job holds its GPUs equally long, so this is the mean over GPU time. `resident`, `room`: of
+    GPUs of which both are known. `dram_active_mean`, `sm`: of GPUs that report both; `sm_clock`,
+    `mem_clock`: of those of them that report both clocks, 1 where none does (`clocks` false).
+    `measured_<counter>`: whether any GPU reports it.
     """
     rows = gpus.select("job_key", _OCCUPANCY, _SM, _DRAM, **_inputs(max_warps))
-    filled, both = pl.col("resident").is_not_null(), pl.col(_DRAM).is_not_null() & pl.col("sm").is_not_null()
+    filled, both = (
+        pl.col("resident").is_not_null(),
+        pl.col(_DRAM).is_not_null() & pl.col("sm").is_not_null(),
+    )
     clocked = both & pl.col("clocks")
     of_clocks = {
         name: pl.when(clocked.any()).then(pl.col(name).filter(clocked).mean()).otherwise(1.0)
@@ -159,9 +184,9 @@ def inputs_of_jobs(gpus: pl.DataFrame, max_warps: Mapping[str, int]) -> pl.DataF
 def _inputs(max_warps: Mapping[str, int]) -> dict[str, pl.Expr]:
     """What scores are made of, per GPU.
 
-    With W_max warps instead of the device's W_hw, min(W_max, W) / W_max x sm_active where W = W_hw x occupancy /
-    sm_active is min(occupancy x W_hw / W_max, sm_active): `resident` and `room`. Without a smaller W_max the occupancy
-    itself, limited by 1.
+    With W_max warps instead of the device's W_hw, min(W_max, W) / W_max x sm_active where W = W_hw
+    x occupancy / sm_active is min(occupancy x W_hw / W_max, sm_active): `resident` and `room`.
+    Without a smaller W_max the occupancy itself, limited by 1.
     """
     ratios = {name: _ratio(name, warps) for name, warps in max_warps.items()}
     smaller = {name: ratio for name, ratio in ratios.items() if ratio > 1}
@@ -182,8 +207,14 @@ def _inputs(max_warps: Mapping[str, int]) -> dict[str, pl.Expr]:
 
 
 def _ratio(model: str, warps: int) -> float:
-    """W_hw over W_max; 1 for a device that is not in the catalogue, and for more warps than it has."""
-    return DEVICES_BY_NAME[model].max_warps_per_sm / warps if model in DEVICES_BY_NAME and warps > 0 else 1.0
+    """W_hw over W_max; 1 for a device that is not in the catalogue, and for more warps than it
+    has.
+    """
+    return (
+        DEVICES_BY_NAME[model].max_warps_per_sm / warps
+        if model in DEVICES_BY_NAME and warps > 0
+        else 1.0
+    )
 
 
 def _share(one: pl.Expr, other: pl.Expr) -> pl.Expr:
@@ -206,7 +237,8 @@ class Scored:
 def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions) -> Scored:
     """Return rows of job_summaries and of job_gpus with the columns SCORES, and their findings.
 
-    A score of a job is that of its GPUs' mean inputs; null where a counter it needs was not measured.
+    A score of a job is that of its GPUs' mean inputs; null where a counter it needs was not
+    measured.
     """
     inputs = inputs_of_jobs(gpus, settings.max_warps)
     facts = jobs.select("job_key", "job_id", "attribution").join(
@@ -214,5 +246,7 @@ def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions)
     )
     scored = with_scores(facts)
     columns = [scored.get_column(name) for name in SCORES]
-    findings = findings_frame((row, score_findings(row, high=settings.high)) for row in scored.iter_rows(named=True))
+    findings = findings_frame(
+        (row, score_findings(row, high=settings.high)) for row in scored.iter_rows(named=True)
+    )
     return Scored(jobs.with_columns(columns), with_scores(gpus, settings.max_warps), findings)

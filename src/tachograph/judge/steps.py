@@ -1,4 +1,6 @@
-"""What the steps of a job did with its GPUs: which were idle, and when none ran although GPUs were allocated."""
+"""What the steps of a job did with its GPUs: which were idle, and when none ran although GPUs
+were allocated.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import polars as pl
 from tachograph.judge.activity import activity_counter, number
 from tachograph.pipeline.timelines import ACTIVITY
 
-WITHOUT_SRUN = ("batch", "extern", "interactive")  # Slurm starts them with the job, all others are of srun
+# Slurm starts them with the job, all others are of srun.
+WITHOUT_SRUN = ("batch", "extern", "interactive")
 _LEAST_COVERAGE = 0.5  # share of the expected samples that a verdict about a step needs
 _LEAST_GAP_S = 60.0  # shorter gaps hold no whole minute
 
@@ -49,18 +52,24 @@ class StepUse:
     def label(self) -> str:
         """Its id and its name."""
         name = self.row.get("name")
-        return f"step {self.row['step']}" + (f" ({name})" if name and name != self.row["step"] else "")
+        return f"step {self.row['step']}" + (
+            f" ({name})" if name and name != self.row["step"] else ""
+        )
 
     @property
     def gpu_seconds(self) -> float:
         """Run time times GPUs, as far as they are known: the weight of a step among others."""
         row = self.row
-        return (number(row, "elapsed_s") or 0.0) * (number(row, "gpus") or number(row, "nodes") or 1.0)
+        return (number(row, "elapsed_s") or 0.0) * (
+            number(row, "gpus") or number(row, "nodes") or 1.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class StepGap:
-    """Time of a job in which no srun step ran. Of its whole minutes: seconds that were measured, and idle ones."""
+    """Time of a job in which no srun step ran. Of its whole minutes: seconds that were measured,
+    and idle ones.
+    """
 
     begin: datetime
     end: datetime
@@ -75,7 +84,9 @@ class StepGap:
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """The steps of a job in order of start, gaps of a minute or more without an srun step, and the job's start."""
+    """The steps of a job in order of start, gaps of a minute or more without an srun step, and
+    the job's start.
+    """
 
     steps: tuple[StepUse, ...] = ()
     gaps: tuple[StepGap, ...] = ()
@@ -89,7 +100,9 @@ class JobSteps:
     @property
     def idle(self) -> tuple[StepUse, ...]:
         """The srun steps that were idle, most GPU time first."""
-        return tuple(sorted((step for step in self.by_srun if step.idle), key=lambda step: -step.gpu_seconds))
+        return tuple(
+            sorted((step for step in self.by_srun if step.idle), key=lambda step: -step.gpu_seconds)
+        )
 
     @property
     def waited(self) -> tuple[StepGap, ...]:
@@ -103,15 +116,20 @@ class JobSteps:
 
     def largest(self, count: int) -> tuple[StepUse, ...]:
         """Return the `count` steps of most GPU time, in order of start."""
-        kept = sorted(range(len(self.steps)), key=lambda place: -self.steps[place].gpu_seconds)[:count]
+        kept = sorted(range(len(self.steps)), key=lambda place: -self.steps[place].gpu_seconds)[
+            :count
+        ]
         return tuple(self.steps[place] for place in sorted(kept))
 
 
-def job_steps(summary: Mapping[str, Any], rows: pl.DataFrame, minutes: pl.DataFrame, *, idle_util: float) -> JobSteps:
+def job_steps(
+    summary: Mapping[str, Any], rows: pl.DataFrame, minutes: pl.DataFrame, *, idle_util: float
+) -> JobSteps:
     """Return the steps of a job from its rows of job_summaries, step_summaries and job_minutes.
 
-    A step is idle with mean activity below `idle_util`; undetermined where it is ambiguous, activity was not measured,
-    or less than half of the expected samples are there. There are gaps only where srun started a step.
+    A step is idle with mean activity below `idle_util`; undetermined where it is ambiguous,
+    activity was not measured, or less than half of the expected samples are there. There are gaps
+    only where srun started a step.
     """
     start, until = summary.get("start"), summary.get("end") or summary.get("as_of")
     ordered = rows.sort("start", "step", nulls_last=True).iter_rows(named=True)
@@ -125,14 +143,18 @@ def job_steps(summary: Mapping[str, Any], rows: pl.DataFrame, minutes: pl.DataFr
     return JobSteps(steps, tuple(_step_gap(start, begin, end, idle) for begin, end in gaps), start)
 
 
-def _step_use(row: Mapping[str, Any], start: datetime | None, until: datetime | None, idle_util: float) -> StepUse:
+def _step_use(
+    row: Mapping[str, Any], start: datetime | None, until: datetime | None, idle_util: float
+) -> StepUse:
     counter, coverage = activity_counter(row), number(row, "coverage")
     mean = None if counter is None else number(row, f"{counter}_mean")
     enough = mean is not None and coverage is not None and coverage >= _LEAST_COVERAGE
     ended = row.get("end") or until
     return StepUse(
         row,
-        None if start is None or row.get("start") is None else (row["start"] - start).total_seconds(),
+        None
+        if start is None or row.get("start") is None
+        else (row["start"] - start).total_seconds(),
         None if start is None or ended is None else (ended - start).total_seconds(),
         mean,
         mean < idle_util if mean is not None and enough else None,
@@ -155,17 +177,23 @@ def gaps_between(
 
 
 def _idle_minutes(minutes: pl.DataFrame, idle_util: float) -> dict[int, bool]:
-    """Whether each minute was idle: every GPU below `idle_util`; only minutes in which all of them were measured."""
+    """Whether each minute was idle: every GPU below `idle_util`; only minutes in which all of
+    them were measured.
+    """
     counter = next((name for name in ACTIVITY if minutes[name].null_count() < minutes.height), None)
     if counter is None:
         return {}
-    by_minute = minutes.group_by("minute").agg(most=pl.col(counter).max(), seen=pl.col(counter).count())
+    by_minute = minutes.group_by("minute").agg(
+        most=pl.col(counter).max(), seen=pl.col(counter).count()
+    )
     whole = by_minute.filter(pl.col("seen") == pl.col("seen").max())
     return dict(whole.select("minute", pl.col("most") < idle_util).iter_rows())
 
 
 def _step_gap(start: datetime, begin: float, end: float, idle: Mapping[int, bool]) -> StepGap:
-    inside = [idle[minute] for minute in range(int(-(-begin // 60)), int(end // 60)) if minute in idle]
+    inside = [
+        idle[minute] for minute in range(int(-(-begin // 60)), int(end // 60)) if minute in idle
+    ]
     begun, ended = (start + timedelta(seconds=seconds) for seconds in (begin, end))
     return StepGap(begun, ended, 60.0 * len(inside), 60.0 * sum(inside))
 
@@ -174,11 +202,13 @@ NODE_MEMORY_COLUMNS = ("job_key", "step", "start", "end", "nodes", "tasks", "max
 
 
 def node_memory_mib(steps: pl.DataFrame) -> dict[str, float]:
-    """Return {job_key: host memory that the tasks of a job held on one node at a time, at most}, in MiB, as polled.
+    """Return {job_key: host memory that the tasks of a job held on one node at a time, at most}, in
+    MiB, as polled.
 
-    `steps`: columns NODE_MEMORY_COLUMNS of step_summaries. Tasks of a step count with the peak of its largest one, as
-    many as one node may have had: every node of a step runs one at least. Steps that overlap add up. Jobs are left out
-    where a step has no peak or no number of tasks; only an extern step without a peak holds nothing.
+    `steps`: columns NODE_MEMORY_COLUMNS of step_summaries. Tasks of a step count with the peak of
+    its largest one, as many as one node may have had: every node of a step runs one at least. Steps
+    that overlap add up. Jobs are left out where a step has no peak or no number of tasks; only an
+    extern step without a peak holds nothing.
 
     >>> from datetime import UTC
     >>> day = [datetime(2026, 4, 23, hour, tzinfo=UTC) for hour in range(4)]
@@ -188,7 +218,9 @@ def node_memory_mib(steps: pl.DataFrame) -> dict[str, float]:
     {'a': 148.0}
     """
     single = pl.col("step").is_in(["batch", "interactive"])  # one task on the first node
-    tasks = pl.when(single).then(1).when(pl.col("step") == "extern").then("nodes").otherwise("tasks")
+    tasks = (
+        pl.when(single).then(1).when(pl.col("step") == "extern").then("nodes").otherwise("tasks")
+    )
     nodes = pl.when(single).then(1).otherwise("nodes")
     used = (
         steps.filter((pl.col("step") != "extern") | (pl.col("max_rss_mib") > 0))
@@ -197,6 +229,12 @@ def node_memory_mib(steps: pl.DataFrame) -> dict[str, float]:
     )
     own = used.filter((pl.col("step") != "extern").any().over("job_key"))
     begun = own.select("job_key", t="start", change="held")
-    ended = own.filter(pl.col("end").is_not_null()).select("job_key", t="end", change=-pl.col("held"))
-    sums = pl.concat([begun, ended]).sort("job_key", "t", "change").group_by("job_key", maintain_order=True)
+    ended = own.filter(pl.col("end").is_not_null()).select(
+        "job_key", t="end", change=-pl.col("held")
+    )
+    sums = (
+        pl.concat([begun, ended])
+        .sort("job_key", "t", "change")
+        .group_by("job_key", maintain_order=True)
+    )
     return dict(sums.agg(pl.col("change").cum_sum().max()).iter_rows())

@@ -1,4 +1,6 @@
-"""What a user, an account or everybody used: by week, what was lost, what is no longer lost, which jobs lost most."""
+"""What a user, an account or everybody used: by week, what was lost, what is no longer lost,
+which jobs lost most.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,35 @@ from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, in_ledger
 from tachograph.lake.filters import lost_hours, with_findings
 
-_SHOWN = ("job_key", "job_id", "display_id", "name", "user", "account", "partition", "state", "start", "gpus")
+_SHOWN = (
+    "job_key",
+    "job_id",
+    "display_id",
+    "name",
+    "user",
+    "account",
+    "partition",
+    "state",
+    "start",
+    "gpus",
+)
 # what of job_summaries it is made of
-USAGE_COLUMNS = tuple(dict.fromkeys((*LEDGER_COLUMNS, *_SHOWN, "elapsed_s", "gpu_util_mean", "energy_j")))
+USAGE_COLUMNS = tuple(
+    dict.fromkeys((*LEDGER_COLUMNS, *_SHOWN, "elapsed_s", "gpu_util_mean", "energy_j"))
+)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
     """What some jobs used.
 
-    jobs: how many; gpu_hours: of all with known GPUs, those that still run included. weeks: of the jobs in the ledger
-    a row per week in which they ended, oldest first: `week` (its Monday, in the zone), `jobs`, `gpu_hours`, `lost` (to
-    any cause of waste), `lost_share`, `recovered`: GPU-hours that would have been lost at the share of all weeks
-    before, less those that were; below zero where more was lost; null in the first. findings: (code, jobs,
-    gpu_hours_lost: null where it is known of none) of reported ones, most hours first. worst: jobs that lost most.
-    running: jobs that still run, latest first. waste: the ledger of these jobs.
+    jobs: how many; gpu_hours: of all with known GPUs, those that still run included. weeks: of the
+    jobs in the ledger a row per week in which they ended, oldest first: `week` (its Monday, in the
+    zone), `jobs`, `gpu_hours`, `lost` (to any cause of waste), `lost_share`, `recovered`: GPU-hours
+    that would have been lost at the share of all weeks before, less those that were; below zero
+    where more was lost; null in the first. findings: (code, jobs, gpu_hours_lost: null where it is
+    known of none) of reported ones, most hours first. worst: jobs that lost most. running: jobs
+    that still run, latest first. waste: the ledger of these jobs.
     """
 
     jobs: int
@@ -46,15 +62,24 @@ class UsageReport:
 
 
 def build_usage(
-    jobs: pl.DataFrame, answers: pl.DataFrame, waste: WasteReport, *, top: int = 10, zone_name: str = "UTC"
+    jobs: pl.DataFrame,
+    answers: pl.DataFrame,
+    waste: WasteReport,
+    *,
+    top: int = 10,
+    zone_name: str = "UTC",
 ) -> UsageReport:
-    """Return the report of `jobs` (USAGE_COLUMNS of job_summaries), of the reported rows of findings about them."""
+    """Return the report of `jobs` (USAGE_COLUMNS of job_summaries), of the reported rows of
+    findings about them.
+    """
     found = jobs.with_columns(lost_hours().alias(LOST_COLUMN))
     running = _first(found, pl.col("end").is_null(), by="start", count=top)
     worst = _first(found, pl.col(LOST_COLUMN) > 0, by=LOST_COLUMN, count=top)
     return UsageReport(
         jobs=jobs.height,
-        gpu_hours=jobs.select(pl.col("gpu_hours").sum()).item() if jobs["gpu_hours"].is_not_null().any() else None,
+        gpu_hours=jobs.select(pl.col("gpu_hours").sum()).item()
+        if jobs["gpu_hours"].is_not_null().any()
+        else None,
         weeks=weekly_use(jobs, zone_name),
         findings=_findings(found, answers),
         worst=_with_findings(worst, answers),
@@ -66,15 +91,25 @@ def build_usage(
 
 def _first(jobs: pl.DataFrame, where: pl.Expr, *, by: str, count: int) -> pl.DataFrame:
     """The first jobs with the greatest values."""
-    return jobs.lazy().filter(where).sort(by, "job_key", descending=[True, False]).head(count).collect()
+    return (
+        jobs.lazy()
+        .filter(where)
+        .sort(by, "job_key", descending=[True, False])
+        .head(count)
+        .collect()
+    )
 
 
 def _with_findings(jobs: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
-    return with_findings(jobs, answers.filter(pl.col("job_key").is_in(jobs.get_column("job_key").implode())))
+    return with_findings(
+        jobs, answers.filter(pl.col("job_key").is_in(jobs.get_column("job_key").implode()))
+    )
 
 
 def weekly_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
-    """Return `weeks` of UsageReport: a row per week in which jobs of the ledger ended, oldest first."""
+    """Return `weeks` of UsageReport: a row per week in which jobs of the ledger ended, oldest
+    first.
+    """
     ended = pl.col("end").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date()
     weeks = (  # eagerly: the streaming engine adds numbers up in another order each time
         jobs.filter(in_ledger())
@@ -102,5 +137,9 @@ def _findings(found: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
     by_code = reported.group_by("code", maintain_order=True).agg(
         jobs=pl.len().cast(pl.Int64), gpu_hours_lost=pl.when(lost.count() > 0).then(lost.sum())
     )
-    place = pl.col("code").replace_strict(dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES))
-    return by_code.sort(LOST_COLUMN, "jobs", place, "code", descending=[True, True, False, False], nulls_last=True)
+    place = pl.col("code").replace_strict(
+        dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES)
+    )
+    return by_code.sort(
+        LOST_COLUMN, "jobs", place, "code", descending=[True, True, False, False], nulls_last=True
+    )

@@ -17,7 +17,14 @@ from tachograph.pipeline.timelines import ACTIVITY
 HOURS = tuple(f"gpu_hours_{cause}" for cause in WASTE)
 ENERGIES = tuple(f"energy_j_{cause}" for cause in WASTE_ENERGY)
 UNMEASURED, IDLE_LONG = "gpu_hours_unmeasured", "gpu_hours_idle_long"
-_PARTS = (*WASTE, "idle_long", "measured", *(f"energy_{cause}" for cause in WASTE_ENERGY), "energy", "powered")
+_PARTS = (
+    *WASTE,
+    "idle_long",
+    "measured",
+    *(f"energy_{cause}" for cause in WASTE_ENERGY),
+    "energy",
+    "powered",
+)
 
 
 def judge_waste(
@@ -31,25 +38,38 @@ def judge_waste(
 ) -> pl.DataFrame:
     """Return rows of job_summaries with the hours and the energy that each cause took.
 
-    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes give the times when a job hung,
-    stalled or had not begun; others are ignored. `idle_util`: activity below is idle. `gpu_hours_idle_long`: what
-    lies behind the first `idle_minutes` of periods without work. Null where no activity was measured, and for
-    ambiguous jobs; energy also where the job's is not known.
+    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes give the
+    times when a job hung, stalled or had not begun; others are ignored. `idle_util`: activity below
+    is idle. `gpu_hours_idle_long`: what lies behind the first `idle_minutes` of periods without
+    work. Null where no activity was measured, and for ambiguous jobs; energy also where the job's
+    is not known.
     """
     facts = _facts(jobs, _never_used(gpus, idle_util), _intervals(findings))
     minutes = _minutes(timelines, facts, idle_minutes).collect()
     place = minutes.get_column("place").to_numpy()
     # added up one by one, in order: however many jobs are judged at a time, each has the same sums
     sums = {
-        name: np.bincount(place, minutes.get_column(name).to_numpy(), jobs.height).astype(np.float64)  # of none: counts
+        name: np.bincount(place, minutes.get_column(name).to_numpy(), jobs.height).astype(
+            np.float64
+        )  # of none: counts
         for name in _PARTS
     }
     known = pl.Series(np.bincount(place, minlength=jobs.height) > 0)
     powered = pl.Series(sums["powered"] > 0) & known
-    hours = {f"gpu_hours_{name}": pl.Series(sums[name] / 3600) for name in (*WASTE, "idle_long", "measured")}
-    # minutes count whole where they were measured in part: what was measured in all of them is shared out
-    part = (jobs.get_column("energy_j") / pl.Series(sums["energy"])).clip(upper_bound=1.0).fill_nan(1.0)
-    energies = {f"energy_j_{cause}": pl.Series(sums[f"energy_{cause}"]) * part for cause in WASTE_ENERGY}
+    hours = {
+        f"gpu_hours_{name}": pl.Series(sums[name] / 3600)
+        for name in (*WASTE, "idle_long", "measured")
+    }
+    # minutes count whole where they were measured in part: what was measured in all of them is
+    # shared out
+    part = (
+        (jobs.get_column("energy_j") / pl.Series(sums["energy"]))
+        .clip(upper_bound=1.0)
+        .fill_nan(1.0)
+    )
+    energies = {
+        f"energy_j_{cause}": pl.Series(sums[f"energy_{cause}"]) * part for cause in WASTE_ENERGY
+    }
     unmeasured = jobs.get_column("gpu_hours") - hours.pop("gpu_hours_measured")
     has_energy = jobs.get_column("energy_j").is_not_null() & powered
     return jobs.with_columns(
@@ -60,7 +80,8 @@ def judge_waste(
 
 
 def productive() -> pl.Expr:
-    """Return the GPU-hours of a job that did work: what no cause took, and what was measured; null where not known.
+    """Return the GPU-hours of a job that did work: what no cause took, and what was measured; null
+    where not known.
 
     >>> spent = {name: [1.0] for name in HOURS} | {UNMEASURED: [0.5], "gpu_hours": [8.0]}
     >>> pl.DataFrame(spent).select(productive()).item()
@@ -78,18 +99,26 @@ def _never_used(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
 
 def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
     """One row per job: whether each of CLASSES holds, and its begin and end."""
-    holds = findings.filter(pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("verdict") == "yes", SURE)
+    holds = findings.filter(
+        pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("verdict") == "yes", SURE
+    )
     columns = []
     for code in CAUSE_OF_CLASS:
         mine = pl.col("code") == code
         columns += [mine.any().alias(code)]
-        columns += [pl.col(end).filter(mine).first().alias(f"{code}_{end}") for end in ("begin", "end")]
+        columns += [
+            pl.col(end).filter(mine).first().alias(f"{code}_{end}") for end in ("begin", "end")
+        ]
     return holds.group_by("job_key").agg(columns)
 
 
 def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
-    """One row per job whose hours can be attributed: its place, GPUs, seconds, and intervals in seconds of it."""
-    chosen = jobs.select("job_key", "start", "as_of", "gpus", "gpu_hours", "elapsed_s", "attribution")
+    """One row per job whose hours can be attributed: its place, GPUs, seconds, and intervals in
+    seconds of it.
+    """
+    chosen = jobs.select(
+        "job_key", "start", "as_of", "gpus", "gpu_hours", "elapsed_s", "attribution"
+    )
     joined = chosen.with_row_index("place").join(never, on="job_key", how="left")
     joined = joined.join(intervals, on="job_key", how="left")
     joined = joined.filter(pl.col("attribution") != "ambiguous", pl.col("gpu_hours").is_not_null())
@@ -105,7 +134,8 @@ def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> 
         pl.col("gpus").cast(pl.Float64).alias("allocated"),
         pl.col("never").fill_null(0),
         span_s=span_s,
-        # a job that was suspended, or whose times are known to the minute only, ran for less than from start to end
+        # a job that was suspended, or whose times are known to the minute only, ran for less than
+        # from start to end
         scale=pl.min_horizontal(1.0, pl.col("elapsed_s") / pl.when(span_s > 0).then(span_s)),
         **limits,
     )
@@ -116,19 +146,25 @@ def _seconds_to(name: str) -> pl.Expr:
 
 
 def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) -> pl.LazyFrame:
-    """One row per minute of which activity was measured: `place` of the job, and in GPU-seconds and J its _PARTS."""
+    """One row per minute of which activity was measured: `place` of the job, and in GPU-seconds
+    and J its _PARTS.
+    """
     known = timelines.lazy().select(
         "job_key", "minute", "active_sum", "idle_power_w", gpus="measured_gpus", idle="idle_gpus",
         most=pl.coalesce(ACTIVITY), watts=pl.col("mean_power_w").cast(pl.Float64),
     )  # fmt: skip
-    rows = known.filter(pl.col("gpus") > 0).join(facts.lazy(), on="job_key", how="inner", maintain_order="left")
+    rows = known.filter(pl.col("gpus") > 0).join(
+        facts.lazy(), on="job_key", how="inner", maintain_order="left"
+    )
     begin = pl.col("minute") * 60.0
     rows = rows.with_columns(
         seconds=(pl.min_horizontal(begin + 60, "span_s") - begin).clip(lower_bound=0.0),
         idle_never=pl.min_horizontal("never", "idle"),
     )
     hung_s = pl.min_horizontal("seconds", _overlap(begin, "hung"))
-    rows = rows.with_columns(hung_s=hung_s, cold_s=pl.min_horizontal(_overlap(begin, "cold_start"), _left(hung_s)))
+    rows = rows.with_columns(
+        hung_s=hung_s, cold_s=pl.min_horizontal(_overlap(begin, "cold_start"), _left(hung_s))
+    )
     return _with_parts(_with_counted(rows), idle_minutes)
 
 
@@ -152,13 +188,15 @@ def _overlap(begin: pl.Expr, cause: str) -> pl.Expr:
 def _with_counted(rows: pl.LazyFrame) -> pl.LazyFrame:
     """With the GPUs that count: as many as were accounted.
 
-    A job may hold whole nodes and be accounted for fewer GPUs: then those it never used are left out first, and the
-    others count by `part`.
+    A job may hold whole nodes and be accounted for fewer GPUs: then those it never used are left
+    out first, and the others count by `part`.
     """
     surplus = (pl.col("gpus") - pl.col("allocated")).clip(lower_bound=0.0)
     others = pl.col("gpus") - pl.col("idle_never")
     counted = (pl.col("idle_never") - surplus).clip(lower_bound=0.0)
-    part = pl.min_horizontal(1.0, (pl.col("allocated") - counted) / pl.when(others > 0).then(others))
+    part = pl.min_horizontal(
+        1.0, (pl.col("allocated") - counted) / pl.when(others > 0).then(others)
+    )
     return rows.with_columns(
         others=others * part,
         counted_never=counted,
@@ -168,13 +206,17 @@ def _with_counted(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
-    never, others, part, rest = (pl.col(name) for name in ("counted_never", "others", "part", "rest_s"))
+    never, others, part, rest = (
+        pl.col(name) for name in ("counted_never", "others", "part", "rest_s")
+    )
     idling = (pl.col("idle") - pl.col("idle_never")) * part
     active = pl.col("gpus") - pl.col("idle")
     # GPUs may report different counters: the busiest is at least at the mean of those at work
     most = pl.max_horizontal("most", pl.col("active_sum") / pl.when(active > 0).then(active))
     lag = (active - pl.col("active_sum") / pl.when(most > 0).then(most)).clip(lower_bound=0.0)
-    idle_w = pl.when(pl.col("idle") > 0).then(pl.col("idle_power_w") / pl.col("idle")).otherwise(0.0)
+    idle_w = (
+        pl.when(pl.col("idle") > 0).then(pl.col("idle_power_w") / pl.col("idle")).otherwise(0.0)
+    )
     never_w = idle_w * pl.col("idle_never")
     others_w = (pl.col("watts") * pl.col("gpus") - never_w).clip(lower_bound=0.0) * part
     scale = pl.col("scale")
@@ -202,12 +244,15 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
 
 
 def _idle_minutes() -> pl.Expr:
-    """How many minutes without a break no GPU of the job had worked before this one; null where one works.
+    """How many minutes without a break no GPU of the job had worked before this one; null where one
+    works.
 
     A minute not measured is a break, and a GPU that was never used does not count.
     """
     all_idle = (pl.col("idle") == pl.col("gpus")) & (pl.col("idle") > pl.col("idle_never"))
-    follows = (pl.col("place") == pl.col("place").shift()) & (pl.col("minute") == pl.col("minute").shift() + 1)
+    follows = (pl.col("place") == pl.col("place").shift()) & (
+        pl.col("minute") == pl.col("minute").shift() + 1
+    )
     begins = ~(all_idle & all_idle.shift() & follows).fill_null(value=False)
     row = pl.int_range(pl.len(), dtype=pl.Int64)
     return pl.when(all_idle).then(row - pl.when(begins).then(row).forward_fill())
@@ -217,9 +262,11 @@ JOULES_PER_KWH = 3.6e6
 
 
 def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
-    """Return rows of job_summaries with `price`, of a GPU-hour, and `price_kwh`; null: none is configured.
+    """Return rows of job_summaries with `price`, of a GPU-hour, and `price_kwh`; null: none is
+    configured.
 
-    Of `waste.prices` the price of its partition counts, else that of its model, else `price_per_gpu_hour`.
+    Of `waste.prices` the price of its partition counts, else that of its model, else
+    `price_per_gpu_hour`.
 
     >>> settings = WasteOptions(price_per_gpu_hour=1.0, prices={"L40S": 1.5, "debug": 0.5})
     >>> jobs = pl.DataFrame({"partition": ["debug", "gpu", None], "gpu_model": ["L40S", "L40S", None]})
@@ -227,12 +274,20 @@ def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
     [0.5, 1.5, 1.0]
     """
     general = pl.lit(settings.price_per_gpu_hour or None, dtype=pl.Float64)
-    price = pl.coalesce(*(_of(column, settings.prices) for column in ("partition", "gpu_model")), general)
-    return jobs.with_columns(price=price, price_kwh=pl.lit(settings.price_per_kwh or None, dtype=pl.Float64))
+    price = pl.coalesce(
+        *(_of(column, settings.prices) for column in ("partition", "gpu_model")), general
+    )
+    return jobs.with_columns(
+        price=price, price_kwh=pl.lit(settings.price_per_kwh or None, dtype=pl.Float64)
+    )
 
 
 def _of(column: str, prices: dict[str, float]) -> pl.Expr:
-    return pl.col(column).replace_strict(prices, default=None, return_dtype=pl.Float64) if prices else pl.lit(None)
+    return (
+        pl.col(column).replace_strict(prices, default=None, return_dtype=pl.Float64)
+        if prices
+        else pl.lit(None)
+    )
 
 
 _OURS = "our assumption"
@@ -240,7 +295,8 @@ _OURS = "our assumption"
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What is assumed for a cause: a key of [waste], its unit, in words (with {value}), and where its default is from.
+    """What is assumed for a cause: a key of [waste], its unit, in words (with {value}), and where
+    its default is from.
 
     `least`, `most`: between which the value makes sense.
     """
@@ -260,28 +316,34 @@ class Assumption:
 
 # in the order of the causes
 ASSUMPTIONS: tuple[Assumption, ...] = (
-    Assumption("never_used", "never_used_share", "fraction", "{value} of them are not requested next time", _OURS),
+    Assumption("never_used", "never_used_share", "fraction", ("{value} of them are not requested next "
+"time"), _OURS),
     Assumption(
         "hung", "watchdog_minutes", "min", "a watchdog ends a hang or a stall after {value}",
         "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
     ),
     Assumption(
-        "cold_start", "start_minutes", "min", "what takes longer than {value} before the first work moves to a CPU job",
+        "cold_start", "start_minutes", "min", ("what takes longer than {value} before the first work moves to a CPU "
+"job"),
         _OURS, most=float("inf"),
     ),
     Assumption(
-        "idle", "idle_minutes", "min", "GPUs are given back after {value} in which none of the job worked",
+        "idle", "idle_minutes", "min", ("GPUs are given back after {value} in which none of the job "
+"worked"),
         _OURS, most=float("inf"),
     ),
     Assumption("imbalance", "imbalance_share", "fraction", "{value} of the imbalance is fixed", _OURS),
 )  # fmt: skip
 
 
-def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
+def recoverable(
+    jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOptions
+) -> pl.DataFrame:
     """Return rows of job_summaries with `recoverable_<cause>`, GPU-hours; null where the hours are.
 
-    `intervals`: rows of findings, in which a job hung, stalled or had not begun. Of those what lies behind the
-    assumed minutes counts. `idle_minutes` was applied when the jobs were judged: it is a matter of their minutes.
+    `intervals`: rows of findings, in which a job hung, stalled or had not begun. Of those what lies
+    behind the assumed minutes counts. `idle_minutes` was applied when the jobs were judged: it is a
+    matter of their minutes.
     """
     lengths = _lengths(intervals)
     rows = jobs.join(lengths, on="job_key", how="left", maintain_order="left")
@@ -293,8 +355,13 @@ def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOpti
             "imbalance": pl.lit(settings.imbalance_share),
         }
     )
-    recovered = {f"recoverable_{cause}": pl.col(f"gpu_hours_{cause}") * share for cause, share in shares.items()}
-    return rows.with_columns(**recovered, recoverable_idle=pl.col(IDLE_LONG)).drop(lengths.columns[1:])
+    recovered = {
+        f"recoverable_{cause}": pl.col(f"gpu_hours_{cause}") * share
+        for cause, share in shares.items()
+    }
+    return rows.with_columns(**recovered, recoverable_idle=pl.col(IDLE_LONG)).drop(
+        lengths.columns[1:]
+    )
 
 
 def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
@@ -303,13 +370,22 @@ def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
     return (
         intervals.filter(SURE)
         .group_by("job_key")
-        .agg(length.filter(pl.col("code") == code).first().alias(f"{code}_min") for code in CAUSE_OF_CLASS)
+        .agg(
+            length.filter(pl.col("code") == code).first().alias(f"{code}_min")
+            for code in CAUSE_OF_CLASS
+        )
     )
 
 
 def _behind(cause: str, minutes: float) -> pl.Expr:
-    """Share of the intervals of a cause behind the first `minutes` of each; 0 where their length is not known."""
-    lengths = [pl.col(f"{code}_min").clip(lower_bound=0.0) for code, of in CAUSE_OF_CLASS.items() if of == cause]
+    """Share of the intervals of a cause behind the first `minutes` of each; 0 where their length
+    is not known.
+    """
+    lengths = [
+        pl.col(f"{code}_min").clip(lower_bound=0.0)
+        for code, of in CAUSE_OF_CLASS.items()
+        if of == cause
+    ]
     total = pl.sum_horizontal(lengths)
     behind = pl.sum_horizontal([(length - minutes).clip(lower_bound=0.0) for length in lengths])
     return (behind / pl.when(total > 0).then(total)).fill_null(0.0)

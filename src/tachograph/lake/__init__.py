@@ -1,1 +1,3 @@
-"""The lake: Delta Lake tables in one directory or object store, readable by anything that reads Delta."""
+"""The lake: Delta Lake tables in one directory or object store, readable by anything that reads
+Delta.
+"""

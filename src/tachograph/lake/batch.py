@@ -1,7 +1,7 @@
 """Batches: samples of several chunks, resolved together before they are written.
 
-Two recordings of the same samples that hold other counters become one row per sample at once, and what follows one
-another becomes one file, so compaction finds nothing to do.
+Two recordings of the same samples that hold other counters become one row per sample at once, and
+what follows one another becomes one file, so compaction finds nothing to do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ FILE_ROWS = 4_000_000  # what an analysis reads at a time
 
 @dataclass(frozen=True, slots=True)
 class BatchDays:
-    """Rows of each day, resolved; `within`: merged inside of each frame; `across`: between them, of each day."""
+    """Rows of each day, resolved; `within`: merged inside of each frame; `across`: between them,
+    of each day.
+    """
 
     days: dict[date, pl.DataFrame]
     within: tuple[int, ...]
@@ -58,7 +60,9 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
 
 
 def between_nodes(rows: pl.DataFrame, *, most: int = FILE_ROWS) -> Iterator[pl.DataFrame]:
-    """Yield rows, which are sorted by node, in pieces of at most `most`, but never less than a node."""
+    """Yield rows, which are sorted by node, in pieces of at most `most`, but never less than a
+    node.
+    """
     begin = end = 0
     for length in rows.get_column("node").rle().struct.field("len") if rows.height > most else ():
         if end > begin and end + length - begin > most:
@@ -81,12 +85,15 @@ def _same_samples(frames: Sequence[pl.DataFrame], table: LakeTable) -> list[list
 
 def _have_same_keys(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
     return one.height == other.height and all(
-        one.get_column(name).equals(other.get_column(name), null_equal=True) for name in ("t", *table.key)
+        one.get_column(name).equals(other.get_column(name), null_equal=True)
+        for name in ("t", *table.key)
     )
 
 
 def _side_by_side(frames: Sequence[pl.DataFrame], table: LakeTable) -> pl.DataFrame:
-    """One row for each row of the frames, whose keys are the same; of each column the last value that is not null."""
+    """One row for each row of the frames, whose keys are the same; of each column the last value
+    that is not null.
+    """
     made = frames[0]
     for later in frames[1:]:
         columns = []

@@ -1,9 +1,11 @@
-"""Commits to a table in a folder that survive a power cut: entries of the log, its first one, checkpoints.
+"""Commits to a table in a folder that survive a power cut: entries of the log, its first one,
+checkpoints.
 
-Order: data files and their folders are synced, then the entry is written under another name, synced, and linked to its
-own; then the folder of the log is synced, and only then success is reported. So an entry is whole as soon as it has its
-name, and all before it are there. Delta's library writes an entry, or a checkpoint with its hint, without syncing.
-Format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+Order: data files and their folders are synced, then the entry is written under another name,
+synced, and linked to its own; then the folder of the log is synced, and only then success is
+reported. So an entry is whole as soon as it has its name, and all before it are there. Delta's
+library writes an entry, or a checkpoint with its hint, without syncing. Format:
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 """
 
 from __future__ import annotations
@@ -37,7 +39,14 @@ from tachograph.catalog.durable import (
 )
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.version import __version__
-from tachograph.lake.log_files import HINT, LOG, LogFiles, checkpoint_name, entry_name, hinted_version
+from tachograph.lake.log_files import (
+    HINT,
+    LOG,
+    LogFiles,
+    checkpoint_name,
+    entry_name,
+    hinted_version,
+)
 from tachograph.lake.log_format import milliseconds
 
 WRITING = "writing-"  # what begins so is being written, or was by a process that was killed
@@ -47,16 +56,29 @@ _SAFE = "/=:-_.~!$'()*,;@"  # characters of a path that stay as they are in an e
 
 
 def commit_entry(
-    delta: DeltaTable, schema: Schema, actions: Sequence[AddAction | RemoveAction], transactions: Sequence[Transaction]
+    delta: DeltaTable,
+    schema: Schema,
+    actions: Sequence[AddAction | RemoveAction],
+    transactions: Sequence[Transaction],
 ) -> bytes:
-    """Return the entry of the log after that of `delta`; with another schema it changes that of the table."""
+    """Return the entry of the log after that of `delta`; with another schema it changes that of
+    the table.
+    """
     metadata = delta.metadata()
-    operation = {"mode": "Append", "partitionBy": msgspec.json.encode(metadata.partition_columns).decode()}
+    operation = {
+        "mode": "Append",
+        "partitionBy": msgspec.json.encode(metadata.partition_columns).decode(),
+    }
     about = {"timestamp": milliseconds(), "operation": "WRITE", "operationParameters": operation}
-    lines: list[dict[str, Any]] = [{"commitInfo": about | {"engineInfo": f"tachograph:{__version__}"}}]
+    lines: list[dict[str, Any]] = [
+        {"commitInfo": about | {"engineInfo": f"tachograph:{__version__}"}}
+    ]
     if delta.schema() != schema:
         lines.append({"metaData": _metadata(metadata, schema)})
-    lines += [{"txn": {"appId": t.app_id, "version": t.version, "lastUpdated": t.last_updated}} for t in transactions]
+    lines += [
+        {"txn": {"appId": t.app_id, "version": t.version, "lastUpdated": t.last_updated}}
+        for t in transactions
+    ]
     lines += [_add(one) if isinstance(one, AddAction) else _remove(one) for one in actions]
     return b"\n".join(map(msgspec.json.encode, lines)) + b"\n"
 
@@ -101,9 +123,11 @@ def _remove(action: RemoveAction) -> dict[str, Any]:
 
 
 def commit(table: Path, delta: DeltaTable, entry: bytes) -> bool:
-    """Make `entry` the version after that of `delta`, on the disk when this returns; False where that is taken.
+    """Make `entry` the version after that of `delta`, on the disk when this returns; False where
+    that is taken.
 
-    Every 50 versions a checkpoint follows. Errors: OSError; then nothing has changed, or it is not known to last.
+    Every 50 versions a checkpoint follows. Errors: OSError; then nothing has changed, or it is not
+    known to last.
     """
     version = delta.version() + 1
     with writers_lock(table.parent):
@@ -121,7 +145,9 @@ def staged_name(table: Path) -> Path:
 
 
 def _last_checkpoint(table: Path, version: int) -> int:
-    """Version of the last checkpoint, -1 without one; the folder is read only where the hint is old."""
+    """Version of the last checkpoint, -1 without one; the folder is read only where the hint is
+    old.
+    """
     hinted = hinted_version(table / LOG)
     if hinted is not None and version - hinted < CHECKPOINT_EVERY:
         return hinted
@@ -129,7 +155,11 @@ def _last_checkpoint(table: Path, version: int) -> int:
 
 
 def create_table(
-    table: Path, schema: Schema, *, partition_by: Sequence[str] | None, configuration: Mapping[str, str]
+    table: Path,
+    schema: Schema,
+    *,
+    partition_by: Sequence[str] | None,
+    configuration: Mapping[str, str],
 ) -> bool:
     """Make a table without rows, on the disk when this returns; False where it is there.
 
@@ -149,7 +179,9 @@ def create_table(
         entry = (Path(folder) / LOG / entry_name(0)).read_bytes()
     placed = [_placed(line, table) for line in entry.splitlines()]
     with writers_lock(table.parent):
-        return create_file(table / LOG / entry_name(0), b"\n".join(placed) + b"\n", staged=staged_name(table))
+        return create_file(
+            table / LOG / entry_name(0), b"\n".join(placed) + b"\n", staged=staged_name(table)
+        )
 
 
 def _placed(line: bytes, table: Path) -> bytes:
@@ -157,15 +189,18 @@ def _placed(line: bytes, table: Path) -> bytes:
     action = msgspec.json.decode(line)
     if "commitInfo" not in action:
         return line
-    action["commitInfo"].get("operationParameters", {})["location"] = f"{table.absolute().as_uri()}/"
+    action["commitInfo"].get("operationParameters", {})["location"] = (
+        f"{table.absolute().as_uri()}/"
+    )
     return msgspec.json.encode(action)
 
 
 def write_checkpoint(table: Path, version: int) -> None:
     """Sum up the log of a table up to a version, and remove entries that have expired.
 
-    The checkpoint is made beside the log, and is on the disk before it has its name, that before the hint names it,
-    and both before an entry is removed. Errors: OSError, DeltaError; then the log is as it was.
+    The checkpoint is made beside the log, and is on the disk before it has its name, that before
+    the hint names it, and both before an entry is removed. Errors: OSError, DeltaError; then the
+    log is as it was.
     """
     log = table / LOG
     with TemporaryDirectory(prefix=WRITING, dir=table) as folder:
@@ -180,7 +215,9 @@ def write_checkpoint(table: Path, version: int) -> None:
 
 
 def _link_log(files: LogFiles, beside: Path, version: int) -> None:
-    """Have the log up to a version once more: what was there before the last checkpoint is left out."""
+    """Have the log up to a version once more: what was there before the last checkpoint is left
+    out.
+    """
     whole = (one for one, parts in files.checkpoints.items() if all(size for _, size in parts))
     first = max((one for one in whole if one < version), default=-1)
     names = [name for name, _ in files.checkpoints.get(first, ())]
@@ -202,7 +239,8 @@ def settle(table: Path, names: Sequence[str]) -> None:
 def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
     """Be one of the writers of a lake's logs during the block; `alone`: the only one.
 
-    Where the file system has no locks, nothing is locked. Errors: LakeError for `alone` beside others; OSError.
+    Where the file system has no locks, nothing is locked. Errors: LakeError for `alone` beside
+    others; OSError.
     """
     mode = mode_within(lake)
     descriptor = os.open(lake / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
@@ -212,7 +250,9 @@ def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
         except BlockingIOError:
             raise LakeError(
-                "another process writes into the lake", where=str(lake), do="stop it, then run it again"
+                "another process writes into the lake",
+                where=str(lake),
+                do="stop it, then run it again",
             ) from None
         except OSError:
             if alone:
@@ -223,7 +263,9 @@ def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
 
 
 def remove_unfinished(table: Path, *, hours: float) -> int:
-    """Remove what killed processes left half written, not changed for so many hours; return how many files."""
+    """Remove what killed processes left half written, not changed for so many hours; return how
+    many files.
+    """
     count, before = 0, time.time() - hours * 3600
     for path in table.glob(f"{WRITING}*"):
         with suppress(FileNotFoundError):

@@ -1,4 +1,6 @@
-"""Compaction: each day's samples rewritten as few sorted files without overlap, in one atomic step per day."""
+"""Compaction: each day's samples rewritten as few sorted files without overlap, in one atomic
+step per day.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,19 @@ from tachograph.lake.problems import lake_errors
 
 ENOUGH_ROWS = 1 << 17  # a file of so many stays as it is
 FEW_FILES = 8  # a table that is read whole is rewritten once it has more
-LARGE_ROWS = 64  # of a table whose rows are large, so many are read at a time: a few hundred MiB at most
+# Of a table whose rows are large, so many are read at a time: a few hundred MiB at most.
+LARGE_ROWS = 64
 REPLACE_ATTEMPTS = 5  # at what another process replaces at the same time
 
-Counting = Callable[[pl.LazyFrame], pl.LazyFrame]  # rows of a table -> those of them that may still count
+# Rows of a table -> those of them that may still count.
+Counting = Callable[[pl.LazyFrame], pl.LazyFrame]
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What was done to one table: days rewritten, files and rows before and after, duplicates merged, rows dropped.
+    """What was done to one table: days rewritten, files and rows before and after, duplicates
+    merged, rows dropped.
 
     rows_before = rows_after + duplicates + superseded.
     """
@@ -55,17 +60,21 @@ def compact(
 ) -> list[Compaction]:
     """Rewrite what needs it in each table, and delete files replaced more than `vacuum_hours` ago.
 
-    `counting`: for tables whose rows are superseded by something else than their key, what is left of them. Rows of
-    one key and different `seq` are not merged there: only who reads them knows which one counts. Of a table whose rows
-    are large a part of the small files is rewritten at a time.
-    Killed at any moment, a day is either as before or done. Nothing to do is nothing written.
+    `counting`: for tables whose rows are superseded by something else than their key, what is left
+    of them. Rows of one key and different `seq` are not merged there: only who reads them knows
+    which one counts. Of a table whose rows are large a part of the small files is rewritten at a
+    time. Killed at any moment, a day is either as before or done. Nothing to do is nothing written.
     """
     done = []
     for table in tables:
         if lake.delta(table) is None:
             continue
         left = counting.get(table.name)
-        kept = table if left is None else replace(table, key=(*table.key, "seq"), sort=(*table.sort, "seq"))
+        kept = (
+            table
+            if left is None
+            else replace(table, key=(*table.key, "seq"), sort=(*table.sort, "seq"))
+        )
         work = _TableCompaction(lake, kept, rows, left)
         done.append(work.by_day(progress) if table.by_day else work.whole())
         if vacuum_hours is not None:
@@ -83,9 +92,14 @@ class _TableCompaction:
     counting: Counting | None
 
     def is_needed(self, day: date) -> bool:
-        """True when the day's files overlap, are much smaller than a partition, or hold rows that no longer count."""
+        """True when the day's files overlap, are much smaller than a partition, or hold rows
+        that no longer count.
+        """
         files = self.lake.files(self.table, [day])
-        if any(not part.is_whole for part in partitions_of(self.lake, self.table, files, rows=self.rows)):
+        if any(
+            not part.is_whole
+            for part in partitions_of(self.lake, self.table, files, rows=self.rows)
+        ):
             return True
         fewest = max(1, -(-_rows(files) // self.rows))
         small = len(files) > 2 * fewest and _rows(files) < len(files) * ENOUGH_ROWS
@@ -115,7 +129,9 @@ class _TableCompaction:
         return Compaction(self.table.name, 0, len(files), len(files), _rows(files), _rows(files))
 
     def _together(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
-        """The files that are read and rewritten together: all, or where rows are large the smallest ones."""
+        """The files that are read and rewritten together: all, or where rows are large the
+        smallest ones.
+        """
         if self.table.group_rows is None:
             return files
         smallest = sorted(files, key=lambda file: file.rows)
@@ -142,7 +158,8 @@ class _TableCompaction:
     ) -> Iterator[tuple[date | None, pl.DataFrame]]:
         """The day's partitions, resolved; neighbours that are small together.
 
-        Appends to `written` the rows of each file, to `merged` the rows merged away in each partition.
+        Appends to `written` the rows of each file, to `merged` the rows merged away in each
+        partition.
         """
         held: list[pl.DataFrame] = []
         for part in partitions_of(self.lake, self.table, files, rows=self.rows):
@@ -159,14 +176,21 @@ class _TableCompaction:
 
     def _read(self, rows: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
         with lake_errors(self.lake.uri(self.table)):
-            return resolve((rows if self.counting is None else self.counting(rows)).collect(), self.table)
+            return resolve(
+                (rows if self.counting is None else self.counting(rows)).collect(), self.table
+            )
 
     def _is_superseded(self, files: Sequence[DataFile]) -> bool:
         """True when some rows no longer count."""
         if self.counting is None or not files:
             return False
         with lake_errors(self.lake.uri(self.table)):
-            left = self.counting(self.lake.read_files(self.table, files)).select(pl.len()).collect().item()
+            left = (
+                self.counting(self.lake.read_files(self.table, files))
+                .select(pl.len())
+                .collect()
+                .item()
+            )
         return int(left) < _rows(files)
 
 
@@ -174,9 +198,13 @@ def _rows(files: Iterable[DataFile]) -> int:
     return sum(file.rows for file in files)
 
 
-def _done(table: LakeTable, days: int, files: Sequence[DataFile], written: Sequence[int], merged: int) -> Compaction:
+def _done(
+    table: LakeTable, days: int, files: Sequence[DataFile], written: Sequence[int], merged: int
+) -> Compaction:
     before, after = _rows(files), sum(written)
-    return Compaction(table.name, days, len(files), len(written), before, after, merged, before - after - merged)
+    return Compaction(
+        table.name, days, len(files), len(written), before, after, merged, before - after - merged
+    )
 
 
 def _sum(table: LakeTable, days: Iterable[Compaction]) -> Compaction:
@@ -190,7 +218,9 @@ def _total(name: str, merged: Sequence[int]) -> tuple[str, int]:
 
 
 def count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
-    """Count in the rejects what was merged on some days and is not counted yet, of a killed compaction, too."""
+    """Count in the rejects what was merged on some days and is not counted yet, of a killed
+    compaction, too.
+    """
     merged, counted = lake.delta(table), lake.delta(REJECTS)
     for day in days:
         name = merged_name(table, day)
@@ -205,5 +235,7 @@ def count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
                 "reason": "duplicate",
                 "removed": total - before,
             }
-            frame = pl.DataFrame([row], schema={n: d for n, d in REJECTS.schema.items() if n != "seq"})
+            frame = pl.DataFrame(
+                [row], schema={n: d for n, d in REJECTS.schema.items() if n != "seq"}
+            )
             lake.append(REJECTS, frame, app_id=name, mark=total, after=before)

@@ -1,11 +1,12 @@
 """`conform`, the one gate into the tables, and `resolve`, one row per key.
 
-A source hands over a frame whose columns carry contract names; `conform` converts units, adds missing columns as null,
-removes impossible values and unusable rows, and counts each removal by reason. Nothing is dropped without a count.
+A source hands over a frame whose columns carry contract names; `conform` converts units, adds
+missing columns as null, removes impossible values and unusable rows, and counts each removal by
+reason. Nothing is dropped without a count.
 
-Of rows with one key, `resolve` takes for each column the last value that is not null, in the order of ingest (`seq`);
-a job's record that has an end counts as later than one that has none. In tables whose rows do not complete each other
-the last row is taken whole.
+Of rows with one key, `resolve` takes for each column the last value that is not null, in the order
+of ingest (`seq`); a job's record that has an end counts as later than one that has none. In tables
+whose rows do not complete each other the last row is taken whole.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from tachograph.catalog.chunks import TEXT_BLANKS, Reject, counted, first_as_tex
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.limits import ValueLimits
-from tachograph.catalog.tables import GPU_SAMPLES, JOBS, JUDGED, NODE_SAMPLES, STORAGE_TYPES, TIME, LakeTable
+from tachograph.catalog.tables import (
+    GPU_SAMPLES,
+    JOBS,
+    JUDGED,
+    NODE_SAMPLES,
+    STORAGE_TYPES,
+    TIME,
+    LakeTable,
+)
 from tachograph.catalog.units import factor
 
 FIRST_CREDIBLE_TIME = datetime(2006, 1, 1, tzinfo=UTC)  # before CUDA no GPU counter existed
@@ -44,20 +53,28 @@ class Conformed:
 
 
 def conform(
-    frame: pl.DataFrame, table: LakeTable, *, now: datetime, units: Mapping[str, str] | None = None, origin: str = ""
+    frame: pl.DataFrame,
+    table: LakeTable,
+    *,
+    now: datetime,
+    units: Mapping[str, str] | None = None,
+    origin: str = "",
 ) -> Conformed:
     """Return `frame` in the schema of `table`, with every removal counted.
 
     Grain: that of the input. `units` gives the unit of a column where it is not the contract's.
-    Missing columns become null; null keys, times before 2006 or more than ten minutes after `now` cost the row;
-    marks for "no value", NaN, infinities and values outside a counter's range cost the value.
-    Errors: SchemaError naming unknown columns, or columns whose type cannot be that of the table.
+    Missing columns become null; null keys, times before 2006 or more than ten minutes after `now`
+    cost the row; marks for "no value", NaN, infinities and values outside a counter's range cost
+    the value. Errors: SchemaError naming unknown columns, or columns whose type cannot be that of
+    the table.
     """
     schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
     unknown = [name for name in frame.columns if name not in schema]
     if unknown:
         raise SchemaError(
-            f"table {table.name} has no column {', '.join(unknown)}", where=origin, do=f"it has: {', '.join(schema)}"
+            f"table {table.name} has no column {', '.join(unknown)}",
+            where=origin,
+            do=f"it has: {', '.join(schema)}",
         )
     for name in frame.columns:
         _check_type(name, frame.schema[name], schema[name], table=table, origin=origin)
@@ -85,22 +102,38 @@ def _unit_of(table: LakeTable, name: str) -> str:
     return next(column.unit for column in table.columns if column.name == name)
 
 
-def _check_type(name: str, given: pl.DataType, wanted: pl.DataType, *, table: LakeTable, origin: str) -> None:
+def _check_type(
+    name: str, given: pl.DataType, wanted: pl.DataType, *, table: LakeTable, origin: str
+) -> None:
     numeric = wanted.is_numeric()
     fits = (
         given == wanted
         or given == pl.Null
         or (numeric and (given.is_numeric() or given in (pl.String, pl.Boolean)))
         or (wanted == pl.String and given in (pl.Categorical, pl.Enum))
-        or (isinstance(wanted, pl.Datetime) and isinstance(given, pl.Datetime) and given.time_zone is not None)
+        or (
+            isinstance(wanted, pl.Datetime)
+            and isinstance(given, pl.Datetime)
+            and given.time_zone is not None
+        )
     )
     if not fits:
-        hint = "times must carry their zone" if isinstance(given, pl.Datetime) else f"give it as {wanted}"
-        raise SchemaError(f"column {name} of table {table.name} is {given}, not {wanted}", where=origin, do=hint)
+        hint = (
+            "times must carry their zone"
+            if isinstance(given, pl.Datetime)
+            else f"give it as {wanted}"
+        )
+        raise SchemaError(
+            f"column {name} of table {table.name} is {given}, not {wanted}", where=origin, do=hint
+        )
 
 
-def _cast(frame: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> tuple[pl.DataFrame, list[Reject]]:
-    """Types made the table's, except counters, which stay numbers as given until their units are converted."""
+def _cast(
+    frame: pl.DataFrame, schema: Mapping[str, pl.DataType]
+) -> tuple[pl.DataFrame, list[Reject]]:
+    """Types made the table's, except counters, which stay numbers as given until their units are
+    converted.
+    """
     rejects: list[Reject] = []
     columns: list[pl.Series] = []
     for series in frame.get_columns():
@@ -114,15 +147,24 @@ def _cast(frame: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> tuple[pl.Da
             rejects += counted("not_a_number", series.name, bad, series)
             series = numbers
         if wanted.is_integer() and series.dtype.is_float():
-            fits = series.is_nan() | series.is_infinite() | (series != series.round()) | (series.abs() > 9.2e18)
+            fits = (
+                series.is_nan()
+                | series.is_infinite()
+                | (series != series.round())
+                | (series.abs() > 9.2e18)
+            )
             if fits.any() and series.name not in _COUNTER_NAMES:
-                rejects += counted("not_an_integer", series.name, fits.fill_null(value=False), series)
+                rejects += counted(
+                    "not_an_integer", series.name, fits.fill_null(value=False), series
+                )
                 series = pl.select(pl.when(~fits).then(series)).to_series().alias(series.name)
         if series.name in _COUNTER_NAMES:
             columns.append(series)
         else:
             cast = series.cast(wanted, strict=False)
-            rejects += counted("out_of_range", series.name, cast.is_null() & series.is_not_null(), series)
+            rejects += counted(
+                "out_of_range", series.name, cast.is_null() & series.is_not_null(), series
+            )
             columns.append(cast)
     return pl.DataFrame(columns), rejects
 
@@ -132,19 +174,24 @@ _COUNTERS_OF: Mapping[str, tuple[Counter | HostCounter, ...]] = MappingProxyType
 )
 
 
-_COUNTER_NAMES = frozenset(counter.name for counters in _COUNTERS_OF.values() for counter in counters)
+_COUNTER_NAMES = frozenset(
+    counter.name for counters in _COUNTERS_OF.values() for counter in counters
+)
 
 
 def _remove_impossible(
     frame: pl.DataFrame, counters: Iterable[Counter | HostCounter], units: Mapping[str, str]
 ) -> tuple[pl.DataFrame, list[Reject]]:
-    """Counters in contract units and types; marks, NaN, infinities and values out of range become null."""
+    """Counters in contract units and types; marks, NaN, infinities and values out of range
+    become null.
+    """
     rejects: list[Reject] = []
     columns: list[pl.Series | pl.Expr] = []
     given = [counter for counter in counters if counter.name in frame.columns]
     limits_of = {
         counter.name: ValueLimits.of(
-            [(counter, units.get(counter.name, counter.unit))], float32=frame.schema[counter.name] == pl.Float32
+            [(counter, units.get(counter.name, counter.unit))],
+            float32=frame.schema[counter.name] == pl.Float32,
         )
         for counter in given
     }
@@ -153,7 +200,11 @@ def _remove_impossible(
     for counter in given:
         limits, wanted = limits_of[counter.name], STORAGE_TYPES[counter.storage]
         if counter.name in fine:
-            columns.append(_converted(counter.name, float(limits.factors[0]), frame.schema[counter.name], wanted))
+            columns.append(
+                _converted(
+                    counter.name, float(limits.factors[0]), frame.schema[counter.name], wanted
+                )
+            )
             continue
         raw = frame.get_column(counter.name).cast(pl.Float64)
         numbers = raw.to_numpy()
@@ -207,8 +258,12 @@ def _remove_non_finite(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]
     return frame.with_columns(columns), rejects
 
 
-def _remove_rows(frame: pl.DataFrame, table: LakeTable, now: datetime) -> tuple[pl.DataFrame, list[Reject]]:
-    """Rows without a key, outside credible time, or ending before they start, removed and counted."""
+def _remove_rows(
+    frame: pl.DataFrame, table: LakeTable, now: datetime
+) -> tuple[pl.DataFrame, list[Reject]]:
+    """Rows without a key, outside credible time, or ending before they start, removed and
+    counted.
+    """
     checks: list[tuple[str, str, pl.Expr]] = [
         (f"no_{name}", name, pl.col(name).is_null()) for name in table.required if name != "seq"
     ]
@@ -222,7 +277,9 @@ def _remove_rows(frame: pl.DataFrame, table: LakeTable, now: datetime) -> tuple[
         checks.append(("start_in_future", "start", pl.col("start") > now + CLOCK_TOLERANCE))
         checks.append(("end_before_start", "end", pl.col("end") < pl.col("start")))
     rejects: list[Reject] = []
-    found = frame.select(expression.any().alias(reason) for reason, _, expression in checks).row(0, named=True)
+    found = frame.select(expression.any().alias(reason) for reason, _, expression in checks).row(
+        0, named=True
+    )
     for reason, column, expression in checks:
         if not found[reason]:
             continue
@@ -237,12 +294,18 @@ def _remove_rows(frame: pl.DataFrame, table: LakeTable, now: datetime) -> tuple[
 
 
 def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
-    """Return `frame` sorted by the table's `sort` with each key once, and how many rows were merged away."""
+    """Return `frame` sorted by the table's `sort` with each key once, and how many rows were
+    merged away.
+    """
     key = list(table.key)
     if set(table.sort) == set(key) and is_resolved(frame, table):
         return frame, 0
     ordered = _sorted(frame, table)
-    by_key = ordered if set(table.sort) == set(key) else ordered.sort(*key, *_order(table), maintain_order=True)
+    by_key = (
+        ordered
+        if set(table.sort) == set(key)
+        else ordered.sort(*key, *_order(table), maintain_order=True)
+    )
     as_above = _as_above(by_key, key)
     if not as_above.any():
         return ordered, 0
@@ -253,7 +316,9 @@ def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
 
 
 def apart(frame: pl.DataFrame, table: LakeTable) -> list[pl.DataFrame]:
-    """Return `frame` as the rows of each file: those apart that most readers want alone; none for no rows."""
+    """Return `frame` as the rows of each file: those apart that most readers want alone; none
+    for no rows.
+    """
     if table.apart is None:
         return [frame] if frame.height else []
     name, value = table.apart
@@ -294,10 +359,12 @@ def _sorted(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
 
 
 def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
-    """Row numbers in the order of `columns`, of which the last is a time; None where they are not such ones.
+    """Row numbers in the order of `columns`, of which the last is a time; None where they are not
+    such ones.
 
-    Equal rows stay in their order. The columns but the last become one number per row, by which sorting takes two
-    passes over the rows at most; rows that were in the order of time within it are sorted then.
+    Equal rows stay in their order. The columns but the last become one number per row, by which
+    sorting takes two passes over the rows at most; rows that were in the order of time within it
+    are sorted then.
     """
     *groups, times = columns
     if times.dtype != TIME or times.has_nulls() or not groups:
@@ -323,7 +390,8 @@ def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
         if size * span >= 1 << 63:
             return None
         order = np.argsort(codes_of_rows.astype(np.int64) * span + (us - us.min()), kind="stable")
-    return pl.Series("row", order.astype(np.uint32) if len(order) < 1 << 32 else order)  # as rows are numbered
+    # As rows are numbered.
+    return pl.Series("row", order.astype(np.uint32) if len(order) < 1 << 32 else order)
 
 
 def _codes(column: pl.Series) -> tuple[pl.Series | None, int]:
@@ -354,9 +422,9 @@ def _gather(frame: pl.DataFrame, order: pl.Series) -> pl.DataFrame:
     """Rows in another order; what holds no value is not moved."""
     blank = {column.name for column in frame.get_columns() if column.null_count() == frame.height}
     moved = frame.select(pl.col(name).gather(order) for name in frame.columns if name not in blank)
-    return moved.with_columns(pl.lit(None, dtype=frame.schema[name]).alias(name) for name in blank).select(
-        frame.columns
-    )
+    return moved.with_columns(
+        pl.lit(None, dtype=frame.schema[name]).alias(name) for name in blank
+    ).select(frame.columns)
 
 
 def _as_above(ordered: pl.DataFrame, key: list[str]) -> pl.Series:
@@ -366,16 +434,21 @@ def _as_above(ordered: pl.DataFrame, key: list[str]) -> pl.Series:
 
 
 def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.DataFrame:
-    """The last row of each key, completed from those above it; the greatest seq shows what is new."""
+    """The last row of each key, completed from those above it; the greatest seq shows what is
+    new.
+    """
     run = (~as_above).cum_sum().alias(_RUN)
     filled = ordered.with_columns(run)
     gaps = [
         column.name
         for column in ordered.get_columns()
-        if table.completes and column.name not in (*table.key, "seq") and 0 < column.null_count() < ordered.height
+        if table.completes
+        and column.name not in (*table.key, "seq")
+        and 0 < column.null_count() < ordered.height
     ]
     distance = 1
-    while (same := run == run.shift(distance)).any():  # each row has then seen twice as many above it
+    # Each row has then seen twice as many above it.
+    while (same := run == run.shift(distance)).any():
         above = pl.lit(same.fill_null(value=False))
         filled = filled.with_columns(
             *(
@@ -390,7 +463,9 @@ def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.
 
 
 def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
-    """True when each row's key is greater than the one above (null is least): nothing to sort, nothing repeated."""
+    """True when each row's key is greater than the one above (null is least): nothing to sort,
+    nothing repeated.
+    """
     if frame.height < 2:
         return True
     greater, equal_so_far = pl.lit(value=False), pl.lit(value=True)
@@ -402,7 +477,9 @@ def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
 
 
 def precedes(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
-    """Return whether the last row of `one` comes before the first of `other`, neither of them empty."""
+    """Return whether the last row of `one` comes before the first of `other`, neither of them
+    empty.
+    """
     ends = pl.concat([frame.select(table.sort) for frame in (one.tail(1), other.head(1))])
     return is_resolved(ends, table)
 
@@ -413,9 +490,13 @@ def _order(table: LakeTable) -> list[pl.Expr]:
 
 
 def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
-    """Return `frame` in the schema of a computed table without `seq`; what is judged later is null."""
+    """Return `frame` in the schema of a computed table without `seq`; what is judged later is
+    null.
+    """
     return frame.select(
-        pl.col(name).cast(dtype) if name in frame.columns or name not in JUDGED else pl.lit(None, dtype).alias(name)
+        pl.col(name).cast(dtype)
+        if name in frame.columns or name not in JUDGED
+        else pl.lit(None, dtype).alias(name)
         for name, dtype in table.schema.items()
         if name != "seq"
     )

@@ -1,7 +1,8 @@
-"""The rows that count of a table of jobs, chosen while it is scanned: of a million jobs only those asked for are kept.
+"""The rows that count of a table of jobs, chosen while it is scanned: of a million jobs only those
+asked for are kept.
 
-Of rows with one key the last one replaces the others. So what no longer counts is found by keys alone, and a condition
-goes down to the files, whose statistics skip what cannot meet it.
+Of rows with one key the last one replaces the others. So what no longer counts is found by keys
+alone, and a condition goes down to the files, whose statistics skip what cannot meet it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ def read_current(
     keys: Iterable[str] | None = None,
     where: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Return one row per key of a table, in its order; see `Lake.latest`. Errors: those of `scan_current`."""
+    """Return one row per key of a table, in its order; see `Lake.latest`. Errors: those of
+    `scan_current`.
+    """
     names = tuple(table.schema) if columns is None else columns
     wanted = None if keys is None else list(keys)
     files = lake.files(table)
     chosen = files if wanted is None else files_of_keys(files, wanted)
-    rows = lake.read_files(table, chosen) if where is None else scan_current(lake, table, files, where)
+    rows = (
+        lake.read_files(table, chosen) if where is None else scan_current(lake, table, files, where)
+    )
     if wanted is not None:
         rows = rows.filter(pl.col(_KEY).is_in(wanted))
     rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *names, _SEQ))))
@@ -53,11 +58,14 @@ def read_current(
     return resolve(found, table)[0].select(names)
 
 
-def scan_current(lake: FileReader, table: LakeTable, files: Sequence[DataFile], where: pl.Expr) -> pl.LazyFrame:
-    """Return the rows of a table by job_key that count and meet a condition, not read yet, in no order.
+def scan_current(
+    lake: FileReader, table: LakeTable, files: Sequence[DataFile], where: pl.Expr
+) -> pl.LazyFrame:
+    """Return the rows of a table by job_key that count and meet a condition, not read yet, in no
+    order.
 
-    `files`: all files of the table. Null never meets it. Errors: ValueError for a table of another key, or whose rows
-    complete each other; LakeError when collected inside `lake_errors`.
+    `files`: all files of the table. Null never meets it. Errors: ValueError for a table of another
+    key, or whose rows complete each other; LakeError when collected inside `lake_errors`.
     """
     if table.key != (_KEY,) or table.completes:
         raise ValueError(f"rows of {table.name} do not replace each other by {_KEY}")
@@ -70,7 +78,9 @@ def scan_current(lake: FileReader, table: LakeTable, files: Sequence[DataFile], 
 
 
 def files_of_keys(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFile]:
-    """Return the files that may have rows of some keys: of few keys chosen by each, of many by the range they span."""
+    """Return the files that may have rows of some keys: of few keys chosen by each, of many by
+    the range they span.
+    """
     if not keys:
         return []
     if len(keys) <= FEW_KEYS:
@@ -80,11 +90,17 @@ def files_of_keys(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFi
 
 def files_between(files: Sequence[DataFile], least: str, greatest: str) -> list[DataFile]:
     """Return the files that may have rows of a key from `least` to `greatest`."""
-    return [file for file in files if file.keys is None or (file.keys[0] <= greatest and file.keys[1] >= least)]
+    return [
+        file
+        for file in files
+        if file.keys is None or (file.keys[0] <= greatest and file.keys[1] >= least)
+    ]
 
 
 def _repeated(lake: FileReader, table: LakeTable, files: Sequence[DataFile]) -> pl.DataFrame:
-    """The keys that lie in more than one file, and the greatest seq of each. Keys are compared by their hashes."""
+    """The keys that lie in more than one file, and the greatest seq of each. Keys are compared
+    by their hashes.
+    """
     together = [file for group in _overlapping(files) if len(group) > 1 for file in group]
     rows = lake.read_files(table, together, (_KEY, _SEQ))
     if not together:

@@ -1,4 +1,6 @@
-"""The data files of a table, and what its log records of each: rows, size, least and greatest of some columns."""
+"""The data files of a table, and what its log records of each: rows, size, least and greatest of
+some columns.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ _IDS = ("job_key", "job_id")  # by which files of a job are chosen
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where known.
+    """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where
+    known.
 
-    least_seq, keys: the least seq; the least and the greatest job_key, or job_id of a table without keys; None: not
-    recorded.
+    least_seq, keys: the least seq; the least and the greatest job_key, or job_id of a table without
+    keys; None: not recorded.
     """
 
     path: str
@@ -70,10 +73,15 @@ def _data_file(row: Mapping[str, Any]) -> DataFile:
         seq=int(row.get("max.seq") or 0),
         empty=_empty_columns(row),
         least_seq=int(row.get("min.seq") or 0),
-        keys=next(((row[f"min.{name}"], row[f"max.{name}"]) for name in _IDS if row.get(f"max.{name}")), None),
+        keys=next(
+            ((row[f"min.{name}"], row[f"max.{name}"]) for name in _IDS if row.get(f"max.{name}")),
+            None,
+        ),
     )
 
 
 def _empty_columns(row: Mapping[str, Any]) -> frozenset[str]:
     prefix, rows = "null_count.", row["num_records"]
-    return frozenset(name.removeprefix(prefix) for name in row if name.startswith(prefix) and row[name] == rows)
+    return frozenset(
+        name.removeprefix(prefix) for name in row if name.startswith(prefix) and row[name] == rows
+    )

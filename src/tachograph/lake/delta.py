@@ -1,8 +1,8 @@
 """Tables of the lake: open, append exactly once, replace atomically, read.
 
-Every data file of samples holds rows sorted by the table's `sort` columns, each key at most once within the file.
-A file counts only from the moment its commit is in the Delta log: an append killed before leaves nothing
-but an orphan that `vacuum` removes.
+Every data file of samples holds rows sorted by the table's `sort` columns, each key at most once
+within the file. A file counts only from the moment its commit is in the Delta log: an append killed
+before leaves nothing but an orphan that `vacuum` removes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,26 @@ from tachograph.lake.current import read_current
 from tachograph.lake.data_files import DataFile, paths_of
 from tachograph.lake.kept_logs import KeptLogs
 from tachograph.lake.log_files import LogFiles, files_below
-from tachograph.lake.log_format import add_action, check_format, milliseconds, new_path, remove_action
+from tachograph.lake.log_format import (
+    add_action,
+    check_format,
+    milliseconds,
+    new_path,
+    remove_action,
+)
 from tachograph.lake.problems import lake_errors, torn_log
-from tachograph.lake.store import KEPT_ZSTD_LEVEL, group_rows, is_remote, local_path, store_of, write_compact
+from tachograph.lake.store import (
+    KEPT_ZSTD_LEVEL,
+    group_rows,
+    is_remote,
+    local_path,
+    store_of,
+    write_compact,
+)
 
 MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
-ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1  # quick: what is most of the work of an analysis or an ingest; 2 % more bytes
+# Quick: what is most of the work of an analysis or an ingest; 2 % more bytes.
+ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1
 COMMIT_ATTEMPTS = 30
 FOLDER_MODE = 0o750  # of a new lake: who is in its group may read it
 
@@ -54,7 +68,9 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of a batch: which chunks were new, their rows by day; duplicates within each chunk and between."""
+    """What became of a batch: which chunks were new, their rows by day; duplicates within each
+    chunk and between.
+    """
 
     new: Sequence[str]
     days: Mapping[date, pl.DataFrame]
@@ -88,12 +104,14 @@ class Lake:
         return lake
 
     @classmethod
-    def create(cls, location: str, *, level: int = KEPT_ZSTD_LEVEL, mode: int | None = None) -> Lake:
+    def create(
+        cls, location: str, *, level: int = KEPT_ZSTD_LEVEL, mode: int | None = None
+    ) -> Lake:
         """Return the lake at `location`, which need not exist yet.
 
-        `mode`: permissions of a new folder, as they are; None: FOLDER_MODE, and no more than the umask allows. What
-        is written into a lake has those of its folder.
-        Errors: LakeError when the directory cannot be made, or there is no such bucket.
+        `mode`: permissions of a new folder, as they are; None: FOLDER_MODE, and no more than the
+        umask allows. What is written into a lake has those of its folder. Errors: LakeError when
+        the directory cannot be made, or there is no such bucket.
         """
         lake = cls(location, level=level)
         with lake_errors(lake.location):
@@ -114,7 +132,8 @@ class Lake:
         return DeltaTable.is_deltatable(self.uri(table), storage_options=self._store.delta)
 
     def _read_log(self, table: LakeTable) -> DeltaTable:
-        """The table as its log has it: in a folder it is read again when a commit came, of an object store each time.
+        """The table as its log has it: in a folder it is read again when a commit came, of an
+        object store each time.
 
         Errors: LakeError for an empty entry, or a format of a newer program.
         """
@@ -126,7 +145,8 @@ class Lake:
     def _read_log_anew(self, location: str) -> DeltaTable:
         if not is_remote(location):
             files = LogFiles.of(Path(location))
-            if not (files.entries or files.checkpoints or files.has_hint):  # Delta takes longer to find that out
+            # Delta takes longer to find that out.
+            if not (files.entries or files.checkpoints or files.has_hint):
                 raise TableNotFoundError(f"no log at {location}")
             for version in files.empty_entries():  # Delta counts it as one without rows
                 raise torn_log(files.entry(version))
@@ -153,9 +173,12 @@ class Lake:
             try:
                 return self._read_log(table)
             except TableNotFoundError:
-                if is_remote(location) or not any(file.suffix == ".parquet" for file in files_below(Path(location))):
+                if is_remote(location) or not any(
+                    file.suffix == ".parquet" for file in files_below(Path(location))
+                ):
                     return None
-            if not any(Path(location, "_delta_log").glob("*.json")):  # a table's first file comes after its log
+            # A table's first file comes after its log.
+            if not any(Path(location, "_delta_log").glob("*.json")):
                 raise LakeError(
                     "the table's _delta_log is gone, its data files are there",
                     where=location,
@@ -169,7 +192,9 @@ class Lake:
         return -1 if delta is None else delta.version()
 
     def mark(self, table: LakeTable, app_id: str) -> int | None:
-        """How far the appends called `app_id` got in the table: the greatest mark committed; None where none was."""
+        """How far the appends called `app_id` got in the table: the greatest mark committed;
+        None where none was.
+        """
         delta = self.delta(table)
         with lake_errors(self.uri(table)):
             return None if delta is None else delta.transaction_version(app_id)
@@ -185,14 +210,18 @@ class Lake:
         seq: int | None = None,
         left_out: int = 0,
     ) -> AppendResult:
-        """Add rows once: a second append under the same `app_id` with no greater `mark` changes nothing.
+        """Add rows once: a second append under the same `app_id` with no greater `mark` changes
+        nothing.
 
-        Grain: `frame` is in the table's schema without `seq`, which becomes the version of their commit
-        unless one is given. Rows and mark are one commit; where `after` is given only if no append got further.
-        `left_out`: rows that were not to be added as they are there; they count as duplicates, then and ever after.
-        Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
+        Grain: `frame` is in the table's schema without `seq`, which becomes the version of their
+        commit unless one is given. Rows and mark are one commit; where `after` is given only if no
+        append got further. `left_out`: rows that were not to be added as they are there; they count
+        as duplicates, then and ever after. Errors: LakeError when it cannot be written (no
+        permission, disk full); then nothing has changed.
         """
-        stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
+        stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(
+            *table.schema
+        )
         parts = _resolved_parts(stamped, table)
         duplicates = left_out + frame.height - sum(rows.height for _, rows in parts)
         counted = f"{app_id}:duplicates"
@@ -206,20 +235,28 @@ class Lake:
             stamp = pl.lit(delta.version() + 1 if seq is None else seq, dtype=pl.Int64).alias("seq")
             with self._writing(table) as written:
                 for day, rows in parts:
-                    written.append(self._write(table, day, rows.with_columns(stamp), data_change=True))
+                    written.append(
+                        self._write(table, day, rows.with_columns(stamp), data_change=True)
+                    )
                 marks = {app_id: mark} | ({counted: duplicates} if left_out else {})
-                if self._commit(delta, table, written, [Transaction(*one, milliseconds()) for one in marks.items()]):
+                if self._commit(
+                    delta,
+                    table,
+                    written,
+                    [Transaction(*one, milliseconds()) for one in marks.items()],
+                ):
                     return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
             _wait(attempt)
         raise _overtaken(self.uri(table))
 
     def append_batch(self, table: LakeTable, frames: Mapping[str, pl.DataFrame]) -> BatchResult:
-        """Add the rows of several chunks in one step, each once: {name of its transaction: rows without `seq`}.
+        """Add the rows of several chunks in one step, each once: {name of its transaction: rows
+        without `seq`}.
 
-        Those that are there already add nothing; the others are resolved together, by day. Rows merged between them
-        are added to the day's mark `merged_name`.
-        Errors: LakeError when it cannot be written; then nothing has changed.
+        Those that are there already add nothing; the others are resolved together, by day. Rows
+        merged between them are added to the day's mark `merged_name`. Errors: LakeError when it
+        cannot be written; then nothing has changed.
         """
         stamp = pl.lit(0, dtype=pl.Int64).alias("seq")
         batch, names = BatchDays({}, (), {}), None
@@ -228,16 +265,22 @@ class Lake:
             new = [name for name in frames if delta.transaction_version(name) is None]
             if new != names:
                 names = new
-                batch = resolve_batch([frames[name].with_columns(stamp).select(*table.schema) for name in new], table)
+                batch = resolve_batch(
+                    [frames[name].with_columns(stamp).select(*table.schema) for name in new], table
+                )
             if not new:
                 break
             number = pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq")
             with self._writing(table) as written:
                 for day, of_day in batch.days.items():
                     for rows in between_nodes(of_day.with_columns(number)):
-                        written.append(self._write(table, day, rows, data_change=True, level=QUICK_ZSTD_LEVEL))
+                        written.append(
+                            self._write(table, day, rows, data_change=True, level=QUICK_ZSTD_LEVEL)
+                        )
                 marks = [Transaction(name, 1, milliseconds()) for name in new]
-                marks += _raised(delta, {merged_name(table, day): count for day, count in batch.across.items()})
+                marks += _raised(
+                    delta, {merged_name(table, day): count for day, count in batch.across.items()}
+                )
                 if self._commit(delta, table, written, marks):
                     break
                 self._take_away(table, written)
@@ -250,23 +293,32 @@ class Lake:
         return BatchResult(new, batch.days, within, batch.across)
 
     def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date | None) -> AddAction:
-        """Write rows (by day: those of a day) as a data file that no reader sees yet; return what `commit` needs.
+        """Write rows (by day: those of a day) as a data file that no reader sees yet; return what
+        `commit` needs.
 
-        Grain: `rows` are in the table's schema and order, each key once, and only the caller writes these keys.
-        A file that is never committed is an orphan, which `vacuum` deletes; so commit within an hour.
-        Errors: LakeError when it cannot be written.
+        Grain: `rows` are in the table's schema and order, each key once, and only the caller writes
+        these keys. A file that is never committed is an orphan, which `vacuum` deletes; so commit
+        within an hour. Errors: LakeError when it cannot be written.
         """
         self._opened(table)  # a table's first file comes after its log
         with lake_errors(self.uri(table), writing=True):
             return self._write_quickly(table, day, rows, data_change=True, level=QUICK_ZSTD_LEVEL)
 
-    def commit(self, table: LakeTable, staged: Sequence[AddAction], *, app_id: str, mark: int) -> bool:
-        """Make staged files count, all in one step, once; False where that mark of `app_id` was reached before.
+    def commit(
+        self, table: LakeTable, staged: Sequence[AddAction], *, app_id: str, mark: int
+    ) -> bool:
+        """Make staged files count, all in one step, once; False where that mark of `app_id` was
+        reached before.
 
-        Errors: LakeError when a file is gone meanwhile, or the log cannot be written; then nothing has changed.
+        Errors: LakeError when a file is gone meanwhile, or the log cannot be written; then nothing
+        has changed.
         """
         if self._is_gone(table, staged):
-            raise LakeError("data files were taken away before they counted", where=self.uri(table), do="run it again")
+            raise LakeError(
+                "data files were taken away before they counted",
+                where=self.uri(table),
+                do="run it again",
+            )
         with lake_errors(self.uri(table), writing=True):
             for attempt in range(COMMIT_ATTEMPTS):
                 delta = self._opened(table)
@@ -299,10 +351,10 @@ class Lake:
     ) -> bool:
         """Put rows in the place of files in one step; what others append meanwhile stays.
 
-        `count`: called once the rows are written; the name of a mark and what is added to it in the same step.
-        `reached`: the name of another mark, and what it is from then on at least.
-        False where one of the files was replaced by another process in the meantime; then nothing has changed.
-        Errors: LakeError when it cannot be written; then nothing has changed.
+        `count`: called once the rows are written; the name of a mark and what is added to it in the
+        same step. `reached`: the name of another mark, and what it is from then on at least. False
+        where one of the files was replaced by another process in the meantime; then nothing has
+        changed. Errors: LakeError when it cannot be written; then nothing has changed.
         """
         with self._writing(table) as written:
             for day, part in rows:
@@ -333,7 +385,9 @@ class Lake:
                 if delta is not None:
                     return delta
                 raise TableNotFoundError(f"no log at {self.uri(table)}")
-            except DeltaError:  # another process created it in the same moment, or it cannot be created
+            except (
+                DeltaError
+            ):  # another process created it in the same moment, or it cannot be created
                 delta = self.delta(table)
                 if delta is None:
                     raise
@@ -346,7 +400,9 @@ class Lake:
         actions: Sequence[AddAction | RemoveAction],
         transactions: list[Transaction],
     ) -> bool:
-        """Make `actions` the version after that of `delta`; False where another writer has taken it."""
+        """Make `actions` the version after that of `delta`; False where another writer has taken
+        it.
+        """
         try:
             return self._store.commit(delta, self.uri(table), table, actions, transactions)
         except (DeltaError, OSError):
@@ -362,7 +418,9 @@ class Lake:
 
     @contextmanager
     def _writing(self, table: LakeTable) -> Iterator[list[AddAction]]:
-        """A list for the files that are written inside the block; they are taken away again when it fails."""
+        """A list for the files that are written inside the block; they are taken away again when
+        it fails.
+        """
         written: list[AddAction] = []
         with ExitStack() as undo:
             undo.callback(self._take_away, table, written)
@@ -373,7 +431,8 @@ class Lake:
     def vacuum(self, table: LakeTable, hours: int, *, unnamed: bool = True) -> int:
         """Delete files that were replaced more than so many hours ago; return how many.
 
-        `unnamed`: also those as old that no log names, of appends that were killed. Errors: LakeError.
+        `unnamed`: also those as old that no log names, of appends that were killed. Errors:
+        LakeError.
         """
         delta = self.delta(table)
         if delta is None:
@@ -382,7 +441,9 @@ class Lake:
             return self._store.vacuum(delta, self.uri(table), hours, unnamed=unnamed)
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
-        """The files a reader sees now, ordered by day and first node; all of them, or those of `days`."""
+        """The files a reader sees now, ordered by day and first node; all of them, or those of
+        `days`.
+        """
         wanted = None if days is None else set(days)
         return [file for file in self._all_files(table) if wanted is None or file.day in wanted]
 
@@ -424,7 +485,9 @@ class Lake:
 
     def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
         """The rows that name one of these jobs by its id. Errors: those of `read_files`."""
-        files = [file for file in self.files(table) if any(file.may_name(job_id) for job_id in job_ids)]
+        files = [
+            file for file in self.files(table) if any(file.may_name(job_id) for job_id in job_ids)
+        ]
         return self.read_files(table, files).filter(pl.col("job_id").is_in(list(job_ids)))
 
     def latest(
@@ -436,8 +499,8 @@ class Lake:
     ) -> pl.DataFrame:
         """One row per key: for tables small enough to be read whole, or as far as it is asked for.
 
-        `columns`: only these are read; None: all. `keys`: only rows with these job_keys. `where`: only rows that meet
-        it; of job_summaries alone.
+        `columns`: only these are read; None: all. `keys`: only rows with these job_keys. `where`:
+        only rows that meet it; of job_summaries alone.
         """
         with lake_errors(self.uri(table)):
             return read_current(self, table, columns, keys, where)
@@ -445,27 +508,44 @@ class Lake:
     def kept_answers(
         self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
     ) -> pl.DataFrame | None:
-        """Short rows of findings of jobs where they are kept in memory, of a lake that is served; None: read them.
+        """Short rows of findings of jobs where they are kept in memory, of a lake that is served;
+        None: read them.
 
-        They hold, or are of `codes`; None: of all, with any verdict. `reported`: those that hold are reported.
+        They hold, or are of `codes`; None: of all, with any verdict. `reported`: those that hold
+        are reported.
         """
         return None
 
     def _write(
-        self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int | None = None
+        self,
+        table: LakeTable,
+        day: date | None,
+        frame: pl.DataFrame,
+        *,
+        data_change: bool,
+        level: int | None = None,
     ) -> AddAction:
-        """Write one data file, which no reader sees yet; one that may stay as it is takes longer, and is small.
+        """Write one data file, which no reader sees yet; one that may stay as it is takes longer,
+        and is small.
 
         `level` of such a file: that of the lake where none is given.
         """
         if table.by_day and (not data_change or frame.height >= MANY_ROWS):
             path = new_path(day)
-            size = self._write_compact(table, path, frame, level=self._level if level is None else level)
+            size = self._write_compact(
+                table, path, frame, level=self._level if level is None else level
+            )
             return add_action(path, size, day, frame, data_change=data_change)
         return self._write_quickly(table, day, frame, data_change=data_change, level=ZSTD_LEVEL)
 
     def _write_quickly(
-        self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int
+        self,
+        table: LakeTable,
+        day: date | None,
+        frame: pl.DataFrame,
+        *,
+        data_change: bool,
+        level: int,
     ) -> AddAction:
         path = new_path(day)
         size = self._store.write(
@@ -478,17 +558,23 @@ class Lake:
         )
         return add_action(path, size, day, frame, data_change=data_change)
 
-    def _write_compact(self, table: LakeTable, path: str, frame: pl.DataFrame, *, level: int) -> int:
+    def _write_compact(
+        self, table: LakeTable, path: str, frame: pl.DataFrame, *, level: int
+    ) -> int:
         """Write rows that are likely to stay in this file; return its bytes.
 
         What a killed process leaves half done is a folder that `vacuum` takes away.
         """
         with TemporaryDirectory(prefix=WRITING, dir=self._store.scratch(self.uri(table))) as folder:
-            file = write_compact(frame, table, Path(folder), row_group_rows=group_rows(table), level=level)
+            file = write_compact(
+                frame, table, Path(folder), row_group_rows=group_rows(table), level=level
+            )
             return self._store.adopt(self.uri(table), path, file)
 
     def _take_away(self, table: LakeTable, written: Sequence[AddAction]) -> None:
-        """Delete files that were written in vain: never one that the log names, also after other errors."""
+        """Delete files that were written in vain: never one that the log names, also after other
+        errors.
+        """
         if not written:
             return
         try:
@@ -516,7 +602,9 @@ def _make_lake(folder: Path, mode: int | None) -> None:
     sync_folder(folder.parent)
 
 
-def _resolved_parts(frame: pl.DataFrame, table: LakeTable) -> list[tuple[date | None, pl.DataFrame]]:
+def _resolved_parts(
+    frame: pl.DataFrame, table: LakeTable
+) -> list[tuple[date | None, pl.DataFrame]]:
     """The rows of each file: of a day where the table has days."""
     if frame.is_empty():
         return []
@@ -526,15 +614,25 @@ def _resolved_parts(frame: pl.DataFrame, table: LakeTable) -> list[tuple[date | 
 
 
 def merged_name(table: LakeTable, day: date) -> str:
-    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects those counted."""
+    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects
+    those counted.
+    """
     return f"compact:{table.name}:{day}"
 
 
-def _raised(delta: DeltaTable, counts: Mapping[str, int], least: Mapping[str, int] = {}) -> list[Transaction]:
-    """Marks raised by some counts, or to what they are at least; one that is raised by nothing stays."""
+def _raised(
+    delta: DeltaTable, counts: Mapping[str, int], least: Mapping[str, int] = {}
+) -> list[Transaction]:
+    """Marks raised by some counts, or to what they are at least; one that is raised by nothing
+    stays.
+    """
     before = {name: delta.transaction_version(name) or 0 for name in (*counts, *least)}
     after = {name: before[name] + count for name, count in counts.items()} | dict(least)
-    return [Transaction(name, mark, milliseconds()) for name, mark in after.items() if mark > before[name]]
+    return [
+        Transaction(name, mark, milliseconds())
+        for name, mark in after.items()
+        if mark > before[name]
+    ]
 
 
 def _wait(attempt: int) -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, JOB_SUMMARIES, JOBS, REJECTS, TIME, LakeTable
+from tachograph.catalog.tables import (
+    DEVICES,
+    GPU_KEY,
+    GPU_SAMPLES,
+    JOB_SUMMARIES,
+    JOBS,
+    REJECTS,
+    TIME,
+    LakeTable,
+)
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.lake.log_files import files_below
@@ -18,13 +27,16 @@ from tachograph.lake.partitions import partitions, read_partition
 from tachograph.lake.retention import EXPIRING, kept_days
 from tachograph.lake.store import is_remote
 
-WHOLE_DAY = 0.99  # days, from which a rate is computed: the last sample of a day is an interval before midnight
+# Days, from which a rate is computed: the last sample of a day is an interval before midnight.
+WHOLE_DAY = 0.99
 GAP_INTERVALS = 3.0  # a silence of more than so many sampling intervals is a gap
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """One table: rows and files a reader sees, their bytes, first and last time; of `devices` each once."""
+    """One table: rows and files a reader sees, their bytes, first and last time; of `devices`
+    each once.
+    """
 
     table: str
     rows: int
@@ -40,7 +52,9 @@ class TableFacts:
 
 
 def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]:
-    """Return the facts of each table that exists, from the log alone; devices are counted, not their rows."""
+    """Return the facts of each table that exists, from the log alone; devices are counted, not
+    their rows.
+    """
     facts = []
     for table in tables:
         if lake.delta(table) is None:
@@ -65,9 +79,10 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
 class TableSpace:
     """Space that a table takes, and what is to be expected at the rate of the days so far.
 
-    rows, bytes: that a reader sees. other_bytes: of replaced files until the vacuum, and of the log; null: the lake is
-    no folder. days: with rows, no more than between the first and the last; of a table without days those of its jobs.
-    Expected: in a year if nothing were removed, and of what [retention] keeps; null: less than a day, or for ever.
+    rows, bytes: that a reader sees. other_bytes: of replaced files until the vacuum, and of the
+    log; null: the lake is no folder. days: with rows, no more than between the first and the last;
+    of a table without days those of its jobs. Expected: in a year if nothing were removed, and of
+    what [retention] keeps; null: less than a day, or for ever.
     """
 
     table: str
@@ -81,8 +96,12 @@ class TableSpace:
     expected_kept_bytes: float | None
 
 
-def describe_space(lake: Lake, tables: Iterable[LakeTable], keep: Mapping[str, int]) -> list[TableSpace]:
-    """Return the space of each table that exists; `keep`: {key of [retention]: days}. Devices do not grow by day."""
+def describe_space(
+    lake: Lake, tables: Iterable[LakeTable], keep: Mapping[str, int]
+) -> list[TableSpace]:
+    """Return the space of each table that exists; `keep`: {key of [retention]: days}. Devices do
+    not grow by day.
+    """
     spans = {table.name: _days_of_jobs(lake, [table]) for table in (JOBS, JOB_SUMMARIES)}
     accounted = _days_of_jobs(lake, [JOBS, JOB_SUMMARIES])
     found = []
@@ -91,7 +110,13 @@ def describe_space(lake: Lake, tables: Iterable[LakeTable], keep: Mapping[str, i
             continue
         files = lake.files(table)
         used = sum(file.size for file in files)
-        of_jobs = JOBS if table in EXPIRING[JOBS.name] else JOB_SUMMARIES if "job_key" in table.schema else None
+        of_jobs = (
+            JOBS
+            if table in EXPIRING[JOBS.name]
+            else JOB_SUMMARIES
+            if "job_key" in table.schema
+            else None
+        )
         days = accounted if of_jobs is None else spans[of_jobs.name]
         days = None if table is DEVICES else _days_of(files) if table.by_day else days
         a_day = used / days if days is not None and days >= WHOLE_DAY else None
@@ -126,8 +151,16 @@ def _days_of_jobs(lake: Lake, tables: Iterable[LakeTable]) -> float | None:
     """Days from the first start to the last start or end of the jobs of some tables."""
     jobs = pl.concat([lake.latest(table, ("start", "end")) for table in tables])
     first = jobs.get_column("start").min()
-    lasts = [last for name in ("start", "end") if isinstance(last := jobs.get_column(name).max(), datetime)]
-    return (max(lasts) - first).total_seconds() / 86400 if isinstance(first, datetime) and lasts else None
+    lasts = [
+        last
+        for name in ("start", "end")
+        if isinstance(last := jobs.get_column(name).max(), datetime)
+    ]
+    return (
+        (max(lasts) - first).total_seconds() / 86400
+        if isinstance(first, datetime) and lasts
+        else None
+    )
 
 
 def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:
@@ -142,12 +175,17 @@ def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:
 
 
 def describe_nodes(
-    lake: Lake, progress: Callable[[str, int, int], None] | None = None, *, within: timedelta | None = None
+    lake: Lake,
+    progress: Callable[[str, int, int], None] | None = None,
+    *,
+    within: timedelta | None = None,
 ) -> pl.DataFrame:
-    """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, the longest and their sum (s).
+    """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, the longest and
+    their sum (s).
 
-    A gap is more than three sampling intervals without a sample of a GPU; a node's are those of its GPU with the most
-    time in gaps. One partition is in memory at a time. `within`: only the days so long before the last one.
+    A gap is more than three sampling intervals without a sample of a GPU; a node's are those of its
+    GPU with the most time in gaps. One partition is in memory at a time. `within`: only the days so
+    long before the last one.
     """
     parts = list(partitions(lake, GPU_SAMPLES))
     if within is not None and parts:
@@ -156,7 +194,9 @@ def describe_nodes(
     for count, part in enumerate(parts):
         frame, _ = read_partition(lake, GPU_SAMPLES, part, [*GPU_KEY, "t"])
         distance = (pl.col("t").diff().dt.total_microseconds() / 1e6).over(GPU_KEY)
-        timed = frame.with_columns(d=distance).with_columns(typical=pl.col("d").median().over(GPU_KEY))
+        timed = frame.with_columns(d=distance).with_columns(
+            typical=pl.col("d").median().over(GPU_KEY)
+        )
         is_gap = pl.col("d") > GAP_INTERVALS * pl.col("typical")
         pieces.append(
             timed.group_by(GPU_KEY).agg(
@@ -183,7 +223,9 @@ _NODES = {
 def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
     """Days of a GPU put together, gaps across midnight included; then GPUs of a node."""
     ordered = pieces.sort(*GPU_KEY, "first")
-    across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(GPU_KEY)
+    across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(
+        GPU_KEY
+    )
     ordered = ordered.with_columns(across=across, usual=pl.col("typical").median().over(GPU_KEY))
     is_gap = pl.col("across") > GAP_INTERVALS * pl.col("usual")
     gpus = ordered.group_by(GPU_KEY).agg(
@@ -210,10 +252,16 @@ def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_rejects(lake: Lake) -> pl.DataFrame:
-    """Return one row per (target, reason, column): how many rows or values were removed, with one example."""
+    """Return one row per (target, reason, column): how many rows or values were removed, with
+    one example.
+    """
     rows = lake.latest(REJECTS)
     return (
         rows.group_by("target", "reason", "column")
-        .agg(pl.col("removed").sum(), pl.col("example").drop_nulls().first(), origins=pl.col("origin").n_unique())
+        .agg(
+            pl.col("removed").sum(),
+            pl.col("example").drop_nulls().first(),
+            origins=pl.col("origin").n_unique(),
+        )
         .sort("removed", "target", "reason", descending=[True, False, False])
     )

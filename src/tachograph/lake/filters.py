@@ -12,7 +12,13 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED, VERDICTS, check_codes, known_codes
-from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN, LOST_COLUMN, SEVERITY_COLUMN, must_exist
+from tachograph.catalog.columns import (
+    COLUMN_UNITS,
+    FINDINGS_COLUMN,
+    LOST_COLUMN,
+    SEVERITY_COLUMN,
+    must_exist,
+)
 from tachograph.catalog.errors import InputError, NotFoundError, SeveralJobsError, UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, span_s
@@ -30,8 +36,28 @@ _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
 # base states of jobs in Slurm's accounting
 ATTRIBUTIONS = ("explicit", "live_index", "whole_node", "ambiguous")
 JOB_STATES = (
-    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
-    *("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "STOPPED"),
+    *(
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETING",
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "OUT_OF_MEMORY",
+    ),
+    *(
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REQUEUED",
+        "RESIZING",
+        "REVOKED",
+        "CONFIGURING",
+        "STOPPED",
+    ),
 )
 FINAL_STATES = (
     "BOOT_FAIL",
@@ -83,10 +109,12 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are selected; what is empty or None does not restrict. Several values of one kind: any of them.
+    """Which jobs are selected; what is empty or None does not restrict. Several values of one kind:
+    any of them.
 
-    `since` and `until`: the job ran at some time between them. `findings`: codes; `verdict` was given on any of them.
-    `excluded`: True for jobs left out of studies only, False for those in studies only.
+    `since` and `until`: the job ran at some time between them. `findings`: codes; `verdict` was
+    given on any of them. `excluded`: True for jobs left out of studies only, False for those in
+    studies only.
     """
 
     users: tuple[str, ...] = ()
@@ -111,7 +139,10 @@ def filter_parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
     for name, field_name in FILTER_KINDS.items():
         names: tuple[str, ...] = getattr(wanted, field_name)
         if names:
-            alone: dict[str, Any] = {field_name: names, "verdict": wanted.verdict if name == "finding" else "yes"}
+            alone: dict[str, Any] = {
+                field_name: names,
+                "verdict": wanted.verdict if name == "finding" else "yes",
+            }
             yield f"{name} {' or '.join(names)}", replace(JobFilter(), **alone)
     if wanted.since is not None:
         yield "since", JobFilter(since=wanted.since)
@@ -122,14 +153,16 @@ def filter_parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
 
 
 def parse_condition(written: str) -> JobCondition:
-    """Return the condition a person wrote: `name op number`, `name op text`; percent and spans of time are understood.
+    """Return the condition a person wrote: `name op number`, `name op text`; percent and spans of
+    time are understood.
 
     >>> parse_condition("gpu_util_mean < 10%")
     JobCondition(name='gpu_util_mean', op='<', value=0.1)
     >>> parse_condition("elapsed_s>2h").value, parse_condition("bound = memory").value
     (7200.0, 'memory')
 
-    Errors: UsageError when it is no condition or the value does not fit; NotFoundError for an unknown metric.
+    Errors: UsageError when it is no condition or the value does not fit; NotFoundError for an
+    unknown metric.
     """
     found = _CONDITION.match(written)
     if not found or not found[3]:
@@ -146,7 +179,9 @@ def parse_condition(written: str) -> JobCondition:
     if isinstance(dtype, pl.List) and (dtype.inner != pl.String() or op not in ("=", "!=", "~")):
         raise UsageError(f"{name} cannot be compared with {op!r}", do="for example 'pipes=tensor'")
     if op not in ("=", "!=", "~"):
-        raise UsageError(f"{name} is text and cannot be compared with {op!r}", do="use =, != or ~ (contains)")
+        raise UsageError(
+            f"{name} is text and cannot be compared with {op!r}", do="use =, != or ~ (contains)"
+        )
     return JobCondition(name, op, value)
 
 
@@ -167,16 +202,21 @@ def _number(name: str, written: str) -> float:
 
 
 def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
-    """Return what holds for columns of job_summaries of selected jobs, without what a filter by findings demands.
+    """Return what holds for columns of job_summaries of selected jobs, without what a filter by
+    findings demands.
 
-    Errors: UsageError for a verdict, state or attribution that does not exist, naming those close to it; UsageError for
-    a verdict without a finding that it is about.
+    Errors: UsageError for a verdict, state or attribution that does not exist, naming those close
+    to it; UsageError for a verdict without a finding that it is about.
     """
     must_exist([wanted.verdict], VERDICTS, what="verdict", error=UsageError)
     if wanted.verdict != "yes" and not wanted.findings:
-        raise UsageError(f"verdict {wanted.verdict!r} without a finding that it is about", do="name one")
+        raise UsageError(
+            f"verdict {wanted.verdict!r} without a finding that it is about", do="name one"
+        )
     must_exist(wanted.attributions, ATTRIBUTIONS, what="attribution", error=UsageError)
-    must_exist([state.upper() for state in wanted.states], JOB_STATES, what="state", error=UsageError)
+    must_exist(
+        [state.upper() for state in wanted.states], JOB_STATES, what="state", error=UsageError
+    )
     conditions = [condition.expression for condition in wanted.where]
     for name, values in (
         ("user", wanted.users),
@@ -207,10 +247,11 @@ def filtered_columns(wanted: JobFilter) -> list[str]:
 
 
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Return the rows of job_summaries that are selected, in their order; `findings` are rows of the findings table.
+    """Return the rows of job_summaries that are selected, in their order; `findings` are rows of
+    the findings table.
 
-    `summaries` has the `filtered_columns` at least.
-    Errors: NotFoundError for a finding that does not exist, naming those close to it; those of `job_conditions`.
+    `summaries` has the `filtered_columns` at least. Errors: NotFoundError for a finding that does
+    not exist, naming those close to it; those of `job_conditions`.
     """
     check_codes(wanted.findings, findings.get_column("code").unique())
     conditions = job_conditions(wanted)
@@ -231,7 +272,8 @@ _BATCH_STEPS = (".batch", ".extern", ".interactive")
 
 @dataclass(frozen=True, slots=True)
 class ChosenJob:
-    """The row of job_summaries that is meant, and those of the job's other runs (requeued), latest first.
+    """The row of job_summaries that is meant, and those of the job's other runs (requeued), latest
+    first.
 
     They have the columns of the rows that it was chosen from.
     """
@@ -250,12 +292,13 @@ def called(wanted: str) -> pl.Expr:
 def choose_job(
     summaries: pl.DataFrame, wanted: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
-    """Return the job called `wanted`: a raw id, an id as people write it (123_4, 123+1), or a job_key.
+    """Return the job called `wanted`: a raw id, an id as people write it (123_4, 123+1), or a
+    job_key.
 
-    `summaries` has the columns JOB_NAMES at least.
-    A step (123.0, 123.batch) means its job. Of several runs the latest, or the `run`-th (1 is the first).
-    Errors: NotFoundError for an unknown id, and for an array or heterogeneous job as a whole, naming its parts;
-    SeveralJobsError when the id exists on several clusters; UsageError when there are not so many runs.
+    `summaries` has the columns JOB_NAMES at least. A step (123.0, 123.batch) means its job. Of
+    several runs the latest, or the `run`-th (1 is the first). Errors: NotFoundError for an unknown
+    id, and for an array or heterogeneous job as a whole, naming its parts; SeveralJobsError when
+    the id exists on several clusters; UsageError when there are not so many runs.
     """
     name = _without_step(wanted.strip())
     rows = summaries if cluster is None else summaries.filter(pl.col("cluster") == cluster)
@@ -266,17 +309,30 @@ def choose_job(
         raise _whole(name, parts)
     if found.is_empty():
         of = "" if cluster is None else f" of cluster {cluster!r}"
-        raise NotFoundError(f"no job {wanted!r}{of}", do="`tachograph jobs` lists the analyzed jobs")
+        raise NotFoundError(
+            f"no job {wanted!r}{of}", do="`tachograph jobs` lists the analyzed jobs"
+        )
     clusters = sorted({str(value) for value in found["cluster"].drop_nulls()})
     if len(clusters) > 1:
         latest = found.drop_nulls("cluster").sort("cluster", "submit", "start", nulls_last=False)
-        of_clusters = latest.unique("cluster", keep="last", maintain_order=True).select("cluster", "job_key").rows()
-        raise SeveralJobsError(f"job {name} exists on clusters {', '.join(clusters)}", candidates=of_clusters)
+        of_clusters = (
+            latest.unique("cluster", keep="last", maintain_order=True)
+            .select("cluster", "job_key")
+            .rows()
+        )
+        raise SeveralJobsError(
+            f"job {name} exists on clusters {', '.join(clusters)}", candidates=of_clusters
+        )
     runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
     if run is not None and not 1 <= run <= len(runs):
-        raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}", do=f"use 1 to {len(runs)}")
+        raise UsageError(
+            f"job {name} has {plural(len(runs), 'run')}, not {run}", do=f"use 1 to {len(runs)}"
+        )
     chosen = len(runs) - 1 if run is None else run - 1
-    return ChosenJob(runs[chosen], tuple(reversed([other for place, other in enumerate(runs) if place != chosen])))
+    return ChosenJob(
+        runs[chosen],
+        tuple(reversed([other for place, other in enumerate(runs) if place != chosen])),
+    )
 
 
 def _without_step(name: str) -> str:
@@ -290,7 +346,9 @@ def _names(rows: pl.DataFrame) -> set[str]:
 
 def _whole(name: str, parts: pl.DataFrame) -> NotFoundError:
     ids: Sequence[str] = sorted(_names(parts), key=lambda part: (len(part), part))
-    listed = ", ".join(ids[:_LISTED]) + (f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else "")
+    listed = ", ".join(ids[:_LISTED]) + (
+        f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else ""
+    )
     array = parts["array_job_id"].drop_nulls().len() > 0
     return NotFoundError(
         f"{name} is {'an array' if array else 'a heterogeneous job'}",
@@ -301,7 +359,8 @@ def _whole(name: str, parts: pl.DataFrame) -> NotFoundError:
 def with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     """Return rows of job_summaries with what their findings and their waste come to.
 
-    Those of `with_reported`, and gpu_hours_lost: the sum over all causes of waste; null where none is known.
+    Those of `with_reported`, and gpu_hours_lost: the sum over all causes of waste; null where none
+    is known.
     """
     return with_reported(summaries, findings).with_columns(lost_hours().alias(LOST_COLUMN))
 
@@ -313,28 +372,40 @@ def with_reported(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     """
     codes = known_codes()
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1}, return_dtype=pl.Int8)
-    places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
+    places = pl.col("code").replace_strict(
+        dict(zip(codes, range(len(codes)), strict=True)), default=len(codes)
+    )
     of_jobs = (
         findings.filter(REPORTED)
         .sort(urgency, places, "code", maintain_order=True)
         .group_by("job_key", maintain_order=True)
-        .agg(pl.col("code").alias(FINDINGS_COLUMN), pl.col("severity").first().alias(SEVERITY_COLUMN))
+        .agg(
+            pl.col("code").alias(FINDINGS_COLUMN), pl.col("severity").first().alias(SEVERITY_COLUMN)
+        )
     )
     joined = jobs.join(of_jobs, on="job_key", how="left", maintain_order="left")
-    return joined.with_columns(pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))))
+    return joined.with_columns(
+        pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String)))
+    )
 
 
 def lost_hours() -> pl.Expr:
     """GPU-hours of a row of job_summaries that were lost to any cause; null where none is known."""
     causes = [pl.col(f"gpu_hours_{cause}") for cause in WASTE]
-    return pl.when(pl.any_horizontal(cause.is_not_null() for cause in causes)).then(pl.sum_horizontal(causes))
+    return pl.when(pl.any_horizontal(cause.is_not_null() for cause in causes)).then(
+        pl.sum_horizontal(causes)
+    )
 
 
 def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Return (job_key, code, verdict) of the answers for which a filter by findings selects jobs, in its order."""
+    """Return (job_key, code, verdict) of the answers for which a filter by findings selects
+    jobs, in its order.
+    """
     given = pl.col("verdict").fill_null("yes")
     order = pl.col("code").replace_strict(
-        dict(zip(wanted.findings, range(len(wanted.findings)), strict=True)), default=None, return_dtype=pl.Int64
+        dict(zip(wanted.findings, range(len(wanted.findings)), strict=True)),
+        default=None,
+        return_dtype=pl.Int64,
     )
     return (
         findings.filter(pl.col("code").is_in(wanted.findings) & (given == wanted.verdict))
@@ -345,11 +416,14 @@ def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
 
 
 def sort_jobs(jobs: pl.DataFrame, sort: str, limit: int | None = None) -> pl.DataFrame:
-    """Return jobs sorted by a column, with `-` before it descending; those without a value last, lists by length.
+    """Return jobs sorted by a column, with `-` before it descending; those without a value last,
+    lists by length.
 
     `limit`: only the first of them, for which no copy of all rows is made.
     """
     by = sort.removeprefix("-")
     key = pl.col(by).list.len() if isinstance(jobs.schema[by], pl.List) else pl.col(by)
-    ordered = jobs.lazy().sort(key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True)
+    ordered = jobs.lazy().sort(
+        key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True
+    )
     return (ordered if limit is None else ordered.head(limit)).collect()

@@ -1,6 +1,8 @@
-"""Forgetting a person: a name replaced, or the rows of a user removed, in every table and every file of a lake.
+"""Forgetting a person: a name replaced, or the rows of a user removed, in every table and every
+file of a lake.
 
-Every column of text of every table is searched, but for those of VOCABULARY, so a new table or column is covered.
+Every column of text of every table is searched, but for those of VOCABULARY, so a new table or
+column is covered.
 """
 
 from __future__ import annotations
@@ -32,13 +34,42 @@ from tachograph.lake.store import is_remote
 FORGOTTEN = "forgotten"  # mark of job_summaries: how often rows were changed without another `seq`
 ATTEMPTS = 5  # at what another process rewrites at the same time
 
-# Columns whose words are not of users: words of Slurm and of this program, names of machines, and numbers of jobs. A
-# name that is also one of them stays there, and is reported.
+# Columns whose words are not of users: words of Slurm and of this program, names of machines, and
+# numbers of jobs. A name that is also one of them stays there, and is reported.
 VOCABULARY = frozenset(
     {
-        *("cluster", "job_key", "job_id", "display_id", "array_job_id", "het_job_id", "step", "partition", "qos"),
-        *("node", "node_list", "uuid", "pci", "model", "gpu_model", "gpu_type", "hbm_request", "constraints"),
-        *("state", "attribution", "ambiguous_because", "cut", "provenance", "numbering", "energy_source", "pipes"),
+        *(
+            "cluster",
+            "job_key",
+            "job_id",
+            "display_id",
+            "array_job_id",
+            "het_job_id",
+            "step",
+            "partition",
+            "qos",
+        ),
+        *(
+            "node",
+            "node_list",
+            "uuid",
+            "pci",
+            "model",
+            "gpu_model",
+            "gpu_type",
+            "hbm_request",
+            "constraints",
+        ),
+        *(
+            "state",
+            "attribution",
+            "ambiguous_because",
+            "cut",
+            "provenance",
+            "numbering",
+            "energy_source",
+            "pipes",
+        ),
         *(
             "bound",
             "bound_fp32",
@@ -50,9 +81,20 @@ VOCABULARY = frozenset(
             "health",
             "excluded",
         ),
-        *("code", "kind", "verdict", "confidence", "severity", "title", "needs", "covered_by", "method"),
+        *(
+            "code",
+            "kind",
+            "verdict",
+            "confidence",
+            "severity",
+            "title",
+            "needs",
+            "covered_by",
+            "method",
+        ),
         *("source", "target", "reason", "column"),
-        *("digest", "content"),  # of profiles: names of metrics and GPUs; those of kernels are in columns of their own
+        # Of profiles: names of metrics and GPUs; those of kernels are in columns of their own.
+        *("digest", "content"),
     }
 )
 
@@ -61,8 +103,9 @@ VOCABULARY = frozenset(
 class ForgottenTable:
     """What is changed in a table, or would be.
 
-    removed: rows of the user's jobs that are taken out. changed: other rows with the name; columns: {column: rows}.
-    inside: texts that have the name within a longer word, which stay. left: {column of VOCABULARY: rows}, which stay.
+    removed: rows of the user's jobs that are taken out. changed: other rows with the name; columns:
+    {column: rows}. inside: texts that have the name within a longer word, which stay. left: {column
+    of VOCABULARY: rows}, which stay.
     """
 
     table: str
@@ -74,16 +117,23 @@ class ForgottenTable:
 
 
 def covered_columns(table: LakeTable) -> list[str]:
-    """Return the columns of a table in which names are searched: all columns of text but VOCABULARY."""
-    return [name for name, dtype in table.schema.items() if _is_text(dtype) and name not in VOCABULARY]
+    """Return the columns of a table in which names are searched: all columns of text but
+    VOCABULARY.
+    """
+    return [
+        name for name, dtype in table.schema.items() if _is_text(dtype) and name not in VOCABULARY
+    ]
 
 
-def forget(lake: Lake, name: str, stands: str | None, *, dry_run: bool = False) -> list[ForgottenTable]:
-    """Replace a name by what `stands` for it, or with None remove the rows of that user's jobs; return what changed.
+def forget(
+    lake: Lake, name: str, stands: str | None, *, dry_run: bool = False
+) -> list[ForgottenTable]:
+    """Replace a name by what `stands` for it, or with None remove the rows of that user's jobs;
+    return what changed.
 
-    Where rows are removed, the name in other rows (a comment, a path) becomes REMOVED. Each table changes in one
-    commit, accounting last; killed at any moment and run again, the result is the same. Replaced files hold the name
-    until they are vacuumed. Errors: LakeError.
+    Where rows are removed, the name in other rows (a comment, a path) becomes REMOVED. Each table
+    changes in one commit, accounting last; killed at any moment and run again, the result is the
+    same. Replaced files hold the name until they are vacuumed. Errors: LakeError.
     """
     jobs = _JobsOf.of(lake, name) if stands is None else None
     replacer = NameReplacer({name: REMOVED if stands is None else stands})
@@ -106,14 +156,20 @@ class _JobsOf:
         columns = ("cluster", "job_id", "submit", "start", "end", "user")
         jobs = lake.latest(JOBS, columns)
         begun = pl.coalesce("submit", "start").dt.epoch("s")
-        key = pl.concat_str(pl.col("cluster").fill_null(""), pl.col("job_id"), begun, separator=":").alias("job_key")
+        key = pl.concat_str(
+            pl.col("cluster").fill_null(""), pl.col("job_id"), begun, separator=":"
+        ).alias("job_key")
         summaries = lake.latest(JOB_SUMMARIES, ("job_key", "job_id", "user"))
         both = pl.concat([jobs.select(key, "job_id", "user"), summaries])
         mine = pl.col("user") == name
         theirs = both.filter(mine)
         others = both.filter(~mine.fill_null(value=False)).get_column("job_id").unique()
         ids = theirs.get_column("job_id").unique()
-        return cls(name, theirs.get_column("job_key").drop_nulls().unique(), ids.filter(~ids.is_in(others.implode())))
+        return cls(
+            name,
+            theirs.get_column("job_key").drop_nulls().unique(),
+            ids.filter(~ids.is_in(others.implode())),
+        )
 
     def rows_of(self, table: LakeTable) -> pl.Expr:
         """True for the rows of a table that are of these jobs."""
@@ -121,18 +177,36 @@ class _JobsOf:
             return pl.col("job_key").is_in(self.keys.implode())
         if "user" in table.schema:
             return pl.col("user") == self.name
-        return pl.col("job_id").is_in(self.ids.implode()) if "job_id" in table.schema else pl.lit(value=False)
+        return (
+            pl.col("job_id").is_in(self.ids.implode())
+            if "job_id" in table.schema
+            else pl.lit(value=False)
+        )
 
 
 def _forget_in(
-    lake: Lake, table: LakeTable, name: str, replacer: NameReplacer, jobs: _JobsOf | None, *, dry_run: bool
+    lake: Lake,
+    table: LakeTable,
+    name: str,
+    replacer: NameReplacer,
+    jobs: _JobsOf | None,
+    *,
+    dry_run: bool,
 ) -> ForgottenTable:
     """Change one table in one commit."""
     covered = covered_columns(table)
     texts = [column for column, dtype in table.schema.items() if _is_text(dtype)]
-    ids = [] if jobs is None else [column for column in ("job_key", "user", "job_id") if column in table.schema]
+    ids = (
+        []
+        if jobs is None
+        else [column for column in ("job_key", "user", "job_id") if column in table.schema]
+    )
     # a table by day has no names of users, only identifiers; it is not read for those
-    read = list(dict.fromkeys((*covered, *ids))) if table.by_day else list(dict.fromkeys((*texts, *ids)))
+    read = (
+        list(dict.fromkeys((*covered, *ids)))
+        if table.by_day
+        else list(dict.fromkeys((*texts, *ids)))
+    )
     for _ in range(ATTEMPTS):
         done = ForgottenTable(table.name)
         affected = []
@@ -144,13 +218,21 @@ def _forget_in(
         if dry_run or not affected:
             return done
         count = (lambda: (FORGOTTEN, 1)) if table is JOB_SUMMARIES else None
-        if lake.replace(table, affected, _changed(lake, table, affected, replacer, jobs), count=count):
+        if lake.replace(
+            table, affected, _changed(lake, table, affected, replacer, jobs), count=count
+        ):
             return done
-    raise LakeError("others rewrite the table all the time", where=lake.uri(table), do="stop them, run it again")
+    raise LakeError(
+        "others rewrite the table all the time", where=lake.uri(table), do="stop them, run it again"
+    )
 
 
 def _count(
-    done: ForgottenTable, rows: pl.DataFrame, name: str, covered: Sequence[str], of_jobs: pl.Expr | None
+    done: ForgottenTable,
+    rows: pl.DataFrame,
+    name: str,
+    covered: Sequence[str],
+    of_jobs: pl.Expr | None,
 ) -> bool:
     """Count what is to be done with the rows of a file; whether that is anything."""
     if of_jobs is not None:
@@ -176,11 +258,19 @@ def _count(
 
 
 def _as_text(column: str, rows: pl.DataFrame) -> pl.Expr:
-    return pl.col(column).list.join("\n") if isinstance(rows.schema[column], pl.List) else pl.col(column)
+    return (
+        pl.col(column).list.join("\n")
+        if isinstance(rows.schema[column], pl.List)
+        else pl.col(column)
+    )
 
 
 def _changed(
-    lake: Lake, table: LakeTable, files: Sequence[DataFile], replacer: NameReplacer, jobs: _JobsOf | None
+    lake: Lake,
+    table: LakeTable,
+    files: Sequence[DataFile],
+    replacer: NameReplacer,
+    jobs: _JobsOf | None,
 ) -> Iterator[tuple[date | None, pl.DataFrame]]:
     """The rows of each file without those of the jobs, with names replaced, in their order."""
     for file in files:
@@ -189,7 +279,12 @@ def _changed(
         if jobs is not None:
             rows = rows.filter(~jobs.rows_of(table).fill_null(value=False))
         if rows.height:
-            yield file.day, rows.with_columns(replacer.column(rows[column]) for column in covered_columns(table))
+            yield (
+                file.day,
+                rows.with_columns(
+                    replacer.column(rows[column]) for column in covered_columns(table)
+                ),
+            )
 
 
 def _is_text(dtype: pl.DataType) -> bool:
@@ -200,7 +295,8 @@ def _is_text(dtype: pl.DataType) -> bool:
 
 
 def delete_replaced(lake: Lake) -> int:
-    """Delete all files that the log names as replaced, now; return how many. A reader that began before fails.
+    """Delete all files that the log names as replaced, now; return how many. A reader that began
+    before fails.
 
     Files that no log names stay: another process may be about to commit them. Errors: LakeError.
     """
@@ -208,14 +304,18 @@ def delete_replaced(lake: Lake) -> int:
 
 
 def files_with(lake: Lake, name: str) -> list[Path]:
-    """Return the files of a lake in a folder that have a name as a word, whether they count or not; sorted.
+    """Return the files of a lake in a folder that have a name as a word, whether they count or not;
+    sorted.
 
-    Parquet files are searched in every column of text, all others in their bytes. An object store is not searched.
+    Parquet files are searched in every column of text, all others in their bytes. An object store
+    is not searched.
     """
     if is_remote(lake.location):
         return []
     folders = [Path(lake.uri(table)) for table in ALL_TABLES]
-    return sorted(path for folder in folders for path in files_below(folder) if file_has(path, name))
+    return sorted(
+        path for folder in folders for path in files_below(folder) if file_has(path, name)
+    )
 
 
 def file_has(path: Path, name: str) -> bool:
@@ -232,8 +332,14 @@ def file_has(path: Path, name: str) -> bool:
 
 def _parquet_has(path: Path, name: str) -> bool:
     schema = pl.read_parquet_schema(path)
-    texts = [column for column, dtype in schema.items() if _is_text(dtype) and column not in VOCABULARY]
+    texts = [
+        column for column, dtype in schema.items() if _is_text(dtype) and column not in VOCABULARY
+    ]
     if not texts:
         return False
     rows = pl.read_parquet(path, columns=texts, hive_partitioning=False)
-    return bool(rows.select(pl.any_horizontal(holds_word(_as_text(one, rows), name) for one in texts).any()).item())
+    return bool(
+        rows.select(
+            pl.any_horizontal(holds_word(_as_text(one, rows), name) for one in texts).any()
+        ).item()
+    )

@@ -26,7 +26,8 @@ DAY_ROWS = 8_000_000  # the same, of one day: committed apart, compaction would 
 _BATCHED = (GPU_SAMPLES, NODE_SAMPLES)
 _DAY_AND_NODE = (pl.col("t").dt.date(), pl.col("node"))
 _THERE = "there"
-_LOSSES = "losses"  # the mark in the rejects that counts how often lost files of sources were given up
+# The mark in the rejects that counts how often lost files of sources were given up.
+_LOSSES = "losses"
 
 
 def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
@@ -40,11 +41,16 @@ def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
     key = list(table.key)
     values = [name for name in frame.columns if name not in key]
     known = _known_rows(lake, table, frame).select(*key, *values, pl.lit(value=True).alias(_THERE))
-    joined = frame.join(known, on=key, how="left", nulls_equal=True, maintain_order="left", suffix="_known")
-    added = [pl.col(name).is_not_null() & pl.col(name).ne_missing(pl.col(f"{name}_known")) for name in values]
-    return joined.filter(pl.col(_THERE).is_null() | pl.any_horizontal(pl.lit(value=False), *added)).select(
-        frame.columns
+    joined = frame.join(
+        known, on=key, how="left", nulls_equal=True, maintain_order="left", suffix="_known"
     )
+    added = [
+        pl.col(name).is_not_null() & pl.col(name).ne_missing(pl.col(f"{name}_known"))
+        for name in values
+    ]
+    return joined.filter(
+        pl.col(_THERE).is_null() | pl.any_horizontal(pl.lit(value=False), *added)
+    ).select(frame.columns)
 
 
 def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
@@ -67,23 +73,27 @@ def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFra
 class IngestReport:
     """What one run of `ingest` did.
 
-    `rows` are without duplicates: rows read are these, duplicates, or rejected. Those of `devices` are devices, which
-    several parts of a run may describe.
+    `rows` are without duplicates: rows read are these, duplicates, or rejected. Those of `devices`
+    are devices, which several parts of a run may describe.
     """
 
     chunks: int = 0
     chunks_known: int = 0
     rows_read: int = 0
-    rows: dict[str, int] = field(default_factory=dict)  # {table: rows committed}, without duplicates
+    # {table: rows committed}, without duplicates.
+    rows: dict[str, int] = field(default_factory=dict)
     rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
     examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     duplicates: int = 0
-    reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)  # {table: (rows read, rows made of them)}
+    # {table: (rows read, rows made of them)}.
+    reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)
     rows_known: int = 0  # of chunks that were in the lake already
-    passed: Counter[str] = field(default_factory=Counter)  # rows of which nothing is made, by reason
+    # Rows of which nothing is made, by reason.
+    passed: Counter[str] = field(default_factory=Counter)
     unmapped: Counter[str] = field(default_factory=Counter)  # lines that are not read, by metric
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
-    devices: set[tuple[object, ...]] = field(default_factory=set)  # keys of `rows`, where they are devices
+    # Keys of `rows`, where they are devices.
+    devices: set[tuple[object, ...]] = field(default_factory=set)
 
     @property
     def rejected(self) -> int:
@@ -99,13 +109,14 @@ def ingest(
     progress: Callable[[Chunk], None] | None = None,
     report: IngestReport | None = None,
 ) -> IngestReport:
-    """Put chunks into the lake; one that is there already changes nothing. Adds to `report` if one is given.
+    """Put chunks into the lake; one that is there already changes nothing. Adds to `report` if one
+    is given.
 
-    Each table takes its part of a chunk in one transaction named after the chunk; what was removed is written
-    last, so a chunk is complete once its rejects are there, and an interrupted one is finished by the next run.
-    The transactions of a stream carry its watermark, so rows and watermark are one commit.
-    Errors: SchemaError for a chunk with unknown columns, of which nothing is committed; LakeError when it cannot be
-    written.
+    Each table takes its part of a chunk in one transaction named after the chunk; what was removed
+    is written last, so a chunk is complete once its rejects are there, and an interrupted one is
+    finished by the next run. The transactions of a stream carry its watermark, so rows and
+    watermark are one commit. Errors: SchemaError for a chunk with unknown columns, of which nothing
+    is committed; LakeError when it cannot be written.
     """
     report = report or IngestReport()
     waiting: list[_ReadyChunk] = []
@@ -120,7 +131,8 @@ def ingest(
                 chunk = given.fetch()
             else:
                 chunk = given
-            if any(one.chunk.id == chunk.id and one.may_wait for one in waiting):  # the same content under two names
+            # The same content under two names.
+            if any(one.chunk.id == chunk.id and one.may_wait for one in waiting):
                 _commit(lake, _taken(waiting), now, report)
             ready = _ready(lake, chunk, now, report, losses)
             if ready is not None:
@@ -141,12 +153,15 @@ def ingest(
 
 
 def accept_again(lake: Lake) -> None:
-    """Have every chunk accepted once more, as rows of some are lost; of each only what is not there is added then.
+    """Have every chunk accepted once more, as rows of some are lost; of each only what is not there
+    is added then.
 
     The parts of streams are not: what is behind their watermark is read again by naming its time.
     """
     losses = (lake.mark(REJECTS, _LOSSES) or 0) + 1
-    rows = pl.DataFrame(schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"})
+    rows = pl.DataFrame(
+        schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"}
+    )
     lake.append(REJECTS, rows, app_id=_LOSSES, mark=losses)
 
 
@@ -156,7 +171,9 @@ def _transaction(chunk: str, losses: int) -> str:
 
 
 def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
-    """What waits and need not wait for `new`: chunks of other days or nodes; all, where the others are too many."""
+    """What waits and need not wait for `new`: chunks of other days or nodes; all, where the
+    others are too many.
+    """
     beside = [one for one in waiting if one.overlaps(new)]
     if _rows(beside) + new.rows > DAY_ROWS:
         return _taken(waiting)
@@ -206,7 +223,9 @@ class _ReadyChunk:
     @property
     def may_wait(self) -> bool:
         """True for a chunk that comes once: it may be committed together with others."""
-        return self.chunk.watermark is None and not (self.again or any(part.overlaps for part in self.chunk.parts))
+        return self.chunk.watermark is None and not (
+            self.again or any(part.overlaps for part in self.chunk.parts)
+        )
 
     @property
     def rows(self) -> int:
@@ -230,14 +249,18 @@ def _ranges_meet(one: pl.DataFrame, other: pl.DataFrame, values: pl.Expr) -> boo
     ends = [values.min().alias("low"), values.max().alias("high")]
     low, high = one.select(ends).row(0)
     other_low, other_high = other.select(ends).row(0)
-    return low is not None and other_low is not None and bool(low <= other_high and other_low <= high)
+    return (
+        low is not None and other_low is not None and bool(low <= other_high and other_low <= high)
+    )
 
 
 def _rows(chunks: Iterable[_ReadyChunk]) -> int:
     return sum(one.rows for one in chunks)
 
 
-def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport, losses: int) -> _ReadyChunk | None:
+def _ready(
+    lake: Lake, chunk: Chunk, now: datetime, report: IngestReport, losses: int
+) -> _ReadyChunk | None:
     """The chunk, or None where the lake has it."""
     report.rows_read += chunk.rows_read
     mark = _mark(chunk)
@@ -253,39 +276,57 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport, losses
     since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
-    conformed = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
+    conformed = [
+        conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin)
+        for p in chunk.parts
+    ]
     for part in chunk.parts:
         if part.rows_used is not None:
             used, rows = report.reshaped.get(part.table, (0, 0))
             report.reshaped[part.table] = (used + part.rows_used, rows + part.frame.height)
     names = tuple(_names(chunk, name))
-    chunk = replace(chunk, parts=tuple(replace(part, frame=part.frame.clear()) for part in chunk.parts))
+    chunk = replace(
+        chunk, parts=tuple(replace(part, frame=part.frame.clear()) for part in chunk.parts)
+    )
     return _ReadyChunk(chunk, name, again, names, tuple(conformed), mark, since)
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:
     """Commit chunks, the samples of all of them in one step where they may be."""
-    together = [table for table in _BATCHED if sum(table.name == p.table for one in chunks for p in one.chunk.parts)]
+    together = [
+        table
+        for table in _BATCHED
+        if sum(table.name == p.table for one in chunks for p in one.chunk.parts)
+    ]
     merged: dict[str, int] = {}
     for table in together if all(one.may_wait for one in chunks) else ():
-        frames = {name: c.frame for one in chunks for name, p, c in one.parts() if p.table == table.name}
+        frames = {
+            name: c.frame for one in chunks for name, p, c in one.parts() if p.table == table.name
+        }
         appended = lake.append_batch(table, frames)
         known = [frame for name, frame in frames.items() if name not in appended.new]
         of_known = {day for frame in known for day in frame.get_column("t").dt.date().unique()}
         if table is GPU_SAMPLES:  # a killed run may have committed rows alone
             name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
             _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
-        count_merged(lake, table, sorted({day for day, count in appended.across.items() if count} | of_known))
+        count_merged(
+            lake, table, sorted({day for day, count in appended.across.items() if count} | of_known)
+        )
         across = sum(appended.across.values())
         report.duplicates += across
-        report.rows[table.name] = report.rows.get(table.name, 0) - across  # of those that are added below
+        # Of those that are added below.
+        report.rows[table.name] = report.rows.get(table.name, 0) - across
         merged |= {f"{table.name}/{name}": appended.within[name] for name in frames}
     for one in chunks:
         _commit_rest(lake, one, merged, now, report)
 
 
-def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: datetime, report: IngestReport) -> None:
-    """Commit the parts that are not committed yet, and then what was removed; `merged`: duplicates of the others."""
+def _commit_rest(
+    lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: datetime, report: IngestReport
+) -> None:
+    """Commit the parts that are not committed yet, and then what was removed; `merged`:
+    duplicates of the others.
+    """
     chunk = one.chunk
     rejected: list[tuple[str, Reject]] = []
     for app_id, part, conformed in one.parts():
@@ -317,7 +358,9 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
 
 
 def _names(chunk: Chunk, name: str) -> Iterator[str]:
-    """Yield the name of the transaction of each part: the same in every chunk of a stream, with any parts."""
+    """Yield the name of the transaction of each part: the same in every chunk of a stream, with
+    any parts.
+    """
     seen: Counter[str] = Counter()
     for part in chunk.parts:
         yield f"{name}#{seen[part.table]}"
@@ -325,7 +368,9 @@ def _names(chunk: Chunk, name: str) -> Iterator[str]:
 
 
 def _every_row_counts(one: _ReadyChunk, part: ChunkPart) -> bool:
-    """Whether the rows of a part that are there already are duplicates of its file; others are read on purpose."""
+    """Whether the rows of a part that are there already are duplicates of its file; others are
+    read on purpose.
+    """
     once = one.chunk.watermark is None and not one.again
     return part.rows_used is not None and once and not TABLES[part.table].by_day
 
@@ -335,9 +380,10 @@ def _append(
 ) -> tuple[pl.DataFrame, int]:
     """Append what is new in one part; return it, and how many duplicates were merged in it.
 
-    A stream may have got further in this table than recorded in the chunk: a process was killed between two tables,
-    and the stream was read again from before; or another process reads the same stream. Then the chunk overlaps. Once
-    the mark of the chunk is reached, what is there are its own rows.
+    A stream may have got further in this table than recorded in the chunk: a process was killed
+    between two tables, and the stream was read again from before; or another process reads the same
+    stream. Then the chunk overlaps. Once the mark of the chunk is reached, what is there are its
+    own rows.
     """
     table = TABLES[part.table]
     while True:
@@ -345,25 +391,34 @@ def _append(
         overlaps = there < one.mark and (one.again or part.overlaps or one.since < there)
         fresh = new_rows(lake, table, frame) if overlaps else frame
         left_out = frame.height - fresh.height if _every_row_counts(one, part) else 0
-        appended = lake.append(table, fresh, app_id=app_id, mark=one.mark, after=there, left_out=left_out)
+        appended = lake.append(
+            table, fresh, app_id=app_id, mark=one.mark, after=there, left_out=left_out
+        )
         if not appended.overtaken:
             return fresh, appended.duplicates
 
 
 def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark: int) -> None:
-    """Add GPUs that samples show for the first time, and the capacity of those of which none was known.
+    """Add GPUs that samples show for the first time, and the capacity of those of which none was
+    known.
 
-    Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
+    Capacity is memory used plus free: what is reserved is in neither, so it is a little below the
+    nominal one.
     """
     if not samples:
         return
-    capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
+    capacity = (
+        (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
+    )
     each = [frame.lazy().group_by("node", "gpu", "mig").agg(capacity) for frame in samples]
     seen = pl.concat(each).group_by("node", "gpu", "mig").agg(pl.col("measured").max()).collect()
-    known = lake.latest(DEVICES).select("node", "gpu", "mig", "usable_mib", there=pl.lit(value=True))
+    known = lake.latest(DEVICES).select(
+        "node", "gpu", "mig", "usable_mib", there=pl.lit(value=True)
+    )
     joined = seen.join(known, on=["node", "gpu", "mig"], how="left", nulls_equal=True)
     fresh = joined.filter(
-        pl.col("there").is_null() | (pl.col("usable_mib").is_null() & pl.col("measured").is_not_null())
+        pl.col("there").is_null()
+        | (pl.col("usable_mib").is_null() & pl.col("measured").is_not_null())
     )
     if fresh.height:
         rows = fresh.select("node", "gpu", "mig", usable_mib="measured")
@@ -385,5 +440,7 @@ def _rejects_frame(chunk: Chunk, rejected: list[tuple[str, Reject]], now: dateti
         }
         for target, reject in rejected
     ]
-    frame = pl.DataFrame(rows, schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"})
+    frame = pl.DataFrame(
+        rows, schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"}
+    )
     return conform(frame, REJECTS, now=now)

@@ -15,7 +15,9 @@ from tachograph.lake.log_files import LOG, entry_name
 
 @dataclass(slots=True)
 class _KeptLog:
-    """A log as it was read: its last entry (name, file, time), what Delta made of it, the files that it lists."""
+    """A log as it was read: its last entry (name, file, time), what Delta made of it, the files
+    that it lists.
+    """
 
     last: tuple[str, int, int]
     delta: DeltaTable
@@ -23,7 +25,9 @@ class _KeptLog:
 
 
 class KeptLogs:
-    """The logs of the tables of a lake in a folder. An entry is never changed: the last one names what is before it."""
+    """The logs of the tables of a lake in a folder. An entry is never changed: the last one
+    names what is before it.
+    """
 
     def __init__(self) -> None:
         self._of: dict[Path, _KeptLog] = {}
@@ -33,7 +37,9 @@ class KeptLogs:
         return KeptLogs, ()
 
     def delta(self, table: Path, read: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return the table as `read` returned it, called again where there are other entries since. Errors: its own."""
+        """Return the table as `read` returned it, called again where there are other entries
+        since. Errors: its own.
+        """
         last = _last_entry(table)
         known = self._of.get(table)
         if known is not None and known.last == last:
@@ -54,7 +60,9 @@ class KeptLogs:
 
 
 def _last_entry(table: Path) -> tuple[str, int, int] | None:
-    """Name, number and time of the last entry of a log; None where there is none, or it goes away just now."""
+    """Name, number and time of the last entry of a log; None where there is none, or it goes
+    away just now.
+    """
     log, length = table / LOG, len(entry_name(0))
     try:
         names = [name for name in os.listdir(log) if name.endswith(".json") and len(name) == length]  # noqa: PTH208

@@ -10,7 +10,8 @@ from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import LABELS
 from tachograph.lake.delta import COMMIT_ATTEMPTS, Lake
 
-_APPENDS = "labels"  # the one name of all appends: a name of its own for each would stay in the log for ever
+# The one name of all appends: a name of its own for each would stay in the log for ever.
+_APPENDS = "labels"
 
 
 def write_label(
@@ -24,7 +25,8 @@ def write_label(
     at: datetime,
     comment: str | None = None,
 ) -> None:
-    """Record whether a finding holds in a job; None withdraws what was recorded. The last one counts.
+    """Record whether a finding holds in a job; None withdraws what was recorded. The last one
+    counts.
 
     Errors: LakeError where the lake cannot be written.
     """
@@ -40,5 +42,7 @@ def write_label(
 
 
 def read_labels(lake: Lake) -> pl.DataFrame:
-    """Return the rows of labels that count, one per (job_key, code), without those that were withdrawn."""
+    """Return the rows of labels that count, one per (job_key, code), without those that were
+    withdrawn.
+    """
     return lake.latest(LABELS).filter(pl.col("holds").is_not_null())

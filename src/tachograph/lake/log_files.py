@@ -1,4 +1,5 @@
-"""Files of the log of a table in a folder: entries, checkpoints, the hint at the last one; and which are damaged.
+"""Files of the log of a table in a folder: entries, checkpoints, the hint at the last one; and
+which are damaged.
 
 An entry that is empty counts for Delta as one without rows: it is looked for before each reading.
 """
@@ -27,7 +28,9 @@ _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and the folders in it; one that goes away meanwhile is left out."""
+    """Yield the files in a folder and the folders in it; one that goes away meanwhile is left
+    out.
+    """
     for above, _, names in os.walk(folder):
         yield from (Path(above, name) for name in names)
 
@@ -44,7 +47,9 @@ def checkpoint_name(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """What lies in the log of a table. entries: {version: bytes}; checkpoints: {version: names and bytes}."""
+    """What lies in the log of a table. entries: {version: bytes}; checkpoints: {version: names
+    and bytes}.
+    """
 
     folder: Path
     entries: Mapping[int, int]
@@ -67,7 +72,9 @@ class LogFiles:
                         entries[int(of_entry[1])] = file.stat().st_size
                 elif of_checkpoint := _CHECKPOINT.fullmatch(file.name):
                     with suppress(FileNotFoundError):
-                        checkpoints.setdefault(int(of_checkpoint[1]), []).append((file.name, file.stat().st_size))
+                        checkpoints.setdefault(int(of_checkpoint[1]), []).append(
+                            (file.name, file.stat().st_size)
+                        )
                 has_hint |= file.name == HINT
         return cls(folder, entries, checkpoints, has_hint)
 
@@ -78,18 +85,26 @@ class LogFiles:
     @property
     def last_checkpoint(self) -> int:
         """Version of the last checkpoint that is not empty; -1 without one."""
-        whole = (version for version, files in self.checkpoints.items() if all(size for _, size in files))
+        whole = (
+            version for version, files in self.checkpoints.items() if all(size for _, size in files)
+        )
         return max(whole, default=-1)
 
     def empty_entries(self) -> list[int]:
         """Versions behind the last checkpoint whose entries are empty, in order."""
         first = self.last_checkpoint
-        return sorted(version for version, size in self.entries.items() if size == 0 and version > first)
+        return sorted(
+            version for version, size in self.entries.items() if size == 0 and version > first
+        )
 
     def torn_entries(self) -> list[int]:
         """Versions behind the last checkpoint whose entries are empty or cut off, in order."""
         first = self.last_checkpoint
-        return sorted(version for version in self.entries if version > first and not is_whole(self.entry(version)))
+        return sorted(
+            version
+            for version in self.entries
+            if version > first and not is_whole(self.entry(version))
+        )
 
     def torn_checkpoints(self) -> list[int]:
         """Versions whose checkpoints cannot be read, in order."""
@@ -100,7 +115,9 @@ class LogFiles:
         )
 
     def misleading_hint(self, torn: Sequence[int]) -> bool:
-        """Whether the hint names a checkpoint that is not there, or is one of `torn`, or cannot be read itself."""
+        """Whether the hint names a checkpoint that is not there, or is one of `torn`, or cannot
+        be read itself.
+        """
         if not self.has_hint:
             return False
         version = hinted_version(self.folder)
@@ -108,7 +125,9 @@ class LogFiles:
 
 
 def hinted_version(log: Path) -> int | None:
-    """Return the version of the checkpoint that the hint in a log names; None where it names none."""
+    """Return the version of the checkpoint that the hint in a log names; None where it names
+    none.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads((log / HINT).read_bytes())["version"])
     return None
@@ -150,7 +169,8 @@ def _is_parquet(path: Path) -> bool:
 
 
 def torn_file(table: Path) -> Path | None:
-    """Return a file of the log that is empty, cut off or misleading, and that `repair_log` is for; None without one.
+    """Return a file of the log that is empty, cut off or misleading, and that `repair_log` is for;
+    None without one.
 
     Errors: OSError.
     """
@@ -165,7 +185,8 @@ def torn_file(table: Path) -> Path | None:
 
 
 def damaged_data_file(table: Path, *, decode: bool) -> tuple[Path, str] | None:
-    """Return a data file that counts and cannot be read, and what is wrong with it; None without any.
+    """Return a data file that counts and cannot be read, and what is wrong with it; None without
+    any.
 
     decode: read each file whole, too; else only what its name, size and ends show.
     """
@@ -180,9 +201,11 @@ def damaged_data_file(table: Path, *, decode: bool) -> tuple[Path, str] | None:
 
 
 def damage(path: Path, size: int, *, decode: bool) -> str:
-    """Return what is wrong with a data file of which the log records so many bytes; nothing where it can be read.
+    """Return what is wrong with a data file of which the log records so many bytes; nothing where
+    it can be read.
 
-    Parquet has no sums of what is in it here: changed bytes that can still be read as values are not noticed.
+    Parquet has no sums of what is in it here: changed bytes that can still be read as values are
+    not noticed.
     """
     try:
         status = path.lstat()
@@ -195,7 +218,11 @@ def damage(path: Path, size: int, *, decode: bool) -> str:
     if not status.st_size:
         return "empty"
     if status.st_size != size:
-        return f"cut off: {status.st_size:,} of {size:,} bytes" if status.st_size < size else "longer than it was"
+        return (
+            f"cut off: {status.st_size:,} of {size:,} bytes"
+            if status.st_size < size
+            else "longer than it was"
+        )
     is_whole = _is_parquet(path) and (not decode or _can_be_read(path))
     return "" if is_whole else "damaged: its bytes have changed"
 

@@ -1,4 +1,6 @@
-"""What Delta's log holds of a table and of a file: types of columns, and statistics by which files are chosen."""
+"""What Delta's log holds of a table and of a file: types of columns, and statistics by which
+files are chosen.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ _DELTA_TYPES: Mapping[Any, str] = {
     pl.Datetime: "timestamp",
     pl.Date: "date",
 }
-# A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums them up in a
-# checkpoint (marks of appends included, for ever), and takes away those older than this.
-FORMAT, FORMAT_PROPERTY = 1, "tachograph.format"  # raised when an older program would read or write wrongly
+# A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums
+# them up in a checkpoint (marks of appends included, for ever), and takes away those older than
+# this.
+# Raised when an older program would read or write wrongly.
+FORMAT, FORMAT_PROPERTY = 1, "tachograph.format"
 PROPERTIES: Mapping[str, str] = MappingProxyType(
     {
         "delta.checkpointInterval": "50",
@@ -42,7 +46,8 @@ PROPERTIES: Mapping[str, str] = MappingProxyType(
         FORMAT_PROPERTY: str(FORMAT),
     }
 )
-# Data files are read as they lie, so features that change what a file's rows mean are none of these.
+# Data files are read as they lie, so features that change what a file's rows mean are none of
+# these.
 _READER, _WRITER = 1, 2  # versions of Delta's protocol without features
 _READER_FEATURES = frozenset({"v2Checkpoint", "vacuumProtocolCheck", "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
@@ -51,19 +56,27 @@ _STATISTICS = ("t", "node", "job_key", "job_id", "seq")
 
 def delta_schema(table: LakeTable) -> Schema:
     """Return the schema of a table in types of Delta."""
-    fields = [Field(name, _delta_type(dtype), nullable=True) for name, dtype in table.schema.items()]
-    return Schema([*fields, Field(DAY, PrimitiveType("date"), nullable=True)] if table.by_day else fields)
+    fields = [
+        Field(name, _delta_type(dtype), nullable=True) for name, dtype in table.schema.items()
+    ]
+    return Schema(
+        [*fields, Field(DAY, PrimitiveType("date"), nullable=True)] if table.by_day else fields
+    )
 
 
 def _delta_type(dtype: pl.DataType) -> PrimitiveType | ArrayType:
     if isinstance(dtype, pl.List):
         inner = dtype.inner
-        return ArrayType(_delta_type(inner if isinstance(inner, pl.DataType) else inner()), contains_null=True)
+        return ArrayType(
+            _delta_type(inner if isinstance(inner, pl.DataType) else inner()), contains_null=True
+        )
     return PrimitiveType(_DELTA_TYPES[dtype.base_type()])
 
 
 def statistics_of(frame: pl.DataFrame) -> str:
-    """Return row count, least and greatest values of the columns by which files are chosen, as Delta writes them."""
+    """Return row count, least and greatest values of the columns by which files are chosen, as
+    Delta writes them.
+    """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     for name in _STATISTICS:
@@ -73,7 +86,9 @@ def statistics_of(frame: pl.DataFrame) -> str:
             if low is not None and high is not None:
                 least[name], greatest[name] = _plain(low), _plain(high)
     nulls = frame.null_count().row(0, named=True)
-    return json.dumps({"numRecords": frame.height, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+    return json.dumps(
+        {"numRecords": frame.height, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    )
 
 
 def _plain(value: object) -> object:
@@ -88,7 +103,9 @@ def new_path(day: date | None) -> str:
     return f"{folder}part-{uuid.uuid4().hex}.parquet"
 
 
-def add_action(path: str, size: int, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
+def add_action(
+    path: str, size: int, day: date | None, frame: pl.DataFrame, *, data_change: bool
+) -> AddAction:
     """Return what the log holds of a new data file."""
     return AddAction(
         path=path,
@@ -134,5 +151,10 @@ def check_format(delta: DeltaTable, where: str) -> None:
     older = (protocol.min_reader_version, protocol.min_writer_version) <= (_READER, _WRITER)
     if features or not (older or protocol.writer_features is not None):
         named = ", ".join(sorted(features)) or f"writer version {protocol.min_writer_version}"
-        what = f"another program gave the table features of Delta that tachograph does not read: {named}"
-        raise LakeError(what, where=where, do="ingest into a new lake, or drop the features with that program")
+        what = (
+            "another program gave the table features of Delta that tachograph does not "
+            f"read: {named}"
+        )
+        raise LakeError(
+            what, where=where, do="ingest into a new lake, or drop the features with that program"
+        )

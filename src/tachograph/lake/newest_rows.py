@@ -35,12 +35,12 @@ class NewestTables:
 class NewestRows:
     """Merges the chunks of one source.
 
-    Samples are kept for `kept_s`. Of a GPU the last value of each counter counts, in the order in which values
-    came, so that a clock that was ahead for a moment hides nothing. An answer of Slurm is all that runs; labels that
-    name jobs come as changes.
+    Samples are kept for `kept_s`. Of a GPU the last value of each counter counts, in the order in
+    which values came, so that a clock that was ahead for a moment hides nothing. An answer of Slurm
+    is all that runs; labels that name jobs come as changes.
 
-    source: the kind of source, "" before the first chunk with samples or running jobs. unplaced: nodes with a job that
-    holds an unknown GPU.
+    source: the kind of source, "" before the first chunk with samples or running jobs. unplaced:
+    nodes with a job that holds an unknown GPU.
     """
 
     kept_s: float
@@ -55,7 +55,9 @@ class NewestRows:
             return
         oldest = now - timedelta(seconds=self.kept_s)
         if chunk.watermark is not None and chunk.watermark <= oldest:  # a history that is read up
-            chunk = replace(chunk, parts=tuple(part for part in chunk.parts if part.table != SAMPLES))
+            chunk = replace(
+                chunk, parts=tuple(part for part in chunk.parts if part.table != SAMPLES)
+            )
         for table, rows in _conformed(chunk, now):
             known = self._tables.get(table)
             merged = rows if known is None else pl.concat([known, rows])
@@ -65,7 +67,9 @@ class NewestRows:
             elif table == DEVICES:
                 merged = merged.unique(GPU_KEY, keep="last", maintain_order=True)
             elif table == ALLOCATIONS:
-                merged = merged.unique(HOLDING, keep="last", maintain_order=True).filter(pl.col("end").is_null())
+                merged = merged.unique(HOLDING, keep="last", maintain_order=True).filter(
+                    pl.col("end").is_null()
+                )
                 self.unplaced = frozenset(merged.filter(pl.col("gpu").is_null())["node"])
             self._tables[table] = merged
 
@@ -80,12 +84,15 @@ class NewestRows:
             for table in (DEVICES, ALLOCATIONS)
             if table in self._tables
         }
-        # what is left out here stays known: labels do not name again who holds a GPU that comes back
+        # what is left out here stays known: labels do not name again who holds a GPU that comes
+        # back
         return NewestTables(self._tables | of_gpus | {SAMPLES: newest}, self.kept_s)
 
 
 def _conformed(chunk: Chunk, now: datetime) -> Iterator[tuple[str, pl.DataFrame]]:
-    """The rows of a chunk by table, in the contract's units; a part that does not fit is reported by the writer."""
+    """The rows of a chunk by table, in the contract's units; a part that does not fit is
+    reported by the writer.
+    """
     for part in chunk.parts:
         if part.table in (SAMPLES, DEVICES, ALLOCATIONS, JOBS):
             with suppress(SchemaError):

@@ -1,7 +1,9 @@
-"""One index per GPU: parts whose labels number the GPUs of a node otherwise than the lake get the lake's index.
+"""One index per GPU: parts whose labels number the GPUs of a node otherwise than the lake get the
+lake's index.
 
-Files, commands, polls and processes may number GPUs differently; a UUID is the same in all of them. The index under
-which a UUID came first stays its index, whatever came first, so nothing that is committed is ever wrong.
+Files, commands, polls and processes may number GPUs differently; a UUID is the same in all of them.
+The index under which a UUID came first stays its index, whatever came first, so nothing that is
+committed is ever wrong.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ _SCHEMA = {name: DEVICES.schema[name] for name in ("node", "gpu")}
 
 
 def renumbered(parts: Sequence[ChunkPart], known: pl.DataFrame) -> tuple[ChunkPart, ...]:
-    """Return parts with the indices of `known`, the rows of `devices` in the order in which they came.
+    """Return parts with the indices of `known`, the rows of `devices` in the order in which they
+    came.
 
-    Each GPU with another index is counted. Rows without labels count as NVML does; those of allocations that have a
-    numbering of their own stay as they are.
+    Each GPU with another index is counted. Rows without labels count as NVML does; those of
+    allocations that have a numbering of their own stay as they are.
     """
     if known.filter(pl.col("nvml_index") != pl.col("gpu")).height:
         parts = [_labelled(part) for part in parts]
@@ -46,8 +49,13 @@ def _labelled(part: ChunkPart) -> ChunkPart:
     frame = part.frame
     if part.gpus or not {"node", "gpu"} <= set(frame.columns) or _NUMBERING in frame.columns:
         return part
-    indices = frame.select("node", pl.col("gpu").cast(_SCHEMA["gpu"], strict=False)).drop_nulls().unique()
-    gpus = (NumberedGpu(node, gpu, None, None, None, "nvml_index") for node, gpu in indices.sort("node", "gpu").rows())
+    indices = (
+        frame.select("node", pl.col("gpu").cast(_SCHEMA["gpu"], strict=False)).drop_nulls().unique()
+    )
+    gpus = (
+        NumberedGpu(node, gpu, None, None, None, "nvml_index")
+        for node, gpu in indices.sort("node", "gpu").rows()
+    )
     return replace(part, gpus=tuple(gpus))
 
 
@@ -123,10 +131,13 @@ class _KnownGpu:
 _NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 
 
-def _of_node(labels: Mapping[int, Sequence[NumberedGpu]], known: Sequence[_KnownGpu]) -> dict[int, int]:
+def _of_node(
+    labels: Mapping[int, Sequence[NumberedGpu]], known: Sequence[_KnownGpu]
+) -> dict[int, int]:
     """{index of the part: index in the lake}, all different.
 
-    A GPU that the lake does not have keeps its index where that may be its own, else it gets a new one.
+    A GPU that the lake does not have keeps its index where that may be its own, else it gets a new
+    one.
     """
     of_uuid = {row.uuid: row for row in known if row.uuid is not None}
     of_pci = {pci_key(row.pci): row for row in known if row.pci is not None}
@@ -137,7 +148,11 @@ def _of_node(labels: Mapping[int, Sequence[NumberedGpu]], known: Sequence[_Known
         found = {gpu for label in same if (gpu := _known_index(label, of_uuid, of_pci)) is not None}
         if len(found) != 1 and all(label.uuid is None for label in same):
             numbering = same[0].numbering
-            found = {row.gpu for row in known if numbering is not None and row.numbers.get(numbering) == index}
+            found = {
+                row.gpu
+                for row in known
+                if numbering is not None and row.numbers.get(numbering) == index
+            }
         target = found.pop() if len(found) == 1 else None
         if target is None or target in placed.values():
             new.append(index)
@@ -146,17 +161,21 @@ def _of_node(labels: Mapping[int, Sequence[NumberedGpu]], known: Sequence[_Known
     placed |= {
         index: index
         for index in new
-        if index not in placed.values() and all(_may_be(one, at.get((index, one.mig))) for one in labels[index])
+        if index not in placed.values()
+        and all(_may_be(one, at.get((index, one.mig))) for one in labels[index])
     }
     used = {*placed.values(), *(row.gpu for row in known)}
     free = (index for index in count() if index not in used)
     return placed | {index: next(free) for index in new if index not in placed}
 
 
-def _known_index(label: NumberedGpu, of_uuid: Mapping[str, _KnownGpu], of_pci: Mapping[str, _KnownGpu]) -> int | None:
+def _known_index(
+    label: NumberedGpu, of_uuid: Mapping[str, _KnownGpu], of_pci: Mapping[str, _KnownGpu]
+) -> int | None:
     """The index that the lake has of a GPU; None for one that it does not know.
 
-    Where the lake's index is by the same numbering, the node counts its GPUs anew: the new one counts from now on.
+    Where the lake's index is by the same numbering, the node counts its GPUs anew: the new one
+    counts from now on.
     """
     row = of_uuid.get(label.uuid) if label.uuid is not None else None
     if row is None and label.pci is not None:

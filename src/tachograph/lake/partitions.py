@@ -1,7 +1,9 @@
-"""Partitions: a day's samples cut by nodes into pieces that fit in memory, each sorted, each key once.
+"""Partitions: a day's samples cut by nodes into pieces that fit in memory, each sorted, each key
+once.
 
-Files whose node ranges overlap belong together; a group of them that is too large is cut between nodes.
-Reading a partition resolves what overlaps, so readers see the same rows before and after compaction.
+Files whose node ranges overlap belong together; a group of them that is too large is cut between
+nodes. Reading a partition resolves what overlaps, so readers see the same rows before and after
+compaction.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Partition:
 def partitions(
     lake: Lake, table: LakeTable, days: Iterable[date] | None = None, *, rows: int = PARTITION_ROWS
 ) -> Iterator[Partition]:
-    """Yield the partitions of a table by day and node, each about `rows` rows at most (never less than one node)."""
+    """Yield the partitions of a table by day and node, each about `rows` rows at most (never
+    less than one node).
+    """
     yield from partitions_of(lake, table, lake.files(table, days), rows=rows)
 
 
@@ -102,10 +106,14 @@ def overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
         yield group
 
 
-def _cut(lake: Lake, table: LakeTable, day: date, group: Sequence[DataFile], rows: int) -> Iterator[Partition]:
+def _cut(
+    lake: Lake, table: LakeTable, day: date, group: Sequence[DataFile], rows: int
+) -> Iterator[Partition]:
     """The group as ranges of nodes of about `rows` rows."""
     with lake_errors(lake.uri(table)):
-        counts = lake.read_files(table, group, ["node"]).group_by("node").len().sort("node").collect()
+        counts = (
+            lake.read_files(table, group, ["node"]).group_by("node").len().sort("node").collect()
+        )
     low, high, held = "", "", 0
     for node, count in counts.iter_rows():
         if held and held + count > rows:
@@ -117,5 +125,7 @@ def _cut(lake: Lake, table: LakeTable, day: date, group: Sequence[DataFile], row
 
 
 def _range(day: date, group: Sequence[DataFile], low: str, high: str, rows: int) -> Partition:
-    files = tuple(file for file in group if (file.low or "") <= high and (file.high or "\U0010ffff") >= low)
+    files = tuple(
+        file for file in group if (file.low or "") <= high and (file.high or "\U0010ffff") >= low
+    )
     return Partition(day, files, rows, low, high)

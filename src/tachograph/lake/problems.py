@@ -1,4 +1,6 @@
-"""What the file system, Delta and Parquet report, as LakeError: what went wrong, where, what to do."""
+"""What the file system, Delta and Parquet report, as LakeError: what went wrong, where, what to
+do.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,12 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-_OF_FILES = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EINVAL, errno.ELOOP, errno.ENODEV)  # of a data file
+# Of a data file.
+_OF_FILES = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EINVAL, errno.ELOOP, errno.ENODEV)
 _NO_KEY = "the object store wants credentials"
 _GIVE_KEY = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-# what an object store answers, or the client reports of one that does not: {mark in the message: (what, what to do)}
+# what an object store answers, or the client reports of one that does not: {mark in the message:
+# (what, what to do)}
 _OF_STORE = {
     "NoSuchBucket": ("there is no such bucket", "make it, or name another lake with --lake"),
     "URL scheme is not allowed": (
@@ -34,29 +38,49 @@ _OF_STORE = {
     ),
     "Missing AccessKeyId": (_NO_KEY, _GIVE_KEY),
     "Missing SecretAccessKey": (_NO_KEY, _GIVE_KEY),
-    "/latest/api/token": (_NO_KEY, _GIVE_KEY),  # of the instance's metadata, read where no key is given
+    # Of the instance's metadata, read where no key is given.
+    "/latest/api/token": (_NO_KEY, _GIVE_KEY),
     "/latest/meta-data": (_NO_KEY, _GIVE_KEY),
     "InvalidAccessKeyId": ("the object store does not know the access key", _GIVE_KEY),
     "SignatureDoesNotMatch": ("the secret access key is wrong", _GIVE_KEY),
     "ExpiredToken": ("the credentials have expired", "get new ones, then run it again"),
-    "AccessDenied": ("not permitted by the object store", "request permission, or name another lake with --lake"),
-    "403 Forbidden": ("not permitted by the object store", "request permission, or name another lake with --lake"),
+    "AccessDenied": (
+        "not permitted by the object store",
+        "request permission, or name another lake with --lake",
+    ),
+    "403 Forbidden": (
+        "not permitted by the object store",
+        "request permission, or name another lake with --lake",
+    ),
     "dns error": ("the object store's name is not known", "see AWS_ENDPOINT_URL and AWS_REGION"),
-    "tcp connect error": ("the object store does not answer", "see AWS_ENDPOINT_URL, then run it again"),
-    "retry_timeout": ("the object store does not answer", "run it again later; what was there is unchanged"),
-    "operation timed out": ("the object store does not answer", "run it again later; what was there is unchanged"),
+    "tcp connect error": (
+        "the object store does not answer",
+        "see AWS_ENDPOINT_URL, then run it again",
+    ),
+    "retry_timeout": (
+        "the object store does not answer",
+        "run it again later; what was there is unchanged",
+    ),
+    "operation timed out": (
+        "the object store does not answer",
+        "run it again later; what was there is unchanged",
+    ),
     "NoSuchKey": (
         "a file of the lake is missing from the object store",
         "restore it from a backup, or ingest into a new lake",
     ),
 }
-_NEWER = ("Unsupported minimum", "is not supported", "Unsupported: ")  # of a protocol that Delta does not read
-_WRITE_FAILED = "transport error"  # all that is left of an errno when the end of a Parquet file cannot be written
+# Of a protocol that Delta does not read.
+_NEWER = ("Unsupported minimum", "is not supported", "Unsupported: ")
+# All that is left of an errno when the end of a Parquet file cannot be written.
+_WRITE_FAILED = "transport error"
 
 
 @contextmanager
 def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
-    """Turn what is reported inside the block into LakeError; nothing that was in the lake before has changed."""
+    """Turn what is reported inside the block into LakeError; nothing that was in the lake before
+    has changed.
+    """
     try:
         yield
     except OSError as problem:
@@ -92,7 +116,8 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
 
 
 def damaged_file_error(where: str) -> LakeError | None:
-    """Return what to do about a data file that cannot be read: of a table, else of its lake, or of a lake.
+    """Return what to do about a data file that cannot be read: of a table, else of its lake, or of
+    a lake.
 
     None where all can be read.
     """
@@ -101,24 +126,33 @@ def damaged_file_error(where: str) -> LakeError | None:
     tables = sorted(log.parent for log in (*Path(where).glob(LOG), *Path(where).glob(f"*/{LOG}")))
     beside = sorted(log.parent for log in Path(where).parent.glob(f"*/{LOG}"))
     candidates = dict.fromkeys((*tables, *beside))
-    # what a look at each file shows comes first: to decode all of them takes as long as to read the lake
+    # what a look at each file shows comes first: to decode all of them takes as long as to read the
+    # lake
     for decode, table in product((False, True), candidates):
         if damaged := damaged_data_file(table, decode=decode):
             path, what = damaged
-            return LakeError(f"the data file is {what}", where=str(path), do="run `tachograph lake --repair`")
+            return LakeError(
+                f"the data file is {what}", where=str(path), do="run `tachograph lake --repair`"
+            )
     return None
 
 
 def torn_log(file: Path) -> LakeError:
     """Return what to do about a file of a log that is empty, cut off or misleading."""
-    return LakeError("the file of the log is empty or cut off", where=str(file), do="run `tachograph lake --repair`")
+    return LakeError(
+        "the file of the log is empty or cut off",
+        where=str(file),
+        do="run `tachograph lake --repair`",
+    )
 
 
 def _of_log(where: str, text: str) -> LakeError:
     """Return what it means that Delta cannot read the log of a table."""
     if any(mark in text for mark in _NEWER):
         what = f"the table was written by a newer program: {text}"
-        return LakeError(what, where=where, do="update tachograph, or name another lake with --lake")
+        return LakeError(
+            what, where=where, do="update tachograph, or name another lake with --lake"
+        )
     if "://" not in where:
         with suppress(OSError):
             torn = torn_file(Path(where))
@@ -147,9 +181,13 @@ def _of_system(number: int, where: str, text: str) -> LakeError:
     """Return what an error of the operating system means."""
     if number in _FULL:
         what = "a file may not grow so large" if number == errno.EFBIG else "the disk is full"
-        return LakeError(what, where=where, do="free some space or raise the limit, then run it again")
+        return LakeError(
+            what, where=where, do="free some space or raise the limit, then run it again"
+        )
     if number in _NOT_PERMITTED:
-        return LakeError("not permitted", where=where, do="request permission, or name another lake with --lake")
+        return LakeError(
+            "not permitted", where=where, do="request permission, or name another lake with --lake"
+        )
     if number == errno.ENOENT and text:
         return LakeError(
             f"a file of the lake is missing: {text}",
@@ -157,7 +195,9 @@ def _of_system(number: int, where: str, text: str) -> LakeError:
             do="restore it from a backup, or ingest into a new lake",
         )
     reason = os.strerror(number) if number else text
-    return LakeError(reason, where=where, do="name another lake with --lake; what was there is unchanged")
+    return LakeError(
+        reason, where=where, do="name another lake with --lake; what was there is unchanged"
+    )
 
 
 def _errno_in(text: str) -> int:

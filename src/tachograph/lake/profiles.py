@@ -19,7 +19,8 @@ from tachograph.lake.problems import lake_errors
 from tachograph.nsight.launches import Launch, NcuReport, encodable
 from tachograph.nsight.packed_launches import PackedLaunches, pack_launches, unpack_launches
 
-_APPENDS = "profiles"  # the one name of all appends: a name of its own for each would stay in the log for ever
+# The one name of all appends: a name of its own for each would stay in the log for ever.
+_APPENDS = "profiles"
 _CONTENT = ("content", "kernels", "ranges")
 _FACTS = tuple(name for name in PROFILES.schema if name not in _CONTENT)
 _DIGITS = 8  # of a digest, behind names that several reports of a job have
@@ -27,7 +28,8 @@ _DIGITS = 8  # of a digest, behind names that several reports of a job have
 
 @dataclass(frozen=True, slots=True)
 class AttachedProfile:
-    """A report that is, or is to be, attached: `report.launches` are those that are kept, of `launches` in the file.
+    """A report that is, or is to be, attached: `report.launches` are those that are kept, of
+    `launches` in the file.
 
     at: when it was attached.
     """
@@ -37,8 +39,11 @@ class AttachedProfile:
     at: datetime
 
 
-def attach_profiles(lake: Lake, job_key: str, job_id: str, given: Sequence[AttachedProfile]) -> tuple[str, ...]:
-    """Attach reports to a job in one step; return the digests of those that were new, or were read otherwise before.
+def attach_profiles(
+    lake: Lake, job_key: str, job_id: str, given: Sequence[AttachedProfile]
+) -> tuple[str, ...]:
+    """Attach reports to a job in one step; return the digests of those that were new, or were read
+    otherwise before.
 
     A report is called by the last part of its name.
 
@@ -48,15 +53,21 @@ def attach_profiles(lake: Lake, job_key: str, job_id: str, given: Sequence[Attac
 
     def new(there: pl.DataFrame) -> pl.DataFrame:
         known = {row["digest"]: _packed(row) for row in there.iter_rows(named=True)}
-        return pl.DataFrame([row for row in rows if known.get(row["digest"]) != _packed(row)], schema=_SCHEMA)
+        return pl.DataFrame(
+            [row for row in rows if known.get(row["digest"]) != _packed(row)], schema=_SCHEMA
+        )
 
     return tuple(_append(lake, job_key, new).get_column("digest"))
 
 
-def detach_profiles(lake: Lake, job_key: str, names: Collection[str] = (), *, at: datetime) -> tuple[str, ...]:
-    """Remove the reports called so from a job, all of them without names; return the names of those removed.
+def detach_profiles(
+    lake: Lake, job_key: str, names: Collection[str] = (), *, at: datetime
+) -> tuple[str, ...]:
+    """Remove the reports called so from a job, all of them without names; return the names of those
+    removed.
 
-    Errors: NotFoundError for a name that no attached report has; LakeError where the lake cannot be written.
+    Errors: NotFoundError for a name that no attached report has; LakeError where the lake cannot be
+    written.
     """
 
     def detached(there: pl.DataFrame) -> pl.DataFrame:
@@ -64,32 +75,50 @@ def detach_profiles(lake: Lake, job_key: str, names: Collection[str] = (), *, at
         missing = [name for name in names if name not in known]
         if missing:
             attached = ", ".join(known) or "none"
-            raise NotFoundError(f"no report {missing[0]!r} is attached to this job", do=f"attached: {attached}")
+            raise NotFoundError(
+                f"no report {missing[0]!r} is attached to this job", do=f"attached: {attached}"
+            )
         chosen = there if not names else there.filter(pl.col("report").is_in(list(names)))
-        kept = {name: chosen.get_column(name).to_list() for name in ("job_key", "job_id", "digest", "report")}
+        kept = {
+            name: chosen.get_column(name).to_list()
+            for name in ("job_key", "job_id", "digest", "report")
+        }
         no_names: list[list[str]] = [[]] * chosen.height
-        gone = kept | dict.fromkeys(("kernels", "ranges", "problems"), no_names) | {"at": [at] * chosen.height}
-        return pl.DataFrame({name: gone.get(name, [None] * chosen.height) for name in _SCHEMA}, schema=_SCHEMA)
+        gone = (
+            kept
+            | dict.fromkeys(("kernels", "ranges", "problems"), no_names)
+            | {"at": [at] * chosen.height}
+        )
+        return pl.DataFrame(
+            {name: gone.get(name, [None] * chosen.height) for name in _SCHEMA}, schema=_SCHEMA
+        )
 
     return tuple(_append(lake, job_key, detached).get_column("report"))
 
 
 def read_profiles(lake: Lake, job_keys: Collection[str] | None = None) -> pl.DataFrame:
-    """Return the rows of attached reports without their launches: of some jobs, or of all; the first attached first."""
+    """Return the rows of attached reports without their launches: of some jobs, or of all; the
+    first attached first.
+    """
     return _read(lake, job_keys, _FACTS).sort("job_key", "at", "report", "digest")
 
 
 def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
-    """Return the reports attached to a job, the first attached first; those of one name have part of their digest.
+    """Return the reports attached to a job, the first attached first; those of one name have part
+    of their digest.
 
     A report whose launches are in another version of the format has none, and that as a problem.
     """
     rows = _read(lake, [job_key], tuple(PROFILES.schema)).sort("at", "report", "digest")
     names = Counter(rows.get_column("report"))
-    return tuple(_profile(row, alone=names[row["report"]] == 1) for row in rows.iter_rows(named=True))
+    return tuple(
+        _profile(row, alone=names[row["report"]] == 1) for row in rows.iter_rows(named=True)
+    )
 
 
-_SCHEMA: Mapping[str, Any] = {name: dtype for name, dtype in PROFILES.schema.items() if name != "seq"}
+_SCHEMA: Mapping[str, Any] = {
+    name: dtype for name, dtype in PROFILES.schema.items() if name != "seq"
+}
 
 
 def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
@@ -110,8 +139,12 @@ def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
     }
 
 
-def _append(lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
-    """Append the rows that follow from those that are there, and return them; nothing where there are none."""
+def _append(
+    lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], pl.DataFrame]
+) -> pl.DataFrame:
+    """Append the rows that follow from those that are there, and return them; nothing where
+    there are none.
+    """
     for _ in range(COMMIT_ATTEMPTS):
         before = lake.mark(PROFILES, _APPENDS) or 0
         rows = rows_of(_read(lake, [job_key], tuple(PROFILES.schema)))
@@ -120,7 +153,9 @@ def _append(lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], pl.DataF
         done = lake.append(PROFILES, rows, app_id=_APPENDS, mark=before + 1, after=before)
         if not (done.known or done.overtaken):
             return rows
-    raise LakeError("others attach reports at the same time", where=lake.uri(PROFILES), do="try again")
+    raise LakeError(
+        "others attach reports at the same time", where=lake.uri(PROFILES), do="try again"
+    )
 
 
 def _read(lake: Lake, job_keys: Collection[str] | None, columns: Sequence[str]) -> pl.DataFrame:
@@ -135,9 +170,15 @@ def _read(lake: Lake, job_keys: Collection[str] | None, columns: Sequence[str]) 
         if job_keys is not None:
             rows = rows.filter(pl.col("job_key").is_in(list(job_keys)))
         seqs = rows.select(*PROFILES.key, "seq", "launches_kept").collect()  # the others are large
-        counting = resolve(seqs, PROFILES)[0].drop_nulls("launches_kept").select(*PROFILES.key, "seq")
+        counting = (
+            resolve(seqs, PROFILES)[0].drop_nulls("launches_kept").select(*PROFILES.key, "seq")
+        )
         found = rows.select(list(dict.fromkeys((*PROFILES.key, "seq", *columns))))
-        return found.join(counting.lazy(), on=[*PROFILES.key, "seq"], how="semi").select(columns).collect()
+        return (
+            found.join(counting.lazy(), on=[*PROFILES.key, "seq"], how="semi")
+            .select(columns)
+            .collect()
+        )
 
 
 def _packed(row: Mapping[str, Any]) -> PackedLaunches:
@@ -150,7 +191,9 @@ def _profile(row: Mapping[str, Any], *, alone: bool) -> AttachedProfile:
     problems = list(row["problems"])
     left_out = row["launches"] - row["launches_kept"]
     if left_out:
-        problems.append(f"{left_out:,} of {row['launches']:,} launches are left out: the longest were attached")
+        problems.append(
+            f"{left_out:,} of {row['launches']:,} launches are left out: the longest were attached"
+        )
     try:
         launches = unpack_launches(_packed(row), report=name)
     except InputError as problem:

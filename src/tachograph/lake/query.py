@@ -1,4 +1,6 @@
-"""The reader of the computed tables: summaries, GPUs, minutes and findings of the analysis that counts for each job."""
+"""The reader of the computed tables: summaries, GPUs, minutes and findings of the analysis that
+counts for each job.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ from tachograph.lake.problems import lake_errors
 
 MANY_JOBS = 50_000  # whose findings are read a part at a time
 READ_ATTEMPTS = 5  # at results that change while they are read
-UNFINISHED = timedelta(days=1)  # an analysis that began longer ago and wrote no summaries was killed
+# An analysis that began longer ago and wrote no summaries was killed.
+UNFINISHED = timedelta(days=1)
 
 T = TypeVar("T")
 
@@ -54,8 +57,9 @@ T = TypeVar("T")
 def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
     """Return what `read` returns: summaries, and what belongs to them.
 
-    A compaction drops rows that a later analysis superseded. Where both come between reading the summaries and reading
-    what belongs to them, it is gone; so when the summaries changed meanwhile, `read` is called again.
+    A compaction drops rows that a later analysis superseded. Where both come between reading the
+    summaries and reading what belongs to them, it is gone; so when the summaries changed meanwhile,
+    `read` is called again.
     """
     for _ in range(READ_ATTEMPTS - 1):
         before = lake.version(JOB_SUMMARIES)
@@ -74,19 +78,24 @@ def read_summaries(
 ) -> pl.DataFrame:
     """Return job_summaries, one row per run of a job, those of the latest analysis of each.
 
-    `columns`: only these are read, which for many jobs is much less. `keys`: only jobs with these job_keys. `where`:
-    only jobs of which it holds.
-    Errors: LakeError where nothing was analyzed yet.
+    `columns`: only these are read, which for many jobs is much less. `keys`: only jobs with these
+    job_keys. `where`: only jobs of which it holds. Errors: LakeError where nothing was analyzed
+    yet.
     """
     if lake.version(JOB_SUMMARIES) < 0 and lake.version(ANALYSES) < 0:
-        raise LakeError("nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`")
+        raise LakeError(
+            "nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`"
+        )
     return lake.latest(JOB_SUMMARIES, columns, keys, where)
 
 
-def read_job_row(lake: Lake, wanted: str, *, cluster: str | None = None, run: int | None = None) -> ChosenJob:
+def read_job_row(
+    lake: Lake, wanted: str, *, cluster: str | None = None, run: int | None = None
+) -> ChosenJob:
     """Return the job called `wanted`, and its other runs.
 
-    Errors: those of `read_summaries` and `choose_job`; NotAnalyzedError for a job that only the accounting has.
+    Errors: those of `read_summaries` and `choose_job`; NotAnalyzedError for a job that only the
+    accounting has.
     """
     if ":" in wanted and run is None:  # a job_key: one row
         of_key = read_summaries(lake, keys=[wanted])
@@ -100,7 +109,9 @@ def read_job_row(lake: Lake, wanted: str, *, cluster: str | None = None, run: in
         if row is None:
             raise
         name = row["display_id"] or row["job_id"]
-        raise NotAnalyzedError(f"job {name} is in the accounting, and not analyzed yet", row=row) from None
+        raise NotAnalyzedError(
+            f"job {name} is in the accounting, and not analyzed yet", row=row
+        ) from None
     keys = [row["job_key"] for row in (chosen.row, *chosen.other_runs)]
     rows = {row["job_key"]: row for row in read_summaries(lake, keys=keys).iter_rows(named=True)}
     if keys[0] not in rows:  # an analysis gave the run another key meanwhile
@@ -119,22 +130,34 @@ def _accounted(lake: Lake, job: str, cluster: str | None) -> dict[str, Any] | No
 
 
 def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
-    """Return rows of the accounting that came after the newest analysis, of jobs without results; newest first."""
+    """Return rows of the accounting that came after the newest analysis, of jobs without
+    results; newest first.
+    """
     analyses = lake.latest(ANALYSES).sort("seq")
     analyzed = -1 if analyses.is_empty() else analyses["jobs_version"][-1]
     files = [file for file in lake.files(JOBS) if file.seq > analyzed]
     version = lake.version(JOBS) if files else -1
     with lake_errors(lake.uri(JOBS)):  # a greater number than that of the version is of no commit
-        fresh = lake.read_files(JOBS, files).filter(pl.col("seq").is_between(analyzed, version, closed="right"))
+        fresh = lake.read_files(JOBS, files).filter(
+            pl.col("seq").is_between(analyzed, version, closed="right")
+        )
         rows, _ = resolve(fresh.collect(), JOBS)
     if rows.is_empty():
         return rows
-    known = read_summaries(lake, ("job_id",)) if lake.version(JOB_SUMMARIES) >= 0 else JOB_SUMMARIES.empty()
-    return rows.join(known, on="job_id", how="anti").sort("submit", "job_id", descending=True, nulls_last=True)
+    known = (
+        read_summaries(lake, ("job_id",))
+        if lake.version(JOB_SUMMARIES) >= 0
+        else JOB_SUMMARIES.empty()
+    )
+    return rows.join(known, on="job_id", how="anti").sort(
+        "submit", "job_id", descending=True, nulls_last=True
+    )
 
 
 def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
-    """Return the rows of a table that sources fill, one per key, the last of each: jobs, allocations, devices."""
+    """Return the rows of a table that sources fill, one per key, the last of each: jobs,
+    allocations, devices.
+    """
     return lake.latest(table)
 
 
@@ -147,16 +170,26 @@ def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
     with lake_errors(lake.uri(ALLOCATIONS)):
         named = lake.read_named(ALLOCATIONS, ids).select("start", "end", "provenance").collect()
     before, after = pl.col("end") <= row["start"], pl.col("start") >= row["as_of"]
-    inside = named.filter(~(before | after).fill_null(value=False)).get_column("provenance").unique().to_list()
-    best = next((name for name in ("samples", "explicit", "live_index", "node_list") if name in inside), None)
+    inside = (
+        named.filter(~(before | after).fill_null(value=False))
+        .get_column("provenance")
+        .unique()
+        .to_list()
+    )
+    best = next(
+        (name for name in ("samples", "explicit", "live_index", "node_list") if name in inside),
+        None,
+    )
     return best or ("elsewhere" if named.height else "nothing")
 
 
 def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
-    """Return the rows of a computed table that belong to `jobs`, not read yet: those of the analysis of their summary.
+    """Return the rows of a computed table that belong to `jobs`, not read yet: those of the
+    analysis of their summary.
 
-    `jobs`: rows of job_summaries. Of a table by day only the days of the jobs are read; of few jobs only the files that
-    may have rows of them. Errors: LakeError when collected inside `lake_errors`.
+    `jobs`: rows of job_summaries. Of a table by day only the days of the jobs are read; of few jobs
+    only the files that may have rows of them. Errors: LakeError when collected inside
+    `lake_errors`.
     """
     if jobs.is_empty():
         return table.empty().lazy()
@@ -165,13 +198,18 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     if jobs.height > FEW_KEYS:
         least, greatest = str(keys.min()), str(keys.max())
         chosen = files_between(files, least, greatest)
-        rows = lake.read_files(table, chosen).filter(pl.col("job_key").is_between(pl.lit(least), pl.lit(greatest)))
+        rows = lake.read_files(table, chosen).filter(
+            pl.col("job_key").is_between(pl.lit(least), pl.lit(greatest))
+        )
     else:
         runs = jobs.select("job_key", "seq").rows()
-        rows = lake.read_files(table, [file for file in files if any(_may_hold(file, *run) for run in runs)])
+        rows = lake.read_files(
+            table, [file for file in files if any(_may_hold(file, *run) for run in runs)]
+        )
         if len(runs) == 1:
             return rows.filter(pl.col("job_key") == runs[0][0], pl.col("seq") == runs[0][1])
-        rows = rows.filter(pl.col("job_key").is_in([key for key, _ in runs]))  # other row groups are not decoded
+        # Other row groups are not decoded.
+        rows = rows.filter(pl.col("job_key").is_in([key for key, _ in runs]))
     return rows.join(jobs.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
 
 
@@ -180,8 +218,11 @@ def _may_hold(file: DataFile, job_key: str, seq: int) -> bool:
     return file.may_name(job_key) and file.least_seq <= seq <= (file.seq or seq)
 
 
-def read_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return the rows of a computed table that belong to `jobs` (rows of job_summaries), in the order of the table.
+def read_rows(
+    lake: Lake, table: LakeTable, jobs: pl.DataFrame, columns: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """Return the rows of a computed table that belong to `jobs` (rows of job_summaries), in the
+    order of the table.
 
     `columns`: only these are read; None: all.
     """
@@ -196,8 +237,12 @@ def read_gpus(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     return read_rows(lake, JOB_GPUS, jobs)
 
 
-def read_of_gpus(lake: Lake, table: LakeTable, gpus: pl.DataFrame, *, begin: datetime, end: datetime) -> pl.DataFrame:
-    """Return the rows of a table of GPUs and times (by day) that begin from `begin` to `end`, of the GPUs of `gpus`."""
+def read_of_gpus(
+    lake: Lake, table: LakeTable, gpus: pl.DataFrame, *, begin: datetime, end: datetime
+) -> pl.DataFrame:
+    """Return the rows of a table of GPUs and times (by day) that begin from `begin` to `end`, of
+    the GPUs of `gpus`.
+    """
     wanted = gpus.select("node", "gpu", "mig").unique()
     days = [day for day in lake.days(table) if begin.date() <= day <= end.date()]
     with lake_errors(lake.uri(table)):
@@ -209,12 +254,15 @@ def read_of_gpus(lake: Lake, table: LakeTable, gpus: pl.DataFrame, *, begin: dat
 def read_node(
     lake: Lake, node: str, of_jobs: Sequence[str], of_gpus: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the jobs that ran on a node, and their rows of job_gpus there; columns as chosen, and their keys.
+    """Return the jobs that ran on a node, and their rows of job_gpus there; columns as chosen, and
+    their keys.
 
     Errors: those of `read_summaries`.
     """
     keys = ("job_key", "seq")
-    files = [file for file in lake.files(JOB_GPUS) if (file.low or node) <= node <= (file.high or node)]
+    files = [
+        file for file in lake.files(JOB_GPUS) if (file.low or node) <= node <= (file.high or node)
+    ]
     with lake_errors(lake.uri(JOB_GPUS)):
         rows = lake.read_files(JOB_GPUS, files).filter(pl.col("node") == node)
         found = rows.select(list(dict.fromkeys((*keys, *of_gpus)))).collect()
@@ -223,7 +271,9 @@ def read_node(
     return jobs, found.join(jobs, on=keys, how="semi", maintain_order="left").sort(*JOB_GPUS.sort)
 
 
-def read_steps(lake: Lake, jobs: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
+def read_steps(
+    lake: Lake, jobs: pl.DataFrame, columns: Sequence[str] | None = None
+) -> pl.DataFrame:
     """Return the rows of step_summaries of these jobs; none where the accounting has no steps."""
     return read_rows(lake, STEP_SUMMARIES, jobs, columns)
 
@@ -234,22 +284,28 @@ def read_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def read_node_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of job_node_minutes of these jobs; none where no host counter was recorded."""
+    """Return the rows of job_node_minutes of these jobs; none where no host counter was
+    recorded.
+    """
     return read_rows(lake, JOB_NODE_MINUTES, jobs)
 
 
 def _days(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> list[date]:
-    first, last = jobs.select(pl.col("start").dt.date().min(), pl.col("as_of").dt.date().max()).row(0)
+    first, last = jobs.select(pl.col("start").dt.date().min(), pl.col("as_of").dt.date().max()).row(
+        0
+    )
     return [day for day in lake.days(table) if first <= day <= last]
 
 
 # ---------------------------------------------------------------------------------------------------------- findings
 
-SHORT_FINDING = ("job_key", "code", "kind", "verdict", "severity", "covered_by")  # for filters, tables and counts
+# For filters, tables and counts.
+SHORT_FINDING = ("job_key", "code", "kind", "verdict", "severity", "covered_by")
 FINDING_INTERVAL = (*SHORT_FINDING, "confidence", "begin", "end")
 
 
-_MAY_HOLD = pl.col("verdict").is_null() | (pl.col("verdict") == "yes")  # as it lies in files of any version
+# As it lies in files of any version.
+_MAY_HOLD = pl.col("verdict").is_null() | (pl.col("verdict") == "yes")
 
 
 def read_verdicts(
@@ -260,7 +316,8 @@ def read_verdicts(
     *,
     holding: bool = False,
 ) -> pl.DataFrame:
-    """Return `columns` of the findings of these jobs, with any verdict, or those of them `where` something holds.
+    """Return `columns` of the findings of these jobs, with any verdict, or those of them `where`
+    something holds.
 
     `holding`: `where` is met by none but findings that hold, so that no others are read.
     """
@@ -281,23 +338,38 @@ def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def read_answers(
-    lake: Lake, jobs: pl.DataFrame, codes: Sequence[str] = (), *, every: bool = False, reported: bool = False
+    lake: Lake,
+    jobs: pl.DataFrame,
+    codes: Sequence[str] = (),
+    *,
+    every: bool = False,
+    reported: bool = False,
 ) -> pl.DataFrame:
-    """Return columns SHORT_FINDING of the findings of these jobs that hold; those of `codes` with any verdict.
+    """Return columns SHORT_FINDING of the findings of these jobs that hold; those of `codes` with
+    any verdict.
 
     `every`: all with any verdict; `reported`: none that is a mere fact or covered by another.
     Errors: NotFoundError for a code that is neither in the program nor in the lake.
     """
     _check_stored(lake, codes)
-    kept = lake.kept_answers(jobs.get_column("job_key"), None if every else codes, reported=reported)
+    kept = lake.kept_answers(
+        jobs.get_column("job_key"), None if every else codes, reported=reported
+    )
     if kept is not None:
         return kept.sort(*FINDINGS.sort).select(SHORT_FINDING)
-    holds = (REPORTED if reported else pl.col("verdict") == "yes") | pl.col("code").is_in(list(codes))
-    return read_verdicts(lake, jobs, None if every else holds, SHORT_FINDING, holding=not (every or codes))
+    holds = (REPORTED if reported else pl.col("verdict") == "yes") | pl.col("code").is_in(
+        list(codes)
+    )
+    return read_verdicts(
+        lake, jobs, None if every else holds, SHORT_FINDING, holding=not (every or codes)
+    )
 
 
-def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str], *, holding: bool = False) -> pl.DataFrame:
-    """Return columns FINDING_INTERVAL of the findings of these jobs called `codes`, with any verdict.
+def read_intervals(
+    lake: Lake, jobs: pl.DataFrame, codes: Sequence[str], *, holding: bool = False
+) -> pl.DataFrame:
+    """Return columns FINDING_INTERVAL of the findings of these jobs called `codes`, with any
+    verdict.
 
     `holding`: only of those that hold.
     """
@@ -307,13 +379,17 @@ def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str], *, hold
     kept = lake.kept_answers(jobs.get_column("job_key"), ())
     if kept is not None:
         jobs = jobs.join(kept.filter(where), on="job_key", how="semi")
-    return read_verdicts(lake, jobs, where & (pl.col("verdict") == "yes"), FINDING_INTERVAL, holding=True)
+    return read_verdicts(
+        lake, jobs, where & (pl.col("verdict") == "yes"), FINDING_INTERVAL, holding=True
+    )
 
 
 def as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of findings of any version: without kind and verdict they are checks that hold."""
     return rows.with_columns(
-        pl.col("kind").fill_null("check").replace(dict.fromkeys(("advice", "class", "rule"), "check")),
+        pl.col("kind")
+        .fill_null("check")
+        .replace(dict.fromkeys(("advice", "class", "rule"), "check")),
         pl.col("verdict").fill_null("yes").replace("insufficient", "unknown"),
         pl.col("severity").replace("note", "hint"),
         pl.col("checks").fill_null("[]"),
@@ -345,8 +421,9 @@ class FirstJobs:
 class SelectedJobs:
     """The jobs that a filter selects, of one moment of the lake.
 
-    jobs: rows of job_summaries, in the order of the table; or only the first ones in another order. matching: how many
-    are selected in all. answers: what `read_answers` returns of `jobs`, where it was read.
+    jobs: rows of job_summaries, in the order of the table; or only the first ones in another order.
+    matching: how many are selected in all. answers: what `read_answers` returns of `jobs`, where it
+    was read.
     """
 
     jobs: pl.DataFrame
@@ -375,16 +452,24 @@ def select_jobs(
             needed = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
             jobs = read_summaries(lake, needed, where=where)
             found = read_answers(lake, jobs if answers else jobs.clear())
-            return SelectedJobs(jobs if columns is None else jobs.select(columns), jobs.height, found)
+            return SelectedJobs(
+                jobs if columns is None else jobs.select(columns), jobs.height, found
+            )
         sorted_by = () if first is None else _sorted_by(first.sort)
-        names = read_summaries(lake, tuple(dict.fromkeys(("job_key", "seq", *sorted_by))), where=where)
+        names = read_summaries(
+            lake, tuple(dict.fromkeys(("job_key", "seq", *sorted_by))), where=where
+        )
         before = names.height
         if wanted.findings:
             names = _answered(lake, names, wanted)
         chosen = names if first is None else _first(lake, names, first)
-        found = read_answers(lake, chosen if answers or wanted.findings else chosen.clear(), wanted.findings)
+        found = read_answers(
+            lake, chosen if answers or wanted.findings else chosen.clear(), wanted.findings
+        )
         every = where is None and first is None and chosen.height == before
-        jobs = read_summaries(lake, columns, keys=None if every else chosen.get_column("job_key").to_list())
+        jobs = read_summaries(
+            lake, columns, keys=None if every else chosen.get_column("job_key").to_list()
+        )
         return SelectedJobs(jobs, names.height, found)
 
     return read_consistently(lake, read)
@@ -396,7 +481,11 @@ def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame
     kept = lake.kept_answers(jobs.get_column("job_key"), wanted.findings)
     given = pl.col("code").is_in(list(wanted.findings)) & (pl.col("verdict") == wanted.verdict)
     needed = ("job_key", "code", "verdict")
-    found = read_verdicts(lake, jobs, given, needed, holding=wanted.verdict == "yes") if kept is None else kept
+    found = (
+        read_verdicts(lake, jobs, given, needed, holding=wanted.verdict == "yes")
+        if kept is None
+        else kept
+    )
     return jobs.join(answers_to(found, wanted), on="job_key", how="semi", maintain_order="left")
 
 
@@ -423,9 +512,15 @@ def _first(lake: Lake, names: pl.DataFrame, first: FirstJobs) -> pl.DataFrame:
 
 
 def jobs_and_intervals(
-    lake: Lake, wanted: JobFilter, codes: Sequence[str], columns: Sequence[str] | None = None, *, holding: bool = False
+    lake: Lake,
+    wanted: JobFilter,
+    codes: Sequence[str],
+    columns: Sequence[str] | None = None,
+    *,
+    holding: bool = False,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the jobs that are selected, and what `read_intervals` returns of them, both of one moment of the lake.
+    """Return the jobs that are selected, and what `read_intervals` returns of them, both of one
+    moment of the lake.
 
     `columns`: of the jobs; None: all of job_summaries. Errors: those of `select_jobs`.
     """
@@ -446,7 +541,9 @@ class SampleReader:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._files = [file for file in lake.files(GPU_SAMPLES) if file.rows and file.first and file.last]
+        self._files = [
+            file for file in lake.files(GPU_SAMPLES) if file.rows and file.first and file.last
+        ]
 
     @property
     def rows(self) -> int:
@@ -462,13 +559,22 @@ class SampleReader:
 
     def read(self, first: datetime, end: datetime) -> pl.DataFrame:
         """Return the samples of [first, end), one row per key. Errors: LakeError."""
-        files = [file for file in self._files if file.first and file.last and file.first < end and file.last >= first]
-        inside = (pl.col("t") >= pl.lit(first, dtype=TIME)) & (pl.col("t") < pl.lit(end, dtype=TIME))
+        files = [
+            file
+            for file in self._files
+            if file.first and file.last and file.first < end and file.last >= first
+        ]
+        inside = (pl.col("t") >= pl.lit(first, dtype=TIME)) & (
+            pl.col("t") < pl.lit(end, dtype=TIME)
+        )
         with lake_errors(self._lake.uri(GPU_SAMPLES)):
-            return resolve(self._lake.read_files(GPU_SAMPLES, files).filter(inside).collect(), GPU_SAMPLES)[0]
+            return resolve(
+                self._lake.read_files(GPU_SAMPLES, files).filter(inside).collect(), GPU_SAMPLES
+            )[0]
 
     def read_columns(self, first: datetime, columns: Sequence[str]) -> pl.DataFrame:
-        """Return keys and some counters of the samples from `first` on, a key as often as it lies in the lake.
+        """Return keys and some counters of the samples from `first` on, a key as often as it lies
+        in the lake.
 
         Much less than `read` of many GPUs. Errors: LakeError.
         """
@@ -482,12 +588,16 @@ class SampleReader:
 
 
 def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:
-    """Return {table: what is left of its rows} for the tables whose rows count only beside their summary.
+    """Return {table: what is left of its rows} for the tables whose rows count only beside their
+    summary.
 
-    Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one, or of a job without
-    summary, if it began more than a day before `now`; a younger one may still be at work.
+    Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one,
+    or of a job without summary, if it began more than a day before `now`; a younger one may still
+    be at work.
     """
-    summaries = lake.latest(JOB_SUMMARIES, ("job_key", "seq")).lazy().select("job_key", current="seq")
+    summaries = (
+        lake.latest(JOB_SUMMARIES, ("job_key", "seq")).lazy().select("job_key", current="seq")
+    )
     begun_us = int((now - UNFINISHED).timestamp() * 1e6)  # seq is when an analysis began
 
     def left(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -497,4 +607,7 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
         unfinished = ~superseded & (pl.col("seq") > begun_us)
         return joined.filter(current | unfinished).drop("current")
 
-    return {table.name: left for table in (JOB_GPUS, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
+    return {
+        table.name: left
+        for table in (JOB_GPUS, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)
+    }

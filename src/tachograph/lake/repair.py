@@ -1,9 +1,11 @@
-"""Repair of a lake in a folder: what was never committed is put aside, and data files that are lost are named.
+"""Repair of a lake in a folder: what was never committed is put aside, and data files that are lost
+are named.
 
-An entry that is empty or cut off holds no rows that were reported as committed: an entry is on the disk before that.
-So those at the end of a log are renamed, as are checkpoints that cannot be read and whose entries are all there. What
-lies behind a damaged entry may have been reported, and is never dropped. Killed at any moment, a second run ends alike.
-Data files that the log names and that cannot be read are given up only where the user says so.
+An entry that is empty or cut off holds no rows that were reported as committed: an entry is on the
+disk before that. So those at the end of a log are renamed, as are checkpoints that cannot be read
+and whose entries are all there. What lies behind a damaged entry may have been reported, and is
+never dropped. Killed at any moment, a second run ends alike. Data files that the log names and that
+cannot be read are given up only where the user says so.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ ASIDE = ".torn"  # behind the name of what was put aside
 
 @dataclass(frozen=True, slots=True)
 class RepairedFile:
-    """A file of a log that was put aside. rows: of data files that it would have added, as far as it can be read."""
+    """A file of a log that was put aside. rows: of data files that it would have added, as far
+    as it can be read.
+    """
 
     table: str
     file: str
@@ -39,7 +43,9 @@ class RepairedFile:
 
 @dataclass(frozen=True, slots=True)
 class LostFile:
-    """A data file that the log names and that cannot be read. rows, day, first, last: as the log records them."""
+    """A data file that the log names and that cannot be read. rows, day, first, last: as the log
+    records them.
+    """
 
     table: str
     file: str
@@ -73,11 +79,15 @@ class _TableRepair:
 def repair(lake: Lake) -> list[RepairedFile]:
     """Put torn files of the logs aside, and return them; nothing to do is nothing changed.
 
-    Errors: LakeError for a lake in an object store, beside a process that writes, and, once all else is repaired,
-    for logs that are damaged elsewhere than at their ends.
+    Errors: LakeError for a lake in an object store, beside a process that writes, and, once all
+    else is repaired, for logs that are damaged elsewhere than at their ends.
     """
     if is_remote(lake.location):
-        raise LakeError("an object store writes whole objects", where=lake.location, do="there is nothing to repair")
+        raise LakeError(
+            "an object store writes whole objects",
+            where=lake.location,
+            do="there is nothing to repair",
+        )
     done: list[RepairedFile] = []
     refused: list[str] = []
     with lake_errors(lake.location, writing=True), writers_lock(Path(lake.location), alone=True):
@@ -92,7 +102,9 @@ def repair(lake: Lake) -> list[RepairedFile]:
                 done.append(repaired)
     if refused:
         raise LakeError(
-            BREAK.join(["some logs are damaged where rows were committed, and stay as they are:", *refused]),
+            BREAK.join(
+                ["some logs are damaged where rows were committed, and stay as they are:", *refused]
+            ),
             where=lake.location,
             do="restore these tables from a backup; without one, ingest into a new lake",
         )
@@ -100,11 +112,13 @@ def repair(lake: Lake) -> list[RepairedFile]:
 
 
 def lost_files(lake: Lake) -> list[LostFile]:
-    """Return the data files that cannot be read, of all tables; each file of the lake is read whole.
+    """Return the data files that cannot be read, of all tables; each file of the lake is read
+    whole.
 
     Errors: LakeError for a log that cannot be read.
     """
-    with writers_lock(Path(lake.location), alone=True):  # a file that is replaced meanwhile is not lost
+    # A file that is replaced meanwhile is not lost.
+    with writers_lock(Path(lake.location), alone=True):
         return [
             LostFile(table.name, file.path, what, file.rows, file.day, file.first, file.last)
             for table in ALL_TABLES
@@ -114,9 +128,11 @@ def lost_files(lake: Lake) -> list[LostFile]:
 
 
 def give_up(lake: Lake, lost: Sequence[LostFile]) -> None:
-    """Take files out of the log, so that all others can be read, and have what sources held accepted once more.
+    """Take files out of the log, so that all others can be read, and have what sources held
+    accepted once more.
 
-    What is left of the files stays until a vacuum. Killed at any moment, a second run ends alike. Errors: LakeError.
+    What is left of the files stays until a vacuum. Killed at any moment, a second run ends alike.
+    Errors: LakeError.
     """
     if any(file.table in TABLES for file in lost):
         accept_again(lake)
@@ -135,22 +151,35 @@ def _plan(table: str, files: LogFiles) -> _TableRepair:
     missing = [version for version in range(base + 1, reached + 1) if version not in files.entries]
     if missing:
         name = files.entry(missing[0])
-        return _TableRepair(files, (), f"{name}: missing, and no checkpoint that can be read is behind it")
+        return _TableRepair(
+            files, (), f"{name}: missing, and no checkpoint that can be read is behind it"
+        )
     usable = replace(files, checkpoints={version: files.checkpoints[version] for version in whole})
     torn = usable.torn_entries()
     if torn and torn != list(range(torn[0], last + 1)):
-        return _TableRepair(files, (), f"{files.entry(torn[0])}: empty or cut off, and later entries are whole")
+        return _TableRepair(
+            files, (), f"{files.entry(torn[0])}: empty or cut off, and later entries are whole"
+        )
     if torn and any(version >= torn[0] for version in torn_checkpoints):
-        return _TableRepair(files, (), f"{files.entry(torn[0])}: empty or cut off, and a checkpoint of it was written")
+        return _TableRepair(
+            files,
+            (),
+            f"{files.entry(torn[0])}: empty or cut off, and a checkpoint of it was written",
+        )
     return _TableRepair(files, list(_aside(table, files, torn_checkpoints, torn)))
 
 
 def _aside(
     table: str, files: LogFiles, checkpoints: Sequence[int], entries: Sequence[int]
 ) -> Iterator[tuple[Path, RepairedFile]]:
-    """What is put aside: the hint before its checkpoint, the last entry first, so that a log never has a gap."""
+    """What is put aside: the hint before its checkpoint, the last entry first, so that a log
+    never has a gap.
+    """
     if files.misleading_hint(checkpoints):
-        yield files.folder / HINT, RepairedFile(table, HINT, "the hint at the last checkpoint; nothing is lost")
+        yield (
+            files.folder / HINT,
+            RepairedFile(table, HINT, "the hint at the last checkpoint; nothing is lost"),
+        )
     for version in checkpoints:
         for name, _ in files.checkpoints[version]:
             what = f"checkpoint of version {version}, torn; nothing is lost"

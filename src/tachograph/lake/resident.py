@@ -1,9 +1,10 @@
 """The jobs of a lake as a server keeps them: summaries and verdicts of one version in one frame.
 
-A row per run of a job, with all columns of job_summaries and one per code of a finding: what its verdict is, as a
-number of 8 bits. So filters and orders read a column or two, and rows are gathered only for what is shown. Of many jobs
-the frame lies in files of a folder (`write_image`) that are mapped into memory; what is analyzed later is added to it
-(`extended`), and rows that no longer count are masked.
+A row per run of a job, with all columns of job_summaries and one per code of a finding: what its
+verdict is, as a number of 8 bits. So filters and orders read a column or two, and rows are gathered
+only for what is shown. Of many jobs the frame lies in files of a folder (`write_image`) that are
+mapped into memory; what is analyzed later is added to it (`extended`), and rows that no longer
+count are masked.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ _BY_NUMBER = (
 class ResidentJobs:
     """Summaries and verdicts of all jobs of one version.
 
-    frame: columns of job_summaries, those of verdicts, and what they come to; in order of job_key, added ones behind.
-    mapped: how many of its rows lie in files. counting: which rows count; None: all. files: data files of
-    job_summaries that it is made of.
+    frame: columns of job_summaries, those of verdicts, and what they come to; in order of job_key,
+    added ones behind. mapped: how many of its rows lie in files. counting: which rows count; None:
+    all. files: data files of job_summaries that it is made of.
     """
 
     frame: pl.DataFrame
@@ -99,7 +100,11 @@ class ResidentJobs:
     @property
     def codes(self) -> list[str]:
         """Codes of findings with any verdict in any job."""
-        return [name.removeprefix(_VERDICT_OF) for name in self.frame.columns if name.startswith(_VERDICT_OF)]
+        return [
+            name.removeprefix(_VERDICT_OF)
+            for name in self.frame.columns
+            if name.startswith(_VERDICT_OF)
+        ]
 
     def where(self, condition: pl.Expr) -> pl.Series:
         """Return which rows of `frame` count and meet a condition."""
@@ -114,15 +119,23 @@ class ResidentJobs:
         wanted = job_keys.drop_nulls().unique()
         if not self.mapped or wanted.len() > _MOST_SEARCHED:
             return column.is_in(wanted.implode()).arg_true()
-        at = column.head(self.mapped).search_sorted(wanted).clip(upper_bound=self.mapped - 1).unique().sort()
+        at = (
+            column.head(self.mapped)
+            .search_sorted(wanted)
+            .clip(upper_bound=self.mapped - 1)
+            .unique()
+            .sort()
+        )
         found = at.filter(self.take(at, ["job_key"]).to_series().is_in(wanted.implode()))
         added = column.slice(self.mapped).is_in(wanted.implode()).arg_true() + self.mapped
         return pl.concat([found, added.cast(found.dtype)])
 
     def take(self, rows: pl.Series, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
-        """Return columns of some rows, by their numbers, each once, in that order; what is computed is of a row alone.
+        """Return columns of some rows, by their numbers, each once, in that order; what is computed
+        is of a row alone.
 
-        A column of several chunks would be copied whole to gather some of its rows, so chunks are taken one by one.
+        A column of several chunks would be copied whole to gather some of its rows, so chunks are
+        taken one by one.
         """
         height = self.frame.height
         ascending = rows.is_sorted()
@@ -132,8 +145,11 @@ class ResidentJobs:
             mask = np.zeros(height, np.bool_)
             mask[rows.to_numpy()] = True
             return self.frame.select(columns).filter(pl.Series(mask))
-        names = [{column} if isinstance(column, str) else column.meta.root_names() for column in columns]
-        frame = self.frame[list(dict.fromkeys(name for each in names for name in each))]  # copies nothing
+        names = [
+            {column} if isinstance(column, str) else column.meta.root_names() for column in columns
+        ]
+        # Copies nothing.
+        frame = self.frame[list(dict.fromkeys(name for each in names for name in each))]
         lengths = self.frame.get_column("job_key").chunk_lengths()
         begins = np.cumsum([0, *lengths])
         numbers = rows.to_numpy()
@@ -141,7 +157,11 @@ class ResidentJobs:
         parts = [frame.head(0).select(columns)]
         for chunk in np.unique(chunks):
             of_chunk = frame.slice(begins[chunk], lengths[chunk])
-            computed = of_chunk if all(isinstance(column, str) for column in columns) else of_chunk.select(columns)
+            computed = (
+                of_chunk
+                if all(isinstance(column, str) for column in columns)
+                else of_chunk.select(columns)
+            )
             parts.append(computed[numbers[chunks == chunk] - begins[chunk]])
         taken = pl.concat(parts)
         return taken if ascending else taken[np.argsort(np.argsort(chunks, kind="stable"))]
@@ -157,25 +177,35 @@ class ResidentJobs:
         if wanted.findings:
             least, most = _OF_VERDICT[wanted.verdict]
             given = [
-                pl.col(_VERDICT_OF + code).is_between(least, most) for code in wanted.findings if code in codes
+                pl.col(_VERDICT_OF + code).is_between(least, most)
+                for code in wanted.findings
+                if code in codes
             ] or [pl.lit(value=False)]
             conditions.append(reduce(or_, given).fill_null(value=False))
         return conditions
 
     def answers_of(
-        self, rows: pl.Series, least: CodedVerdict = CodedVerdict.NO, codes: Sequence[str] | None = ()
+        self,
+        rows: pl.Series,
+        least: CodedVerdict = CodedVerdict.NO,
+        codes: Sequence[str] | None = (),
     ) -> pl.DataFrame:
-        """Return columns SHORT_FINDING of the findings of some rows, by their numbers: by code, in order of rows.
+        """Return columns SHORT_FINDING of the findings of some rows, by their numbers: by code, in
+        order of rows.
 
-        least: which verdicts; of `codes` any (None: of all). `kind` is null; `covered_by` of what is not reported has
-        no code.
+        least: which verdicts; of `codes` any (None: of all). `kind` is null; `covered_by` of what
+        is not reported has no code.
         """
         codes_of_lake = sorted(self.codes)
         taken = self.take(rows, ["job_key", *(_VERDICT_OF + code for code in codes_of_lake)])
         filled = taken.select(pl.exclude("job_key").fill_null(int(CodedVerdict.NONE)))
         verdicts = [of_code.to_numpy() for of_code in filled]
-        leasts = [CodedVerdict.NO if codes is None or code in codes else least for code in codes_of_lake]
-        there = [np.flatnonzero(of_code >= at) for of_code, at in zip(verdicts, leasts, strict=True)]
+        leasts = [
+            CodedVerdict.NO if codes is None or code in codes else least for code in codes_of_lake
+        ]
+        there = [
+            np.flatnonzero(of_code >= at) for of_code, at in zip(verdicts, leasts, strict=True)
+        ]
         numbers = np.repeat(np.arange(len(there)), [len(found) for found in there])
         values = [of_code[found] for of_code, found in zip(verdicts, there, strict=True)]
         value = pl.Series(np.concatenate([np.zeros(0, np.int8), *values]))
@@ -189,11 +219,15 @@ class ResidentJobs:
         )
 
     def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:
-        """Return (code, verdict, jobs, reported) of some rows, by their numbers: a row per code and verdict."""
+        """Return (code, verdict, jobs, reported) of some rows, by their numbers: a row per code
+        and verdict.
+        """
         counts = []
         for code in sorted(self.codes):
             column = self.take(rows, [_VERDICT_OF + code]).to_series()
-            of_code = np.bincount(column.fill_null(CodedVerdict.NONE).to_numpy(), minlength=len(CodedVerdict))
+            of_code = np.bincount(
+                column.fill_null(CodedVerdict.NONE).to_numpy(), minlength=len(CodedVerdict)
+            )
             for verdict, (least, most) in sorted(_OF_VERDICT.items()):
                 reported = int(of_code[CodedVerdict.HINT : most + 1].sum())
                 counts.append((code, verdict, int(of_code[least : most + 1].sum()), reported))
@@ -202,14 +236,25 @@ class ResidentJobs:
 
 
 def new_rows(lake: Lake, files: Sequence[DataFile], before: ResidentJobs) -> pl.DataFrame:
-    """Return (job_key, seq) of the rows in `files` of job_summaries that count and are not in `before`."""
+    """Return (job_key, seq) of the rows in `files` of job_summaries that count and are not in
+    `before`.
+    """
     new = [file for file in files if file.path not in before.files]
     with lake_errors(lake.uri(JOB_SUMMARIES)):
-        read = lake.read_files(JOB_SUMMARIES, new, _KEYS).group_by("job_key").agg(pl.col("seq").max()).collect()
+        read = (
+            lake.read_files(JOB_SUMMARIES, new, _KEYS)
+            .group_by("job_key")
+            .agg(pl.col("seq").max())
+            .collect()
+        )
     there = before.frame.select(_KEYS)
     there = there if before.counting is None else there.filter(before.counting)
     joined = read.join(there.rename({"seq": "before"}), on="job_key", how="left")
-    return joined.filter((pl.col("seq") > pl.col("before")).fill_null(value=True)).select(_KEYS).sort("job_key")
+    return (
+        joined.filter((pl.col("seq") > pl.col("before")).fill_null(value=True))
+        .select(_KEYS)
+        .sort("job_key")
+    )
 
 
 def extended(
@@ -221,8 +266,8 @@ def extended(
 ) -> ResidentJobs:
     """Return the jobs of a version, made of those `before` it.
 
-    `files`, `findings`: data files of job_summaries and findings at that version; `fresh`: see `new_rows`.
-    Errors: LakeError where a file is gone meanwhile.
+    `files`, `findings`: data files of job_summaries and findings at that version; `fresh`: see
+    `new_rows`. Errors: LakeError where a file is gone meanwhile.
     """
     fresh = new_rows(lake, files, before) if fresh is None else fresh
     paths = frozenset(file.path for file in files)
@@ -234,7 +279,10 @@ def extended(
             with lake_errors(lake.uri(JOB_SUMMARIES)):
                 there = lake.read_files(JOB_SUMMARIES, files, _KEYS).collect()
             marked = before.frame.select(_KEYS).join(
-                there.unique().with_columns(there=pl.lit(value=True)), on=_KEYS, how="left", maintain_order="left"
+                there.unique().with_columns(there=pl.lit(value=True)),
+                on=_KEYS,
+                how="left",
+                maintain_order="left",
             )
             stays &= pl.lit(marked.get_column("there").fill_null(value=False))
         left = before.frame.select(stays.alias("counting")).get_column("counting")
@@ -244,13 +292,26 @@ def extended(
         return ResidentJobs(before.frame, before.mapped, counting, paths)
     with lake_errors(lake.uri(JOB_SUMMARIES)):
         wanted = pl.col("job_key").is_in(fresh.get_column("job_key").implode())
-        rows = lake.read_files(JOB_SUMMARIES, new).filter(wanted).join(fresh.lazy(), on=_KEYS, how="semi").collect()
+        rows = (
+            lake.read_files(JOB_SUMMARIES, new)
+            .filter(wanted)
+            .join(fresh.lazy(), on=_KEYS, how="semi")
+            .collect()
+        )
     rows = rows.unique("job_key", keep="last").sort("job_key")
-    rows = _with_totals(pl.concat([rows, verdict_columns(lake, findings, rows.select(_KEYS))], how="horizontal"))
+    rows = _with_totals(
+        pl.concat([rows, verdict_columns(lake, findings, rows.select(_KEYS))], how="horizontal")
+    )
     if counting is not None:
-        counting = pl.concat([counting, pl.repeat(value=True, n=rows.height, eager=True).alias("counting")])
+        counting = pl.concat(
+            [counting, pl.repeat(value=True, n=rows.height, eager=True).alias("counting")]
+        )
     held = pl.concat([before.frame.slice(before.mapped), rows], how="diagonal").rechunk()
-    frame = pl.concat([before.frame.head(before.mapped), held], how="diagonal") if before.mapped else held
+    frame = (
+        pl.concat([before.frame.head(before.mapped), held], how="diagonal")
+        if before.mapped
+        else held
+    )
     return ResidentJobs(frame, before.mapped, counting, paths)
 
 
@@ -265,7 +326,11 @@ def verdict_columns(
     columns: dict[str, np.ndarray[Any, np.dtype[np.int8]]] = {}
     for part, height in _slices(lake, chosen):
         with lake_errors(lake.uri(FINDINGS)):
-            found = part.join(placed, on=_KEYS, how="inner").select("place", "code", value=_coded()).collect()
+            found = (
+                part.join(placed, on=_KEYS, how="inner")
+                .select("place", "code", value=_coded())
+                .collect()
+            )
         for (code,), of_code in found.group_by("code"):
             column = columns.setdefault(str(code), np.zeros(jobs.height, np.int8))
             column[of_code.get_column("place").to_numpy()] = of_code.get_column("value").to_numpy()
@@ -296,7 +361,9 @@ def _short(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _coded() -> pl.Expr:
-    severity = pl.col("severity").replace_strict(_SEVERITIES, default=CodedVerdict.HINT, return_dtype=pl.Int8)
+    severity = pl.col("severity").replace_strict(
+        _SEVERITIES, default=CodedVerdict.HINT, return_dtype=pl.Int8
+    )
     verdict = pl.col("verdict")
     return (
         pl.when(REPORTED.fill_null(value=False))
@@ -313,12 +380,16 @@ def _coded() -> pl.Expr:
 
 
 def _with_totals(rows: pl.DataFrame) -> pl.DataFrame:
-    """With how many findings are reported, the worst of them (null: none), and the GPU-hours lost."""
+    """With how many findings are reported, the worst of them (null: none), and the GPU-hours
+    lost.
+    """
     verdicts = [pl.col(name) for name in rows.columns if name.startswith(_VERDICT_OF)]
     reported = [(verdict >= CodedVerdict.HINT) for verdict in verdicts]
     worst = pl.max_horizontal(verdicts) if verdicts else pl.lit(0, dtype=pl.Int8)
     return rows.with_columns(
-        (pl.sum_horizontal(reported) if reported else pl.lit(0)).cast(pl.Int16).alias(REPORTED_COUNT),
+        (pl.sum_horizontal(reported) if reported else pl.lit(0))
+        .cast(pl.Int16)
+        .alias(REPORTED_COUNT),
         pl.when(worst >= CodedVerdict.HINT).then(worst).alias(WORST),
         lost_hours().alias(LOST_COLUMN),
     )
@@ -367,14 +438,21 @@ def write_image(
         first, last = (taken.min(), taken.max()) if taken.len() else (0, -1)
         assert isinstance(first, int)
         assert isinstance(last, int)
-        with lake_errors(lake.uri(JOB_SUMMARIES)):  # rows are about in this order, so they lie close to each other
-            rows = lake.read_files(JOB_SUMMARIES, files, names).slice(first, last - first + 1).collect()
+        # Rows are about in this order, so they lie close to each other.
+        with lake_errors(lake.uri(JOB_SUMMARIES)):
+            rows = (
+                lake.read_files(JOB_SUMMARIES, files, names)
+                .slice(first, last - first + 1)
+                .collect()
+            )
         return rows[taken - first]
 
     waste = sorted(set(lost_hours().meta.root_names()))
     groups = list(_column_groups())
     slices = range(0, max(1, keys.height), _SLICE_JOBS)
-    verdicts = verdict_columns(lake, findings, keys.select(_KEYS), lambda share: progress(share / 2))
+    verdicts = verdict_columns(
+        lake, findings, keys.select(_KEYS), lambda share: progress(share / 2)
+    )
     for number, begin in enumerate(slices):
         taken = places.slice(begin, _SLICE_JOBS)
         for place, names in enumerate(groups):
@@ -383,13 +461,19 @@ def write_image(
         beside = [gathered(waste, taken), verdicts.slice(begin, _SLICE_JOBS)]
         write(_with_totals(pl.concat(beside, how="horizontal")).drop(waste))
     manifest = ImageManifest(
-        _FORMAT, list(JOB_SUMMARIES.schema), keys.height, [file.path for file in files], parts, len(groups) + 1
+        _FORMAT,
+        list(JOB_SUMMARIES.schema),
+        keys.height,
+        [file.path for file in files],
+        parts,
+        len(groups) + 1,
     )
     (folder / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
 
 
 def open_image(folder: Path) -> ResidentJobs | None:
-    """Return the jobs of an image, mapped into memory; None where it is damaged, or of another version of the program.
+    """Return the jobs of an image, mapped into memory; None where it is damaged, or of another
+    version of the program.
 
     Rows are those of the version of which it was written: `extended` makes others of them.
     """
@@ -401,11 +485,17 @@ def open_image(folder: Path) -> ResidentJobs | None:
         frame = _mapped(folder, list(manifest.parts), manifest.beside)
     except (OSError, ValueError, msgspec.DecodeError, pl.exceptions.PolarsError):
         return None
-    return ResidentJobs(frame, frame.height, None, frozenset(manifest.files)) if frame.height == manifest.rows else None
+    return (
+        ResidentJobs(frame, frame.height, None, frozenset(manifest.files))
+        if frame.height == manifest.rows
+        else None
+    )
 
 
 def resident_file_mib() -> int:
-    """Return how much memory of this process are pages of files; 0 where the system does not report it."""
+    """Return how much memory of this process are pages of files; 0 where the system does not
+    report it.
+    """
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("RssFile"))) // 1024
@@ -413,7 +503,9 @@ def resident_file_mib() -> int:
 
 
 def release_pages() -> None:
-    """Give back the pages of images that are resident; those that are used again come from the cache of files."""
+    """Give back the pages of images that are resident; those that are used again come from the
+    cache of files.
+    """
     for mapped in tuple(_MAPPED):
         mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -443,7 +535,10 @@ def _mapped(folder: Path, parts: Sequence[str], beside: int) -> pl.DataFrame:
     They are read as they are used, or whole where pyarrow is not installed.
     """
     frames = [_part(folder / name) for name in parts]
-    rows = [pl.concat(frames[at : at + beside], how="horizontal") for at in range(0, len(frames), beside)]
+    rows = [
+        pl.concat(frames[at : at + beside], how="horizontal")
+        for at in range(0, len(frames), beside)
+    ]
     return pl.concat(rows)
 
 

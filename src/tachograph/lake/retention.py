@@ -1,9 +1,11 @@
-"""Retention: rows are removed once they are old enough, and once all that is computed from them is there.
+"""Retention: rows are removed once they are old enough, and once all that is computed from them is
+there.
 
-A day of samples is removed when an analysis has read it, the accounting of the day is there, and every job that held a
-GPU of the node then is over and summarized. The commit that removes a day also raises the table's mark EXPIRED:
-`removed_before` returns it, and an analysis leaves summaries of jobs that began before as they are. So a summary is
-never computed anew from a part of its samples.
+A day of samples is removed when an analysis has read it, the accounting of the day is there, and
+every job that held a GPU of the node then is over and summarized. The commit that removes a day
+also raises the table's mark EXPIRED: `removed_before` returns it, and an analysis leaves summaries
+of jobs that began before as they are. So a summary is never computed anew from a part of its
+samples.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ EXPIRED = "expired"  # mark of a table: days since 1970, before which rows were 
 ATTEMPTS = 5  # at what another process rewrites at the same time
 SAMPLES = (GPU_SAMPLES, NODE_SAMPLES)
 MINUTES = (JOB_MINUTES, JOB_NODE_MINUTES)
-# {key of [retention]: tables that it is about}, in the order in which rows are removed; what is not named here is kept
+# {key of [retention]: tables that it is about}, in the order in which rows are removed; what is not
+# named here is kept
 EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "gpu_samples": (GPU_SAMPLES,),
     "node_samples": (NODE_SAMPLES,),
@@ -53,7 +56,8 @@ EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "job_minutes": (JOB_MINUTES,),
     "job_node_minutes": (JOB_NODE_MINUTES,),
     "jobs": (ALLOCATIONS, STEPS, JOBS),  # an allocation without its job would be a job of its own
-    "job_summaries": (LABELS, PROFILES, JOB_SUMMARIES),  # compaction drops what belonged to a summary
+    # Compaction drops what belonged to a summary.
+    "job_summaries": (LABELS, PROFILES, JOB_SUMMARIES),
 }
 
 _WITH_SUMMARIES = (JOB_GPUS, STEP_SUMMARIES, FINDINGS)
@@ -65,7 +69,9 @@ _IDS = ("cluster", "job_id", "submit")
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Rows that are old enough and stay: why, how many, of which days, an example of what keeps them."""
+    """Rows that are old enough and stay: why, how many, of which days, an example of what keeps
+    them.
+    """
 
     why: str
     rows: int
@@ -76,7 +82,8 @@ class KeptRows:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What is removed from a table, or would be: rows from before a day; days that lose rows, files that go or shrink.
+    """What is removed from a table, or would be: rows from before a day; days that lose rows, files
+    that go or shrink.
 
     bytes: of files that go, and the share of those that shrink.
     """
@@ -100,13 +107,17 @@ def kept_days(table: LakeTable, keep: Mapping[str, int]) -> int | None:
 
 
 def removed_before(lake: Lake, *tables: LakeTable) -> datetime | None:
-    """Return the instant before which rows of one of the tables were removed; None where none were."""
+    """Return the instant before which rows of one of the tables were removed; None where none
+    were.
+    """
     marks = [mark for table in tables if (mark := lake.mark(table, EXPIRED)) is not None]
     return _midnight(FIRST_DAY + timedelta(days=max(marks))) if marks else None
 
 
 def sealed_summaries(lake: Lake) -> pl.DataFrame:
-    """Return the job_keys of summaries that can no longer be computed from all their samples, and stay as they are."""
+    """Return the job_keys of summaries that can no longer be computed from all their samples,
+    and stay as they are.
+    """
     horizon = removed_before(lake, *SAMPLES)
     columns = ("job_key", "start", "end", "state", "samples")
     if horizon is None:
@@ -116,15 +127,25 @@ def sealed_summaries(lake: Lake) -> pl.DataFrame:
 
 
 def expire(
-    lake: Lake, keep: Mapping[str, int], *, now: datetime, dry_run: bool = False, progress: Progress | None = None
+    lake: Lake,
+    keep: Mapping[str, int],
+    *,
+    now: datetime,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> list[Expiry]:
-    """Remove rows older than `keep` allows: {key of EXPIRING: days}; return what went, and what was kept back and why.
+    """Remove rows older than `keep` allows: {key of EXPIRING: days}; return what went, and what was
+    kept back and why.
 
-    `dry_run`: nothing is removed, the result is what would be. Readers see a day before or after its removal; files
-    stay until they are vacuumed. Killed at any moment and run again, the result is the same.
-    Errors: LakeError.
+    `dry_run`: nothing is removed, the result is what would be. Readers see a day before or after
+    its removal; files stay until they are vacuumed. Killed at any moment and run again, the result
+    is the same. Errors: LakeError.
     """
-    made = [(key, tables, (now - timedelta(days=keep[key])).date()) for key, tables in EXPIRING.items() if key in keep]
+    made = [
+        (key, tables, (now - timedelta(days=keep[key])).date())
+        for key, tables in EXPIRING.items()
+        if key in keep
+    ]
     if not made:
         return []
     evidence, left = _Evidence.of(lake, now), _Left.so_far(lake)
@@ -142,7 +163,9 @@ def expire(
 
 @dataclass(slots=True)
 class _Left:
-    """What is left, or would be after a dry run: {table of samples: its first day}; ids of jobs that are not."""
+    """What is left, or would be after a dry run: {table of samples: its first day}; ids of jobs
+    that are not.
+    """
 
     first_day: dict[str, date]
     gone_ids: pl.Series
@@ -153,19 +176,24 @@ class _Left:
         return cls(first_day, pl.Series("job_id", [], pl.String))
 
     def needs_accounting(self) -> pl.Expr:
-        """True for jobs that ended when there are samples, or later: who owns those is decided by all jobs."""
+        """True for jobs that ended when there are samples, or later: who owns those is decided
+        by all jobs.
+        """
         first = min(self.first_day.values(), default=None)
         if first is None:
             return pl.lit(value=False)
-        return (pl.coalesce("end", "start") >= pl.lit(_midnight(first), dtype=TIME)).fill_null(value=False)
+        return (pl.coalesce("end", "start") >= pl.lit(_midnight(first), dtype=TIME)).fill_null(
+            value=False
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
     """What must be known before rows may go.
 
-    versions: of the tables that the last complete analysis read; None: there was none. accounted: last day of which
-    there is accounting. holding: (node or null, first, last, name) of runs that are not over, or not analyzed.
+    versions: of the tables that the last complete analysis read; None: there was none. accounted:
+    last day of which there is accounting. holding: (node or null, first, last, name) of runs that
+    are not over, or not analyzed.
     """
 
     versions: Mapping[str, int] | None
@@ -177,7 +205,9 @@ class _Evidence:
         analyses = lake.latest(ANALYSES)
         jobs = lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "seq"))
         maps = lake.latest(ALLOCATIONS, ("job_id", "node", "start", "end", "seq"))
-        times = [frame.get_column(name).max() for frame in (jobs, maps) for name in ("start", "end")]
+        times = [
+            frame.get_column(name).max() for frame in (jobs, maps) for name in ("start", "end")
+        ]
         known = [moment for moment in times if isinstance(moment, datetime)]
         accounted = max(known).date() if known else None
         if analyses.is_empty():
@@ -204,13 +234,20 @@ _HOLDING = {"node": pl.String(), "first": pl.Date(), "last": pl.Date(), "name": 
 def _holding(
     lake: Lake, jobs: pl.DataFrame, maps: pl.DataFrame, versions: Mapping[str, int], now: datetime
 ) -> pl.DataFrame:
-    """Runs whose samples are still needed: not over, or with accounting that no analysis has read."""
+    """Runs whose samples are still needed: not over, or with accounting that no analysis has
+    read.
+    """
     today = pl.lit(now, dtype=TIME)
     summaries = lake.latest(JOB_SUMMARIES, ("job_id", "display_id", "start", "end", "state"))
     fresh_maps = maps.filter(pl.col("seq") > versions[ALLOCATIONS.name])
-    is_fresh = (pl.col("seq") > versions[JOBS.name]) | pl.col("job_id").is_in(fresh_maps["job_id"].implode())
+    is_fresh = (pl.col("seq") > versions[JOBS.name]) | pl.col("job_id").is_in(
+        fresh_maps["job_id"].implode()
+    )
     named = [pl.col("job_id"), pl.coalesce("display_id", "job_id").alias("name")]
-    span = [pl.col("start").dt.date().alias("first"), pl.coalesce("end", today).dt.date().alias("last")]
+    span = [
+        pl.col("start").dt.date().alias("first"),
+        pl.coalesce("end", today).dt.date().alias("last"),
+    ]
     runs = pl.concat(
         [
             summaries.filter(~_is_over()).select(*named, *span),
@@ -239,7 +276,9 @@ class _TableExpiry:
     # ------------------------------------------------------------------------------------------------ tables by day
 
     def by_day(self, now: datetime) -> Expiry:
-        """Day by day, the oldest first; after one that is needed whole no later one of samples is removed."""
+        """Day by day, the oldest first; after one that is needed whole no later one of samples
+        is removed.
+        """
         counting = rows_that_count(self.lake, now).get(self.table.name)
         done, kept = [], []
         stopped: KeptRows | None = None
@@ -254,7 +293,10 @@ class _TableExpiry:
             removed = self._one_day(day, files, counting, kept)
             done += [removed] if removed is not None else []
         if self.table in SAMPLES:
-            left = [*(one.first for one in kept if one.first), *(day for day in days if day >= self.before)]
+            left = [
+                *(one.first for one in kept if one.first),
+                *(day for day in days if day >= self.before),
+            ]
             self.left.first_day.pop(self.table.name, None)
             self.left.first_day |= {self.table.name: min(left)} if left else {}
         return _sum(self.table, self.before, done, kept)
@@ -300,13 +342,19 @@ class _TableExpiry:
     def _needed(
         self, day: date, rows: pl.LazyFrame, counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None
     ) -> tuple[pl.DataFrame, tuple[str, str | None]]:
-        """Rows of a day that must stay, sorted, each key once; why, and an example of the jobs that need them."""
+        """Rows of a day that must stay, sorted, each key once; why, and an example of the jobs
+        that need them.
+        """
         if self.table in SAMPLES:
             holding = self.evidence.on(day)
             if holding.is_empty():
                 return self.table.empty(), ("", None)
             nodes = holding.get_column("node")
-            some = rows if nodes.has_nulls() else rows.filter(pl.col("node").is_in(nodes.unique().implode()))
+            some = (
+                rows
+                if nodes.has_nulls()
+                else rows.filter(pl.col("node").is_in(nodes.unique().implode()))
+            )
             why = ("jobs of the day are not over, or not analyzed", _example(holding["name"]))
             return resolve(some.collect(), self.table)[0], why
         current = rows if counting is None else counting(rows)
@@ -329,19 +377,30 @@ class _TableExpiry:
             if count == 0:
                 return _sum(self.table, self.before, [], kept)
             share = sum(file.size for file in files) * count / rows.height
-            expiry = replace(_sum(self.table, self.before, [], kept), rows=count, files=len(files), bytes=int(share))
+            expiry = replace(
+                _sum(self.table, self.before, [], kept),
+                rows=count,
+                files=len(files),
+                bytes=int(share),
+            )
             replaced = [(None, left)] if left.height else []
             until = (self.before - FIRST_DAY).days
-            if self.dry_run or self.lake.replace(self.table, files, replaced, reached=(EXPIRED, until)):
+            if self.dry_run or self.lake.replace(
+                self.table, files, replaced, reached=(EXPIRED, until)
+            ):
                 return expiry
         return _sum(self.table, self.before, [], [KeptRows("others rewrite the table just now", 0)])
 
     def _jobs(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
-        """Which rows of the accounting go: of job ids all of whose runs are over, and summarized if they are to be."""
+        """Which rows of the accounting go: of job ids all of whose runs are over, and summarized
+        if they are to be.
+        """
         jobs = self.lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "state", "seq"))
         midnight = pl.lit(_midnight(self.before), dtype=TIME)
         is_old = (pl.coalesce("end", "start", "submit") < midnight).fill_null(value=False)
-        open_ids = self.lake.latest(JOB_SUMMARIES, ("job_id", "start", "end", "state")).filter(~_is_over())
+        open_ids = self.lake.latest(JOB_SUMMARIES, ("job_id", "start", "end", "state")).filter(
+            ~_is_over()
+        )
         is_done = (
             (_is_over() | pl.col("start").is_null())
             & (pl.col("seq") <= self.evidence.read_up_to(JOBS))
@@ -349,18 +408,28 @@ class _TableExpiry:
         )
         goes = is_old & is_done & ~self.left.needs_accounting()
         judged = jobs.with_columns(goes=goes.fill_null(value=False), old=is_old)
-        of_id = judged.group_by("job_id").agg(pl.col("goes").all(), pl.col("display_id").drop_nulls().first())
+        of_id = judged.group_by("job_id").agg(
+            pl.col("goes").all(), pl.col("display_id").drop_nulls().first()
+        )
         ids = of_id.filter("goes")
-        names = pl.concat([ids.get_column("job_id"), ids.get_column("display_id").drop_nulls()]).implode()
+        names = pl.concat(
+            [ids.get_column("job_id"), ids.get_column("display_id").drop_nulls()]
+        ).implode()
         seen = pl.col("seq") <= self.evidence.read_up_to(self.table)
         chosen = pl.col("job_id").is_in(names) & seen
         if self.table is ALLOCATIONS:  # of jobs that only samples or maps name
-            known = pl.concat([jobs.get_column("job_id"), jobs.get_column("display_id").drop_nulls()]).implode()
+            known = pl.concat(
+                [jobs.get_column("job_id"), jobs.get_column("display_id").drop_nulls()]
+            ).implode()
             ended = (pl.col("end") < midnight).fill_null(value=False)
             chosen |= ~pl.col("job_id").is_in(known) & ended & seen & ~self.left.needs_accounting()
         if self.table is JOBS:
             self.left.gone_ids = ids.get_column("job_id")
-        back = judged.filter(pl.col("old") & ~pl.col("job_id").is_in(names)) if self.table is JOBS else judged.clear()
+        back = (
+            judged.filter(pl.col("old") & ~pl.col("job_id").is_in(names))
+            if self.table is JOBS
+            else judged.clear()
+        )
         kept = [
             KeptRows(
                 "not over, not analyzed, or their samples are still there",
@@ -370,12 +439,19 @@ class _TableExpiry:
         return rows.select(chosen).to_series(), kept if back.height else []
 
     def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
-        """Which summaries go, or what is of them: of jobs that are over and no longer in the accounting."""
+        """Which summaries go, or what is of them: of jobs that are over and no longer in the
+        accounting.
+        """
         columns = ("job_key", *_IDS, "start", "end", "state", "as_of")
         summaries = self.lake.latest(JOB_SUMMARIES, columns)
-        old = summaries.filter(_is_over() & (pl.col("as_of") < pl.lit(_midnight(self.before), dtype=TIME)))
+        old = summaries.filter(
+            _is_over() & (pl.col("as_of") < pl.lit(_midnight(self.before), dtype=TIME))
+        )
         known = pl.concat(
-            [self.lake.latest(table, ("job_id", "end")).select("job_id") for table in (JOBS, ALLOCATIONS)]
+            [
+                self.lake.latest(table, ("job_id", "end")).select("job_id")
+                for table in (JOBS, ALLOCATIONS)
+            ]
         )
         known = known.filter(~pl.col("job_id").is_in(self.left.gone_ids.implode()))
         free = old.join(known, on="job_id", how="anti")
@@ -386,7 +462,9 @@ class _TableExpiry:
                 back.height, _day(back["start"].min()), _day(back["start"].max()), _example(back["job_id"]),
             )
         ]  # fmt: skip
-        chosen = rows.select(pl.col("job_key").is_in(free.get_column("job_key").implode())).to_series()
+        chosen = rows.select(
+            pl.col("job_key").is_in(free.get_column("job_key").implode())
+        ).to_series()
         return chosen, kept if back.height and self.table is JOB_SUMMARIES else []
 
 
@@ -413,7 +491,9 @@ def _rows(files: Iterable[DataFile]) -> int:
     return sum(file.rows for file in files)
 
 
-def _sum(table: LakeTable, before: date, done: Sequence[Expiry], kept: Iterable[KeptRows]) -> Expiry:
+def _sum(
+    table: LakeTable, before: date, done: Sequence[Expiry], kept: Iterable[KeptRows]
+) -> Expiry:
     firsts = [one.first for one in done if one.first is not None]
     lasts = [one.last for one in done if one.last is not None]
     return Expiry(
@@ -438,4 +518,10 @@ def _by_reason(kept: Iterable[KeptRows]) -> Iterator[KeptRows]:
         firsts = [one.first for one in ones if one.first is not None]
         lasts = [one.last for one in ones if one.last is not None]
         example = next((one.example for one in ones if one.example is not None), None)
-        yield KeptRows(why, sum(one.rows for one in ones), min(firsts, default=None), max(lasts, default=None), example)
+        yield KeptRows(
+            why,
+            sum(one.rows for one in ones),
+            min(firsts, default=None),
+            max(lasts, default=None),
+            example,
+        )

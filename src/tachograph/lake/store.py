@@ -1,4 +1,6 @@
-"""Where the files of a lake are, a folder or an object store, and how samples are encoded in them."""
+"""Where the files of a lake are, a folder or an object store, and how samples are encoded in
+them.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,14 @@ _OF_POLARS: Mapping[str, Any] = MappingProxyType(
         "timeout": f"{BODY_S}s",
     }
 )
-# S3 answers a write with `If-None-Match: *` with 412 where the object is there; never a copy over it instead
-_CONDITIONAL: Mapping[str, str] = MappingProxyType({"conditional_put": "etag", "allow_unsafe_rename": "false"})
+# S3 answers a write with `If-None-Match: *` with 412 where the object is there; never a copy over
+# it instead
+_CONDITIONAL: Mapping[str, str] = MappingProxyType(
+    {"conditional_put": "etag", "allow_unsafe_rename": "false"}
+)
 _PIECE = 8 << 20  # bytes handed over at a time
-_REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}  # each commit since then is a request of every reader
+# Each commit since then is a request of every reader.
+_REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}
 
 
 class Store(Protocol):
@@ -71,7 +77,9 @@ class Store(Protocol):
         """Options for Polars."""
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
-        """Write a Parquet file; return its bytes. After any error no part of it stays under its name."""
+        """Write a Parquet file; return its bytes. After any error no part of it stays under its
+        name.
+        """
         ...
 
     def scratch(self, table: str) -> str | None:
@@ -96,14 +104,17 @@ class Store(Protocol):
         actions: Sequence[AddAction | RemoveAction],
         transactions: Sequence[Transaction],
     ) -> bool:
-        """Make `actions` the version after that of `delta`, for good; False where another writer has taken it.
+        """Make `actions` the version after that of `delta`, for good; False where another writer
+        has taken it.
 
         Errors: DeltaError, OSError; whether the commit stands is not known.
         """
         ...
 
     def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
-        """Delete files that were replaced so many hours ago; return how many. `unnamed`: also those in no log."""
+        """Delete files that were replaced so many hours ago; return how many. `unnamed`: also
+        those in no log.
+        """
         ...
 
 
@@ -119,7 +130,9 @@ def store_of(location: str) -> Store:
         return Folder()
     scheme = location.partition("://")[0]
     if scheme not in SCHEMES:
-        raise LakeError(f"{scheme}:// holds no lake", where=location, do="name a folder, or s3://BUCKET/PATH")
+        raise LakeError(
+            f"{scheme}:// holds no lake", where=location, do="name a folder, or s3://BUCKET/PATH"
+        )
     return ObjectStore(scheme)
 
 
@@ -163,7 +176,9 @@ class Folder:
     def create(self, location: str, table: LakeTable) -> None:
         """Make a table without rows."""
         partition_by = [DAY] if table.by_day else None
-        commits.create_table(Path(location), delta_schema(table), partition_by=partition_by, configuration=PROPERTIES)
+        commits.create_table(
+            Path(location), delta_schema(table), partition_by=partition_by, configuration=PROPERTIES
+        )
 
     def commit(
         self,
@@ -174,18 +189,26 @@ class Folder:
         transactions: Sequence[Transaction],
     ) -> bool:
         """Make `actions` the next version, once their data files are on the disk."""
-        commits.settle(Path(location), [action.path for action in actions if isinstance(action, AddAction)])
+        commits.settle(
+            Path(location), [action.path for action in actions if isinstance(action, AddAction)]
+        )
         entry = commits.commit_entry(delta, delta_schema(table), actions, transactions)
         return commits.commit(Path(location), delta, entry)
 
     def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
-        """Delete replaced files; Delta's own deletion would note itself in the log, without syncing."""
-        names = delta.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=unnamed)
+        """Delete replaced files; Delta's own deletion would note itself in the log, without
+        syncing.
+        """
+        names = delta.vacuum(
+            retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=unnamed
+        )
         sync_folder(Path(location, LOG))  # what replaced them lasts
         for name in names:
             if not name.startswith(commits.WRITING):
                 self.delete(location, name)
-        return len(names) + (commits.remove_unfinished(Path(location), hours=hours) if unnamed else 0)
+        return len(names) + (
+            commits.remove_unfinished(Path(location), hours=hours) if unnamed else 0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +228,12 @@ class ObjectStore:
         return dict(_OF_POLARS)
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
-        """Write a Parquet file; return its bytes. An upload that is not closed never becomes an object."""
-        stream = cast("IO[bytes]", DeltaFileSystemHandler(table, self.delta).open_output_stream(name))
+        """Write a Parquet file; return its bytes. An upload that is not closed never becomes an
+        object.
+        """
+        stream = cast(
+            "IO[bytes]", DeltaFileSystemHandler(table, self.delta).open_output_stream(name)
+        )
         counting = _CountingWriter(stream)
         buffered = io.BufferedWriter(counting, _PIECE)
         frame.write_parquet(buffered, **how)
@@ -219,7 +246,9 @@ class ObjectStore:
 
     def adopt(self, table: str, name: str, file: Path) -> int:
         """Upload a finished file; return its bytes."""
-        stream = cast("IO[bytes]", DeltaFileSystemHandler(table, self.delta).open_output_stream(name))
+        stream = cast(
+            "IO[bytes]", DeltaFileSystemHandler(table, self.delta).open_output_stream(name)
+        )
         with file.open("rb") as content:
             while piece := content.read(_PIECE):
                 stream.write(piece)
@@ -258,7 +287,9 @@ class ObjectStore:
                 mode="append",
                 schema=delta_schema(table),
                 partition_by=[DAY] if table.by_day else None,
-                commit_properties=CommitProperties(app_transactions=list(transactions) or None, max_commit_retries=0),
+                commit_properties=CommitProperties(
+                    app_transactions=list(transactions) or None, max_commit_retries=0
+                ),
             )
         except CommitFailedError:
             return False
@@ -266,7 +297,9 @@ class ObjectStore:
 
     def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
         """Delete replaced files."""
-        names = delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=unnamed)
+        names = delta.vacuum(
+            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=unnamed
+        )
         return len(names)
 
 
@@ -302,9 +335,10 @@ KEPT_ZSTD_LEVEL = 3  # 6 takes 1.4 times as long
 PAGE_BYTES = 1 << 20
 DICTIONARY_BYTES = 1 << 14  # 4,096 values of four bytes
 _ONE_FILE = 1 << 40
-# samples are read whole, so a file is one row group: its columns arrive in one piece; minutes are read by job, of a
-# day; of all other tables some jobs are read, and what is decoded is a row group. Findings are narrow and many: groups
-# of 1 << 14 take 1.6 times the bytes of 1 << 17, these 1.1 times
+# samples are read whole, so a file is one row group: its columns arrive in one piece; minutes are
+# read by job, of a day; of all other tables some jobs are read, and what is decoded is a row group.
+# Findings are narrow and many: groups of 1 << 14 take 1.6 times the bytes of 1 << 17, these 1.1
+# times
 _OF_SAMPLES, _OF_DAYS, _OF_JOBS, _OF_FINDINGS = 1 << 22, 1 << 17, 1 << 14, 1 << 16
 _ROWS_LOOKED_AT, _FEW_VALUES = 4096, 1024
 _RATE = "B/s"
@@ -323,11 +357,17 @@ def group_rows(table: LakeTable) -> int:
 
 
 def write_compact(
-    frame: pl.DataFrame, table: LakeTable, folder: Path, *, row_group_rows: int, level: int = KEPT_ZSTD_LEVEL
+    frame: pl.DataFrame,
+    table: LakeTable,
+    folder: Path,
+    *,
+    row_group_rows: int,
+    level: int = KEPT_ZSTD_LEVEL,
 ) -> Path:
     """Write `frame` as one Parquet file somewhere in `folder`, which is empty; return where.
 
-    Values are read back bit by bit as they are. Errors: DeltaError, OSError (disk full, no permission).
+    Values are read back bit by bit as they are. Errors: DeltaError, OSError (disk full, no
+    permission).
     """
     properties = WriterProperties(
         compression="ZSTD",
@@ -340,7 +380,9 @@ def write_compact(
     )
     # Delta's writer writes tables, not files: this one is thrown away, all but its only file
     with _without_panics():
-        write_deltalake(str(folder), frame, writer_properties=properties, target_file_size=_ONE_FILE)
+        write_deltalake(
+            str(folder), frame, writer_properties=properties, target_file_size=_ONE_FILE
+        )
     (file,) = folder.glob("*.parquet")
     return file
 
@@ -354,7 +396,8 @@ _stderr = threading.Lock()
 
 @contextmanager
 def _without_panics() -> Iterator[None]:
-    """Keep from stderr what a thread of Delta's writer prints when it panics behind an error, as on a full disk.
+    """Keep from stderr what a thread of Delta's writer prints when it panics behind an error, as on
+    a full disk.
 
     What others print there meanwhile is printed at the end of the block.
     """
@@ -384,7 +427,8 @@ def _without_panics() -> Iterator[None]:
 def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProperties]:
     """Encodings of the columns for which Parquet's default does not do.
 
-    A dictionary is tried only where some rows show few values: one that grows too large is work for nothing.
+    A dictionary is tried only where some rows show few values: one that grows too large is work for
+    nothing.
     """
     chosen = {"t": ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")}
     some = frame.gather_every(max(1, frame.height // _ROWS_LOOKED_AT))
@@ -396,5 +440,6 @@ def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProper
         if some.get_column(column.name).n_unique() > _FEW_VALUES:
             chosen[column.name] = ColumnProperties(dictionary_enabled=False, encoding=encoding)
         elif split:
-            chosen[column.name] = ColumnProperties(encoding=encoding)  # of what the dictionary does not hold
+            # Of what the dictionary does not hold.
+            chosen[column.name] = ColumnProperties(encoding=encoding)
     return chosen

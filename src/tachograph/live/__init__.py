@@ -1,7 +1,8 @@
-"""Live telemetry of GPUs: sources that are polled repeatedly, and the classes and health of what they report.
+"""Live telemetry of GPUs: sources that are polled repeatedly, and the classes and health of what
+they report.
 
     source.read() -> Snapshot -> Monitor.step -> FleetView -> a screen, a table, a recording
 
-`snapshot` defines polls and the protocol of sources, `view` the result; `discovery` chooses a source.
-Classes and health are from the functions that evaluate stored data.
+`snapshot` defines polls and the protocol of sources, `view` the result; `discovery` chooses a
+source. Classes and health are from the functions that evaluate stored data.
 """

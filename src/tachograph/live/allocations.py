@@ -1,14 +1,19 @@
-"""Allocations of GPUs in live views: from Slurm, polled by a thread, and from the environment of a job.
+"""Allocations of GPUs in live views: from Slurm, polled by a thread, and from the environment of a
+job.
 
-Slurm reports GPU indices only while a job runs, and none of MIG slices: these stay without an allocation.
+Slurm reports GPU indices only while a job runs, and none of MIG slices: these stay without an
+allocation.
 
 Traps of a job's environment; sources have this priority:
 - A UUID in CUDA_VISIBLE_DEVICES names a GPU on any node and in any cgroup.
-- SLURM_STEP_GPUS and SLURM_JOB_GPUS count the GPUs of the node. Inside a cgroup that hides the others NVML counts again
-  from 0: where a source shows no more GPUs than the job has, these are its GPUs, with any numbers.
-- Indices in CUDA_VISIBLE_DEVICES count the GPUs visible to the process. Inside a cgroup GPU 0 is the job's first, while
-  in dcgm-exporter and DCGM, outside it, 0 is another one: there they are meaningless.
-- Numbers of Slurm are minor numbers of device files, or indices of NVML (AutoDetect=nvml), as configured by the site.
+- SLURM_STEP_GPUS and SLURM_JOB_GPUS count the GPUs of the node. Inside a cgroup that hides the
+  others NVML counts again from 0: where a source shows no more GPUs than the job has, these are its
+  GPUs, with any numbers.
+- Indices in CUDA_VISIBLE_DEVICES count the GPUs visible to the process. Inside a cgroup GPU 0 is
+  the job's first, while in dcgm-exporter and DCGM, outside it, 0 is another one: there they are
+  meaningless.
+- Numbers of Slurm are minor numbers of device files, or indices of NVML (AutoDetect=nvml), as
+  configured by the site.
 """
 
 from __future__ import annotations
@@ -26,7 +31,14 @@ from typing import TYPE_CHECKING, Final
 from tachograph.catalog.errors import TachographError
 from tachograph.catalog.units import plural
 from tachograph.live.selection import UUID, GpuSelection, GpuSelector, GpuTerm, holds
-from tachograph.live.snapshot import GpuAllocation, GpuId, LiveSource, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.snapshot import (
+    GpuAllocation,
+    GpuId,
+    LiveSource,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+)
 from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
@@ -45,10 +57,11 @@ _HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class SlurmAllocations:
-    """Allocations reported by Slurm. gpus: {(short host, number): allocation}; jobs: {raw id: allocation}.
+    """Allocations reported by Slurm. gpus: {(short host, number): allocation}; jobs: {raw id:
+    allocation}.
 
-    minor_numbers: numbers of GPUs are those of device files. complete: the GPUs of every job are reported, and jobs of
-    several users, so that no job is hidden: a GPU without allocation is free.
+    minor_numbers: numbers of GPUs are those of device files. complete: the GPUs of every job are
+    reported, and jobs of several users, so that no job is hidden: a GPU without allocation is free.
     """
 
     gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
@@ -69,9 +82,14 @@ class SlurmAllocations:
 def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> SlurmAllocations:
     """Return the allocations in an answer of `squeue --json`, `scontrol show job -d` or slurmrestd.
 
-    A job whose GPUs are not reported is among the jobs alone. Errors: InputError for an invalid answer.
+    A job whose GPUs are not reported is among the jobs alone. Errors: InputError for an invalid
+    answer.
     """
-    from tachograph.sources.slurm.allocations import controller_allocations, read_scontrol, scontrol_allocations
+    from tachograph.sources.slurm.allocations import (
+        controller_allocations,
+        read_scontrol,
+        scontrol_allocations,
+    )
     from tachograph.sources.slurm.exports import detect
     from tachograph.sources.slurm.fields import json_objects, json_value
 
@@ -83,7 +101,9 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
         text = content.decode("utf-8", "replace")
         for entry in read_scontrol(text, where=where, trusted=True):  # of a call per job
             record = str((entry.fields or {}).get("record"))
-            whole &= _add(gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster))
+            whole &= _add(
+                gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster)
+            )
     else:
         for job in json_objects(json_value(found.document, "jobs")):
             whole &= _add(gpus, jobs, _names_of(job), partial(controller_allocations, job, cluster))
@@ -136,7 +156,9 @@ def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
         return None
     start = json_number(job.get("start_time"))
     return reported.raw, GpuAllocation(
-        reported.display or reported.raw, json_text(job.get("user_name")), float(start) if start else None
+        reported.display or reported.raw,
+        json_text(job.get("user_name")),
+        float(start) if start else None,
     )
 
 
@@ -151,11 +173,15 @@ def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
 
 
 def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocations] | None:
-    """Return the poller of Slurm: that of `[[sources]]` with source = "slurm-live", else `squeue`; None without either.
+    """Return the poller of Slurm: that of `[[sources]]` with source = "slurm-live", else `squeue`;
+    None without either.
 
     Nothing is polled or imported yet: wrong settings are reported at the first poll.
     """
-    if not any(raw.get("source") == _SOURCE for raw in configuration.sources) and shutil.which("squeue") is None:
+    if (
+        not any(raw.get("source") == _SOURCE for raw in configuration.sources)
+        and shutil.which("squeue") is None
+    ):
         return None
     return _SlurmControllers(configuration)
 
@@ -180,7 +206,9 @@ class _SlurmControllers:
         for poll, where in zip(self._pollers, self._where, strict=True):
             content = poll()
             if not content.startswith(NO_JOBS):
-                reported = read_allocations(content, where=where, cluster=SlurmCluster.of(self._configuration))
+                reported = read_allocations(
+                    content, where=where, cluster=SlurmCluster.of(self._configuration)
+                )
                 gpus.update(reported.gpus)
                 jobs.update(reported.jobs)
                 complete = complete and reported.complete
@@ -202,7 +230,9 @@ class _SlurmControllers:
 
 
 class AllocatedSource:
-    """A source with the allocations of Slurm added. Those of the source itself stay; Slurm completes them."""
+    """A source with the allocations of Slurm added. Those of the source itself stay; Slurm
+    completes them.
+    """
 
     def __init__(
         self,
@@ -233,7 +263,9 @@ class AllocatedSource:
     def start(self) -> None:
         """Start polling; `read` does it, too."""
         if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._keep_polling, name="allocations", daemon=True)
+            self._thread = threading.Thread(
+                target=self._keep_polling, name="allocations", daemon=True
+            )
             self._thread.start()
 
     def wait(self, seconds: float = JOB_WAIT_S) -> bool:
@@ -246,7 +278,9 @@ class AllocatedSource:
         return self._of_slurm.names(job)
 
     def read(self) -> Snapshot:
-        """Return the newest snapshot, with the allocations of the last answer. Errors: as the source."""
+        """Return the newest snapshot, with the allocations of the last answer. Errors: as the
+        source.
+        """
         snapshot = self._source.read()
         self.start()  # after the first snapshot, which imports must not delay
         slurm, problem = self._of_slurm, self._problem
@@ -259,7 +293,9 @@ class AllocatedSource:
         self._closed.set()
         self._source.close()
 
-    def _allocations(self, snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
+    def _allocations(
+        self, snapshot: Snapshot, slurm: SlurmAllocations
+    ) -> Mapping[GpuId, GpuAllocation]:
         before = self._before
         same = before is not None and before[0] is slurm and before[1].gpus == snapshot.gpus
         if not same or before is None or before[1].allocations != snapshot.allocations:
@@ -275,14 +311,19 @@ class AllocatedSource:
                 self._of_slurm = self._poll()
                 self._problem, wait_s = None, self._every_s
             except TachographError as problem:
-                self._problem = SourceProblem(f"GPU allocations unknown: {problem.what}", problem.where, problem.do)
+                self._problem = SourceProblem(
+                    f"GPU allocations unknown: {problem.what}", problem.where, problem.do
+                )
                 wait_s = min(wait_s * 2, LONGEST_S)
             self._answered.set()
             self._closed.wait(wait_s)
 
 
-def merged_allocations(snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
-    """Return the allocation of each GPU: that of the source, completed by Slurm's for the job; else Slurm's.
+def merged_allocations(
+    snapshot: Snapshot, slurm: SlurmAllocations
+) -> Mapping[GpuId, GpuAllocation]:
+    """Return the allocation of each GPU: that of the source, completed by Slurm's for the job; else
+    Slurm's.
 
     >>> from numpy import zeros
     >>> gpus = GpuId("n1.example.org", 0), GpuId("n1", 1)
@@ -299,7 +340,11 @@ def merged_allocations(snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[G
             found[gpu] = _completed(reported, [slurm.jobs.get(job) for job in reported.jobs])
             continue
         number = numbers.get(gpu, gpu.gpu)
-        of_slurm = slurm.gpus.get((short_node(gpu.node), number)) if gpu.mig is None and number is not None else None
+        of_slurm = (
+            slurm.gpus.get((short_node(gpu.node), number))
+            if gpu.mig is None and number is not None
+            else None
+        )
         allocation = of_slurm or reported
         if allocation is not None:
             found[gpu] = allocation
@@ -307,7 +352,9 @@ def merged_allocations(snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[G
 
 
 def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
-    """Return the GPUs that no job holds as the source or a complete answer of Slurm reports it; slices are unknown."""
+    """Return the GPUs that no job holds as the source or a complete answer of Slurm reports it;
+    slices are unknown.
+    """
     if not slurm.complete:
         return snapshot.free
     numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
@@ -321,7 +368,8 @@ def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
 
 
 def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
-    """Return the number of the device file of GPUs on nodes where one differs from its index; None: not reported.
+    """Return the number of the device file of GPUs on nodes where one differs from its index; None:
+    not reported.
 
     >>> from numpy import zeros
     >>> from tachograph.live.snapshot import GpuDevice
@@ -331,19 +379,25 @@ def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
     [1, None]
     """
     minors = {gpu: snapshot.device(row).minor_number for row, gpu in enumerate(snapshot.gpus)}
-    differing = {gpu.node for gpu, minor in minors.items() if minor is not None and minor != gpu.gpu}
+    differing = {
+        gpu.node for gpu, minor in minors.items() if minor is not None and minor != gpu.gpu
+    }
     return {gpu: minor for gpu, minor in minors.items() if gpu.node in differing}
 
 
 def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
-    """The ids as people name them; user and time from any source with them. known: of each job of `reported`."""
+    """The ids as people name them; user and time from any source with them. known: of each job
+    of `reported`.
+    """
     if not any(known):
         return reported
     jobs = [(of and of.job_id) or job for of, job in zip(known, reported.jobs, strict=True)]
     users = dict.fromkeys(of.user for of in known if of is not None and of.user)
     began = [of.since for of in known if of is not None and of.since is not None]
     return GpuAllocation(
-        ",".join(jobs), reported.user or ",".join(users) or None, min(began) if began else reported.since
+        ",".join(jobs),
+        reported.user or ",".join(users) or None,
+        min(began) if began else reported.since,
     )
 
 
@@ -354,7 +408,8 @@ _NONE_VISIBLE: Final = frozenset({"", "-1", "nodevfiles", "none", "void"})
 class JobEnvironment:
     """GPUs of a process by its environment. job: None outside of Slurm.
 
-    numbers: of the node's GPUs, as counted by Slurm; devices: CUDA_VISIBLE_DEVICES. None: not reported; empty: none.
+    numbers: of the node's GPUs, as counted by Slurm; devices: CUDA_VISIBLE_DEVICES. None: not
+    reported; empty: none.
     """
 
     job: str | None = None
@@ -374,7 +429,9 @@ class JobEnvironment:
     @property
     def allocation(self) -> GpuAllocation | None:
         """The job as an allocation."""
-        return GpuAllocation(self.display_job or self.job, self.user, self.since) if self.job else None
+        return (
+            GpuAllocation(self.display_job or self.job, self.user, self.since) if self.job else None
+        )
 
     @property
     def count(self) -> int | None:
@@ -434,7 +491,8 @@ def _numbers(written: str | None) -> tuple[int, ...] | None:
 
 
 def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
-    """Return the selection of the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on this host.
+    """Return the selection of the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on
+    this host.
 
     Where they are undetermined, all GPUs of the host are selected, with a remark on that.
     """
@@ -446,17 +504,27 @@ def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
             return GpuSelection(tuple(here), f"{shown}, as {own.name} lists none")
         rows = _own_rows(snapshot, about, own, here)
         if rows is None:
-            unknown = f"{shown}: which of them belong to {own.name} is unknown; select them with --gpus"
+            unknown = (
+                f"{shown}: which of them belong to {own.name} is unknown; select them with --gpus"
+            )
             return GpuSelection(tuple(here), unknown)
-        return GpuSelection(tuple(rows), f"{len(rows)} of {shown}, those of {own.name}", own.allocation)
+        return GpuSelection(
+            tuple(rows), f"{len(rows)} of {shown}, those of {own.name}", own.allocation
+        )
 
     return pick
 
 
-def _own_rows(snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: Sequence[int]) -> Sequence[int] | None:
+def _own_rows(
+    snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: Sequence[int]
+) -> Sequence[int] | None:
     """The rows of the process's own GPUs; None where unknown. See the traps above."""
     uuids = [GpuTerm(name, uuid=name) for name in own.devices or () if UUID.fullmatch(name)]
-    named = [row for row in here if any(term.fits(snapshot.gpus[row], snapshot.device(row)) for term in uuids)]
+    named = [
+        row
+        for row in here
+        if any(term.fits(snapshot.gpus[row], snapshot.device(row)) for term in uuids)
+    ]
     if named:
         return named
     if confined(snapshot, own, here):
@@ -464,7 +532,11 @@ def _own_rows(snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: 
     sliced = any(snapshot.gpus[row].mig is not None for row in here)
     if own.numbers is not None and not sliced:
         minors = slurm_numbers(snapshot)
-        of_slurm = [row for row in here if minors.get(snapshot.gpus[row], snapshot.gpus[row].gpu) in own.numbers]
+        of_slurm = [
+            row
+            for row in here
+            if minors.get(snapshot.gpus[row], snapshot.gpus[row].gpu) in own.numbers
+        ]
         return of_slurm or None
     of_job = [row for row in here if own.job and holds(snapshot, row, {own.job, own.display_job})]
     if of_job:
@@ -476,7 +548,9 @@ def _own_rows(snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: 
 
 
 def confined(snapshot: Snapshot, own: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
-    """Return whether a source shows no more GPUs (or slices) than the process may use: then these are its own."""
+    """Return whether a source shows no more GPUs (or slices) than the process may use: then
+    these are its own.
+    """
     units = [snapshot.gpus[row] for row in rows] if rows is not None else snapshot.gpus
     return own.count is not None and 0 < len(units) <= own.count
 

@@ -1,9 +1,10 @@
 """The telemetry source that is used, and which of its GPUs are shown.
 
-Of this node, in this order: NVML (new every second, with processes, no load on others), dcgm-exporter, dcgmi. The
-first that reports SM and tensor activity is taken; where none does, the one that reports most decisive counters: NVML
-reports little of GPUs before Hopper, dcgm-exporter those of its CSV file. Other nodes: Prometheus, then the exporters
-under [[sources]]. A source is added by one file and one line here.
+Of this node, in this order: NVML (new every second, with processes, no load on others),
+dcgm-exporter, dcgmi. The first that reports SM and tensor activity is taken; where none does, the
+one that reports most decisive counters: NVML reports little of GPUs before Hopper, dcgm-exporter
+those of its CSV file. Other nodes: Prometheus, then the exporters under [[sources]]. A source is
+added by one file and one line here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import BREAK, ConfigError, InputError, NotFoundError, TachographError, UsageError
+from tachograph.catalog.errors import (
+    BREAK,
+    ConfigError,
+    InputError,
+    NotFoundError,
+    TachographError,
+    UsageError,
+)
 from tachograph.catalog.units import plural
 from tachograph.live.allocations import (
     AllocatedSource,
@@ -39,15 +47,23 @@ from tachograph.live.selection import (
 from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo, closed_on_failure
 from tachograph.sources.metrics import short_node
 
-QUICK_S: Final = 0.5  # within which an exporter of this node accepts a connection, else it counts as absent
+# Within which an exporter of this node accepts a connection, else it counts as absent.
+QUICK_S: Final = 0.5
 _ANSWER_S: Final = 2.0  # within which it answers
 _EXPORTER: Final = "dcgm-exporter"
 # counters that decide the workload class of a GPU; sources with the first two are preferred
 ACTIVITY: Final = ("sm_active", "tensor_active")
-DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
+DECIDING: Final = (
+    *ACTIVITY,
+    "dram_active",
+    "gr_engine_active",
+    "fp64_active",
+    "pcie_rx_bytes_per_s",
+)
 _NAME_A_SOURCE = "run it on a node with GPUs, name an exporter with --url, or try --simulate 8"
 _NAME_A_FLEET = (
-    "for other nodes name a Prometheus or exporters under [[sources]] in tachograph.toml, or exporters with --url; "
+    "for other nodes name a Prometheus or exporters under [[sources]] in tachograph.toml, or "
+    "exporters with --url; "
     "for this node run it where GPUs are; or try --simulate 8"
 )
 
@@ -84,7 +100,10 @@ def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveS
 
     url = configuration.watch.exporter
     _probe(url)
-    usual = next((raw for raw in configuration.sources if raw.get("source") == _EXPORTER), {"source": _EXPORTER})
+    usual = next(
+        (raw for raw in configuration.sources if raw.get("source") == _EXPORTER),
+        {"source": _EXPORTER},
+    )
     here = {**usual, "url": "", "urls": [url], "timeout_s": _ANSWER_S}
     return connect_exporters(msgspec.structs.replace(configuration, sources=(here,)))
 
@@ -96,8 +115,12 @@ def _probe(url: str) -> None:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname or "", port), QUICK_S).close()
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        raise InputError(reason.lower(), where=url, do="is dcgm-exporter running? name it in watch.exporter") from None
+        reason = (
+            problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        )
+        raise InputError(
+            reason.lower(), where=url, do="is dcgm-exporter running? name it in watch.exporter"
+        ) from None
 
 
 def _exporters(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
@@ -141,13 +164,16 @@ def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSourc
     from tachograph.live.sources.simulated import SimulatedSource
 
     if not wanted.simulate or wanted.simulate < 0:
-        raise UsageError(f"--simulate {wanted.simulate}: at least one GPU is needed", do="write --simulate 8")
+        raise UsageError(
+            f"--simulate {wanted.simulate}: at least one GPU is needed", do="write --simulate 8"
+        )
     return SimulatedSource(wanted.simulate, faults=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOpeners:
-    """How sources are opened, by name; tests pass in others. here: of this node, in the order of preference.
+    """How sources are opened, by name; tests pass in others. here: of this node, in the order of
+    preference.
 
     named: of this node, and only where they are named: they take what others may need.
     """
@@ -168,7 +194,9 @@ NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus", "pm-sampling")
 
 @dataclass(frozen=True, slots=True)
 class _FoundSource:
-    """A source. real: its GPUs exist now, and Slurm may report their allocations; here: it reports this node alone."""
+    """A source. real: its GPUs exist now, and Slurm may report their allocations; here: it
+    reports this node alone.
+    """
 
     source: LiveSource
     here: bool = False
@@ -184,12 +212,13 @@ def choose_source(
     openers: SourceOpeners = OPENERS,
     poll: AllocationPoller | None = None,
 ) -> SelectedSource:
-    """Return the requested source, else the best there is, with the selected GPUs; it was polled once.
+    """Return the requested source, else the best there is, with the selected GPUs; it was polled
+    once.
 
-    Its `about`: source, shown GPUs, unsupported counters. poll: returns allocations;
-    None: as configured.
-    Errors: UsageError, ConfigError for invalid options; NotFoundError where nothing answers, naming what was tried,
-    where a GPU or a job is not found, naming those present; InputError for a requested source that fails.
+    Its `about`: source, shown GPUs, unsupported counters. poll: returns allocations; None: as
+    configured. Errors: UsageError, ConfigError for invalid options; NotFoundError where nothing
+    answers, naming what was tried, where a GPU or a job is not found, naming those present;
+    InputError for a requested source that fails.
     """
     own = job_environment(environment)
     found = _find(configuration, wanted, own, openers)
@@ -215,7 +244,10 @@ def choose_source(
 
 
 def _find(
-    configuration: Configuration, wanted: SourceRequest, own: JobEnvironment | None, openers: SourceOpeners
+    configuration: Configuration,
+    wanted: SourceRequest,
+    own: JobEnvironment | None,
+    openers: SourceOpeners,
 ) -> _FoundSource:
     if wanted.simulate is not None:
         return _FoundSource(openers.simulated(configuration, wanted), real=False)
@@ -230,19 +262,27 @@ def _find(
         return _FoundSource(_first(fleet, configuration, wanted, openers.beyond))
     found = _of_this_node(configuration, wanted, openers, fleet, beyond=beyond)
     if wanted.job is not None and beyond:
-        return replace(found, remark="this node only: [[sources]] names no Prometheus and no exporters")
+        return replace(
+            found, remark="this node only: [[sources]] names no Prometheus and no exporters"
+        )
     return found
 
 
-def _named(name: str, configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners) -> _FoundSource:
+def _named(
+    name: str, configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners
+) -> _FoundSource:
     """The requested source; its errors are reported as they are."""
     if name not in NAMES:
         where = "--source" if wanted.source else "watch.source"
         kind: type[TachographError] = UsageError if wanted.source else ConfigError
         raise kind(f"{where}: unknown source {name!r}", do=f"use one of: {', '.join(NAMES)}")
     if wanted.urls and name not in openers.beyond:
-        raise UsageError(f"--url does not apply to {name}", do=f"use it with {' or '.join(openers.beyond)}")
-    of_fleet = wanted.urls or ((wanted.everything or wanted.job) and name in _configured(configuration, openers.beyond))
+        raise UsageError(
+            f"--url does not apply to {name}", do=f"use it with {' or '.join(openers.beyond)}"
+        )
+    of_fleet = wanted.urls or (
+        (wanted.everything or wanted.job) and name in _configured(configuration, openers.beyond)
+    )
     of_node = {**openers.here, **openers.named}
     if name in of_node and not of_fleet:
         return _FoundSource(of_node[name](configuration, wanted), here=True)
@@ -259,7 +299,10 @@ def _is_beyond_node(wanted: SourceRequest, own: JobEnvironment | None) -> bool:
     """Whether GPUs of other nodes are requested."""
     if wanted.gpus is not None:
         here = {short_node(socket.gethostname()), own.node if own else None}
-        return any(term.node is not None and short_node(term.node) not in here for term in gpu_terms(wanted.gpus))
+        return any(
+            term.node is not None and short_node(term.node) not in here
+            for term in gpu_terms(wanted.gpus)
+        )
     if wanted.job is not None:
         return not (_is_own(wanted.job, own) and own is not None and own.nodes == 1)
     return wanted.everything
@@ -270,7 +313,10 @@ def _is_own(job: str, own: JobEnvironment | None) -> bool:
 
 
 def _first(
-    names: Sequence[str], configuration: Configuration, wanted: SourceRequest, openers: Mapping[str, SourceOpener]
+    names: Sequence[str],
+    configuration: Configuration,
+    wanted: SourceRequest,
+    openers: Mapping[str, SourceOpener],
 ) -> LiveSource:
     """The first source of a fleet that answers."""
     failed: dict[str, TachographError] = {}
@@ -285,9 +331,16 @@ def _first(
 
 
 def _of_this_node(
-    configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners, fleet: Sequence[str], *, beyond: bool
+    configuration: Configuration,
+    wanted: SourceRequest,
+    openers: SourceOpeners,
+    fleet: Sequence[str],
+    *,
+    beyond: bool,
 ) -> _FoundSource:
-    """The best source of this node; where there is none, the fleet. beyond: other nodes were requested, too."""
+    """The best source of this node; where there is none, the fleet. beyond: other nodes were
+    requested, too.
+    """
     failed: dict[str, TachographError] = {}
     best: LiveSource | None = None
     for name, opener in openers.here.items():
@@ -309,7 +362,8 @@ def _of_this_node(
     if not fleet:
         raise _nothing(failed, _NAME_A_FLEET if beyond else _NAME_A_SOURCE)
     return _FoundSource(
-        _first(fleet, configuration, wanted, openers.beyond), remark="no GPU telemetry source on this node"
+        _first(fleet, configuration, wanted, openers.beyond),
+        remark="no GPU telemetry source on this node",
     )
 
 
@@ -320,13 +374,17 @@ def _worth(about: SourceInfo) -> tuple[int, int]:
 
 def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
     """No source answers: a point for each that was tried."""
-    tried = "".join(f"{BREAK}{name}: {f'{one.where}: ' if one.where else ''}{one.what}" for name, one in failed.items())
+    tried = "".join(
+        f"{BREAK}{name}: {f'{one.where}: ' if one.where else ''}{one.what}"
+        for name, one in failed.items()
+    )
     return NotFoundError(f"no GPU telemetry source found; tried:{tried}", do=do)
 
 
 @dataclass(frozen=True, slots=True)
 class _SelectorChoice:
-    """The selection of the GPUs. job: whose GPUs are searched among all; of_others: also GPUs that others hold.
+    """The selection of the GPUs. job: whose GPUs are searched among all; of_others: also GPUs that
+    others hold.
 
     Slurm is polled for these, but not to watch one's own job.
     """
@@ -337,7 +395,10 @@ class _SelectorChoice:
 
 
 def _selector_of(
-    found: _FoundSource, wanted: SourceRequest, own: JobEnvironment | None, environment: Mapping[str, str]
+    found: _FoundSource,
+    wanted: SourceRequest,
+    own: JobEnvironment | None,
+    environment: Mapping[str, str],
 ) -> _SelectorChoice:
     if wanted.gpus is not None:
         return _SelectorChoice(select_named(wanted.gpus))
@@ -360,7 +421,9 @@ def _select_all(own: JobEnvironment | None) -> GpuSelector:
         rows = tuple(range(len(snapshot.gpus)))
         if own is not None and own.job and about.name == "nvml" and confined(snapshot, own):
             return GpuSelection(
-                rows, f"{plural(len(snapshot.gpus), 'GPU')} of {own.name} (its cgroup hides others)", own.allocation
+                rows,
+                f"{plural(len(snapshot.gpus), 'GPU')} of {own.name} (its cgroup hides others)",
+                own.allocation,
             )
         return GpuSelection(rows, "all shown")
 

@@ -1,4 +1,6 @@
-"""The thread that polls the source and evaluates its snapshots, so that no slow source ever blocks a key."""
+"""The thread that polls the source and evaluates its snapshots, so that no slow source ever
+blocks a key.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class SnapshotJudge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeedFailure:
-    """Failure of one refresh. detail: the traceback of a defect; "" for an error that the user can fix."""
+    """Failure of one refresh. detail: the traceback of a defect; "" for an error that the user
+    can fix.
+    """
 
     problem: SourceProblem
     detail: str = ""
@@ -33,8 +37,9 @@ class FeedFailure:
 class ViewFeed:
     """Polls `source` every `interval_s` and delivers each view, or the failure in its place.
 
-    make_judge: called once, in the thread of the feed. deliver: called there, too, once per refresh; it must not block.
-    lock: held while the evaluation changes the history that views share; drawing from it needs the lock, too.
+    make_judge: called once, in the thread of the feed. deliver: called there, too, once per
+    refresh; it must not block. lock: held while the evaluation changes the history that views
+    share; drawing from it needs the lock, too.
     """
 
     def __init__(
@@ -83,7 +88,8 @@ class ViewFeed:
             return FeedFailure(SourceProblem(error.what, error.where or "", error.do or ""))
         except Exception as error:  # noqa: BLE001  one refresh of the screen: the next is tried
             return FeedFailure(
-                SourceProblem(f"{type(error).__name__}: {error}", "this refresh"), traceback.format_exc()
+                SourceProblem(f"{type(error).__name__}: {error}", "this refresh"),
+                traceback.format_exc(),
             )
 
     def _run(self) -> None:
@@ -91,7 +97,9 @@ class ViewFeed:
         while not self._ended:
             came = self.once()
             self._deliver(came)
-            if isinstance(came, FleetView) and any(problem.fatal for problem in came.snapshot.problems):
+            if isinstance(came, FleetView) and any(
+                problem.fatal for problem in came.snapshot.problems
+            ):
                 return
             now = time.monotonic()
             due = max(due + self.interval_s, now)  # missed polls are skipped

@@ -1,6 +1,8 @@
-"""The fleet as a page: held idle and sick GPUs, counts, groups, a heat map, and the GPUs that a filter leaves.
+"""The fleet as a page: held idle and sick GPUs, counts, groups, a heat map, and the GPUs that a
+filter leaves.
 
-Texts are those of the screen; everything is a table of texts, so that only what changed needs to be sent.
+Texts are those of the screen; everything is a table of texts, so that only what changed needs to be
+sent.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _NOT_KNOWN = "not known"
 
 @dataclass(frozen=True, slots=True)
 class FleetTable:
-    """A table of texts. keys: of its rows, as long as these stay only cells change. links: column -> what it names.
+    """A table of texts. keys: of its rows, as long as these stay only cells change. links: column
+    -> what it names.
 
     more: rows that are not shown.
     """
@@ -58,8 +61,8 @@ class FleetTable:
 class FleetReport:
     """What a page shows of a view. sentences: problems of the source. counts: (what, how many).
 
-    places: (node, its GPUs) of the heat map; heat: its cells in this order. others: GPUs that are not visible, in
-    words; "" where all are.
+    places: (node, its GPUs) of the heat map; heat: its cells in this order. others: GPUs that are
+    not visible, in words; "" where all are.
     """
 
     t: float
@@ -81,7 +84,8 @@ class FleetReport:
 
 
 def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> FleetView:
-    """Return the view of the GPUs in `allocations` alone, allocated as these say: for who may see no others.
+    """Return the view of the GPUs in `allocations` alone, allocated as these say: for who may see
+    no others.
 
     Processes and problems of the source name other GPUs and are left out.
     """
@@ -95,7 +99,9 @@ def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> Flee
             gpus=kept,
             measured=view.snapshot.measured[rows],
             values={name: column[rows] for name, column in view.snapshot.values.items()},
-            devices={gpu: view.snapshot.devices[gpu] for gpu in kept if gpu in view.snapshot.devices},
+            devices={
+                gpu: view.snapshot.devices[gpu] for gpu in kept if gpu in view.snapshot.devices
+            },
             allocations={gpu: allocations[gpu] for gpu in kept},
             processes={},
             problems=(),
@@ -114,7 +120,9 @@ def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> Flee
 
 @dataclass(frozen=True, slots=True)
 class FleetChoice:
-    """What is shown: groups by one of GROUPINGS, the map by one of MAPS, a filter as on the screen, an order."""
+    """What is shown: groups by one of GROUPINGS, the map by one of MAPS, a filter as on the
+    screen, an order.
+    """
 
     by: str = "node"
     heat: str = "class"
@@ -124,7 +132,9 @@ class FleetChoice:
     def check(self) -> None:
         """Check it. Errors: UsageError naming what is wrong."""
         if self.by not in GROUPINGS:
-            raise UsageError(f"cannot group by {self.by!r}", do=f"use one of: {', '.join(GROUPINGS)}")
+            raise UsageError(
+                f"cannot group by {self.by!r}", do=f"use one of: {', '.join(GROUPINGS)}"
+            )
         if self.heat not in MAPS:
             number_name(self.heat)
         parse_filter(self.filter)
@@ -140,13 +150,19 @@ def build_fleet_report(
     partitions: Mapping[str, str] | None = None,
     findings: Mapping[str, Sequence[Finding]] | None = None,
 ) -> FleetReport:
-    """Return the report of a view. whole: the view of all GPUs, where `view` is a part of it: the others are counted.
+    """Return the report of a view. whole: the view of all GPUs, where `view` is a part of it: the
+    others are counted.
 
-    partitions: {job: its partition}; findings: {job: those of its last minute}. Errors: UsageError for the choice.
+    partitions: {job: its partition}; findings: {job: those of its last minute}. Errors: UsageError
+    for the choice.
     """
     choice.check()
     rows = FleetRows(view)
-    shown = matching(rows, parse_filter(choice.filter)) if choice.filter else np.ones(len(rows), np.bool_)
+    shown = (
+        matching(rows, parse_filter(choice.filter))
+        if choice.filter
+        else np.ones(len(rows), np.bool_)
+    )
     ordered = sorted_rows(rows, choice.sort)
     ordered = ordered[shown[ordered]]
     held, sick = _held(rows), _sick(rows)
@@ -154,7 +170,9 @@ def build_fleet_report(
         t=view.snapshot.t,
         headline=_headline(rows, held, sick),
         sentences=tuple(problem.sentence for problem in view.snapshot.problems),
-        counts=tuple((f"{mark} {name}".strip(), f"{count:,}") for mark, name, count in _counts(view)),
+        counts=tuple(
+            (f"{mark} {name}".strip(), f"{count:,}") for mark, name, count in _counts(view)
+        ),
         held=_held_table(rows, held),
         sick=_sick_table(rows, sick),
         groups=_groups(rows, choice.by, partitions or {}, findings or {}),
@@ -179,12 +197,22 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
 
 
 def _counts(view: FleetView) -> list[tuple[str, str, int]]:
-    """(letter or sign, name, GPUs): by look, then by health that is not OK; those that there are."""
+    """(letter or sign, name, GPUs): by look, then by health that is not OK; those that there
+    are.
+    """
     names = {LOOKS[place].mark: LOOKS[place].name for place in SHOWN_LOOKS}
     by_mark = count_marks(looks(view))
     by_state = np.bincount(view.health, minlength=len(STATES)).tolist()
-    states = [(HEALTH_SIGNS[state], state, by_state[STATES.index(state)]) for state in WORST_FIRST if state in _SICK]
-    return [one for one in (*((mark, names[mark], count) for mark, count in by_mark.items()), *states) if one[2]]
+    states = [
+        (HEALTH_SIGNS[state], state, by_state[STATES.index(state)])
+        for state in WORST_FIRST
+        if state in _SICK
+    ]
+    return [
+        one
+        for one in (*((mark, names[mark], count) for mark, count in by_mark.items()), *states)
+        if one[2]
+    ]
 
 
 def _others(view: FleetView, whole: FleetView | None) -> str:
@@ -213,11 +241,19 @@ def _sick(rows: FleetRows) -> list[int]:
 def _held_table(rows: FleetRows, held: Sequence[int]) -> FleetTable:
     since = rows.number("held")
     cells = tuple(
-        (rows.text("gpu")[row], rows.text("job")[row], rows.text("user")[row], _minutes(since[row]), _memory(rows, row))
+        (
+            rows.text("gpu")[row],
+            rows.text("job")[row],
+            rows.text("user")[row],
+            _minutes(since[row]),
+            _memory(rows, row),
+        )
         for row in held[:MOST_ROWS]
     )
     headings = ("GPU", "job", "user", ">held for", ">memory")
-    return FleetTable("held", headings, _keys(rows, held), cells, _LINKS, max(0, len(held) - MOST_ROWS))
+    return FleetTable(
+        "held", headings, _keys(rows, held), cells, _LINKS, max(0, len(held) - MOST_ROWS)
+    )
 
 
 def _sick_table(rows: FleetRows, sick: Sequence[int]) -> FleetTable:
@@ -256,8 +292,21 @@ def _gpu_table(rows: FleetRows, ordered: Longs) -> FleetTable:
         )
         for row in shown
     )
-    headings = ("GPU", "job", "user", "class", "health", ">use", ">real use", ">memory", ">power", ">temp.")
-    return FleetTable("gpus", headings, _keys(rows, shown), cells, _LINKS, max(0, len(ordered) - MOST_ROWS))
+    headings = (
+        "GPU",
+        "job",
+        "user",
+        "class",
+        "health",
+        ">use",
+        ">real use",
+        ">memory",
+        ">power",
+        ">temp.",
+    )
+    return FleetTable(
+        "gpus", headings, _keys(rows, shown), cells, _LINKS, max(0, len(ordered) - MOST_ROWS)
+    )
 
 
 _LINKS: Mapping[int, str] = {0: "node", 1: "job", 2: "user"}
@@ -268,7 +317,10 @@ def _keys(rows: FleetRows, chosen: Sequence[int]) -> tuple[str, ...]:
 
 
 def _groups(
-    rows: FleetRows, by: str, partitions: Mapping[str, str], findings: Mapping[str, Sequence[Finding]]
+    rows: FleetRows,
+    by: str,
+    partitions: Mapping[str, str],
+    findings: Mapping[str, Sequence[Finding]],
 ) -> FleetTable:
     names = _group_names(rows, by, partitions)
     members: dict[str, list[int]] = {}
@@ -295,7 +347,9 @@ def _groups(
     more = ("findings",) if by == "job" else ()
     headings = (by, ">GPUs", "classes", "worst health", ">use", ">real use", ">power", *more)
     links = {0: by} if by in ("node", "job", "user") else {}
-    return FleetTable("groups", headings, tuple(shown), tuple(cells), links, len(listed) - len(shown))
+    return FleetTable(
+        "groups", headings, tuple(shown), tuple(cells), links, len(listed) - len(shown)
+    )
 
 
 def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Sequence[str]:
@@ -332,9 +386,14 @@ def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _heat(rows: FleetRows, by: str) -> list[str]:
-    """A letter of the class, or a digit of the level, and the sign of health, in the order of `_places`."""
+    """A letter of the class, or a digit of the level, and the sign of health, in the order of
+    `_places`.
+    """
     order = sorted_rows(rows, "gpu").tolist()
-    signs = [HEALTH_SIGNS[STATES[state]] if STATES[state] in _SICK else "" for state in rows.view.health.tolist()]
+    signs = [
+        HEALTH_SIGNS[STATES[state]] if STATES[state] in _SICK else ""
+        for state in rows.view.health.tolist()
+    ]
     if by == "class":
         marks = [LOOKS[place].mark for place in rows.looks.tolist()]
     else:
@@ -347,7 +406,9 @@ def _heat(rows: FleetRows, by: str) -> list[str]:
 
 
 def _bounds(values: Floats, by: str) -> tuple[float, float]:
-    """Ends of the levels of a number; those that do not move with every reading, where they are known."""
+    """Ends of the levels of a number; those that do not move with every reading, where they are
+    known.
+    """
     fixed = {"power": (0.0, 1000.0), "temp": (20.0, 100.0), "mem": (0.0, 80.0)}
     if by in fixed:
         return fixed[by]

@@ -61,7 +61,8 @@ def absent_columns(view: FleetView) -> frozenset[str]:
 
 
 class FleetRows:
-    """One row per GPU of a view. Texts are "" and numbers NaN where missing. Columns are computed when needed.
+    """One row per GPU of a view. Texts are "" and numbers NaN where missing. Columns are computed
+    when needed.
 
     before: the rows of an earlier view, whose unchanged values are reused.
     """
@@ -70,7 +71,9 @@ class FleetRows:
         self.view = view
         self.gpus = view.snapshot.gpus
         same = before is not None and before.gpus == self.gpus
-        self._roster: _Roster = before._roster if before is not None and same else _Roster(self.gpus)
+        self._roster: _Roster = (
+            before._roster if before is not None and same else _Roster(self.gpus)
+        )
         self._numbers: dict[str, Floats] = {}
         self._texts: dict[str, Sequence[str]] = {}
 
@@ -79,7 +82,8 @@ class FleetRows:
         return len(self.gpus)
 
     def number(self, name: str) -> Floats:
-        """Return a column of numbers: one of NUMBERS, or a counter, in its unit (mem in GiB, held and age in s).
+        """Return a column of numbers: one of NUMBERS, or a counter, in its unit (mem in GiB, held
+        and age in s).
 
         Errors: UsageError naming the closest.
         """
@@ -104,7 +108,9 @@ class FleetRows:
     def memory_gib(self) -> Floats:
         """Total memory, as far as reported."""
         devices = self.view.snapshot.devices
-        reported = np.array([getattr(devices.get(gpu), "hbm_mib", None) for gpu in self.gpus], np.float64)
+        reported = np.array(
+            [getattr(devices.get(gpu), "hbm_mib", None) for gpu in self.gpus], np.float64
+        )
         free = self.view.snapshot.column("hbm_used_mib") + self.view.snapshot.column("hbm_free_mib")
         return np.where(np.isnan(reported), free, reported) / GIB
 
@@ -128,7 +134,9 @@ class FleetRows:
             case "mem":
                 return snapshot.column("hbm_used_mib") / GIB
             case "nvlink":
-                return snapshot.column("nvlink_tx_bytes_per_s") + snapshot.column("nvlink_rx_bytes_per_s")
+                return snapshot.column("nvlink_tx_bytes_per_s") + snapshot.column(
+                    "nvlink_rx_bytes_per_s"
+                )
             case "held":
                 since = [getattr(snapshot.allocations.get(gpu), "since", None) for gpu in self.gpus]
                 return snapshot.t - np.array(since, np.float64)
@@ -145,7 +153,10 @@ class FleetRows:
             case "job":
                 free = self.view.snapshot.free
                 named = self._of_allocations("job_id")
-                return [job or (NO_JOB if gpu in free else "") for job, gpu in zip(named, self.gpus, strict=True)]
+                return [
+                    job or (NO_JOB if gpu in free else "")
+                    for job, gpu in zip(named, self.gpus, strict=True)
+                ]
             case "user":
                 return self._of_allocations("user")
             case "class":
@@ -153,7 +164,10 @@ class FleetRows:
             case "health":
                 return [STATES[state] for state in self.view.health.tolist()]
             case "model":
-                return [printable(getattr(snapshot.devices.get(gpu), "model", None) or "") for gpu in self.gpus]
+                return [
+                    printable(getattr(snapshot.devices.get(gpu), "model", None) or "")
+                    for gpu in self.gpus
+                ]
             case _:
                 raise no_column(name)
 
@@ -186,7 +200,10 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """
     parts = ((part, part.lstrip("0")) for part in re.findall(r"[0-9]+|[^0-9]+", name))
     # digits as text, the longer number the larger: `int` rejects thousands of them
-    return tuple((0, len(digits), digits) if "0" <= part[0] <= "9" else (1, 0, part) for part, digits in parts)
+    return tuple(
+        (0, len(digits), digits) if "0" <= part[0] <= "9" else (1, 0, part)
+        for part, digits in parts
+    )
 
 
 class _Roster:
@@ -198,9 +215,14 @@ class _Roster:
         self.nodes = tuple(printable(gpu.node) for gpu in gpus)
         rank = {node: place for place, node in enumerate(sorted(set(self.nodes), key=natural))}
         mig = [-1 if gpu.mig is None else gpu.mig for gpu in gpus]
-        keys = [(rank[node], gpu.gpu, part) for node, gpu, part in zip(self.nodes, gpus, mig, strict=True)]
+        keys = [
+            (rank[node], gpu.gpu, part)
+            for node, gpu, part in zip(self.nodes, gpus, mig, strict=True)
+        ]
         self.places: Ints = np.empty(len(gpus), np.int32)
-        self.places[sorted(range(len(gpus)), key=keys.__getitem__)] = np.arange(len(gpus), dtype=np.int32)
+        self.places[sorted(range(len(gpus)), key=keys.__getitem__)] = np.arange(
+            len(gpus), dtype=np.int32
+        )
 
 
 _COMPARE: Mapping[str, Callable[[Floats, float], Flags]] = MappingProxyType(
@@ -211,7 +233,9 @@ _COMPARE: Mapping[str, Callable[[Floats, float], Flags]] = MappingProxyType(
 )  # fmt: skip
 _TERM = re.compile(r"^([A-Za-z_][\w]*)(!=|<=|>=|=|<|>)(.*)$")
 _NUMBER = re.compile(r"^(-?\d+(?:\.\d*)?|\.\d+)\s*(%|[kMGTs]?|min|h)$")
-_SIZES = MappingProxyType({"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "min": 60.0, "h": 3600.0})
+_SIZES = MappingProxyType(
+    {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "min": 60.0, "h": 3600.0}
+)
 _PERCENT = MappingProxyType({"": 0.01, "%": 0.01})
 _GIB = MappingProxyType({"": 1.0, "G": 1.0, "M": 1 / 1024, "T": 1024.0})
 _ANYWHERE = ("gpu", "job", "user", "class", "health")
@@ -219,7 +243,9 @@ _ANYWHERE = ("gpu", "job", "user", "class", "health")
 
 @dataclass(frozen=True, slots=True)
 class FilterTerm:
-    """One term. column: "" for a word that is searched anywhere. bound: the number, NaN for texts and for missing."""
+    """One term. column: "" for a word that is searched anywhere. bound: the number, NaN for
+    texts and for missing.
+    """
 
     column: str
     compare: str
@@ -238,7 +264,9 @@ def parse_filter(written: str) -> tuple[FilterTerm, ...]:
     try:
         words = shlex.split(written)
     except ValueError as error:
-        raise UsageError(f"invalid filter {written!r}: {error}", do="close the quotation mark") from None
+        raise UsageError(
+            f"invalid filter {written!r}: {error}", do="close the quotation mark"
+        ) from None
     return tuple(_term(word) for word in words)
 
 
@@ -253,11 +281,18 @@ def matching(rows: FleetRows, terms: tuple[FilterTerm, ...]) -> Flags:
 def _term(word: str) -> FilterTerm:
     found = _TERM.match(word)
     if found is None:
-        return FilterTerm("", "!=", word[1:]) if word.startswith("!") and len(word) > 1 else FilterTerm("", "=", word)
+        return (
+            FilterTerm("", "!=", word[1:])
+            if word.startswith("!") and len(word) > 1
+            else FilterTerm("", "=", word)
+        )
     column, compare, text = found[1].lower(), found[2], found[3]
     if column in TEXTS:
         if compare not in ("=", "!="):
-            raise UsageError(f"{column} is text and has no {compare}", do=f"write {column}={text} or {column}!={text}")
+            raise UsageError(
+                f"{column} is text and has no {compare}",
+                do=f"write {column}={text} or {column}!={text}",
+            )
         return FilterTerm(column, compare, text)
     number_name(column)
     return (
@@ -270,7 +305,9 @@ def _term(word: str) -> FilterTerm:
 def _bound(column: str, text: str) -> float:
     found = _NUMBER.match(text)
     if found is None:
-        raise UsageError(f"invalid number {text!r}", do=f"write {column}<20, or {column}=- for what is missing")
+        raise UsageError(
+            f"invalid number {text!r}", do=f"write {column}<20, or {column}=- for what is missing"
+        )
     counter = COUNTERS.get(COLUMN_ALIASES.get(column, column))
     fraction = column == "real" or (counter is not None and counter.unit == "fraction")
     sizes = _PERCENT if fraction else _GIB if column == "mem" else _SIZES
@@ -297,7 +334,10 @@ def _of_text(rows: FleetRows, term: FilterTerm) -> Flags:
             found |= np.array([wanted in text for text in _lowered(rows, column)], np.bool_)
         return found
     if term.column == "class":
-        named = [_is_class(name, code, wanted) for name, code in zip(WORKLOAD_CLASSES, WORKLOAD_CODES, strict=True)]
+        named = [
+            _is_class(name, code, wanted)
+            for name, code in zip(WORKLOAD_CLASSES, WORKLOAD_CODES, strict=True)
+        ]
         idle = named[WORKLOAD_CLASSES.index("idle")]
         own = [idle or wanted in (look.name, look.name.split()[0]) for look in LOOKS[HELD:]]
         return np.array([*named, *own], np.bool_)[rows.looks]
@@ -306,7 +346,8 @@ def _of_text(rows: FleetRows, term: FilterTerm) -> Flags:
         return np.array([text in ("", NO_JOB) for text in texts], np.bool_)
     if "*" in wanted:
         return np.array([fnmatchcase(text, wanted) for text in texts], np.bool_)
-    return np.array([text == wanted or wanted in text.split(",") for text in texts], np.bool_)  # jobs that share a GPU
+    # Jobs that share a GPU.
+    return np.array([text == wanted or wanted in text.split(",") for text in texts], np.bool_)
 
 
 def _is_class(name: str, code: str, wanted: str) -> bool:
@@ -344,7 +385,9 @@ def direction(by: str, *, reverse: bool) -> str:
     ('smallest first', 'worst first', 'Z to A')
     """
     if by in TEXTS:
-        forward, backward = ("worst first", "best first") if by == "health" else ("A to Z", "Z to A")
+        forward, backward = (
+            ("worst first", "best first") if by == "health" else ("A to Z", "Z to A")
+        )
     else:
         forward, backward = "largest first", "smallest first"
     return backward if reverse else forward
@@ -356,12 +399,15 @@ def group_name(name: str) -> str:
     Errors: UsageError where there is none.
     """
     if name and name not in GROUPS:
-        raise UsageError(f"cannot group by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}")
+        raise UsageError(
+            f"cannot group by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}"
+        )
     return name
 
 
 def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
-    """Return all rows, sorted: names upwards, numbers and health from the highest and the worst; missing ones last.
+    """Return all rows, sorted: names upwards, numbers and health from the highest and the worst;
+    missing ones last.
 
     Errors: UsageError for a column that is none.
     """
@@ -409,7 +455,9 @@ def fleet_lines(
     return found
 
 
-def _descending(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], rows: FleetRows, *, reverse: bool) -> Longs:
+def _descending(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], rows: FleetRows, *, reverse: bool
+) -> Longs:
     keys = values if reverse else -values
     return np.lexsort((rows.place, keys))  # NaN sorts last either way
 
@@ -419,6 +467,9 @@ def _by_text(rows: FleetRows, by: str, *, reverse: bool) -> Longs:
         upwards = np.argsort(rows.place, kind="stable")
         return upwards[::-1] if reverse else upwards
     texts = rows.text(by)
-    rank = {name: place for place, name in enumerate(sorted({*texts} - {""}, key=natural, reverse=reverse))}
+    rank = {
+        name: place
+        for place, name in enumerate(sorted({*texts} - {""}, key=natural, reverse=reverse))
+    }
     keys = np.array([rank.get(text, len(rank)) for text in texts], np.int64)
     return np.lexsort((rows.place, keys))

@@ -1,4 +1,5 @@
-"""Job classes of the jobs in view, as of their last minute: minutes from views, evaluated like stored minutes.
+"""Job classes of the jobs in view, as of their last minute: minutes from views, evaluated like
+stored minutes.
 
 Import it only where it is needed: it imports the compiler and tables.
 """
@@ -30,7 +31,15 @@ from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timel
 
 # counters of which job classes need minutes
 JOB_CLASS_COUNTERS = (
-    *("gpu_util", "gr_engine_active", "sm_active", "fp64_active", "fp32_active", "fp16_active", "tensor_active"),
+    *(
+        "gpu_util",
+        "gr_engine_active",
+        "sm_active",
+        "fp64_active",
+        "fp32_active",
+        "fp16_active",
+        "tensor_active",
+    ),
     *("dram_active", "power_w", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
     *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
 )
@@ -49,7 +58,9 @@ class GpuMinute:
 
 @dataclass(slots=True)
 class CounterTotals:
-    """Of a GPU since its job began, as far as observed: sum and number of values of each of COUNTERS, samples."""
+    """Of a GPU since its job began, as far as observed: sum and number of values of each of
+    COUNTERS, samples.
+    """
 
     sums: Floats = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS)))
     counts: Longs = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS), np.int64))
@@ -62,7 +73,9 @@ class CounterTotals:
 
 @dataclass(slots=True)
 class ObservedJob:
-    """A job in view. start_us: since 1970; reported: by its allocation, else first poll. minutes: not yet taken."""
+    """A job in view. start_us: since 1970; reported: by its allocation, else first poll.
+    minutes: not yet taken.
+    """
 
     start_us: int
     reported: bool
@@ -73,7 +86,9 @@ class ObservedJob:
 
 @dataclass(slots=True)
 class _MinuteSums:
-    """One place per GPU: when it was measured last, its job's start, and the minute that it is in, -1 none."""
+    """One place per GPU: when it was measured last, its job's start, and the minute that it is
+    in, -1 none.
+    """
 
     t: Floats
     start_us: Longs
@@ -104,7 +119,9 @@ class JobMinutes:
         self._allocations: Mapping[GpuId, GpuAllocation] | None = None
 
     def add(self, view: FleetView) -> None:
-        """Add the values of a view; a value that is repeated, or older than the last, does not count."""
+        """Add the values of a view; a value that is repeated, or older than the last, does not
+        count.
+        """
         snapshot = view.snapshot
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
@@ -132,7 +149,9 @@ class JobMinutes:
 
     def under_way(self, job: str) -> list[tuple[GpuMinute, CounterTotals]]:
         """Return the minute that each GPU of a job is in, and its total with it."""
-        places = [row for row, held in enumerate(self._job) if held == job and self._rows.samples[row]]
+        places = [
+            row for row, held in enumerate(self._job) if held == job and self._rows.samples[row]
+        ]
         return [(self._means(row), self._total(row)) for row in places]
 
     def _hold(self, allocations: Mapping[GpuId, GpuAllocation], t: float) -> None:
@@ -159,7 +178,11 @@ class JobMinutes:
     def _seen(self, job: str, since: float | None, t: float) -> ObservedJob:
         start_us = round((t if since is None else since) * 1e6)
         seen = self.jobs.get(job)
-        moved = seen is not None and since is not None and (not seen.reported or abs(start_us - seen.start_us) > 1e6)
+        moved = (
+            seen is not None
+            and since is not None
+            and (not seen.reported or abs(start_us - seen.start_us) > 1e6)
+        )
         if seen is None or moved:
             seen = self.jobs[job] = ObservedJob(start_us, since is not None, t)
         return seen
@@ -188,7 +211,9 @@ class JobMinutes:
 
     def _total(self, row: int) -> CounterTotals:
         before = self.jobs[self._job[row] or ""].totals.get(self._gpus[row], CounterTotals())
-        return before.added(self._rows.sums[:, row], self._rows.counts[:, row], int(self._rows.samples[row]))
+        return before.added(
+            self._rows.sums[:, row], self._rows.counts[:, row], int(self._rows.samples[row])
+        )
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Change the GPUs: those that stay keep their current minute."""
@@ -198,7 +223,9 @@ class JobMinutes:
             self._end_minute(row)
         rows = _MinuteSums.new(len(gpus))
         for one in fields(rows):
-            getattr(rows, one.name)[..., old >= 0] = getattr(self._rows, one.name)[..., old[old >= 0]]
+            getattr(rows, one.name)[..., old >= 0] = getattr(self._rows, one.name)[
+                ..., old[old >= 0]
+            ]
         self._job = [self._job[place] if place >= 0 else None for place in old.tolist()]
         self._rows, self._gpus, self._allocations = rows, gpus, None
 
@@ -216,8 +243,8 @@ _MINUTES = {
 class LiveJobClasses:
     """Gathers minutes from views, and evaluates jobs once a minute.
 
-    A job is evaluated by its GPUs in view. The time before the first poll was not measured; where no source reports
-    when a job began, it began then.
+    A job is evaluated by its GPUs in view. The time before the first poll was not measured; where
+    no source reports when a job began, it began then.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -227,19 +254,31 @@ class LiveJobClasses:
         self._judged_at: float | None = None
         self._found: Mapping[str, tuple[Finding, ...]] = {}
 
-    def step(self, view: FleetView, wanted: Collection[str] | None = None) -> Mapping[str, tuple[Finding, ...]]:
-        """Return the findings of job classes, {job: its findings, most urgent first}, after another view.
+    def step(
+        self, view: FleetView, wanted: Collection[str] | None = None
+    ) -> Mapping[str, tuple[Finding, ...]]:
+        """Return the findings of job classes, {job: its findings, most urgent first}, after another
+        view.
 
-        They are those of the last evaluation, a minute old at most. wanted: jobs on screen; None: all.
+        They are those of the last evaluation, a minute old at most. wanted: jobs on screen; None:
+        all.
         """
         self._gathered.add(view)
         t, held = (
             view.snapshot.t,
-            {allocation.job_id for allocation in view.snapshot.allocations.values() if allocation.job_id},
+            {
+                allocation.job_id
+                for allocation in view.snapshot.allocations.values()
+                if allocation.job_id
+            },
         )
         here = held.intersection(self._gathered.jobs)
         requested = here if wanted is None else here.intersection(wanted)
-        if self._judged_at is None or requested - set(self._found) or not 0 <= t - self._judged_at < EVERY_S:
+        if (
+            self._judged_at is None
+            or requested - set(self._found)
+            or not 0 <= t - self._judged_at < EVERY_S
+        ):
             self._judged_at = t
             self._found = self._judge(view, sorted(requested))
         return MappingProxyType(dict(self._found))
@@ -250,25 +289,37 @@ class LiveJobClasses:
         for seen in known.values():
             seen.minutes.clear()
         whole = timeline_of_minutes(_minutes(done), idle_util=idle_util, key="job_key")
-        self._timelines = self._kept(pl.concat([self._timelines, whole.select(self._timelines.columns)]))
+        self._timelines = self._kept(
+            pl.concat([self._timelines, whole.select(self._timelines.columns)])
+        )
         if not jobs:
             return {}
         under_way = {job: self._gathered.under_way(job) for job in jobs}
         now = _minutes([(job, minute) for job, pairs in under_way.items() for minute, _ in pairs])
         parts = [
             self._timelines.filter(pl.col("job_key").is_in(list(jobs))),
-            timeline_of_minutes(now, idle_util=idle_util, key="job_key").select(self._timelines.columns),
+            timeline_of_minutes(now, idle_util=idle_util, key="job_key").select(
+                self._timelines.columns
+            ),
         ]
         gpus = [
             _gpu_row(job, gpu, current.get(gpu, total), view.snapshot.devices.get(gpu))
             for job in jobs
             for current in ({minute.gpu: total for minute, total in under_way[job]},)
-            for gpu, total in sorted(known[job].totals.items(), key=lambda pair: (pair[0].node, pair[0].gpu))
+            for gpu, total in sorted(
+                known[job].totals.items(), key=lambda pair: (pair[0].node, pair[0].gpu)
+            )
         ]
         of_jobs = [
-            _job_row(job, known[job], [row for row in gpus if row["job_key"] == job], view.snapshot.t) for job in jobs
+            _job_row(
+                job, known[job], [row for row in gpus if row["job_key"] == job], view.snapshot.t
+            )
+            for job in jobs
         ]
-        rows, timelines = _frame(of_jobs, JOB_SUMMARIES.schema), merge_timelines(parts, key="job_key")
+        rows, timelines = (
+            _frame(of_jobs, JOB_SUMMARIES.schema),
+            merge_timelines(parts, key="job_key"),
+        )
         decided = job_classes.judge_classes(
             rows,
             _frame(gpus, JOB_GPUS.schema),
@@ -292,7 +343,9 @@ class LiveJobClasses:
 
 def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
     """Rows as in job_minutes, those of COUNTERS."""
-    means = np.array([one.means for _, one in rows], np.float32).reshape(len(rows), len(JOB_CLASS_COUNTERS))
+    means = np.array([one.means for _, one in rows], np.float32).reshape(
+        len(rows), len(JOB_CLASS_COUNTERS)
+    )
     frame = pl.DataFrame(
         {
             "job_key": [job for job, _ in rows],
@@ -307,9 +360,13 @@ def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
     return frame.with_columns(pl.col(JOB_CLASS_COUNTERS).fill_nan(None))
 
 
-def _gpu_row(job: str, gpu: GpuId, total: CounterTotals, device: GpuDevice | None) -> dict[str, Any]:
+def _gpu_row(
+    job: str, gpu: GpuId, total: CounterTotals, device: GpuDevice | None
+) -> dict[str, Any]:
     means = {
-        f"{name}_mean": float(total.sums[place] / total.counts[place]) if total.counts[place] else None
+        f"{name}_mean": float(total.sums[place] / total.counts[place])
+        if total.counts[place]
+        else None
         for place, name in enumerate(JOB_CLASS_COUNTERS)
     }
     model = match_device(device.model, device.hbm_mib) if device else None
@@ -318,7 +375,9 @@ def _gpu_row(job: str, gpu: GpuId, total: CounterTotals, device: GpuDevice | Non
             "samples": total.samples, **means}  # fmt: skip
 
 
-def _job_row(job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: float) -> dict[str, Any]:
+def _job_row(
+    job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: float
+) -> dict[str, Any]:
     start = EPOCH + timedelta(microseconds=seen.start_us)
     as_of = max(start, EPOCH + timedelta(microseconds=round(t * 1e6)))
     models = sorted({row["gpu_model"] for row in gpus if row["gpu_model"]})
@@ -333,5 +392,8 @@ def _job_row(job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: 
 def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
     """Rows in the schema of a table; missing columns are null."""
     return pl.DataFrame(
-        {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in schema.items()}
+        {
+            name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype)
+            for name, dtype in schema.items()
+        }
     )

@@ -1,4 +1,6 @@
-"""How a GPU is named in short: a letter by the limit of its class, whether it is held, a sign of its health."""
+"""How a GPU is named in short: a letter by the limit of its class, whether it is held, a sign of
+its health.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,14 @@ MARKS: Mapping[Bottleneck, str] = MappingProxyType(
     {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
 )
 LIMITS = tuple(MARKS)  # limits of a GPU, in the order of counts
-NAMES: Mapping[Bottleneck, str] = MappingProxyType({limit: "I/O" if limit == "io" else limit for limit in MARKS})
-HEALTH_SIGNS: Mapping[str, str] = MappingProxyType({CRIT: "!!", WARN: "!", HOT: "^", OK: "", HEALTH_UNKNOWN: "?"})
-CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in WORKLOAD_CLASSES)  # by place in CLASSES
+NAMES: Mapping[Bottleneck, str] = MappingProxyType(
+    {limit: "I/O" if limit == "io" else limit for limit in MARKS}
+)
+HEALTH_SIGNS: Mapping[str, str] = MappingProxyType(
+    {CRIT: "!!", WARN: "!", HOT: "^", OK: "", HEALTH_UNKNOWN: "?"}
+)
+# By place in CLASSES.
+CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in WORKLOAD_CLASSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +57,16 @@ SHOWN_LOOKS = (FREE, HELD, *(CLASS_LIMITS.index(limit) for limit in LIMITS))
 def looks(view: FleetView) -> Bytes:
     """Return the place in LOOKS of each GPU."""
     kinds = view.idle_kinds()
-    found: Bytes = np.where(kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)).astype(np.uint8)
+    found: Bytes = np.where(
+        kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)
+    ).astype(np.uint8)
     return found
 
 
 def count_marks(places: Bytes) -> dict[str, int]:
-    """Return {letter: number of GPUs} of places in LOOKS, in the order of counts; 0 where there are none."""
+    """Return {letter: number of GPUs} of places in LOOKS, in the order of counts; 0 where there
+    are none.
+    """
     counts = dict.fromkeys((LOOKS[place].mark for place in SHOWN_LOOKS), 0)
     for look, count in zip(LOOKS, np.bincount(places, minlength=len(LOOKS)).tolist(), strict=True):
         counts[look.mark] += count

@@ -1,4 +1,5 @@
-"""Snapshots to views: smoothed classes, health, lost GPUs. One step costs some milliseconds per 1,000 GPUs.
+"""Snapshots to views: smoothed classes, health, lost GPUs. One step costs some milliseconds per
+1,000 GPUs.
 
 Classes and health are from the functions that evaluate stored data.
 """
@@ -22,14 +23,16 @@ from tachograph.live.view import FleetView, GpuHistory
 
 _UNKNOWN = WORKLOAD_CLASSES.index(UNKNOWN)
 _FIRST_SLOTS = 64
-MOST_SLOTS = 1200  # polls that a window holds; of one with more, the newest: a poll of 1,000 GPUs takes 90 kB
+# Polls that a window holds; of one with more, the newest: a poll of 1,000 GPUs takes 90 kB.
+MOST_SLOTS = 1200
 
 
 @dataclass(frozen=True, slots=True)
 class ClassLabels:
     """One place per GPU. shown: smoothed classes, as places in CLASSES.
 
-    real: real utilisation of the last reading, NaN unknown. means: of each counter over the window, NaN missing.
+    real: real utilisation of the last reading, NaN unknown. means: of each counter over the window,
+    NaN missing.
     """
 
     shown: Bytes
@@ -39,7 +42,9 @@ class ClassLabels:
 
 @dataclass(slots=True)
 class _GpuStates:
-    """State of GPUs: when they were measured last, their labels, how many readings report each counter."""
+    """State of GPUs: when they were measured last, their labels, how many readings report each
+    counter.
+    """
 
     t: Floats
     real: Floats
@@ -58,7 +63,9 @@ class _GpuStates:
 
 @dataclass(slots=True)
 class _PolledReadings:
-    """Readings by slot and GPU: when measured, when they arrived; values, 0 where missing; which are present."""
+    """Readings by slot and GPU: when measured, when they arrived; values, 0 where missing; which
+    are present.
+    """
 
     times: Floats
     arrived: Floats
@@ -82,9 +89,9 @@ class _PolledReadings:
 class SmoothingWindow:
     """Readings of the last `smoothing_s` of GPUs, and the labels from them.
 
-    A poll is one slot of all GPUs; empty for those without a new reading. So a GPU's readings are in their
-    order, and sums over slots round as sums over its readings do. Slots beyond every window are dropped, and
-    after two windows also those of GPUs that reported nothing since.
+    A poll is one slot of all GPUs; empty for those without a new reading. So a GPU's readings are
+    in their order, and sums over slots round as sums over its readings do. Slots beyond every
+    window are dropped, and after two windows also those of GPUs that reported nothing since.
     """
 
     def __init__(self, settings: WorkloadSettings, *, most_slots: int = MOST_SLOTS) -> None:
@@ -96,15 +103,16 @@ class SmoothingWindow:
     def step(self, now: float, measured: Floats, values: Mapping[str, Floats]) -> ClassLabels:
         """Return the labels after a poll at `now`.
 
-        measured: when the values of each GPU were measured; where that is unchanged, or NaN, there is no new reading.
-        values: {counter: value per GPU, NaN missing}.
+        measured: when the values of each GPU were measured; where that is unchanged, or NaN, there
+        is no new reading. values: {counter: value per GPU, NaN missing}.
         """
         gpus, window_s = self._gpus, self.settings.smoothing_s
         fresh = ~np.isnan(measured) & (measured != gpus.t)
         real = classify_rows(values, len(measured), self.settings).real
         gpus.real = np.where(fresh, real, gpus.real)
         passed = measured - gpus.t
-        continues = fresh & (passed >= 0) & (passed < window_s)  # with NaN, or without a window, it begins again
+        # With NaN, or without a window, it begins again.
+        continues = fresh & (passed >= 0) & (passed < window_s)
         begins = fresh & ~continues
         self._forget(now, begins, np.where(continues, measured - window_s, -np.inf))
         if fresh.any():
@@ -117,17 +125,24 @@ class SmoothingWindow:
     def rearrange(self, places: Longs) -> None:
         """Change the GPUs: `places` of each among those so far, -1 of a new one."""
         stays = places >= 0
-        gpus, polls = _GpuStates.new(len(places)), _PolledReadings.new(len(self._polls.times), len(places))
+        gpus, polls = (
+            _GpuStates.new(len(places)),
+            _PolledReadings.new(len(self._polls.times), len(places)),
+        )
         for kept, before in ((gpus, self._gpus), (polls, self._polls)):
             for one in fields(kept):
                 if one.name == "arrived":
                     polls.arrived = self._polls.arrived
                 else:
-                    getattr(kept, one.name)[..., stays] = getattr(before, one.name)[..., places[stays]]
+                    getattr(kept, one.name)[..., stays] = getattr(before, one.name)[
+                        ..., places[stays]
+                    ]
         self._gpus, self._polls = gpus, polls
 
     def _forget(self, now: float, begins: Flags, until: Floats) -> None:
-        """Remove readings up to `until` of each GPU, all of those that begin again, and empty slots."""
+        """Remove readings up to `until` of each GPU, all of those that begin again, and empty
+        slots.
+        """
         held = slice(self._begin, self._end)
         gone = self._polls.alive[held] & ((self._polls.times[held] <= until) | begins)
         for place in np.flatnonzero(gone.any(axis=1)).tolist():
@@ -136,7 +151,10 @@ class SmoothingWindow:
         while self._begin < self._end:
             slot = self._begin
             if self._polls.alive[slot].any():
-                if 0 <= now - self._polls.arrived[slot] < age_s and self._end - slot < self.most_slots:
+                if (
+                    0 <= now - self._polls.arrived[slot] < age_s
+                    and self._end - slot < self.most_slots
+                ):
                     break
                 self._drop(slot, self._polls.alive[slot].copy())
             self._begin += 1
@@ -147,7 +165,9 @@ class SmoothingWindow:
         self._polls.known[slot][:, gone] = False
         self._polls.alive[slot][gone] = False
 
-    def _keep(self, now: float, fresh: Flags, measured: Floats, values: Mapping[str, Floats]) -> None:
+    def _keep(
+        self, now: float, fresh: Flags, measured: Floats, values: Mapping[str, Floats]
+    ) -> None:
         """Put the new readings into a slot of their own."""
         if self._end == len(self._polls.times):
             self._make_room()
@@ -159,18 +179,24 @@ class SmoothingWindow:
             column = values.get(name)
             known = np.zeros(len(fresh), np.bool_) if column is None else fresh & ~np.isnan(column)
             self._polls.known[slot, place] = known
-            self._polls.values[slot, place] = 0.0 if column is None else np.where(known, column, 0.0)
+            self._polls.values[slot, place] = (
+                0.0 if column is None else np.where(known, column, 0.0)
+            )
         self._gpus.counts += self._polls.known[slot]
         self._end += 1
 
     def _make_room(self) -> None:
-        """Move the slots in use to the front; double the capacity where they are more than half of it."""
+        """Move the slots in use to the front; double the capacity where they are more than half
+        of it.
+        """
         polls, count = self._polls, self._end - self._begin
         slots = len(polls.times)
         if count * 2 > slots:
             self._polls = _PolledReadings.new(slots * 2, polls.times.shape[1])
         for one in fields(polls):
-            getattr(self._polls, one.name)[:count] = getattr(polls, one.name)[self._begin : self._end]
+            getattr(self._polls, one.name)[:count] = getattr(polls, one.name)[
+                self._begin : self._end
+            ]
         self._begin, self._end = 0, count
 
     def _means(self) -> Mapping[str, Floats]:
@@ -178,7 +204,9 @@ class SmoothingWindow:
         with np.errstate(invalid="ignore"):
             return dict(zip(COUNTERS, sums / self._gpus.counts, strict=True))
 
-    def _take_over(self, fresh: Flags, begins: Flags, measured: Floats, means: Mapping[str, Floats]) -> None:
+    def _take_over(
+        self, fresh: Flags, begins: Flags, measured: Floats, means: Mapping[str, Floats]
+    ) -> None:
         """Show the class of the means where it may take the place of the one shown."""
         gpus = self._gpus
         found = classify_rows(means, len(fresh), self.settings).labels
@@ -199,10 +227,12 @@ class RecentReplays:
         self.keep_s = keep_s
         self._count: Floats = np.empty(0)
         self._counted_at: Floats = np.empty(0)  # when new ones were counted last, none among them
-        self._events: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)  # {GPU: (when, new ones)}
+        # {GPU: (when, new ones)}.
+        self._events: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
 
     def step(self, t: float, count: Floats) -> Floats:
-        """Return the new replays of each GPU that are visible at `t`; NaN where fewer than two counts were seen.
+        """Return the new replays of each GPU that are visible at `t`; NaN where fewer than two
+        counts were seen.
 
         count: replays since the driver was loaded, NaN missing; one that went back began again.
         """
@@ -213,7 +243,8 @@ class RecentReplays:
         for row in np.flatnonzero(begun & (new > 0)).tolist():
             self._events[row].append((t, float(new[row])))
         recent = self._counted_at > t - self.keep_s
-        self._counted_at = np.where(recent, self._counted_at, np.nan)  # permanently, if the clock goes back
+        # Permanently, if the clock goes back.
+        self._counted_at = np.where(recent, self._counted_at, np.nan)
         visible = np.where(np.isnan(self._counted_at), np.nan, 0.0)
         for row, events in list(self._events.items()):
             kept = [event for event in events if event[0] > t - self.keep_s]
@@ -228,10 +259,15 @@ class RecentReplays:
         """Change the GPUs: `places` of each among those so far, -1 of a new one."""
         stays = places >= 0
         count, counted_at = np.full(len(places), np.nan), np.full(len(places), np.nan)
-        count[stays], counted_at[stays] = self._count[places[stays]], self._counted_at[places[stays]]
+        count[stays], counted_at[stays] = (
+            self._count[places[stays]],
+            self._counted_at[places[stays]],
+        )
         events = self._events
         self._events = defaultdict(list)
-        self._events.update({new: events[old] for new, old in enumerate(places.tolist()) if old in events})
+        self._events.update(
+            {new: events[old] for new, old in enumerate(places.tolist()) if old in events}
+        )
         self._count, self._counted_at = count, counted_at
 
 
@@ -243,13 +279,16 @@ _UNKNOWN_HEALTH = np.uint8(STATES.index(of_health.HEALTH_UNKNOWN))
 class Monitor:
     """Makes views of snapshots, one after the other; memory does not grow with time."""
 
-    def __init__(self, about: SourceInfo, *, settings: WorkloadSettings, history: GpuHistory) -> None:
+    def __init__(
+        self, about: SourceInfo, *, settings: WorkloadSettings, history: GpuHistory
+    ) -> None:
         self.about, self.settings, self.history = about, settings, history
         self._window = SmoothingWindow(settings)
         self._replays = RecentReplays(settings.event_memory_s)
         self._gpus: tuple[GpuId, ...] = ()
         self._places: Mapping[GpuId, int] = {}
-        self._lost_since: dict[GpuId, float] = {}  # of GPUs that the source no longer reports: when it did last
+        # Of GPUs that the source no longer reports: when it did last.
+        self._lost_since: dict[GpuId, float] = {}
         self._measured: Floats = np.empty(0)  # last, of each GPU
         self._devices: Mapping[GpuId, GpuDevice] = {}
         self._limits = limit_columns([])
@@ -257,7 +296,9 @@ class Monitor:
         self._t = 0.0
 
     def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> FleetView:
-        """Return the view of a snapshot. about: the current description of the source, where that is new."""
+        """Return the view of a snapshot. about: the current description of the source, where
+        that is new.
+        """
         self.about = about or self.about
         snapshot = self._with_lost(snapshot)
         t = snapshot.t
@@ -271,7 +312,9 @@ class Monitor:
         self._measured = np.where(reported, measured, self._measured)
         labels = self._window.step(t, measured, snapshot.values)
         replays = self._replays.step(t, snapshot.column("pcie_replays"))
-        values = {name: replays if name == "pcie_replays" else snapshot.column(name) for name in INPUTS}
+        values = {
+            name: replays if name == "pcie_replays" else snapshot.column(name) for name in INPUTS
+        }
         health = np.where(reported, health_states(values, self._limits), _UNKNOWN_HEALTH)
         shown = np.where(reported, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
@@ -295,10 +338,14 @@ class Monitor:
         t = snapshot.t
         if snapshot.gpus != self._listed:
             now = set(snapshot.gpus)
-            self._lost_since = {gpu: then for gpu, then in self._lost_since.items() if gpu not in now}
+            self._lost_since = {
+                gpu: then for gpu, then in self._lost_since.items() if gpu not in now
+            }
             self._lost_since |= {gpu: self._t for gpu in self._listed if gpu not in now}
             self._listed = snapshot.gpus
-        self._lost_since = {gpu: then for gpu, then in self._lost_since.items() if abs(t - then) < GONE_S}
+        self._lost_since = {
+            gpu: then for gpu, then in self._lost_since.items() if abs(t - then) < GONE_S
+        }
         self._t = t
         if not self._lost_since:
             return snapshot
@@ -310,7 +357,10 @@ class Monitor:
             snapshot,
             gpus=gpus,
             measured=spread_rows(snapshot.measured, rows, len(gpus)),
-            values={name: spread_rows(column, rows, len(gpus)) for name, column in snapshot.values.items()},
+            values={
+                name: spread_rows(column, rows, len(gpus))
+                for name, column in snapshot.values.items()
+            },
             devices={**snapshot.devices, **lost},
         )
 
@@ -329,15 +379,22 @@ class Monitor:
         """Temperatures of the devices, computed once while these are unchanged."""
         self._devices = snapshot.devices
         devices = [snapshot.device(row) for row in range(len(snapshot.gpus))]
-        self._limits = limit_columns([limits_of(device.model, device.slowdown_c) for device in devices])
+        self._limits = limit_columns(
+            [limits_of(device.model, device.slowdown_c) for device in devices]
+        )
 
 
 def _with_lost_gpus(listed: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
-    """GPUs in the order of the source; those that it no longer reports behind the others of their node."""
+    """GPUs in the order of the source; those that it no longer reports behind the others of
+    their node.
+    """
     last = {gpu.node: place for place, gpu in enumerate(listed)}
     end = len(listed)
     order = sorted(
-        [*((place, 0, gpu) for place, gpu in enumerate(listed)), *((last.get(gpu.node, end), 1, gpu) for gpu in lost)],
+        [
+            *((place, 0, gpu) for place, gpu in enumerate(listed)),
+            *((last.get(gpu.node, end), 1, gpu) for gpu in lost),
+        ],
         key=lambda one: (one[0], one[1], one[2].node if one[1] else "", *GpuId.order(one[2])[1:]),
     )
     return tuple(gpu for _, _, gpu in order)

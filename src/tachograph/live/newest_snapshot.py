@@ -18,13 +18,17 @@ _SINGLE_DIGITS = 7  # decimal digits that single precision holds
 
 
 def newest_snapshot(sources: Sequence[NewestTables], now: float) -> Snapshot:
-    """Return the values of several sources: of a GPU that two of them have, the later value of each counter."""
+    """Return the values of several sources: of a GPU that two of them have, the later value of
+    each counter.
+    """
     current = []
     for source in sources:
         oldest = datetime.fromtimestamp(now - source.kept_s, UTC)
         current.append(source.table(SAMPLES).filter(pl.col("t") > oldest))
     samples = pl.concat(current).sort("t", maintain_order=True)
-    samples = samples.group_by(GPU_KEY).agg(pl.all().drop_nulls().last()).sort(*GPU_KEY, nulls_last=False)
+    samples = (
+        samples.group_by(GPU_KEY).agg(pl.all().drop_nulls().last()).sort(*GPU_KEY, nulls_last=False)
+    )
     gpus = tuple(GpuId(*key) for key in samples.select(*GPU_KEY).iter_rows())
     columns = {name: _numbers(samples[name]) for name in COUNTER_NAMES}
     values = {name: column for name, column in columns.items() if not np.isnan(column).all()}

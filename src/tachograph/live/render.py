@@ -1,4 +1,5 @@
-"""The current view as rows: objects for `--json`, cells for `--csv` in the columns of KempnerPulse, a table as text.
+"""The current view as rows: objects for `--json`, cells for `--csv` in the columns of KempnerPulse,
+a table as text.
 
 Source of the columns and their units: KempnerPulse, docs/export.md; ours stand behind them.
 """
@@ -33,10 +34,11 @@ _GB: Final = 1e9
 
 
 def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list[dict[str, object]]:
-    """Return one object per GPU, in the order of the view: name, allocation, every counter, classes and health.
+    """Return one object per GPU, in the order of the view: name, allocation, every counter, classes
+    and health.
 
-    t: time of the poll; stale_s: age of the values. needs: counters without which the class is unknown.
-    None: missing. settings: those of the classes in the view.
+    t: time of the poll; stale_s: age of the values. needs: counters without which the class is
+    unknown. None: missing. settings: those of the classes in the view.
     """
     columns = {counter.name: _plain(view, counter.name) for counter in COUNTERS}
     t = datetime.fromtimestamp(view.snapshot.t, UTC)
@@ -51,7 +53,9 @@ def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list
             **{name: values[row] for name, values in columns.items()},
             "stale_s": _known(view.stale_s[row]),
             "needs": _needs(view, row, settings or view.settings),
-            "processes": [asdict(one) for one in view.snapshot.processes.get(view.snapshot.gpus[row], ())],
+            "processes": [
+                asdict(one) for one in view.snapshot.processes.get(view.snapshot.gpus[row], ())
+            ],
         }
         for row in range(len(view.snapshot.gpus))
     ]
@@ -74,7 +78,9 @@ def _identity(view: FleetView, row: int) -> dict[str, object]:
 
 
 def _needs(view: FleetView, row: int, settings: WorkloadSettings) -> list[str]:
-    """From the means over the window, as the class is: one reading may be decided where they are not."""
+    """From the means over the window, as the class is: one reading may be decided where they are
+    not.
+    """
     if view.label(row) != _UNKNOWN:
         return []
     from tachograph.judge.workload.rules import classify
@@ -159,7 +165,9 @@ def _replay_rate(view: FleetView, row: int, before: FleetView | None) -> float |
     return (now - then if now >= then else now) / passed
 
 
-_MODEL_ENDS = re.compile(r"[ -](?:SXM\w*|PCIE|NVL|OAM|HBM\w*|MIG|\d+GB|GENERATION|GRAPHICS|WITH)\b.*", re.IGNORECASE)
+_MODEL_ENDS = re.compile(
+    r"[ -](?:SXM\w*|PCIE|NVL|OAM|HBM\w*|MIG|\d+GB|GENERATION|GRAPHICS|WITH)\b.*", re.IGNORECASE
+)
 _VENDORS = re.compile(r"^(?:NVIDIA|AMD|TESLA|QUADRO|GEFORCE|INSTINCT)\s+", re.IGNORECASE)
 
 
@@ -244,7 +252,8 @@ OF_TWO_POLLS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns tha
 
 
 def csv_columns(written: str) -> tuple[str, ...]:
-    """Return the columns that are written: some, separated by commas, `all`, or "" for the usual ones.
+    """Return the columns that are written: some, separated by commas, `all`, or "" for the usual
+    ones.
 
     >>> csv_columns("gpu_id, node"), len(csv_columns("")), csv_columns("all") == ALL_COLUMNS
     (('gpu_id', 'node'), 9, True)
@@ -282,7 +291,9 @@ def csv_row(
     return _line(_written(_COLUMNS[name], view, row, before, raw=raw) for name in columns)
 
 
-def _written(column: _CsvColumn, view: FleetView, row: int, before: FleetView | None, *, raw: bool) -> str:
+def _written(
+    column: _CsvColumn, view: FleetView, row: int, before: FleetView | None, *, raw: bool
+) -> str:
     value = column.value(view, row, before)
     if value is None or value != value:
         return ""
@@ -308,7 +319,11 @@ def real_definition(weights: Weights) -> str:
     >>> real_definition((0.5, 0.0, 0.5, 0.0))
     'real utilisation = 50 % SM + 50 % DRAM activity'
     """
-    parts = [f"{weight * 100:.3g} % {name}" for name, weight in zip(WEIGHED, weights, strict=True) if weight]
+    parts = [
+        f"{weight * 100:.3g} % {name}"
+        for name, weight in zip(WEIGHED, weights, strict=True)
+        if weight
+    ]
     return f"real utilisation = {' + '.join(parts)} activity"
 
 
@@ -320,9 +335,11 @@ _COMMON: Final = 80  # characters; a wider table has more between its columns
 
 
 def text_table(view: FleetView, *, width: int) -> str:
-    """Return a table of all GPUs, one line each, for a terminal of `width` characters; `-` is missing.
+    """Return a table of all GPUs, one line each, for a terminal of `width` characters; `-` is
+    missing.
 
-    Columns that do not fit are left out, the least important first. Percent, MiB as share of the memory, W, degrees C.
+    Columns that do not fit are left out, the least important first. Percent, MiB as share of the
+    memory, W, degrees C.
     """
     columns = [
         TextColumn(
@@ -333,7 +350,9 @@ def text_table(view: FleetView, *, width: int) -> str:
         )
         for title in _TITLES
     ]
-    return to_text(fit_table(columns, width, gap=2 if width > _COMMON else 1).with_note(width=width))
+    return to_text(
+        fit_table(columns, width, gap=2 if width > _COMMON else 1).with_note(width=width)
+    )
 
 
 def _percent(value: float | None) -> str | None:

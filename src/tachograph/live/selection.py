@@ -27,14 +27,16 @@ _SOME: Final = 12  # names in a message
 UUID = re.compile(r"(?:GPU|MIG)-[0-9a-zA-Z][0-9a-zA-Z/_-]*")
 _PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _PLACE = re.compile(
-    r"(?:(?P<node>[A-Za-z][\w.-]*):)?(?P<low>\d{1,4})(?:-(?P<high>\d{1,4})|\.(?P<mig>\d{1,4}))?", re.ASCII
+    r"(?:(?P<node>[A-Za-z][\w.-]*):)?(?P<low>\d{1,4})(?:-(?P<high>\d{1,4})|\.(?P<mig>\d{1,4}))?",
+    re.ASCII,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSelection:
-    """Rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12". allocation: theirs, where that is
-    known from the selection."""
+    """Rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12". allocation:
+    theirs, where that is known from the selection.
+    """
 
     rows: tuple[int, ...]
     sentence: str
@@ -46,7 +48,9 @@ GpuSelector = Callable[[Snapshot, SourceInfo], GpuSelection]
 
 @dataclass(frozen=True, slots=True)
 class GpuTerm:
-    """One name of GPUs: a UUID, an address on the PCI bus, or indices, of a node where one is named."""
+    """One name of GPUs: a UUID, an address on the PCI bus, or indices, of a node where one is
+    named.
+    """
 
     written: str
     uuid: str | None = None
@@ -67,7 +71,8 @@ class GpuTerm:
 
 
 def gpu_terms(written: str) -> tuple[GpuTerm, ...]:
-    """Return the names of `--gpus`: `0,1,3-5`, `GPU-8932f937`, `3b:00.0`, `nid001:2`, `0.7` (a slice), mixed.
+    """Return the names of `--gpus`: `0,1,3-5`, `GPU-8932f937`, `3b:00.0`, `nid001:2`, `0.7` (a
+    slice), mixed.
 
     >>> [term.gpus for term in gpu_terms("0,3-5")], gpu_terms("0000:3B:00.0")[0].pci
     ([range(0, 1), range(3, 6)], (0, 59, 0, 0))
@@ -91,7 +96,8 @@ def _gpu_term(written: str) -> GpuTerm:
     place = _PLACE.fullmatch(written)
     if place is None:
         raise UsageError(
-            f"--gpus: invalid GPU {written!r}", do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0"
+            f"--gpus: invalid GPU {written!r}",
+            do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0",
         )
     low = int(place["low"])
     high = int(place["high"] or low)
@@ -102,7 +108,8 @@ def _gpu_term(written: str) -> GpuTerm:
 
 
 def bus_address(written: str) -> tuple[int, ...] | None:
-    """Return domain, bus, device and function of a PCI address, however many digits it has; None for none.
+    """Return domain, bus, device and function of a PCI address, however many digits it has; None
+    for none.
 
     >>> bus_address("00000000:3B:00.0") == bus_address("3b:00.0"), bus_address("n1:3")
     (True, None)
@@ -118,21 +125,32 @@ def _fits_uuid(wanted: str, uuid: str | None) -> bool:
 def select_named(written: str) -> GpuSelector:
     """Return the selection of the GPUs of `--gpus`; an index without a node is that of every node.
 
-    Errors: UsageError for an invalid name. On selection: NotFoundError for a missing GPU, naming those that
-    exist; UsageError for a prefix of several UUIDs.
+    Errors: UsageError for an invalid name. On selection: NotFoundError for a missing GPU, naming
+    those that exist; UsageError for a prefix of several UUIDs.
     """
     wanted = gpu_terms(written)
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         chosen: set[int] = set()
         for term in wanted:
-            rows = [row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, snapshot.device(row))]
-            if not rows or (term.pci is None and term.uuid is None and not _all_there(term, snapshot, rows)):
-                raise NotFoundError(f"GPU {term.written} not found", do=f"known: {_named(snapshot)}")
+            rows = [
+                row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, snapshot.device(row))
+            ]
+            if not rows or (
+                term.pci is None and term.uuid is None and not _all_there(term, snapshot, rows)
+            ):
+                raise NotFoundError(
+                    f"GPU {term.written} not found", do=f"known: {_named(snapshot)}"
+                )
             if term.uuid and len({snapshot.device(row).uuid for row in rows}) > 1:
-                raise UsageError(f"--gpus: several UUIDs begin with {term.written}", do="write more characters")
+                raise UsageError(
+                    f"--gpus: several UUIDs begin with {term.written}", do="write more characters"
+                )
             chosen.update(rows)
-        return GpuSelection(tuple(sorted(chosen)), f"{len(chosen)} of {plural(len(snapshot.gpus), 'GPU')}, as selected")
+        return GpuSelection(
+            tuple(sorted(chosen)),
+            f"{len(chosen)} of {plural(len(snapshot.gpus), 'GPU')}, as selected",
+        )
 
     return pick
 
@@ -141,8 +159,11 @@ def _all_there(term: GpuTerm, snapshot: Snapshot, rows: Iterable[int]) -> bool:
     return {snapshot.gpus[row].gpu for row in rows} == set(term.gpus)
 
 
-def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job: frozenset((job,))) -> GpuSelector:
-    """Return the selection of the GPUs that a job holds now, on all nodes. names_of: all ids of the same job.
+def select_job(
+    job: str, names_of: Callable[[str], frozenset[str]] = lambda job: frozenset((job,))
+) -> GpuSelector:
+    """Return the selection of the GPUs that a job holds now, on all nodes. names_of: all ids of the
+    same job.
 
     `3` selects all tasks of the array 3, all components of the heterogeneous job 3.
     On selection: NotFoundError naming jobs that hold GPUs, or what to do where no source reports.
@@ -155,14 +176,18 @@ def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job:
             raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot, about))
         nodes = len({snapshot.gpus[row].node for row in rows})
         on = "" if nodes == 1 else f" on {nodes} nodes"
-        return GpuSelection(tuple(rows), f"{len(rows)} of {plural(len(snapshot.gpus), 'GPU')}, those of job {job}{on}")
+        return GpuSelection(
+            tuple(rows),
+            f"{len(rows)} of {plural(len(snapshot.gpus), 'GPU')}, those of job {job}{on}",
+        )
 
     return pick
 
 
 def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
-    """Return whether a job of one of these ids holds a GPU, alone or with others; of an array or a heterogeneous job:
-    one of its parts."""
+    """Return whether a job of one of these ids holds a GPU, alone or with others; of an array or
+    a heterogeneous job: one of its parts.
+    """
     allocation = snapshot.allocations.get(snapshot.gpus[row])
     return allocation is not None and is_of(allocation, names)
 
@@ -174,7 +199,10 @@ def is_of(allocation: GpuAllocation, names: Iterable[str | None]) -> bool:
     (True, True, False)
     """
     return any(
-        job == name or job.startswith((f"{name}_", f"{name}+")) for name in names if name for job in allocation.jobs
+        job == name or job.startswith((f"{name}_", f"{name}+"))
+        for name in names
+        if name
+        for job in allocation.jobs
     )
 
 
@@ -183,14 +211,24 @@ def _jobs_seen(snapshot: Snapshot, about: SourceInfo) -> str:
     if jobs:
         return f"jobs in view: {_some(jobs)}"
     source = advised_source(DCGM_EXPORTER, about.exporters)
-    how = "dcgm-exporter write hpc_job (--hpc-job-mapping-dir)" if source == DCGM_EXPORTER else f"{source} label jobs"
-    return f"GPU allocations are unknown: run it where squeue works, let {how}, or select GPUs with --gpus"
+    how = (
+        "dcgm-exporter write hpc_job (--hpc-job-mapping-dir)"
+        if source == DCGM_EXPORTER
+        else f"{source} label jobs"
+    )
+    return (
+        f"GPU allocations are unknown: run it where squeue works, let {how}, or select GPUs "
+        "with --gpus"
+    )
 
 
 def _named(snapshot: Snapshot) -> str:
     """The existing GPUs: by name, of one host by index."""
     if len({gpu.node for gpu in snapshot.gpus}) == 1:
-        return f"{_some(gpu.name.partition(':')[2] for gpu in snapshot.gpus)} on {snapshot.gpus[0].node}"
+        return (
+            f"{_some(gpu.name.partition(':')[2] for gpu in snapshot.gpus)} on "
+            f"{snapshot.gpus[0].node}"
+        )
     return _some(gpu.name for gpu in snapshot.gpus)
 
 
@@ -201,7 +239,9 @@ def _some(names: Iterable[str]) -> str:
 
 
 def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
-    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same GPUs and allocations."""
+    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same
+    GPUs and allocations.
+    """
     if list(rows) == list(range(len(snapshot.gpus))):
         return snapshot
     places = np.array(rows, np.intp)
@@ -214,16 +254,20 @@ def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = N
         measured=snapshot.measured[places],
         values={name: values[places] for name, values in snapshot.values.items()},
         devices=like.devices if like else {gpu: devices[gpu] for gpu in gpus if gpu in devices},
-        allocations=like.allocations if like else {gpu: allocations[gpu] for gpu in gpus if gpu in allocations},
+        allocations=like.allocations
+        if like
+        else {gpu: allocations[gpu] for gpu in gpus if gpu in allocations},
         processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
         pm=tuple(one for one in snapshot.pm if one.gpu in gpus),
     )
 
 
 class SelectedSource:
-    """A source that shows only the selected GPUs. The selection is repeated when GPUs or allocations change.
+    """A source that shows only the selected GPUs. The selection is repeated when GPUs or
+    allocations change.
 
-    A selection that fails later (of a job that ended) leaves the GPUs unchanged, and is reported as a problem.
+    A selection that fails later (of a job that ended) leaves the GPUs unchanged, and is reported as
+    a problem.
     """
 
     def __init__(self, source: LiveSource, pick: GpuSelector | None) -> None:
@@ -240,10 +284,16 @@ class SelectedSource:
     def about(self) -> SourceInfo:
         """Description of the source, and which of its GPUs are shown."""
         about = self._source.about
-        return about if self._picked is None else replace(about, sentence=f"{about.sentence}; {self._picked.sentence}")
+        return (
+            about
+            if self._picked is None
+            else replace(about, sentence=f"{about.sentence}; {self._picked.sentence}")
+        )
 
     def poll(self) -> Snapshot:
-        """Read once ahead: the next `read` returns the same. Errors: also those of the selection."""
+        """Read once ahead: the next `read` returns the same. Errors: also those of the
+        selection.
+        """
         if self._first is None:
             self._first = self._shown(self._source.read())
         return self._first

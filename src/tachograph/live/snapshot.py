@@ -1,4 +1,5 @@
-"""One poll of a live source: GPUs by row, counters by column, allocations, problems; and the protocol of live sources.
+"""One poll of a live source: GPUs by row, counters by column, allocations, problems; and the
+protocol of live sources.
 
 A source is added by one file under `sources` and a line in `discovery`.
 """
@@ -46,7 +47,9 @@ class GpuId:
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """Constant properties of a GPU; None: not reported. slowdown_c: where it lowers its clocks by itself."""
+    """Constant properties of a GPU; None: not reported. slowdown_c: where it lowers its clocks
+    by itself.
+    """
 
     model: str | None = None
     uuid: str | None = None
@@ -61,7 +64,8 @@ _NO_DEVICE = GpuDevice()
 
 @dataclass(frozen=True, slots=True)
 class GpuAllocation:
-    """Allocation of a GPU: its job, as people write it; user; start (seconds since 1970). None: not reported.
+    """Allocation of a GPU: its job, as people write it; user; start (seconds since 1970). None: not
+    reported.
 
     Several that share it are separated by commas.
     """
@@ -92,7 +96,8 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """A problem of a source, and how to fix it. where: a GPU, a host, an address, or "" for all of it.
+    """A problem of a source, and how to fix it. where: a GPU, a host, an address, or "" for all of
+    it.
 
     fatal: the source has ended.
     """
@@ -120,7 +125,8 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class PmMeasurement:
-    """What PM sampling counted of one GPU since the snapshot before. cut: what its chip cannot count besides.
+    """What PM sampling counted of one GPU since the snapshot before. cut: what its chip cannot
+    count besides.
 
     sums: one per minute. bursts: times in which its SMs were active.
     """
@@ -135,11 +141,12 @@ class PmMeasurement:
 class Snapshot:
     """One row per GPU, in the order of `gpus`.
 
-    t: when it was taken, seconds since 1970. measured: when values of each GPU were measured, by the best
-    available source; NaN of a GPU that reported nothing. values: {counter of the catalogue: float64 array, in its unit,
-    NaN missing}, without unsupported counters. GPUs without allocation or process are absent from these mappings.
-    free: GPUs for which it is reported that no job holds them; of others without allocation that is unknown.
-    pm: what PM sampling counted, where the source is that.
+    t: when it was taken, seconds since 1970. measured: when values of each GPU were measured, by
+    the best available source; NaN of a GPU that reported nothing. values: {counter of the
+    catalogue: float64 array, in its unit, NaN missing}, without unsupported counters. GPUs without
+    allocation or process are absent from these mappings. free: GPUs for which it is reported that
+    no job holds them; of others without allocation that is unknown. pm: what PM sampling counted,
+    where the source is that.
     """
 
     t: float
@@ -186,9 +193,10 @@ def spread_rows(column: Floats, rows: Longs, size: int) -> Floats:
 class SourceInfo:
     """A source in one line for people, and its unsupported counters.
 
-    name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: source and GPUs, such as "NVML with
-    GPM, 8 GPUs of this node". refresh_s: interval of new values, s. unsupported: {counter: how to
-    enable it, "" where that is not possible}. exporters: names of those that wrote the values, as far as known.
+    name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: source and GPUs,
+    such as "NVML with GPM, 8 GPUs of this node". refresh_s: interval of new values, s. unsupported:
+    {counter: how to enable it, "" where that is not possible}. exporters: names of those that wrote
+    the values, as far as known.
     """
 
     name: str
@@ -203,15 +211,18 @@ class LiveSource(Protocol):
 
     @property
     def about(self) -> SourceInfo:
-        """Description of the source, as far as known; more may be known after the first snapshot."""
+        """Description of the source, as far as known; more may be known after the first
+        snapshot.
+        """
         ...
 
     def read(self) -> Snapshot:
         """Return the newest snapshot.
 
-        A recoverable failure (a host that does not answer, a GPU that is lost, a program that ended and is started
-        again) is reported in `problems`, and tried again at the next call; GPUs that reported nothing stay, with NaN.
-        Takes a few seconds at most. Errors: those of the project, for problems that only a user can fix.
+        A recoverable failure (a host that does not answer, a GPU that is lost, a program that ended
+        and is started again) is reported in `problems`, and tried again at the next call; GPUs that
+        reported nothing stay, with NaN. Takes a few seconds at most. Errors: those of the project,
+        for problems that only a user can fix.
         """
         ...
 
@@ -222,7 +233,9 @@ class LiveSource(Protocol):
 
 @contextmanager
 def closed_on_failure(close: Callable[[], None]) -> Iterator[None]:
-    """Call `close` where the block raises anything, also an interrupt; else the source stays open."""
+    """Call `close` where the block raises anything, also an interrupt; else the source stays
+    open.
+    """
     with ExitStack() as stack:
         stack.callback(close)
         yield

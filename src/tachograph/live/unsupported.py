@@ -1,7 +1,7 @@
 """How to enable unsupported counters: per counter and source, as a sentence.
 
-Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-exporter, NVIDIA's guide to DCGM
-(profiling metrics, MIG), nvml.h (GPM needs compute capability 9.0).
+Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-exporter, NVIDIA's
+guide to DCGM (profiling metrics, MIG), nvml.h (GPM needs compute capability 9.0).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _DMON: Final = "dmon"
 _NVML: Final = "nvml"
 
 # lines that both files of dcgm-exporter hold, but as comments
-_COMMENTED: Final = frozenset({"sm_active", "sm_occupancy", "fp16_active", "fp32_active", "fp64_active"})
+_COMMENTED: Final = frozenset(
+    {"sm_active", "sm_occupancy", "fp16_active", "fp32_active", "fp64_active"}
+)
 # lines that neither file holds
 _ABSENT: Final = frozenset(
     {
@@ -61,10 +63,13 @@ _FIX_TEXTS: Mapping[CounterFix, str] = {
     CounterFix.CSV: "add {lines} to the CSV file of dcgm-exporter (option -f) and restart it",
     CounterFix.METRIC: "have {source} report {lines}",
     CounterFix.PROFILING: (
-        "DCGM profiling reports nothing; it needs {csv}a data-centre GPU (Volta or newer), a host engine running as "
+        "DCGM profiling reports nothing; it needs {csv}a data-centre GPU (Volta or newer), a "
+        "host engine running as "
         "root (container: SYS_ADMIN), and no other active profiler (ncu, nsys)"
     ),
-    CounterFix.UNCOUNTED: "DCGM profiling works for other counters: this GPU or DCGM does not count {lines}",
+    CounterFix.UNCOUNTED: (
+        "DCGM profiling works for other counters: this GPU or DCGM does not count {lines}"
+    ),
     CounterFix.HOPPER: "NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter",
     CounterFix.NONE: "",
 }
@@ -74,19 +79,25 @@ _ORDER: Final = (CounterFix.PROFILING, *_NAMING, CounterFix.UNCOUNTED, CounterFi
 
 
 def advised_source(source: str, exporters: Collection[str]) -> str:
-    """Return the source that advice is for: an exporter by its name, where none of its kind is dcgm-exporter.
+    """Return the source that advice is for: an exporter by its name, where none of its kind is
+    dcgm-exporter.
 
     >>> advised_source("prometheus", ["omnistat"]), advised_source("prometheus", ["dcgm-exporter", "omnistat"])
     ('omnistat', 'prometheus')
     """
     others = sorted(name for name in exporters if exporter_metrics(name))
-    return others[0] if others and source in _EXPORTERS and DCGM_EXPORTER not in exporters else source
+    return (
+        others[0] if others and source in _EXPORTERS and DCGM_EXPORTER not in exporters else source
+    )
 
 
-def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> CounterFix:
+def counter_fix(
+    counter: str, source: str, *, mig: bool = False, profiles: bool = False
+) -> CounterFix:
     """Return how a counter that a source does not report can be enabled.
 
-    mig: of a slice of a GPU. profiles: the source reports others that DCGM's profiling module counts.
+    mig: of a slice of a GPU. profiles: the source reports others that DCGM's profiling module
+    counts.
 
     >>> [counter_fix("sm_active", source).name for source in ("dcgm-exporter", "nvml")]
     ['CSV', 'HOPPER']
@@ -117,8 +128,12 @@ def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool 
 
 
 def has_profiling(about: SourceInfo) -> bool:
-    """Return whether a source reports a counter of DCGM's profiling module; False while that is unknown."""
-    return bool(about.unsupported) and any(_profiled(name) for name in COUNTER_NAMES if name not in about.unsupported)
+    """Return whether a source reports a counter of DCGM's profiling module; False while that is
+    unknown.
+    """
+    return bool(about.unsupported) and any(
+        _profiled(name) for name in COUNTER_NAMES if name not in about.unsupported
+    )
 
 
 def _profiled(counter: str) -> bool:
@@ -133,13 +148,21 @@ def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: boo
     >>> how_to_enable("pcie_rx_bytes_per_s", "dcgm-exporter", mig=True), how_to_enable("sm_active", "recording")
     ('', '')
     """
-    return _fix_sentence(counter_fix(counter, source, mig=mig, profiles=profiles), [counter], source)
+    return _fix_sentence(
+        counter_fix(counter, source, mig=mig, profiles=profiles), [counter], source
+    )
 
 
 def absent_counters(about: SourceInfo) -> frozenset[str]:
-    """Return the unsupported counters for which another exporter than DCGM's has no metric: nothing enables them."""
+    """Return the unsupported counters for which another exporter than DCGM's has no metric:
+    nothing enables them.
+    """
     metrics = exporter_metrics(advised_source(about.name, about.exporters))
-    return frozenset(name for name, how in about.unsupported.items() if metrics and not how and name not in metrics)
+    return frozenset(
+        name
+        for name, how in about.unsupported.items()
+        if metrics and not how and name not in metrics
+    )
 
 
 def unsupported_counters(
@@ -150,9 +173,11 @@ def unsupported_counters(
     named: Collection[str] = (),
     exporters: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return {counter of the catalogue that is not among `reported`: how to enable it}, as `SourceInfo.unsupported` is.
+    """Return {counter of the catalogue that is not among `reported`: how to enable it}, as
+    `SourceInfo.unsupported` is.
 
-    named: counters that the source names, with or without a value. exporters: as `SourceInfo.exporters`.
+    named: counters that the source names, with or without a value. exporters: as
+    `SourceInfo.exporters`.
 
     >>> from tachograph.catalog.counters import COUNTER_NAMES
     >>> unsupported_counters([name for name in COUNTER_NAMES if name != "sm_active"], "nvml")
@@ -181,14 +206,24 @@ def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> lis
     absent = absent_counters(about)
     lines = [
         f"{begin}{', '.join(counters)}" + (f"; {message}" if message else "")
-        for _, counters, message in _ways(about, [name for name in about.unsupported if name not in absent])
+        for _, counters, message in _ways(
+            about, [name for name in about.unsupported if name not in absent]
+        )
     ]
     source = advised_source(about.name, about.exporters)
-    return [*lines, *([f"{begin}{plural(len(absent), 'counter')} that {source} has no metric for"] if absent else [])]
+    return [
+        *lines,
+        *(
+            [f"{begin}{plural(len(absent), 'counter')} that {source} has no metric for"]
+            if absent
+            else []
+        ),
+    ]
 
 
 def unsupported_summary(about: SourceInfo) -> list[str]:
-    """Return how many counters are unsupported, and what enables those that decide workload classes, by way.
+    """Return how many counters are unsupported, and what enables those that decide workload
+    classes, by way.
 
     >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
     >>> from tachograph.live.snapshot import SourceInfo
@@ -202,7 +237,11 @@ def unsupported_summary(about: SourceInfo) -> list[str]:
     for fix, counters, message in sorted(
         ways, key=lambda way: _ORDER.index(way[0]) if way[0] in _ORDER else len(_ORDER)
     ):
-        named = f"{', '.join(counters)}: {message}" if message else f"{source} does not report {', '.join(counters)}"
+        named = (
+            f"{', '.join(counters)}: {message}"
+            if message
+            else f"{source} does not report {', '.join(counters)}"
+        )
         found.append(message if fix in (CounterFix.PROFILING, *_NAMING) else named)
     count = f"{plural(len(about.unsupported), 'counter')} unsupported"
     if not found:
@@ -211,11 +250,15 @@ def unsupported_summary(about: SourceInfo) -> list[str]:
 
 
 def deciding_counters(about: SourceInfo) -> tuple[str, ...]:
-    """Return the unsupported counters without which a workload class may be unknown, the most important first."""
+    """Return the unsupported counters without which a workload class may be unknown, the most
+    important first.
+    """
     return tuple(name for name in DECIDING if name in about.unsupported)
 
 
-def _ways(about: SourceInfo, counters: Iterable[str]) -> list[tuple[CounterFix | None, list[str], str]]:
+def _ways(
+    about: SourceInfo, counters: Iterable[str]
+) -> list[tuple[CounterFix | None, list[str], str]]:
     """Counters by how they are enabled: (the usual way, or None, counters, message)."""
     working, source = has_profiling(about), advised_source(about.name, about.exporters)
     groups: dict[tuple[CounterFix | None, str], list[str]] = {}

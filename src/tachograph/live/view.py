@@ -1,4 +1,6 @@
-"""The content of a screen at one moment: the snapshot, its classes and health, history, and reasons."""
+"""The content of a screen at one moment: the snapshot, its classes and health, history, and
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from tachograph.live.snapshot import GpuId, Snapshot, SourceInfo
 
 
 class GpuHistory:
-    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision, NaN missing.
+    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision,
+    NaN missing.
 
     Of 1,000 GPUs with 25 counters 600 snapshots take 60 MB.
     """
@@ -53,7 +56,9 @@ class GpuHistory:
         return made
 
     def add(self, snapshot: Snapshot) -> None:
-        """Store a snapshot; the oldest is dropped. Values of a GPU that is no longer reported are dropped, too."""
+        """Store a snapshot; the oldest is dropped. Values of a GPU that is no longer reported
+        are dropped, too.
+        """
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
         place = self._next
@@ -61,7 +66,9 @@ class GpuHistory:
         for counter in {**self._values, **snapshot.values}:
             ring = self._values.get(counter)
             if ring is None:
-                ring = self._values[counter] = np.full((self.capacity, len(self._gpus)), np.nan, np.float32)
+                ring = self._values[counter] = np.full(
+                    (self.capacity, len(self._gpus)), np.nan, np.float32
+                )
             with np.errstate(over="ignore"):  # values beyond single precision become infinite
                 ring[place] = snapshot.column(counter)
             ring[place][np.isinf(ring[place])] = np.nan
@@ -80,17 +87,23 @@ class GpuHistory:
     def series(self, counter: str, row: int) -> Singles:
         """The values of one GPU beside `times`; all NaN of a counter that was never reported."""
         ring = self._values.get(counter)
-        return np.full(self._stored, np.nan, np.float32) if ring is None else ring[self._order(), row]
+        return (
+            np.full(self._stored, np.nan, np.float32) if ring is None else ring[self._order(), row]
+        )
 
     def block(self, counter: str, rows: Sequence[int]) -> Singles:
-        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that was never reported."""
+        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that
+        was never reported.
+        """
         ring = self._values.get(counter)
         if ring is None:
             return np.full((self._stored, len(rows)), np.nan, np.float32)
         return ring.take(self._order(), axis=0).take(rows, axis=1)
 
     def _order(self) -> Longs:
-        found: Longs = np.arange(self._next - self._stored, self._next, dtype=np.int64) % self.capacity
+        found: Longs = (
+            np.arange(self._next - self._stored, self._next, dtype=np.int64) % self.capacity
+        )
         return found
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
@@ -114,9 +127,10 @@ class FleetView:
     """One row per GPU, in the order of `snapshot.gpus`.
 
     labels: smoothed classes, as places in CLASSES. real: real utilisation 0..1, NaN unknown.
-    health: places in STATES. reported: False of a GPU without values now. stale_s: age of its values, NaN where never.
-    settings: those of the classes. means: of counters over the window of the label, NaN missing.
-    replays: new ones that are still visible, NaN unknown; None where they are not counted.
+    health: places in STATES. reported: False of a GPU without values now. stale_s: age of its
+    values, NaN where never. settings: those of the classes. means: of counters over the window of
+    the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where they
+    are not counted.
     """
 
     about: SourceInfo
@@ -141,12 +155,20 @@ class FleetView:
 
     def reading(self, row: int) -> GpuReading:
         """The values of a GPU now."""
-        return reading_of({name: float(column[row]) for name, column in self.snapshot.values.items()})
+        return reading_of(
+            {name: float(column[row]) for name, column in self.snapshot.values.items()}
+        )
 
     def reading_of_window(self, row: int) -> GpuReading:
-        """The means of a GPU over the window, by which it is classified; empty without values now."""
+        """The means of a GPU over the window, by which it is classified; empty without values
+        now.
+        """
         means = self.means or self.snapshot.values
-        return reading_of({name: float(column[row]) for name, column in means.items()} if self.reported[row] else {})
+        return reading_of(
+            {name: float(column[row]) for name, column in means.items()}
+            if self.reported[row]
+            else {}
+        )
 
     def limits(self, row: int) -> HealthLimits:
         """The limits of health of a GPU."""
@@ -154,12 +176,16 @@ class FleetView:
         return limits_of(device.model, device.slowdown_c)
 
     def idle_kinds(self) -> Bytes:
-        """Return of each GPU whether it is idle: NOT_IDLE, IDLE (whose allocation is unknown), HELD_IDLE, FREE."""
+        """Return of each GPU whether it is idle: NOT_IDLE, IDLE (whose allocation is unknown),
+        HELD_IDLE, FREE.
+        """
         found: Bytes = np.where(self.labels == _IDLE, IDLE, NOT_IDLE).astype(np.uint8)
         snapshot = self.snapshot
         for row in np.flatnonzero(found).tolist():
             gpu = snapshot.gpus[row]
-            found[row] = HELD_IDLE if gpu in snapshot.allocations else FREE if gpu in snapshot.free else IDLE
+            found[row] = (
+                HELD_IDLE if gpu in snapshot.allocations else FREE if gpu in snapshot.free else IDLE
+            )
         return found
 
     def state(self, row: int) -> str:
@@ -171,8 +197,9 @@ class FleetView:
 class GpuReasons:
     """The reasons for class and health of one GPU.
 
-    classified: of the means over the window, from which the class shown comes. why: its rule with its values.
-    health_why: the problem, "" without one. enable: {counter that is missing: how to enable it}.
+    classified: of the means over the window, from which the class shown comes. why: its rule with
+    its values. health_why: the problem, "" without one. enable: {counter that is missing: how to
+    enable it}.
     """
 
     classified: Classified
@@ -186,7 +213,11 @@ class GpuReasons:
 def gpu_reasons(view: FleetView, row: int) -> GpuReasons:
     """Return why the GPU in a row of a view has its class and its health."""
     settings = view.settings
-    of_window, limits, seen = view.reading_of_window(row), view.limits(row), health_reading(view, row)
+    of_window, limits, seen = (
+        view.reading_of_window(row),
+        view.limits(row),
+        health_reading(view, row),
+    )
     classified, health = classify(of_window, settings), health_of(seen, limits)
     why = explained(of_window, settings) if view.reported[row] else "no values now"
     if view.reported[row] and classified.name != view.label(row):

@@ -42,8 +42,11 @@ _MESSAGE_LENGTH_MAX = 500  # characters
 _DIGITS = r"-?(?:[0-9]{1,3}(?:,[0-9]{3})++|[0-9]++)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
 _NUMBER = re.compile(_DIGITS)
 _ROW = re.compile(rf"(?:{_DIGITS})?+(?:;(?:{_DIGITS})?+)*+")
-# with a comma before the fraction, or other signs between thousands; the byte 0xA0 of files that are no UTF-8
-_OTHER_LOCALE = re.compile(r"[+-]?[0-9]+(?:[.'\u2019 \u00a0\u202f\u2009\udca0][0-9]{3})*(?:[.,][0-9]+)?")
+# with a comma before the fraction, or other signs between thousands; the byte 0xA0 of files that
+# are no UTF-8
+_OTHER_LOCALE = re.compile(
+    r"[+-]?[0-9]+(?:[.'\u2019 \u00a0\u202f\u2009\udca0][0-9]{3})*(?:[.,][0-9]+)?"
+)
 _SIZE = re.compile(r"\((\d{1,18}), *(\d{1,18}), *(\d{1,18})\)")
 _ID_DIGITS_MAX = 19
 _LAUNCH_COLUMNS = frozenset({"ID", "CC", "Context", "Stream", "Device", "", "launch__tpc_enabled"})
@@ -79,7 +82,9 @@ class CsvContent:
             messages.append(text)
 
     def number(self, cell: str, metric: str, factor: float) -> float | None:
-        """Return the number in a cell in base units; None for text, for no value, and for a reject."""
+        """Return the number in a cell in base units; None for text, for no value, and for a
+        reject.
+        """
         value = _number(cell)
         if value is not None and isfinite(value * factor):
             return value * factor
@@ -104,7 +109,9 @@ def _number(cell: str) -> float | None:
     return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
-def _row_of_numbers(cells: Sequence[str], factors: Sequence[float]) -> Sequence[float | None] | None:
+def _row_of_numbers(
+    cells: Sequence[str], factors: Sequence[float]
+) -> Sequence[float | None] | None:
     """Return the numbers of cells that are all numbers or empty, times their factors, at once.
 
     None: a cell is neither, or a product is no number.
@@ -116,7 +123,9 @@ def _row_of_numbers(cells: Sequence[str], factors: Sequence[float]) -> Sequence[
     if _ROW.fullmatch(text) is None or text.count(";") >= len(cells):
         return None
     texts = text.replace(",", "").split(";")
-    numbers = [float(cell) * factor if cell else None for cell, factor in zip(texts, factors, strict=True)]
+    numbers = [
+        float(cell) * factor if cell else None for cell, factor in zip(texts, factors, strict=True)
+    ]
     return numbers if isfinite(sum(number or 0.0 for number in numbers)) else None
 
 
@@ -128,7 +137,11 @@ def read_csv(lines: Iterable[str], content: CsvContent) -> None:
         if header is not None:
             _end(table)
             content.tables += 1
-            table = _DetailsTable(header, content) if "Metric Name" in header else _RawTable(header, content)
+            table = (
+                _DetailsTable(header, content)
+                if "Metric Name" in header
+                else _RawTable(header, content)
+            )
         elif table is None or not record.startswith('"'):
             content.message(record)
         else:
@@ -161,7 +174,9 @@ def _records(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _header(record: str) -> list[str] | None:
-    """Return the names of columns where a table begins; output without a line end may precede it."""
+    """Return the names of columns where a table begins; output without a line end may precede
+    it.
+    """
     start = record[:_HEADER_WITHIN].find('"ID","')
     if start < 0 or '"Kernel Name"' not in record[:_HEADER_WITHIN]:
         return None
@@ -174,7 +189,9 @@ def _header(record: str) -> list[str] | None:
 
 
 def _cells(record: str) -> list[str] | None:
-    """Return the cells of a record; None where a quote is not closed, or a cell is beyond the limit."""
+    """Return the cells of a record; None where a quote is not closed, or a cell is beyond the
+    limit.
+    """
     try:
         return next(csv.reader([record.rstrip("\r\n")], strict=True), [])
     except csv.Error:
@@ -199,7 +216,9 @@ def _end(table: _RawTable | _DetailsTable | None) -> None:
 
 
 class _LaunchTable:
-    """Columns that describe the launch of a row, in both pages. `needed`: how many cells a row has at least."""
+    """Columns that describe the launch of a row, in both pages. `needed`: how many cells a row
+    has at least.
+    """
 
     def __init__(self, names: Sequence[str], needed: int, content: CsvContent) -> None:
         self.needed = needed
@@ -215,7 +234,9 @@ class _LaunchTable:
         return "" if place is None else encodable(row[place].strip())
 
     def _number_of(self, row: Sequence[str]) -> int | None:
-        """Return the ID of the launch of a row; None, and a reject, where it has no ID or no name."""
+        """Return the ID of the launch of a row; None, and a reject, where it has no ID or no
+        name.
+        """
         number = self._text(row, "ID")
         if number.isdecimal() and len(number) < _ID_DIGITS_MAX and self._text(row, "Kernel Name"):
             return int(number)
@@ -230,10 +251,14 @@ class _LaunchTable:
         attributes: Mapping[str, float],
         device: str,
     ) -> Launch:
-        """Return the launch of a row. `device`: the name of the GPU, or "" or an ordinal, which is no name."""
+        """Return the launch of a row. `device`: the name of the GPU, or "" or an ordinal, which
+        is no name.
+        """
         name = None if not device or device.isdecimal() else device
         capability = self._text(row, "CC") or capability_of(attributes)
-        chip = self._chips.setdefault((name, capability, *attributes.items()), Chip(name, capability, attributes))
+        chip = self._chips.setdefault(
+            (name, capability, *attributes.items()), Chip(name, capability, attributes)
+        )
         ranges = (encodable(range_) for place in self._ranges for range_ in nvtx_ranges(row[place]))
         grid, block = (_dimensions(self._text(row, f"{side} Size")) for side in ("Grid", "Block"))
         return Launch(
@@ -249,7 +274,9 @@ class _LaunchTable:
 
 
 class _RawTable(_LaunchTable):
-    """A table of the raw page: a row of units, then one row per launch with one column per metric."""
+    """A table of the raw page: a row of units, then one row per launch with one column per
+    metric.
+    """
 
     def __init__(self, names: Sequence[str], content: CsvContent) -> None:
         super().__init__(names, len(names), content)
@@ -266,7 +293,9 @@ class _RawTable(_LaunchTable):
         elif (number := self._number_of(row)) is not None:
             metrics = self._values(row, self._factors)
             attributes = {
-                name.removeprefix(DEVICE_ATTRIBUTE): metrics.pop(name) for name in self._attributes if name in metrics
+                name.removeprefix(DEVICE_ATTRIBUTE): metrics.pop(name)
+                for name in self._attributes
+                if name in metrics
             }
             device = self._text(row, _DISPLAY_NAME) or self._text(row, "Device")
             self._content.launches.append(self._launch(row, number, metrics, attributes, device))
@@ -283,7 +312,11 @@ class _RawTable(_LaunchTable):
                 self._content.number(cell, name, factor) if cell else None
                 for cell, name, factor in zip(cells, self._columns, factors, strict=True)
             ]
-        return {name: number for name, number in zip(self._columns, numbers, strict=True) if number is not None}
+        return {
+            name: number
+            for name, number in zip(self._columns, numbers, strict=True)
+            if number is not None
+        }
 
 
 @dataclass(slots=True)
@@ -298,7 +331,9 @@ class _DetailsLaunch:
 
 
 class _DetailsTable(_LaunchTable):
-    """A table of the details page: one row per launch and metric, and rows of rules, which name no metric."""
+    """A table of the details page: one row per launch and metric, and rows of rules, which name
+    no metric.
+    """
 
     def __init__(self, names: Sequence[str], content: CsvContent) -> None:
         super().__init__(names, 1 + names.index("Metric Value"), content)
@@ -323,7 +358,9 @@ class _DetailsTable(_LaunchTable):
         launches = list(self._launches.values())
         for launch in launches[: -1 if self._content.cut else None]:
             self._content.launches.append(
-                self._launch(launch.row, launch.number, launch.metrics, launch.attributes, launch.device)
+                self._launch(
+                    launch.row, launch.number, launch.metrics, launch.attributes, launch.device
+                )
             )
 
     def _keep(self, launch: _DetailsLaunch, metric: str, value: float | None) -> None:
@@ -343,7 +380,9 @@ def _is_range(column: str) -> bool:
 
 
 def _is_metric(column: str) -> bool:
-    """Whether a column of the raw page has a metric: columns of the launch have names of their own."""
+    """Whether a column of the raw page has a metric: columns of the launch have names of their
+    own.
+    """
     return " " not in column and column not in _LAUNCH_COLUMNS and not _is_range(column)
 
 
@@ -367,7 +406,8 @@ def nvtx_ranges(cell: str) -> tuple[str, ...]:
 
 
 def _quoted(cell: str) -> Iterator[str]:
-    """Yield text in quotes that ends in the fields of a range: names of ranges have quotes and colons, too.
+    """Yield text in quotes that ends in the fields of a range: names of ranges have quotes and
+    colons, too.
 
     Without an expression, which would take the square of the length for a cell of many quotes.
     """

@@ -20,7 +20,8 @@ class Launch:
 
     `metrics`: {metric as Nsight Compute names it: value} in base units: ns, byte, hz, byte per
     second, instructions or cycles; percentages stay 0..100. What was not collected is not in it.
-    `kernel`: the name as the report has it. `ranges`: NVTX ranges around the launch, outermost first.
+    `kernel`: the name as the report has it. `ranges`: NVTX ranges around the launch, outermost
+    first.
     """
 
     kernel: str
@@ -37,7 +38,8 @@ class Launch:
 class Chip:
     """The GPU of a launch as the report itself describes it; None: not recorded.
 
-    `attributes`: {name after `device__attribute_`: value}, as reported (clocks in kHz, memory in byte).
+    `attributes`: {name after `device__attribute_`: value}, as reported (clocks in kHz, memory in
+    byte).
     """
 
     name: str | None = None
@@ -47,7 +49,8 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class NcuReport:
-    """What one file holds. `problems`: messages about the file as a whole, errors of the profiler among them.
+    """What one file holds. `problems`: messages about the file as a whole, errors of the profiler
+    among them.
 
     `digest`: SHA-256 of the file in hexadecimal digits; "" where it was not computed.
     """
@@ -65,7 +68,8 @@ class NcuReport:
 
 
 def capability_of(attributes: Mapping[str, float]) -> str | None:
-    """Return the compute capability from attributes of a device; None where a part is no whole number.
+    """Return the compute capability from attributes of a device; None where a part is no whole
+    number.
 
     >>> capability_of({"compute_capability_major": 9.0, "compute_capability_minor": 0.0})
     '9.0'
@@ -76,7 +80,8 @@ def capability_of(attributes: Mapping[str, float]) -> str | None:
 
 
 def size_from_metrics(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
-    """Return the size in x, y, z from metrics; None where one is missing, or is none that CUDA takes.
+    """Return the size in x, y, z from metrics; None where one is missing, or is none that CUDA
+    takes.
 
     >>> size_from_metrics({"grid_x": 132.0, "grid_y": 2.0, "grid_z": 1.0}, "grid_")
     (132, 2, 1)
@@ -107,7 +112,8 @@ class RejectCounter:
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with bytes that are no text replaced by `?`, so that it can be written anywhere.
+    r"""Return `text` with bytes that are no text replaced by `?`, so that it can be written
+    anywhere.
 
     >>> encodable("kernel\udca0")
     'kernel?'

@@ -28,7 +28,8 @@ _STALLS = (
     "Tex Throttle",
     "Wait",
 )
-# section -> label -> metric; labels of which another metric is meant from version to version are left out
+# section -> label -> metric; labels of which another metric is meant from version to version are
+# left out
 _LABELS: dict[str, dict[str, str]] = {
     "GPU Speed Of Light Throughput": {
         "Compute (SM) Throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -116,7 +117,8 @@ _REQUESTED_BY_NAME = "Command line profiler metrics"
 
 
 def metric_of(section: str, label: str) -> str | None:
-    """Return the metric behind a label of a section; metrics requested by name have their own. None: unknown.
+    """Return the metric behind a label of a section; metrics requested by name have their own.
+    None: unknown.
 
     >>> metric_of("Memory Workload Analysis", "Memory Throughput")
     'dram__bytes.sum.per_second'
@@ -136,7 +138,8 @@ _TIMES_NS = {
     "min": 60e9,
     "h": 3600e9,
 }
-_PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}  # of 1,000: 65,536 byte is 65.54 Kbyte
+# Of 1,000: 65,536 byte is 65.54 Kbyte.
+_PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _PREFIXED = re.compile(r"[KMGTP](?=[a-z])")  # before a unit in small letters, unlike in TPC
 
 

@@ -1,7 +1,7 @@
 """Reports in the format of Nsight Compute itself, read by its library in a child process.
 
-Of a file that is cut off or damaged, the library reads the whole results before the damage, and adds results without
-name and metrics.
+Of a file that is cut off or damaged, the library reads the whole results before the damage, and
+adds results without name and metrics.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # of compressed reports, *.ncu-repz
 NOT_A_KERNEL = "not a kernel"
 NO_METRICS = "no metrics"
 DAMAGED = "damaged"
-_WORKLOADS = {1: "a range", 2: "a command list", 3: "a graph", 4: "a subgrid schedule"}  # WorkloadType_* of the library
-_LOGGED_ERROR = re.compile(rb"^[EF]\d{4} [^\]]*\] (.*)$", re.MULTILINE)  # as the library logs, after place and time
+# WorkloadType_* of the library.
+_WORKLOADS = {1: "a range", 2: "a command list", 3: "a graph", 4: "a subgrid schedule"}
+# As the library logs, after place and time.
+_LOGGED_ERROR = re.compile(rb"^[EF]\d{4} [^\]]*\] (.*)$", re.MULTILINE)
 _LOG_BYTES_MAX = 1 << 20
 _EXTRA = "pip install 'tachograph[nsight]', or export it: ncu -i {file} --page raw --csv > {csv}"
 _EXPORT = "export it with the Nsight Compute that wrote it: ncu -i {file} --page raw --csv > {csv}"
@@ -49,25 +51,36 @@ _EXPORT = "export it with the Nsight Compute that wrote it: ncu -i {file} --page
 def read_ncu_rep(path: Path) -> NcuReport:
     """Return the kernels that a report holds, in its order, with every metric that has a number.
 
-    Values are the stored ones: base units, percentages 0..100. Of a metric with instances (one per SM, per line of
-    source) the value of the whole alone. What Nsight Compute measured of ranges, graphs and command lists is no kernel
-    and counted under `rejects`. Attributes of the device make the chip and are not among the metrics.
-    A damaged file gives what the library finds in it, and `problems` records the damage.
+    Values are the stored ones: base units, percentages 0..100. Of a metric with instances (one per
+    SM, per line of source) the value of the whole alone. What Nsight Compute measured of ranges,
+    graphs and command lists is no kernel and counted under `rejects`. Attributes of the device make
+    the chip and are not among the metrics. A damaged file gives what the library finds in it, and
+    `problems` records the damage.
 
-    Raises InputError where there is no such file, none to be read, another kind of file, or no library.
+    Raises InputError where there is no such file, none to be read, another kind of file, or no
+    library.
     """
     if find_spec("ncu_report") is None:
-        raise InputError("a .ncu-rep file needs the library of Nsight Compute", where=str(path), do=_do(_EXTRA, path))
+        raise InputError(
+            "a .ncu-rep file needs the library of Nsight Compute",
+            where=str(path),
+            do=_do(_EXTRA, path),
+        )
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+        raise InputError(
+            problem.strerror or str(problem), where=str(path), do="name a readable file"
+        ) from None
     if magic not in (MAGIC, ZSTD_MAGIC):
-        raise InputError("no report of Nsight Compute", where=str(path), do="name files written by ncu -o")
+        raise InputError(
+            "no report of Nsight Compute", where=str(path), do="name files written by ncu -o"
+        )
     output = _ChildOutput(path)
     with tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
-        # the library recognises a compressed report by its name alone, and takes no name that is not UTF-8
+        # the library recognises a compressed report by its name alone, and takes no name that is
+        # not UTF-8
         link = Path(folder) / ("report.ncu-rep" if magic == MAGIC else "report.ncu-repz")
         link.symlink_to(path.resolve())
         problems = _run_child(link, output) or list(_lack(output))
@@ -77,7 +90,10 @@ def read_ncu_rep(path: Path) -> NcuReport:
 def _lack(output: _ChildOutput) -> Iterator[str]:
     """Yield what is missing where no error was reported."""
     if output.damaged:
-        yield f"{output.damaged} of its {output.results} results are damaged: the file may be cut off; copy it again"
+        yield (
+            f"{output.damaged} of its {output.results} results are damaged: the file may be "
+            "cut off; copy it again"
+        )
     elif not output.results:
         yield f"no results in it; if there should be some: {_do(_EXPORT, output.path)}"
 
@@ -100,10 +116,17 @@ def _run_child(report: Path, output: _ChildOutput) -> list[str]:
         text = log.read(_LOG_BYTES_MAX)
     code = child.returncode
     if code == NO_LIBRARY:
-        what = f"the library of Nsight Compute does not load: {text.decode(errors='replace').strip()}"
+        what = (
+            f"the library of Nsight Compute does not load: {text.decode(errors='replace').strip()}"
+        )
         raise InputError(what, where=str(output.path), do=_do(_EXTRA, output.path))
     if code < 0:
-        return [f"the library that reads it died ({_signal(-code)}): the file is damaged, or memory is short"]
+        return [
+            (
+                f"the library that reads it died ({_signal(-code)}): the file is damaged, or "
+                "memory is short"
+            )
+        ]
     logged = [line.decode(errors="replace") for line in _LOGGED_ERROR.findall(text)]
     if code:
         last = text.decode(errors="replace").strip().rpartition("\n")[2]
@@ -128,7 +151,8 @@ class _ChildOutput:
 
     path: Path
     results: int = 0
-    damaged: int = 0  # results without name and metrics: what the library makes of bytes that it cannot read
+    # Results without name and metrics: what the library makes of bytes that it cannot read.
+    damaged: int = 0
     launches: list[Launch] = field(default_factory=list)
     rejects: RejectCounter = field(default_factory=RejectCounter)
     _names: list[str] = field(default_factory=list)
@@ -142,7 +166,8 @@ class _ChildOutput:
         metrics: dict[str, float] = {}
         attributes: dict[str, float] = {}
         for name, value in zip(self._names, record.values, strict=True):
-            if value is None or not math.isfinite(value):  # a ratio of nothing to nothing is stored as NaN
+            # A ratio of nothing to nothing is stored as NaN.
+            if value is None or not math.isfinite(value):
                 continue
             if name.startswith(DEVICE_ATTRIBUTE):
                 attributes[name.removeprefix(DEVICE_ATTRIBUTE)] = value
@@ -158,7 +183,11 @@ class _ChildOutput:
             self.rejects.add(NO_METRICS if record.kernel else DAMAGED, None, record.kernel)
 
     def _launch(
-        self, record: NcuActionRecord, number: int, metrics: dict[str, float], attributes: dict[str, float]
+        self,
+        record: NcuActionRecord,
+        number: int,
+        metrics: dict[str, float],
+        attributes: dict[str, float],
     ) -> Launch:
         """Return the launch of a result; launches on one GPU have the same chip."""
         chip = Chip(record.device, capability_of(attributes), attributes)

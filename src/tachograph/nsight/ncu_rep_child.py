@@ -1,7 +1,8 @@
-"""What the library of Nsight Compute finds in a report, written to standard output: a process of its own.
+"""What the library of Nsight Compute finds in a report, written to standard output: a process of
+its own.
 
-The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it ends the process by a
-signal; its error messages are on standard error.
+The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it
+ends the process by a signal; its error messages are on standard error.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measur
 class NcuActionRecord(msgspec.Struct, array_like=True, frozen=True):
     """One result of a report, in the order of the file.
 
-    `names` are those of the metrics, written only where they differ from the names of the result before. `values`:
-    one per name; None: no number. `workload`: None for a kernel.
+    `names` are those of the metrics, written only where they differ from the names of the result
+    before. `values`: one per name; None: no number. `workload`: None for a kernel.
     """
 
     kernel: str
@@ -39,7 +40,9 @@ class NcuActionRecord(msgspec.Struct, array_like=True, frozen=True):
     ranges: list[str]
 
 
-def action_records(ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]) -> Iterator[NcuActionRecord]:
+def action_records(
+    ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]
+) -> Iterator[NcuActionRecord]:
     """Yield a record per result. `numbers`: the kinds of values that are numbers.
 
     `ranges`: of results, IAction of the library, which has no types.
@@ -61,7 +64,9 @@ def action_records(ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]) 
 
 
 def _number(metric: Any, numbers: frozenset[int]) -> float | None:
-    """Return the value of the metric as a whole, not of its instances; None: it has none, or it is text."""
+    """Return the value of the metric as a whole, not of its instances; None: it has none, or it
+    is text.
+    """
     if metric is None:
         return None
     value: float = metric.as_double()
@@ -84,7 +89,9 @@ def _device(action: Any) -> str | None:
 
 
 def _ranges(state: Any) -> list[str]:
-    """Return the open NVTX ranges, push/pop ranges before the others; those of a named domain as domain@range."""
+    """Return the open NVTX ranges, push/pop ranges before the others; those of a named domain as
+    domain@range.
+    """
     if state is None:
         return []
     out = []
@@ -93,20 +100,28 @@ def _ranges(state: Any) -> list[str]:
         if domain is None:
             continue
         prefix = "" if domain.name() in ("", DEFAULT_DOMAIN) else f"{encodable(domain.name())}@"
-        out += [prefix + encodable(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
+        out += [
+            prefix + encodable(name)
+            for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())
+        ]
     return out
 
 
 def _is_text(name: str) -> bool:
-    """Whether the library takes the name back: it hands out bytes that are no UTF-8 as lone surrogates."""
+    """Whether the library takes the name back: it hands out bytes that are no UTF-8 as lone
+    surrogates.
+    """
     return encodable(name) == name
 
 
 def _limit_memory(report_bytes: int) -> None:
     most = _ADDRESS_SPACE_BYTES + _ADDRESS_SPACE_PER_BYTE * report_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash of the library on a damaged file leaves no core
+    resource.setrlimit(
+        resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+    )
+    # A crash of the library on a damaged file leaves no core.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _write(out: BinaryIO, report: str) -> None:
@@ -116,7 +131,14 @@ def _write(out: BinaryIO, report: str) -> None:
         os.write(2, f"{problem}\n".encode())
         sys.exit(NO_LIBRARY)
     kinds = ncu_report.IMetric
-    numbers = frozenset({kinds.ValueKind_FLOAT, kinds.ValueKind_DOUBLE, kinds.ValueKind_UINT32, kinds.ValueKind_UINT64})
+    numbers = frozenset(
+        {
+            kinds.ValueKind_FLOAT,
+            kinds.ValueKind_DOUBLE,
+            kinds.ValueKind_UINT32,
+            kinds.ValueKind_UINT64,
+        }
+    )
     encoder = msgspec.msgpack.Encoder()
     for each in action_records(ncu_report.load_report(report), numbers=numbers):
         frame = encoder.encode(each)

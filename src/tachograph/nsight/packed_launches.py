@@ -1,8 +1,9 @@
 """Launches as one JSON object with names beside it: all that was read of them, without the file.
 
-The object has `version`, `metrics` (names), `chips`, and `launches`. A launch has the places of its kernel and of its
-NVTX ranges in the lists of names, and that of its chip in `chips`; its `values` are in the order of `metrics`, null
-where one was not collected. Names that a person gave are not in the object, so they can be replaced without reading it.
+The object has `version`, `metrics` (names), `chips`, and `launches`. A launch has the places of its
+kernel and of its NVTX ranges in the lists of names, and that of its chip in `chips`; its `values`
+are in the order of `metrics`, null where one was not collected. Names that a person gave are not in
+the object, so they can be replaced without reading it.
 """
 
 from __future__ import annotations
@@ -65,9 +66,13 @@ class _MetricPlaces:
 
 
 def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
-    """Return launches in their order; infinite values, and those that are NaN, count as not collected."""
+    """Return launches in their order; infinite values, and those that are NaN, count as not
+    collected.
+    """
     kernels, ranges, chips = _MetricPlaces(), _MetricPlaces(), list[Chip]()
-    metrics = sorted({name for launch in launches for name, value in launch.metrics.items() if isfinite(value)})
+    metrics = sorted(
+        {name for launch in launches for name, value in launch.metrics.items() if isfinite(value)}
+    )
     packed = []
     for launch in launches:
         if launch.chip not in chips:
@@ -83,8 +88,12 @@ def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
                 values=list(_values(launch.metrics, metrics)),
             )
         )
-    content = _Content(VERSION, list(map(encodable, metrics)), list(map(_packed_chip, chips)), packed)
-    return PackedLaunches(tuple(kernels.of), tuple(ranges.of), msgspec.json.encode(content).decode())
+    content = _Content(
+        VERSION, list(map(encodable, metrics)), list(map(_packed_chip, chips)), packed
+    )
+    return PackedLaunches(
+        tuple(kernels.of), tuple(ranges.of), msgspec.json.encode(content).decode()
+    )
 
 
 def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...]:
@@ -96,9 +105,13 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
         version = msgspec.json.decode(packed.content, type=_Versioned).version
         if version != VERSION:
             what = f"its launches are in version {version} of the format, not {VERSION}"
-            raise InputError(what, where=report, do="attach the report again with this version of Tachograph")
+            raise InputError(
+                what, where=report, do="attach the report again with this version of Tachograph"
+            )
         content = msgspec.json.decode(packed.content, type=_Content)
-        chips = [Chip(chip.name, chip.compute_capability, chip.attributes) for chip in content.chips]
+        chips = [
+            Chip(chip.name, chip.compute_capability, chip.attributes) for chip in content.chips
+        ]
         return tuple(
             Launch(
                 kernel=packed.kernels[launch.kernel],
@@ -118,8 +131,12 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
 
 
 def _packed_chip(chip: Chip) -> _PackedChip:
-    attributes = {encodable(name): value for name, value in chip.attributes.items() if isfinite(value)}
-    return _PackedChip(None if chip.name is None else encodable(chip.name), chip.compute_capability, attributes)
+    attributes = {
+        encodable(name): value for name, value in chip.attributes.items() if isfinite(value)
+    }
+    return _PackedChip(
+        None if chip.name is None else encodable(chip.name), chip.compute_capability, attributes
+    )
 
 
 def _values(metrics: Mapping[str, float], names: Iterable[str]) -> Iterator[float | None]:

@@ -23,7 +23,8 @@ _POINTS_MAX = 20
 _WARNINGS_MAX = 3
 _EXPORT = "export it with ncu --import FILE --csv --page raw"
 _PERMISSION = (
-    "have the administrator load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0,"
+    "have the administrator load the kernel module nvidia with "
+    "NVreg_RestrictProfilingToAdminUsers=0,"
     " or run ncu as root"
 )
 # message of the profiler: what to do
@@ -34,7 +35,10 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile("driver resource was unavailable", re.IGNORECASE),
-        "another profiler holds the counters: end it, or pause DCGM with dcgmi profile --pause, and profile again",
+        (
+            "another profiler holds the counters: end it, or pause DCGM with dcgmi profile "
+            "--pause, and profile again"
+        ),
     ),
 )
 
@@ -45,7 +49,8 @@ def read_reports(
     remark: Callable[[str], None] = lambda line: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[NcuReport, ...]:
-    """Return a report per file, in the order named, also of files of which nothing could be read: they have problems.
+    """Return a report per file, in the order named, also of files of which nothing could be read:
+    they have problems.
 
     A folder stands for the reports under it. A file that is there twice, under any name, is read
     once, so that its launches do not count twice. `remark`: takes lines about what was left out.
@@ -64,30 +69,43 @@ def read_reports(
         else:
             reports[report.digest or str(file)] = report
     if not any(report.launches for report in reports.values()):
-        raise InputError(_nothing(reports.values()), do="name reports written by ncu -o, or tables by ncu --csv")
+        raise InputError(
+            _nothing(reports.values()), do="name reports written by ncu -o, or tables by ncu --csv"
+        )
     return tuple(reports.values())
 
 
 def read_report(path: Path) -> NcuReport:
-    """Return what a file holds, known by its content. Rejects and problems record what could not be used.
+    """Return what a file holds, known by its content. Rejects and problems record what could not be
+    used.
 
     Raises InputError when the file cannot be opened, or is a .ncu-rep and its library is not
     installed or cannot read it.
     """
     try:
         if not path.is_file() and path.exists():  # a pipe is read once, and may never begin
-            raise InputError("not a regular file", where=str(path), do="write it into a file first, and name that")
+            raise InputError(
+                "not a regular file",
+                where=str(path),
+                do="write it into a file first, and name that",
+            )
         with path.open("rb") as file:
             start = file.read(len(MAGIC))
             digest = hashlib.file_digest(file, lambda: hashlib.sha256(start)).hexdigest()
-        if start == MAGIC or (start == ZSTD_MAGIC and path.name.lower().endswith((".ncu-rep", ".ncu-repz"))):
+        if start == MAGIC or (
+            start == ZSTD_MAGIC and path.name.lower().endswith((".ncu-rep", ".ncu-repz"))
+        ):
             report = read_ncu_rep(path)
         elif not start:
-            report = NcuReport(str(path), (), problems=("the file is empty; profile or copy it again",))
+            report = NcuReport(
+                str(path), (), problems=("the file is empty; profile or copy it again",)
+            )
         else:
             report = _read_text(path, compressed=start.startswith(_GZIP_MAGIC))
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+        raise InputError(
+            problem.strerror or str(problem), where=str(path), do="name a readable file"
+        ) from None
     return replace(report, digest=digest)
 
 
@@ -95,7 +113,9 @@ def _files(path: Path) -> list[Path]:
     """Return the reports under a folder, the folder itself where there is none, or the file."""
     if not path.is_dir():
         return [path]
-    files = (file for file in path.rglob("*") if file.name.lower().endswith(_SUFFIXES) and file.is_file())
+    files = (
+        file for file in path.rglob("*") if file.name.lower().endswith(_SUFFIXES) and file.is_file()
+    )
     return sorted(files) or [path]
 
 
@@ -135,13 +155,18 @@ def _problems(content: CsvContent) -> Iterator[str]:
     for warning in content.warnings[:_WARNINGS_MAX]:
         yield f"the profiler warned: {warning}"
     if content.other_locale:
-        yield "its numbers are not written as in the C locale, and none is used; export it with LC_ALL=C ncu --csv"
+        yield (
+            "its numbers are not written as in the C locale, and none is used; export it "
+            "with LC_ALL=C ncu --csv"
+        )
     if content.cut:
         yield "the file is cut off; copy or export it again"
     if not content.tables and not content.errors:
         yield f"no table of Nsight Compute is in it; check that ncu profiled a kernel, or {_EXPORT}"
     elif not (content.launches or content.errors):
-        reasons = ", ".join(f"{reject.reason} ({reject.count:,})" for reject in content.rejects.rejects())
+        reasons = ", ".join(
+            f"{reject.reason} ({reject.count:,})" for reject in content.rejects.rejects()
+        )
         yield f"its table holds no launch of a kernel{reasons and f': {reasons}'}; {_EXPORT}"
 
 
@@ -157,7 +182,9 @@ def advice(error: str) -> str:
 def _nothing(reports: Iterable[NcuReport]) -> str:
     """Return the message when no file held a launch."""
     points = [
-        f"{report.file}: {problem}" for report in reports for problem in report.problems or ("no launch of a kernel",)
+        f"{report.file}: {problem}"
+        for report in reports
+        for problem in report.problems or ("no launch of a kernel",)
     ]
     if len(points) > _POINTS_MAX:
         points = [*points[:_POINTS_MAX], f"and {len(points) - _POINTS_MAX} more"]

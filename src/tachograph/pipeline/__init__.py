@@ -1,1 +1,3 @@
-"""From samples and accounting to summaries, minutes and findings: attribute, reduce, summarize, and the run."""
+"""From samples and accounting to summaries, minutes and findings: attribute, reduce, summarize,
+and the run.
+"""

@@ -30,7 +30,13 @@ from tachograph.pipeline.statistics import (
     merge_of,
 )
 from tachograph.pipeline.timelines import merge_timelines
-from tachograph.pipeline.windows import BORDER_WINDOWS, COMPLETE_WINDOWS, IMBALANCE, Windows, fold_windows
+from tachograph.pipeline.windows import (
+    BORDER_WINDOWS,
+    COMPLETE_WINDOWS,
+    IMBALANCE,
+    Windows,
+    fold_windows,
+)
 
 SEGMENT_KEY = ("run", "node", "gpu", "mig")
 _UNIT = "unit"  # the key as a number
@@ -38,21 +44,22 @@ _UNIT = "unit"  # the key as a number
 
 @dataclass(frozen=True, slots=True)
 class Accumulators:
-    """What samples come to, of one partition or of complete runs: all that goes on from samples to summaries.
+    """What samples come to, of one partition or of complete runs: all that goes on from samples to
+    summaries.
 
     Those of several partitions add up, reduced in any place and any order.
 
-    segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present; samples in
-    minutes of each label (`label_0`, ...) where there is a labeller.
-    intensities: one row per (run, pipe, bin): samples.
-    windows: sums and maxima over GPUs per (run, counter, window), for spatial imbalance; of complete runs only
-    `settled`, one row per (run, counter).
-    timeline: one row per (run, minute), its GPUs put together: of the whole minutes of a partition, or of all.
-    minutes_file: the data file of the whole minutes of a partition, which no reader sees yet; None where it has none.
-    cut_minutes: rows of its other minutes, whose other part is elsewhere.
-    steps: like segments, of steps of runs under their numbers.
-    samples, attributed, handed_over: rows of a partition, those of them that belong to a run, those in the second in
-    which a GPU went from one run to another; gpu_seconds likewise (rows times sampling interval).
+    segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter
+    present; samples in minutes of each label (`label_0`, ...) where there is a labeller.
+    intensities: one row per (run, pipe, bin): samples. windows: sums and maxima over GPUs per (run,
+    counter, window), for spatial imbalance; of complete runs only `settled`, one row per (run,
+    counter). timeline: one row per (run, minute), its GPUs put together: of the whole minutes of a
+    partition, or of all. minutes_file: the data file of the whole minutes of a partition, which no
+    reader sees yet; None where it has none. cut_minutes: rows of its other minutes, whose other
+    part is elsewhere. steps: like segments, of steps of runs under their numbers. samples,
+    attributed, handed_over: rows of a partition, those of them that belong to a run, those in the
+    second in which a GPU went from one run to another; gpu_seconds likewise (rows times sampling
+    interval).
     """
 
     segments: pl.DataFrame
@@ -72,8 +79,9 @@ class Accumulators:
 def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return one row per (run, node, gpu, mig) from any number of frames of segments.
 
-    Sums and counts add, maxima are compared; between neighbouring segments a cumulative counter's step, an integral's
-    trapezoid and a code's change are added, so that cutting a job at midnight changes nothing.
+    Sums and counts add, maxima are compared; between neighbouring segments a cumulative counter's
+    step, an integral's trapezoid and a code's change are added, so that cutting a job at midnight
+    changes nothing.
     """
     frames = [part for part in parts if part.height]
     if not frames:
@@ -86,14 +94,18 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     several = together.filter(repeated)
     several = several.with_columns(_joints(several.columns))
     merged = several.group_by(_UNIT, maintain_order=True).agg(_additions(several.columns))
-    return pl.concat([together.filter(~repeated), merged.select(together.columns)]).sort(_UNIT).drop(_UNIT)
+    return (
+        pl.concat([together.filter(~repeated), merged.select(together.columns)])
+        .sort(_UNIT)
+        .drop(_UNIT)
+    )
 
 
 def _joints(columns: Sequence[str]) -> list[pl.Expr]:
     """What happened between a segment and the one before it, added to the segment.
 
-    Within a day two segments of one job and GPU are apart because another run held the GPU in between: a cumulative
-    counter's step there is not the job's.
+    Within a day two segments of one job and GPU are apart because another run held the GPU in
+    between: a cumulative counter's step there is not the job's.
     """
     expressions: list[pl.Expr] = []
     next_day = pl.col("t_first") // DAY_US != pl.col("t_last").shift(1).over(_UNIT) // DAY_US
@@ -114,10 +126,13 @@ def _joints(columns: Sequence[str]) -> list[pl.Expr]:
             expressions.append(_plus(SECONDS.of(name), next_day, distance * 1e-6))
         if EVENTS.of(name) in columns:
             first = pl.col(FIRST.of(name))
-            new = (first != _last_known(LAST.of(name))) & (first != 0) & next_day  # within a day the kernel has seen it
+            # Within a day the kernel has seen it.
+            new = (first != _last_known(LAST.of(name))) & (first != 0) & next_day
             expressions.append(pl.col(EVENTS.of(name)) + new.fill_null(value=False).cast(pl.Int64))
             expressions.append(
-                pl.max_horizontal(HIGHEST_NEW.of(name), pl.when(new).then(first)).alias(HIGHEST_NEW.of(name))
+                pl.max_horizontal(HIGHEST_NEW.of(name), pl.when(new).then(first)).alias(
+                    HIGHEST_NEW.of(name)
+                )
             )
     return expressions
 
@@ -154,7 +169,8 @@ _INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()
 
 
 class OpenRuns:
-    """Accumulators of runs that are not complete yet; memory is that of the runs, not of their samples.
+    """Accumulators of runs that are not complete yet; memory is that of the runs, not of their
+    samples.
 
     `starts`: run, start; `gpus`: run, gpus.
     """
@@ -178,7 +194,8 @@ class OpenRuns:
             self.timelines.append(part.timeline)
 
     def end_day(self, day: date, timeline: pl.DataFrame) -> None:
-        """All partitions of a day are in: its windows are complete, but for those that cross its end.
+        """All partitions of a day are in: its windows are complete, but for those that cross its
+        end.
 
         `timeline`: of minutes that the beginning of the day had cut.
         """
@@ -201,7 +218,8 @@ class OpenRuns:
         gone = np.zeros((greatest if isinstance(greatest, int) else 0) + 1, np.bool_)
         gone[runs.get_column("run").to_numpy()] = True
         segments, intensities, imbalance, timelines = (
-            out_of(kept, gone) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
+            out_of(kept, gone)
+            for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
         return Accumulators(
             merge_segments(segments),
@@ -223,7 +241,9 @@ class OpenRuns:
 
 
 def out_of(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
-    """Return the rows of the runs that are `gone`, taken out of `kept`; what is left there is one frame."""
+    """Return the rows of the runs that are `gone`, taken out of `kept`; what is left there is
+    one frame.
+    """
     mine, rest = [], []
     for frame in kept:
         taken = pl.Series(gone[frame.get_column("run").to_numpy()])

@@ -22,7 +22,8 @@ from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
 BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves: explicit
-HANDOVER = timedelta(seconds=60)  # a job's recorded end may lie this far behind its successor's start
+# A job's recorded end may lie this far behind its successor's start.
+HANDOVER = timedelta(seconds=60)
 SECOND = timedelta(seconds=1)  # Slurm tells times in whole seconds
 
 INTERVALS_SCHEMA = {
@@ -39,13 +40,13 @@ INTERVALS_SCHEMA = {
 class Attribution:
     """Who owns what.
 
-    runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record names a node of it;
-    `ambiguous_because`: why it is ambiguous, else null;
-    `shares`: it has only shares of GPUs, so the number of its `gpus` is null.
-    intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
-    contested: stretches that two runs claim with equal right; their samples belong to no run.
-    handovers: seconds in which a GPU went from one run to another, `run`: the later; their samples belong to no run.
-    unsure: (run, node, start, end) where ambiguous runs were; they have no intervals.
+    runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record
+    names a node of it; `ambiguous_because`: why it is ambiguous, else null; `shares`: it has only
+    shares of GPUs, so the number of its `gpus` is null. intervals: one row per (node, gpu, mig) and
+    stretch [start, end) owned by one run; they never overlap. contested: stretches that two runs
+    claim with equal right; their samples belong to no run. handovers: seconds in which a GPU went
+    from one run to another, `run`: the later; their samples belong to no run. unsure: (run, node,
+    start, end) where ambiguous runs were; they have no intervals.
     """
 
     runs: pl.DataFrame
@@ -55,7 +56,9 @@ class Attribution:
     unsure: pl.DataFrame
 
 
-def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataFrame) -> Attribution:
+def attribute(
+    runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataFrame
+) -> Attribution:
     """Return who owns each GPU's samples.
 
     `inventory` has one row per (node, gpu, mig) known to exist. Order of rows is irrelevant.
@@ -63,7 +66,9 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     placed = _place(runs, allocations)
     sharing = _sharing(placed, runs)
     ranks = {**RANK, BY_SAMPLES: RANK["explicit"]}
-    best = placed.with_columns(rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8))
+    best = placed.with_columns(
+        rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8)
+    )
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
     named, shared = _of_one_holder(best, sharing, runs)
     finest, overruled = _finer(named)
@@ -74,7 +79,9 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     separated, contested = separate(claims)
-    intervals, handovers = _between_runs(separated, placed.filter(pl.col("provenance") == BY_SAMPLES))
+    intervals, handovers = _between_runs(
+        separated, placed.filter(pl.col("provenance") == BY_SAMPLES)
+    )
     unknown = {  # by reason, the first that holds
         "contradicted": _contradicted(claims, separated),
         "other_slices": overruled,
@@ -84,13 +91,18 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
         "other_jobs": unclear.join(accompanied, on=["run", "node"], how="semi"),
         "part_of_nodes": unclear,
     }
-    reasons = [frame.select("run", ambiguous_because=pl.lit(reason)) for reason, frame in unknown.items()]
+    reasons = [
+        frame.select("run", ambiguous_because=pl.lit(reason)) for reason, frame in unknown.items()
+    ]
     because = pl.concat(reasons).unique("run", keep="first", maintain_order=True)
     per_node = pl.concat(
         [
             known.group_by("run", "node").agg(pl.col("rank").min()).drop("node"),
             whole.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
-            *(frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)) for frame in unknown.values()),
+            *(
+                frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8))
+                for frame in unknown.values()
+            ),
         ]
     )
     worst = per_node.group_by("run").agg(pl.col("rank").max())
@@ -105,36 +117,59 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
         ambiguous_because=reason, gpus=pl.when(~pl.col("shares")).then("gpus")
     )
     named_somewhere = pl.col("rank").is_not_null() | pl.col("node_list").is_null()
-    held = ranked.filter((pl.col("gpus").is_null() & named_somewhere) | (pl.col("gpus") > 0)).drop("rank")
+    held = ranked.filter((pl.col("gpus").is_null() & named_somewhere) | (pl.col("gpus") > 0)).drop(
+        "rank"
+    )
     ambiguous = held.filter(pl.col("attribution") == "ambiguous")
     unambiguous = held.join(ambiguous, on="run", how="anti")
-    unsure = placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
-    mine, between = (frame.join(unambiguous, on="run", how="semi") for frame in (intervals, handovers))
+    unsure = (
+        placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
+    )
+    mine, between = (
+        frame.join(unambiguous, on="run", how="semi") for frame in (intervals, handovers)
+    )
     return Attribution(held, mine, contested, between, unsure)
 
 
-def with_own_indices(allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions) -> pl.DataFrame:
-    """Return allocations with the indices of `devices`, where those are recorded by another numbering.
+def with_own_indices(
+    allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions
+) -> pl.DataFrame:
+    """Return allocations with the indices of `devices`, where those are recorded by another
+    numbering.
 
-    Numbers of Slurm follow device files, as `slurm.gpu_numbers` has it. Where a numbering is known to differ on a node,
-    and no GPU or two have a number of it, GPUs of the job on this node are null; where none is known it is the index.
+    Numbers of Slurm follow device files, as `slurm.gpu_numbers` has it. Where a numbering is known
+    to differ on a node, and no GPU or two have a number of it, GPUs of the job on this node are
+    null; where none is known it is the index.
     """
     recorded = allocations.filter(pl.col("numbering").is_not_null())
-    by = {name: devices.select("node", "gpu", number=name).drop_nulls().unique() for name in NUMBERINGS}
+    by = {
+        name: devices.select("node", "gpu", number=name).drop_nulls().unique()
+        for name in NUMBERINGS
+    }
     pairs = pl.concat([frame.with_columns(by=pl.lit(name)) for name, frame in by.items()])
     differing = pairs.filter(pl.col("number") != pl.col("gpu")).select("node", "by").unique()
     if recorded.is_empty() or differing.is_empty():
         return allocations
     index = pl.when(pl.len() == 1).then(pl.col("gpu").first())
-    indices = pairs.join(differing, on=["node", "by"], how="semi").group_by("node", "by", "number").agg(own=index)
+    indices = (
+        pairs.join(differing, on=["node", "by"], how="semi")
+        .group_by("node", "by", "number")
+        .agg(own=index)
+    )
     slurms = pl.col("numbering") == SLURM_NUMBERING
     rows = allocations.with_columns(
         by=pl.when(slurms).then(pl.lit(slurm.gpu_numbers)).otherwise("numbering"), number="gpu"
     )
-    rows = rows.join(differing.with_columns(differs=pl.lit(value=True)), on=["node", "by"], how="left")
+    rows = rows.join(
+        differing.with_columns(differs=pl.lit(value=True)), on=["node", "by"], how="left"
+    )
     rows = rows.join(indices, on=["node", "by", "number"], how="left")
     moved = pl.col("differs").fill_null(value=False) & pl.col("number").is_not_null()
-    lost = (moved & pl.col("own").is_null()).any().over("cluster", "job_id", "node", "provenance", "start")
+    lost = (
+        (moved & pl.col("own").is_null())
+        .any()
+        .over("cluster", "job_id", "node", "provenance", "start")
+    )
     translated = rows.with_columns(
         gpu=pl.when(moved & lost).then(None).when(moved).then("own").otherwise("gpu"),
         mig=pl.when(~(moved & lost)).then("mig"),
@@ -145,16 +180,22 @@ def with_own_indices(allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm:
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     """Allocations given to the runs they overlap, clipped to them.
 
-    Of a job that was requeued, what is held for a run may end seconds after its next run began (the epilog), or has
-    no end at all (its end was never recorded): that next run never had it.
+    Of a job that was requeued, what is held for a run may end seconds after its next run began (the
+    epilog), or has no end at all (its end was never recorded): that next run never had it.
     """
     keys = runs.select("run", "job_id", "start", "until", job_cluster="cluster")
-    joined = allocations.drop("seq").with_row_index("row").join(keys, on="job_id", how="inner", suffix="_run")
+    joined = (
+        allocations.drop("seq")
+        .with_row_index("row")
+        .join(keys, on="job_id", how="inner", suffix="_run")
+    )
     same_cluster = (pl.col("cluster") == pl.col("job_cluster")).fill_null(value=True)
     mine = joined.filter(same_cluster).with_columns(
         begun=pl.col("start"), open=pl.col("end").is_null(), over=pl.coalesce("end", "until")
     )
-    clipped = mine.with_columns(start=pl.max_horizontal("start", "start_run"), end=pl.min_horizontal("over", "until"))
+    clipped = mine.with_columns(
+        start=pl.max_horizontal("start", "start_run"), end=pl.min_horizontal("over", "until")
+    )
     of_no_length = (pl.col("start_run") == pl.col("until")) & (pl.col("start") <= pl.col("end"))
     clipped = clipped.filter((pl.col("start") < pl.col("end")) | of_no_length)
     first = pl.col("start_run").min().over("row", "job_cluster")
@@ -165,19 +206,27 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
-    """Runs that have shares of GPUs and no whole one, by the accounting or by the record of their GPUs."""
+    """Runs that have shares of GPUs and no whole one, by the accounting or by the record of
+    their GPUs.
+    """
     accounted = (pl.max_horizontal("shards", "mps") > 0) & (pl.col("gpus").fill_null(0) == 0)
     of_accounting = runs.filter(accounted.fill_null(value=False)).get_column("run")
     recorded = placed.group_by("run").agg(pl.col("shared").fill_null(value=False).any(), pl.len())
-    of_records = recorded.filter("shared").join(runs.filter(pl.col("gpus") > 0), on="run", how="anti")
+    of_records = recorded.filter("shared").join(
+        runs.filter(pl.col("gpus") > 0), on="run", how="anti"
+    )
     return pl.concat([of_accounting, of_records.get_column("run")]).unique()
 
 
-def _of_one_holder(best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Named GPUs, without those of which a run has a share and may not be the only holder; and these.
+def _of_one_holder(
+    best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Named GPUs, without those of which a run has a share and may not be the only holder; and
+    these.
 
-    Samples of a GPU are of all that hold it. Another run may hold it that is named on it, or that has shares on the
-    node, or an unknown number of GPUs, and none that is named, for longer than a hand-over.
+    Samples of a GPU are of all that hold it. Another run may hold it that is named on it, or that
+    has shares on the node, or an unknown number of GPUs, and none that is named, for longer than a
+    hand-over.
     """
     named = best.filter(pl.col("gpu").is_not_null())
     mine = named.filter(pl.col("run").is_in(sharing.implode()))
@@ -186,7 +235,9 @@ def _of_one_holder(best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame) -
     may_share = pl.concat([sharing, runs.filter(pl.col("gpus").is_null()).get_column("run")])
     unplaced = best.filter(pl.col("gpu").is_null() & pl.col("run").is_in(may_share.implode()))
     others = [(["node", "gpu"], named), (["node"], unplaced)]
-    beside = [_overlapping(mine, other.select("run", *on, "start", "end"), on=on) for on, other in others]
+    beside = [
+        _overlapping(mine, other.select("run", *on, "start", "end"), on=on) for on, other in others
+    ]
     disputed = mine.join(pl.concat(beside), on=["run", "node", "gpu"], how="semi")
     return named.join(disputed, on=["run", "node", "gpu"], how="anti"), disputed
 
@@ -195,15 +246,17 @@ def _overlapping(mine: pl.DataFrame, others: pl.DataFrame, *, on: list[str]) -> 
     """(run, node, gpu) of rows that overlap with a row of another run by more than a hand-over."""
     joined = mine.join(others, on=on, how="inner", suffix="_other")
     overlap = pl.min_horizontal("end", "end_other") - pl.max_horizontal("start", "start_other")
-    return joined.filter(pl.col("run") != pl.col("run_other"), overlap > HANDOVER).select("run", "node", "gpu")
+    return joined.filter(pl.col("run") != pl.col("run_other"), overlap > HANDOVER).select(
+        "run", "node", "gpu"
+    )
 
 
 def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """(Claims of named GPUs, those of runs of which samples name more GPUs than were allocated).
 
-    Samples show a job on a GPU from the first to the last of them. It held the GPU before, between and after as well,
-    from the start to the end of its run, as far as samples name no other job there; of these rests any better record
-    is another's.
+    Samples show a job on a GPU from the first to the last of them. It held the GPU before, between
+    and after as well, from the start to the end of its run, as far as samples name no other job
+    there; of these rests any better record is another's.
     """
     ours = pl.col("provenance") == BY_SAMPLES
     others = named.filter(~ours).drop("provenance")
@@ -212,26 +265,43 @@ def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataF
         return others, sampled
     unit = list(GPU_KEY)
     latest = pl.col("end").cum_max().shift(1).over("run", *unit)
-    ordered = sampled.sort(*unit, "start", "end").with_columns(new=(pl.col("start") > latest).fill_null(value=True))
+    ordered = sampled.sort(*unit, "start", "end").with_columns(
+        new=(pl.col("start") > latest).fill_null(value=True)
+    )
     stretch = pl.col("new").cum_sum().over("run", *unit).alias("stretch")
-    merged = ordered.with_columns(stretch).group_by("run", *unit, "stretch", "rank", maintain_order=True)
-    shown = merged.agg(pl.col("start").min(), pl.col("end").max()).drop("stretch").sort(*unit, "start", "run")
-    times = shown.join(runs.select("run", "gpus", first="start", last="until"), on="run", maintain_order="left")
+    merged = ordered.with_columns(stretch).group_by(
+        "run", *unit, "stretch", "rank", maintain_order=True
+    )
+    shown = (
+        merged.agg(pl.col("start").min(), pl.col("end").max())
+        .drop("stretch")
+        .sort(*unit, "start", "run")
+    )
+    times = shown.join(
+        runs.select("run", "gpus", first="start", last="until"), on="run", maintain_order="left"
+    )
     before = pl.col("end").cum_max().shift(1).over(unit)
     after = pl.col("start").shift(-1).over(unit)
     of_last = (pl.col("run").shift(-1).over(unit) != pl.col("run")).fill_null(value=True)
     ahead = times.with_columns(start=pl.max_horizontal("first", before), end="start")
     behind = times.with_columns(start="end", end=pl.min_horizontal("last", after))
     rests = pl.concat([ahead, behind.filter(of_last)])
-    rests = rests.filter(pl.col("start") < pl.col("end")).with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8))
-    named_gpus = times.group_by("run", "gpus").agg(named=pl.struct("node", "gpu").n_unique())  # slices count as GPUs
-    too_many = named_gpus.filter((pl.col("gpus") > 0) & (pl.col("named") > pl.col("gpus"))).select("run")
+    rests = rests.filter(pl.col("start") < pl.col("end")).with_columns(
+        rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)
+    )
+    # Slices count as GPUs.
+    named_gpus = times.group_by("run", "gpus").agg(named=pl.struct("node", "gpu").n_unique())
+    too_many = named_gpus.filter((pl.col("gpus") > 0) & (pl.col("named") > pl.col("gpus"))).select(
+        "run"
+    )
     claims = pl.concat([others, *(frame.select(others.columns) for frame in (shown, rests))])
     return claims, too_many
 
 
 def _contradicted(claims: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
-    """Runs of which a GPU that is named belongs to others most of the time, by records as good or better."""
+    """Runs of which a GPU that is named belongs to others most of the time, by records as good
+    or better.
+    """
     unit = ["run", *GPU_KEY]
     lengths = (pl.col("end") - pl.col("start")).filter(pl.col("start") < pl.col("end")).sum()
     at_most, got = (frame.group_by("run").agg(length=lengths) for frame in (claims, intervals))
@@ -239,7 +309,9 @@ def _contradicted(claims: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame
     claims = claims.join(whole, on="run", how="anti")
     named = claims.filter(pl.col("rank") <= RANK["live_index"]).sort(*unit, "start", "end")
     begun = pl.max_horizontal("start", pl.col("end").cum_max().shift(1).over(unit))
-    stretches = named.with_columns(length=pl.col("end") - begun).filter(pl.col("length") > timedelta(0))
+    stretches = named.with_columns(length=pl.col("end") - begun).filter(
+        pl.col("length") > timedelta(0)
+    )
     claimed = stretches.group_by(unit).agg(claimed=pl.col("length").sum())
     owned = intervals.group_by(unit).agg(owned=(pl.col("end") - pl.col("start")).sum())
     both = claimed.join(owned, on=unit, how="left", nulls_equal=True)
@@ -248,79 +320,111 @@ def _contradicted(claims: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame
 
 
 def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Named GPUs without those given whole of which slices are named; and these, where the slices are of other runs.
+    """Named GPUs without those given whole of which slices are named; and these, where the slices
+    are of other runs.
 
-    A record of the whole GPU may name any one of the jobs that share it: a record of a slice counts before it.
+    A record of the whole GPU may name any one of the jobs that share it: a record of a slice counts
+    before it.
     """
     gpu = ["node", "gpu"]
     whole, slices = named.filter(pl.col("mig").is_null()), named.filter(pl.col("mig").is_not_null())
     left = whole.join(slices, on=["run", *gpu], how="anti")
     beside = left.join(slices, on=gpu, how="inner", suffix="_slice")
     overlap = pl.min_horizontal("end", "end_slice") - pl.max_horizontal("start", "start_slice")
-    overruled = left.join(beside.filter(overlap > HANDOVER), on=["run", *gpu, "start", "end"], how="semi")
-    return pl.concat([left.join(overruled, on=left.columns, how="anti", nulls_equal=True), slices]), overruled
+    overruled = left.join(
+        beside.filter(overlap > HANDOVER), on=["run", *gpu, "start", "end"], how="semi"
+    )
+    return pl.concat(
+        [left.join(overruled, on=left.columns, how="anti", nulls_equal=True), slices]
+    ), overruled
 
 
 def _named_units(named: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     """Named GPUs; one that is cut into MIG slices and was given whole stands for all its slices."""
     slices = inventory.filter(pl.col("mig").is_not_null()).select("node", "gpu", slice="mig")
     joined = named.join(slices, on=["node", "gpu"], how="left")
-    return joined.with_columns(mig=pl.coalesce("mig", "slice")).select(*INTERVALS_SCHEMA, "rank").unique()
+    return (
+        joined.with_columns(mig=pl.coalesce("mig", "slice"))
+        .select(*INTERVALS_SCHEMA, "rank")
+        .unique()
+    )
 
 
 def _whole_nodes(
-    unnamed: pl.DataFrame, named: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame, accompanied: pl.DataFrame
+    unnamed: pl.DataFrame,
+    named: pl.DataFrame,
+    runs: pl.DataFrame,
+    inventory: pl.DataFrame,
+    accompanied: pl.DataFrame,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Of nodes whose GPUs are not recorded: those that a run had whole, as claims on every GPU; and the others.
+    """Of nodes whose GPUs are not recorded: those that a run had whole, as claims on every GPU; and
+    the others.
 
-    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those recorded elsewhere
-    and it was alone on them: beside others, the node may have more GPUs than were seen so far. A run with shares has
-    the GPU of each node that has no other one, where no other run shares it.
+    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those
+    recorded elsewhere and it was alone on them: beside others, the node may have more GPUs than
+    were seen so far. A run with shares has the GPU of each node that has no other one, where no
+    other run shares it.
     """
     there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
     nodes = unnamed.select("run", "node").unique().join(there, on="node", how="left")
     unknown = pl.col("there").is_null().any()
     counted = nodes.group_by("run").agg(
-        counted=pl.when(~unknown).then(pl.col("there").sum()), single=(pl.col("there") == 1).all() & ~unknown
+        counted=pl.when(~unknown).then(pl.col("there").sum()),
+        single=(pl.col("there") == 1).all() & ~unknown,
     )
-    numbers = named.group_by("run").agg(named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64))
+    numbers = named.group_by("run").agg(
+        named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64)
+    )
     sized = unnamed.join(counted, on="run", how="left").join(numbers, on="run", how="left")
     sized = sized.join(runs.select("run", "gpus", "exclusive", "shares"), on="run", how="left")
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
-    shared_units = unnamed.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
+    shared_units = (
+        unnamed.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
+    )
     alone = ~pl.col("run").is_in(shared_units.implode())
     whole_gpus = pl.col("exclusive") | (all_of_them & alone)
     one_holder = pl.when("shares").then(pl.col("single") & alone).otherwise(whole_gpus)
     decided = sized.with_columns(whole=one_holder.fill_null(value=False))
-    units = decided.filter(pl.col("whole")).drop("gpu", "mig").join(inventory, on="node", how="inner")
-    whole = units.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)).select(*INTERVALS_SCHEMA, "rank")
+    units = (
+        decided.filter(pl.col("whole")).drop("gpu", "mig").join(inventory, on="node", how="inner")
+    )
+    whole = units.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)).select(
+        *INTERVALS_SCHEMA, "rank"
+    )
     return whole, decided.filter(~pl.col("whole"))
 
 
 def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    """(run, node) where another run that may have GPUs was on the node too, for longer than a hand-over."""
+    """(run, node) where another run that may have GPUs was on the node too, for longer than a
+    hand-over.
+    """
     gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
     stays = placed.join(gpu_runs, on="run", how="semi").group_by("run", "node")
-    # two stays overlap by more than a hand-over exactly when they overlap with their ends that much earlier
+    # two stays overlap by more than a hand-over exactly when they overlap with their ends that much
+    # earlier
     cut = stays.agg(pl.col("start").min(), end=pl.col("end").max() - HANDOVER)
     cut = cut.filter(pl.col("start") < pl.col("end")).sort("node", "start", "run")
     before = pl.col("end").cum_max().shift(1).over("node") > pl.col("start")
     after = pl.col("start").shift(-1).over("node") < pl.col("end")
-    return cut.filter(before.fill_null(value=False) | after.fill_null(value=False)).select("run", "node")
+    return cut.filter(before.fill_null(value=False) | after.fill_null(value=False)).select(
+        "run", "node"
+    )
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (intervals, contested) from claims that may overlap on a GPU.
 
-    A better rank wins; of equal rank, an overlap of a minute or less is a hand-over and goes to the run that
-    began later; a longer one is contested and goes to no run. Empty claims are left out.
+    A better rank wins; of equal rank, an overlap of a minute or less is a hand-over and goes to the
+    run that began later; a longer one is contested and goes to no run. Empty claims are left out.
     """
     claims = claims.filter(pl.col("start") < pl.col("end"))
     unit = ["node", "gpu", "mig"]
     ordered = claims.sort(*unit, "start", "end", "run")
     clash = pl.col("start") < pl.col("end").cum_max().shift(1).over(unit)
     shared_units = ordered.filter(clash.fill_null(value=False)).select(unit).unique()
-    clean = ordered.join(shared_units, on=unit, how="anti", nulls_equal=True).select(*INTERVALS_SCHEMA)
+    clean = ordered.join(shared_units, on=unit, how="anti", nulls_equal=True).select(
+        *INTERVALS_SCHEMA
+    )
     owned: list[tuple[object, ...]] = []
     contested: list[tuple[object, ...]] = []
     overlapping = ordered.join(shared_units, on=unit, how="semi", nulls_equal=True)
@@ -328,13 +432,17 @@ def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         for run, start, end in _sweep(group):
             target = contested if run is None else owned
             target.append((run, *key, start, end))
-    frames = [pl.DataFrame(rows, schema=INTERVALS_SCHEMA, orient="row") for rows in (owned, contested)]
+    frames = [
+        pl.DataFrame(rows, schema=INTERVALS_SCHEMA, orient="row") for rows in (owned, contested)
+    ]
     return _joined(pl.concat([clean, frames[0]]).sort(*unit, "start")), frames[1].drop("run")
 
 
 def _joined(intervals: pl.DataFrame) -> pl.DataFrame:
     """Sorted intervals, those of one run that follow each other on a GPU made one."""
-    goes_on = (pl.col("run") == pl.col("run").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
+    goes_on = (pl.col("run") == pl.col("run").shift(1)) & (
+        pl.col("start") == pl.col("end").shift(1)
+    )
     piece = (~goes_on.over(*GPU_KEY).fill_null(value=False)).cum_sum().alias("piece")
     numbered = intervals.with_columns(piece)
     ends = (pl.col("start").first(), pl.col("end").last())
@@ -342,26 +450,38 @@ def _joined(intervals: pl.DataFrame) -> pl.DataFrame:
     return whole.select(*INTERVALS_SCHEMA)
 
 
-def _between_runs(intervals: pl.DataFrame, by_samples: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Sorted intervals without the seconds in which their GPU was another run's just before; and these seconds.
+def _between_runs(
+    intervals: pl.DataFrame, by_samples: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Sorted intervals without the seconds in which their GPU was another run's just before; and
+    these seconds.
 
-    An end and a start in one second do not say which run a sample of this second is of. A start with a fraction of a
-    second does, and so do samples that name their job (`by_samples`: rows of such runs and GPUs).
+    An end and a start in one second do not say which run a sample of this second is of. A start
+    with a fraction of a second does, and so do samples that name their job (`by_samples`: rows of
+    such runs and GPUs).
     """
-    follows = (pl.col("start") == pl.col("end").shift(1)) & (pl.col("run") != pl.col("run").shift(1))
+    follows = (pl.col("start") == pl.col("end").shift(1)) & (
+        pl.col("run") != pl.col("run").shift(1)
+    )
     whole = pl.col("start").dt.microsecond() == 0
     named = by_samples.select("run", "node", "gpu", named=pl.lit(value=True)).unique()
     marked = intervals.with_columns(unsure=follows.over(*GPU_KEY).fill_null(value=False) & whole)
     marked = marked.join(named, on=["run", "node", "gpu"], how="left", maintain_order="left")
     unsure = pl.col("unsure") & pl.col("named").is_null()
-    rest = marked.with_columns(start=pl.when(unsure).then(pl.col("start") + SECOND).otherwise("start"))
-    between = marked.filter(unsure).with_columns(end=pl.min_horizontal("end", pl.col("start") + SECOND))
+    rest = marked.with_columns(
+        start=pl.when(unsure).then(pl.col("start") + SECOND).otherwise("start")
+    )
+    between = marked.filter(unsure).with_columns(
+        end=pl.min_horizontal("end", pl.col("start") + SECOND)
+    )
     columns = list(INTERVALS_SCHEMA)
     return rest.filter(pl.col("start") < pl.col("end")).select(columns), between.select(columns)
 
 
 def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
-    """Stretches of one GPU between any two borders of its claims, each with its owner; None where contested."""
+    """Stretches of one GPU between any two borders of its claims, each with its owner; None
+    where contested.
+    """
     claims = sorted(group.select("start", "end", "rank", "run").iter_rows())
     borders = sorted({border for start, end, _, _ in claims for border in (start, end)})
     stretches: list[tuple[int | None, object, object]] = []
@@ -375,7 +495,9 @@ def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
         if not here:
             continue
         rank = min(claim[2] for claim in here)
-        equals = sorted((claim for claim in here if claim[2] == rank), key=lambda claim: (claim[0], claim[3]))
+        equals = sorted(
+            (claim for claim in here if claim[2] == rank), key=lambda claim: (claim[0], claim[3])
+        )
         owner: int | None = equals[-1][3]
         if len({claim[3] for claim in equals}) > 1:
             overlap = min(claim[1] for claim in equals) - max(claim[0] for claim in equals)
@@ -388,7 +510,8 @@ def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
 
 
 def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
-    """Return one row per (node, gpu, mig): `model`, `hbm_mib`, `usable_mib` as known, configuration before telemetry.
+    """Return one row per (node, gpu, mig): `model`, `hbm_mib`, `usable_mib` as known, configuration
+    before telemetry.
 
     `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
     Errors: ConfigError for a broken hostlist.
@@ -400,28 +523,35 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
         for node in _expand(hosts)
         for gpu in range(count)
     ]
-    extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(known, on=["node", "gpu"], how="anti")
+    extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(
+        known, on=["node", "gpu"], how="anti"
+    )
     together = pl.concat([known, extra])
     models = {node: model for hosts, model in nodes.models.items() for node in _expand(hosts)}
     if models:
         named = pl.DataFrame({"node": list(models), "named": list(models.values())})
         together = (
-            together.join(named, on="node", how="left").with_columns(model=pl.coalesce("named", "model")).drop("named")
+            together.join(named, on="node", how="left")
+            .with_columns(model=pl.coalesce("named", "model"))
+            .drop("named")
         )
     return together.sort(*GPU_KEY)
 
 
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
-    """Return (node, gpu, mig, gpu_model, hbm_mib) and the ridges (FLOP/B) of each GPU whose model is known.
+    """Return (node, gpu, mig, gpu_model, hbm_mib) and the ridges (FLOP/B) of each GPU whose model
+    is known.
 
-    Capacity is the driver's total where it was measured, else the catalogue's of whole GPUs of a known model, else
-    memory used plus free, which is below the total by what is reserved.
+    Capacity is the driver's total where it was measured, else the catalogue's of whole GPUs of a
+    known model, else memory used plus free, which is below the total by what is reserved.
     """
     kinds: dict[tuple[str | None, float | None], Device | None] = {}
     names: list[str | None] = []
     capacities: list[float | None] = []
     ridges: dict[tuple[str, int], tuple[float, ...]] = {}
-    for node, gpu, mig, model, total, usable in units.select(*GPU_KEY, "model", "hbm_mib", "usable_mib").iter_rows():
+    for node, gpu, mig, model, total, usable in units.select(
+        *GPU_KEY, "model", "hbm_mib", "usable_mib"
+    ).iter_rows():
         measured = usable if total is None else total
         whole = measured if mig is None else None  # a slice's memory is not its model's
         if (model, whole) not in kinds:
@@ -432,7 +562,8 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
         if device:
             ridges[node, gpu] = tuple(_ridge(device, pipe) for pipe in PIPES)
     table = units.select(*GPU_KEY).with_columns(
-        pl.Series("gpu_model", names, dtype=pl.String), pl.Series("hbm_mib", capacities, dtype=pl.Float64)
+        pl.Series("gpu_model", names, dtype=pl.String),
+        pl.Series("hbm_mib", capacities, dtype=pl.Float64),
     )
     return table, ridges
 
@@ -447,5 +578,7 @@ def _expand(hosts: str) -> list[str]:
         return list(NodeSet(hosts))
     except NodeSetParseError as problem:
         raise ConfigError(
-            f"invalid hostlist {hosts!r}: {problem}", where="[nodes]", do="write it like nid[001-004]"
+            f"invalid hostlist {hosts!r}: {problem}",
+            where="[nodes]",
+            do="write it like nid[001-004]",
         ) from None

@@ -1,7 +1,7 @@
 """A pool of Dask workers: local processes, those of a running scheduler, or jobs of Slurm.
 
-A task whose worker died runs again on another one. Local processes and Slurm jobs use TLS with a certificate made for
-this one analysis; a running scheduler is used as set in Dask's configuration.
+A task whose worker died runs again on another one. Local processes and Slurm jobs use TLS with a
+certificate made for this one analysis; a running scheduler is used as set in Dask's configuration.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ ATTEMPTS, RETRY_S = 10, 2.0  # it takes the scheduler some seconds to see that a
 class Crew:
     """The workers of one analysis.
 
-    width: tasks that run at a time when all are there. size: workers there should be; where there are fewer,
-    `hire` requests those that are missing. logs: in words, where their logs are.
+    width: tasks that run at a time when all are there. size: workers there should be; where there
+    are fewer, `hire` requests those that are missing. logs: in words, where their logs are.
     """
 
     client: Client
@@ -86,10 +86,13 @@ class DaskPool:
 
     def submit(self, function: Callable[..., T], /, *arguments: Any) -> DaskTask[T]:
         """Start a task as soon as a worker is free."""
-        return DaskTask(self, self._client.submit(run_there, self._expected, function, *arguments, pure=False))
+        return DaskTask(
+            self, self._client.submit(run_there, self._expected, function, *arguments, pure=False)
+        )
 
     def everywhere(self, function: Callable[..., T], /, *arguments: Any) -> Mapping[str, T]:
-        """Return what the function returns on each worker that is there, by its address; raises what one raises.
+        """Return what the function returns on each worker that is there, by its address; raises
+        what one raises.
 
         Those that leave meanwhile do not count. Errors: WorkersError where that does not end.
         """
@@ -114,7 +117,8 @@ class DaskPool:
         since = self._none_since = self._none_since or time.monotonic()
         if time.monotonic() - since > self._wait_s:
             raise WorkersError(
-                f"all workers are gone, and none came within {self._wait_s:.0f} s", do=f"see {self._crew.logs}"
+                f"all workers are gone, and none came within {self._wait_s:.0f} s",
+                do=f"see {self._crew.logs}",
             )
 
     def died(self, problem: KilledWorker) -> WorkersError:
@@ -126,7 +130,9 @@ class DaskPool:
         )
 
     def _check(self) -> None:
-        """Check the workers that are there; those that come later check themselves before their first task."""
+        """Check the workers that are there; those that come later check themselves before their
+        first task.
+        """
         found: dict[str, dict[str, str | None]] = {}
         for name in PACKAGES:
             versions = self._client.run(metadata.version, name, on_error="return")
@@ -148,8 +154,8 @@ class DaskTask(Generic[T]):
     def result(self) -> T:
         """Return it, once it is there.
 
-        Errors: what the task raised; WorkersError when there are no workers, or they died over it, or the scheduler
-        is gone.
+        Errors: what the task raised; WorkersError when there are no workers, or they died over it,
+        or the scheduler is gone.
         """
         try:
             return self._wait()
@@ -188,14 +194,19 @@ _WITHOUT_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
 @contextmanager
-def workers(words: str, settings: WorkerOptions, lake: Lake, *, report: Callable[[str], None]) -> Iterator[DaskPool]:
-    """The pool that `words` names for the time of the block; what was started for it is gone afterwards.
+def workers(
+    words: str, settings: WorkerOptions, lake: Lake, *, report: Callable[[str], None]
+) -> Iterator[DaskPool]:
+    """The pool that `words` names for the time of the block; what was started for it is gone
+    afterwards.
 
-    Errors: UsageError, ConfigError; WorkersError when no worker comes, LakeError when one does not see the lake.
+    Errors: UsageError, ConfigError; WorkersError when no worker comes, LakeError when one does not
+    see the lake.
     """
     place = parse_workers(words)
     with dask.config.set(_SETTINGS), ExitStack() as stack:
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is to be known becomes an error of ours
+        # What is to be known becomes an error of ours.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
         match place:
             case LocalWorkers():
                 crew, first = _processes(place, stack), place.count
@@ -203,7 +214,9 @@ def workers(words: str, settings: WorkerOptions, lake: Lake, *, report: Callable
                 crew, first = _running(place, settings, stack), 1
             case SlurmWorkers():
                 crew, first = _jobs(place, settings, stack), 1
-                report(f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; logs: {crew.logs}")
+                report(
+                    f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; logs: {crew.logs}"
+                )
         _await(crew, first, settings.wait_s)
         yield DaskPool(crew, lake, wait_s=settings.wait_s)
 
@@ -279,9 +292,14 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
             python=settings.python or None,
             job_name=JOB_NAME,
             job_extra_directives=list(settings.job_extra_directives),
-            job_script_prologue=[f"export {SAFE_PATH}=1 POLARS_MAX_THREADS={settings.cores}", *settings.prologue],
+            job_script_prologue=[
+                f"export {SAFE_PATH}=1 POLARS_MAX_THREADS={settings.cores}",
+                *settings.prologue,
+            ],
             log_directory=str(folder),
-            security=_certificate(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".", dir=folder)))),
+            security=_certificate(
+                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".", dir=folder)))
+            ),
             scheduler_options=_WITHOUT_PAGES,
             silence_logs=logging.CRITICAL,
         )
@@ -321,26 +339,42 @@ def _try(script: str) -> None:
         file.flush()
         try:
             done = subprocess.run(
-                ["sbatch", "--test-only", file.name], capture_output=True, text=True, timeout=120, check=False
+                ["sbatch", "--test-only", file.name],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
             )
         except FileNotFoundError:
             raise WorkersError(
                 "there is no sbatch here", do="run where jobs are submitted, or use --workers N"
             ) from None
         except subprocess.TimeoutExpired:
-            raise WorkersError("Slurm does not answer within 120 s", do="see whether `sinfo` does") from None
+            raise WorkersError(
+                "Slurm does not answer within 120 s", do="see whether `sinfo` does"
+            ) from None
     if done.returncode:
-        raise WorkersError(f"Slurm refuses the job: {refusal(done.stderr)}", do="fix [workers] of the configuration")
+        raise WorkersError(
+            f"Slurm refuses the job: {refusal(done.stderr)}",
+            do="fix [workers] of the configuration",
+        )
 
 
 def refusal(printed: str) -> str:
-    """Return why Slurm refuses, from what sbatch wrote: its last line without what every line begins with.
+    """Return why Slurm refuses, from what sbatch wrote: its last line without what every line
+    begins with.
 
     >>> refusal("sbatch: error: x\\nsbatch: error: Batch job submission failed: Invalid account\\n")
     'Invalid account'
     """
-    last = next((line for line in reversed(printed.splitlines()) if line.strip()), "no reason given")
-    return re.sub(r"^(sbatch: |error: |fatal: |allocation failure: |Batch job submission failed: )+", "", last.strip())
+    last = next(
+        (line for line in reversed(printed.splitlines()) if line.strip()), "no reason given"
+    )
+    return re.sub(
+        r"^(sbatch: |error: |fatal: |allocation failure: |Batch job submission failed: )+",
+        "",
+        last.strip(),
+    )
 
 
 def _await(crew: Crew, count: int, wait_s: float) -> None:
@@ -348,7 +382,10 @@ def _await(crew: Crew, count: int, wait_s: float) -> None:
         crew.client.wait_for_workers(count, timeout=wait_s)
     except TimeoutError:
         raise WorkersError(
-            f"{len(crew.client.nthreads())} of {max(count, crew.size)} workers came within {wait_s:.0f} s",
+            (
+                f"{len(crew.client.nthreads())} of {max(count, crew.size)} workers came within "
+                f"{wait_s:.0f} s"
+            ),
             do=f"see {crew.logs}",
         ) from None
 

@@ -1,4 +1,6 @@
-"""Minutes of the nodes of jobs, from node samples: read day by day, reduced, written, kept for jobs that still run."""
+"""Minutes of the nodes of jobs, from node samples: read day by day, reduced, written, kept for
+jobs that still run.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ def spread(
     t: Longs, level: Floats, low: Longs, high: Longs, start: Longs, end: Longs,
     zero: Longs, first: Longs, last: Longs, offset: Longs, total: Floats, weight: Floats,
 ) -> None:  # fmt: skip
-    """Add to `total` the level from each sample to the next times its seconds, to `weight` the seconds, by minute.
+    """Add to `total` the level from each sample to the next times its seconds, to `weight` the
+    seconds, by minute.
 
-    `level[i]` is that between samples i - 1 and i, NaN where it is not known. Both have to lie in the stretch.
+    `level[i]` is that between samples i - 1 and i, NaN where it is not known. Both have to lie in
+    the stretch.
     """
     for k in range(start.shape[0]):
         i = low[k] + np.searchsorted(t[low[k] : high[k]], start[k]) + 1
@@ -84,10 +88,11 @@ def exclusive_stays(
 ) -> pl.DataFrame:
     """Return the stretches in which one run had a node to itself, sorted by run, node and start.
 
-    Grain: one row per (run, node, start). `first` and `last`: minutes from the run's start in which no other run was
-    there while it was. `until`: end of the last stretch that shares a minute with the one before it, from this one on.
-    `intervals` (run, node, start, end) of GPUs owned; `unsure` of runs that own none and may have had some; `contested`
-    (node, start, end) of GPUs that two runs claim. Runs without GPUs do not count. `starts`: run, start.
+    Grain: one row per (run, node, start). `first` and `last`: minutes from the run's start in which
+    no other run was there while it was. `until`: end of the last stretch that shares a minute with
+    the one before it, from this one on. `intervals` (run, node, start, end) of GPUs owned; `unsure`
+    of runs that own none and may have had some; `contested` (node, start, end) of GPUs that two
+    runs claim. Runs without GPUs do not count. `starts`: run, start.
     """
     claimed = contested.select(_NO_RUN, "node", "start", "end")
     present = _union(pl.concat([intervals.select(_PLACE), unsure.select(_PLACE), claimed]))
@@ -100,51 +105,74 @@ def exclusive_stays(
     )
     moments = events.group_by("node", "t").agg(pl.col("there", "who").sum()).sort("node", "t")
     # where one is there, the sum of those who came less that of those who left is its number
-    levels = moments.with_columns(pl.col("there", "who").cum_sum().over("node"), end=pl.col("t").shift(-1).over("node"))
+    levels = moments.with_columns(
+        pl.col("there", "who").cum_sum().over("node"), end=pl.col("t").shift(-1).over("node")
+    )
     single = levels.filter(pl.col("there") == 1)
-    found = single.select(pl.col("who").cast(pl.Int32).alias("run"), "node", pl.col("t").alias("start"), "end")
+    found = single.select(
+        pl.col("who").cast(pl.Int32).alias("run"), "node", pl.col("t").alias("start"), "end"
+    )
     return _with_minutes(found.join(intervals, on="run", how="semi"), present, starts)
 
 
 def _union(places: pl.DataFrame) -> pl.DataFrame:
     """Stretches of a run on a node that overlap or touch made one."""
     ordered = places.filter(pl.col("start") < pl.col("end")).sort("run", "node", "start")
-    far = (pl.col("end").cum_max().shift(1) < pl.col("start")).over("run", "node").fill_null(value=False)
-    stays = ordered.with_columns(stay=far.cum_sum().over("run", "node")).group_by("run", "node", "stay")
+    far = (
+        (pl.col("end").cum_max().shift(1) < pl.col("start"))
+        .over("run", "node")
+        .fill_null(value=False)
+    )
+    stays = ordered.with_columns(stay=far.cum_sum().over("run", "node")).group_by(
+        "run", "node", "stay"
+    )
     return stays.agg(pl.col("start").min(), pl.col("end").max()).drop("stay")
 
 
 def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: pl.DataFrame) -> pl.DataFrame:
-    """The minutes of each stretch, but for those in which it begins because another run left, or ends as one comes."""
+    """The minutes of each stretch, but for those in which it begins because another run left, or
+    ends as one comes.
+    """
     comes = present.select("run", "node", "start", comes=True)
     leaves = present.select("run", "node", "end", leaves=True)
     marked = found.join(comes, on=["run", "node", "start"], how="left").join(
         leaves, on=["run", "node", "end"], how="left"
     )
     marked = marked.join(starts.select("run", zero="start"), on="run", how="left")
-    begin, end = ((pl.col(name) - pl.col("zero")).dt.total_microseconds() for name in ("start", "end"))
+    begin, end = (
+        (pl.col(name) - pl.col("zero")).dt.total_microseconds() for name in ("start", "end")
+    )
     first = pl.when("comes").then(begin // MINUTE_US).otherwise(-(-begin // MINUTE_US))
     last = pl.when("leaves").then((end - 1) // MINUTE_US).otherwise(end // MINUTE_US - 1)
     timed = marked.with_columns(first=first.cast(pl.Int32), last=last.cast(pl.Int32))
     ordered = timed.filter(pl.col("first") <= pl.col("last")).sort("run", "node", "start")
     apart = (pl.col("first") != pl.col("last").shift(1)).over("run", "node").fill_null(value=True)
     chained = ordered.with_columns(chain=apart.cum_sum().over("run", "node"))
-    return chained.with_columns(until=pl.col("end").max().over("run", "node", "chain")).select(*STRETCHES)
+    return chained.with_columns(until=pl.col("end").max().over("run", "node", "chain")).select(
+        *STRETCHES
+    )
 
 
 CPU_TIMES = ("cpu_user_s", "cpu_nice_s", "cpu_system_s", "cpu_iowait_s", "cpu_idle_s")
 LOAD = "load_average"
-# counters of which a characteristic is made; of CPU time it is the share of the first in all of them
+# counters of which a characteristic is made; of CPU time it is the share of the first in all of
+# them
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        name: (counter, *(other for other in CPU_TIMES if other != counter)) if counter in CPU_TIMES else (counter,)
+        name: (counter, *(other for other in CPU_TIMES if other != counter))
+        if counter in CPU_TIMES
+        else (counter,)
         for name, (_, counter) in HOST_CHARACTERISTICS.items()
     }
 )
-HOST_COUNTERS_READ = tuple(c.name for c in HOST_COUNTERS if any(c.name in needed for needed in NEEDS.values()))
+HOST_COUNTERS_READ = tuple(
+    c.name for c in HOST_COUNTERS if any(c.name in needed for needed in NEEDS.values())
+)
 _RATES = tuple(name for name in HOST_CHARACTERISTICS if name != LOAD)
 _SUMS = tuple(f"{stem}_{name}" for name in HOST_CHARACTERISTICS for stem in ("sum", "weight"))
-_KEY: Mapping[str, pl.DataType] = MappingProxyType({"run": pl.Int32(), "node": pl.String(), "minute": pl.Int32()})
+_KEY: Mapping[str, pl.DataType] = MappingProxyType(
+    {"run": pl.Int32(), "node": pl.String(), "minute": pl.Int32()}
+)
 NODE_MINUTES: Mapping[str, pl.DataType] = MappingProxyType(
     {**_KEY, **dict.fromkeys(HOST_CHARACTERISTICS, pl.Float32())}
 )
@@ -154,9 +182,10 @@ NODE_MINUTES: Mapping[str, pl.DataType] = MappingProxyType(
 class CarriedHostSums:
     """State that the next day needs of nodes whose run continues over midnight.
 
-    tails: last samples, in columns of node_samples. gaps: how far apart (us) two samples may be, one row per node and
-    a column per characteristic; `since`: when the first of the tails was, or midnight (us). sums: minutes to which the
-    next sample may still add, one row per (run, node, minute).
+    tails: last samples, in columns of node_samples. gaps: how far apart (us) two samples may be,
+    one row per node and a column per characteristic; `since`: when the first of the tails was, or
+    midnight (us). sums: minutes to which the next sample may still add, one row per (run, node,
+    minute).
     """
 
     tails: pl.DataFrame
@@ -185,24 +214,36 @@ def reduce_hosts(
     day: date,
     max_gap_intervals: float,
 ) -> tuple[pl.DataFrame, CarriedHostSums]:
-    """Return the minutes that are complete (NODE_MINUTES), in the order of `stretches`, and what is carried on.
+    """Return the minutes that are complete (NODE_MINUTES), in the order of `stretches`, and what is
+    carried on.
 
-    `frame`: node_samples of the day, whole nodes, each key once. `stretches`: those of these nodes and this day, as
-    `exclusive_stays` returns them. `carried`: from the day before. Null: fewer than two samples; a minute of which
-    nothing is known has no row.
+    `frame`: node_samples of the day, whole nodes, each key once. `stretches`: those of these nodes
+    and this day, as `exclusive_stays` returns them. `carried`: from the day before. Null: fewer
+    than two samples; a minute of which nothing is known has no row.
     """
     midnight = _epoch_us(datetime.combine(day, time(), UTC))
     nodes = stretches.get_column("node").unique().sort()
-    samples = _HostSamples(_sum_rows(frame, nodes, carried.tails), nodes, midnight, max_gap_intervals)
+    samples = _HostSamples(
+        _sum_rows(frame, nodes, carried.tails), nodes, midnight, max_gap_intervals
+    )
     before = nodes.to_frame().join(carried.gaps, on="node", how="left", maintain_order="left")
-    slots = _HostSlots(stretches, nodes, before.get_column("since").fill_null(midnight).to_numpy(), starts, midnight)
+    slots = _HostSlots(
+        stretches,
+        nodes,
+        before.get_column("since").fill_null(midnight).to_numpy(),
+        starts,
+        midnight,
+    )
     held, place = slots.of(carried.sums)
     last_rows: dict[str, Longs] = {}
     gaps: dict[str, Floats] = {}
     sums: dict[str, Floats] = {}
     for name in HOST_CHARACTERISTICS:
         total, weight = np.zeros(slots.count), np.zeros(slots.count)
-        total[place], weight[place] = held.get_column(f"sum_{name}"), held.get_column(f"weight_{name}")
+        total[place], weight[place] = (
+            held.get_column(f"sum_{name}"),
+            held.get_column(f"weight_{name}"),
+        )
         series = samples.series(NEEDS[name])
         if name == LOAD:
             slots.add(average, series, series.values[0], total, weight)
@@ -224,10 +265,15 @@ def reduce_hosts(
 def minutes_of_sums(sums: pl.DataFrame) -> pl.DataFrame:
     """Return the minutes that sums come to, but for those of which nothing is known."""
     values = [
-        (pl.col(f"sum_{name}") / pl.col(f"weight_{name}")).fill_nan(None).cast(pl.Float32).alias(name)
+        (pl.col(f"sum_{name}") / pl.col(f"weight_{name}"))
+        .fill_nan(None)
+        .cast(pl.Float32)
+        .alias(name)
         for name in HOST_CHARACTERISTICS
     ]
-    return sums.select(*_KEY, *values).filter(pl.any_horizontal(pl.col(*HOST_CHARACTERISTICS).is_not_null()))
+    return sums.select(*_KEY, *values).filter(
+        pl.any_horizontal(pl.col(*HOST_CHARACTERISTICS).is_not_null())
+    )
 
 
 def _sum_rows(frame: pl.DataFrame, nodes: pl.Series, tails: pl.DataFrame) -> pl.DataFrame:
@@ -244,10 +290,12 @@ def _sum_rows(frame: pl.DataFrame, nodes: pl.Series, tails: pl.DataFrame) -> pl.
 
 @dataclass(frozen=True, slots=True)
 class _HostSeries:
-    """The samples that have all of some counters: `rows` of the frame, their times and `values`, per counter.
+    """The samples that have all of some counters: `rows` of the frame, their times and `values`,
+    per counter.
 
-    stripes: first of each node, and behind the last their number. gaps: the longest distance (us) of two that follow
-    each other, per node; NaN where it has fewer than two of the day. last_rows: last of each node, -1 where none is.
+    stripes: first of each node, and behind the last their number. gaps: the longest distance (us)
+    of two that follow each other, per node; NaN where it has fewer than two of the day. last_rows:
+    last of each node, -1 where none is.
     """
 
     t: Longs
@@ -261,8 +309,15 @@ class _HostSeries:
 class _HostSamples:
     """Host samples as arrays, sorted by node and time."""
 
-    def __init__(self, rows: pl.DataFrame, nodes: pl.Series, midnight: int, max_gap_intervals: float) -> None:
-        self.rows, self.count, self.midnight, self.max_gap_intervals = rows, nodes.len(), midnight, max_gap_intervals
+    def __init__(
+        self, rows: pl.DataFrame, nodes: pl.Series, midnight: int, max_gap_intervals: float
+    ) -> None:
+        self.rows, self.count, self.midnight, self.max_gap_intervals = (
+            rows,
+            nodes.len(),
+            midnight,
+            max_gap_intervals,
+        )
         self.node, self.t = _numbered(rows.get_column("node"), nodes), _physical(rows, "t")
 
     def series(self, counters: Sequence[str]) -> _HostSeries:
@@ -282,7 +337,9 @@ class _HostSamples:
         return _HostSeries(t, values, node, stripes, gaps * self.max_gap_intervals, last)
 
     def levels(self, series: _HostSeries, gaps_before: Floats) -> Floats:
-        """Rate, or share of the first counter in all, from each sample's predecessor to it; NaN where not known."""
+        """Rate, or share of the first counter in all, from each sample's predecessor to it; NaN
+        where not known.
+        """
         level = np.full(len(series.t), np.nan)
         if len(level) < 2:
             return level
@@ -293,13 +350,19 @@ class _HostSamples:
         with np.errstate(divide="ignore", invalid="ignore"):
             whole = distance * 1e-6 if len(grown) == 1 else np.sum(grown, axis=0)
             steady = (distance <= gap) & (whole > 0) & (node == series.node[1:])
-            level[1:] = np.where(steady & np.all([more >= 0 for more in grown], axis=0), grown[0] / whole, np.nan)
+            level[1:] = np.where(
+                steady & np.all([more >= 0 for more in grown], axis=0), grown[0] / whole, np.nan
+            )
         return level
 
     def tails(
-        self, last_rows: Mapping[str, Longs], gaps: Mapping[str, Floats], stays_on: NDArray[np.bool_]
+        self,
+        last_rows: Mapping[str, Longs],
+        gaps: Mapping[str, Floats],
+        stays_on: NDArray[np.bool_],
     ) -> tuple[Longs, pl.DataFrame]:
-        """Samples that the first of the next day may follow, each with the counters of which it is the last.
+        """Samples that the first of the next day may follow, each with the counters of which it is
+        the last.
 
         And since when they are, per node; midnight where there is none.
         """
@@ -315,32 +378,54 @@ class _HostSamples:
 
 
 class _HostSlots:
-    """The minutes of stretches on a day: slots in a row, one that two stretches of a run share only once."""
+    """The minutes of stretches on a day: slots in a row, one that two stretches of a run share
+    only once.
+    """
 
     def __init__(
-        self, stretches: pl.DataFrame, nodes: pl.Series, since: Longs, starts: Mapping[int, datetime], midnight: int
+        self,
+        stretches: pl.DataFrame,
+        nodes: pl.Series,
+        since: Longs,
+        starts: Mapping[int, datetime],
+        midnight: int,
     ) -> None:
         self.stretches, self.following, self.nodes = stretches, midnight + DAY_US, nodes.len()
         self.node = _numbered(stretches.get_column("node"), nodes)
-        self.start, self.end, self.until = (_physical(stretches, name) for name in ("start", "end", "until"))
-        self.zero = np.array([_epoch_us(starts[run]) for run in stretches.get_column("run")], np.int64)
+        self.start, self.end, self.until = (
+            _physical(stretches, name) for name in ("start", "end", "until")
+        )
+        self.zero = np.array(
+            [_epoch_us(starts[run]) for run in stretches.get_column("run")], np.int64
+        )
         begin = np.maximum(self.start, since[self.node])
         behind = np.minimum(self.end, self.following)
-        first, last = (stretches.get_column(name).cast(pl.Int64).to_numpy() for name in ("first", "last"))
+        first, last = (
+            stretches.get_column(name).cast(pl.Int64).to_numpy() for name in ("first", "last")
+        )
         self.first = np.maximum(first, (begin - self.zero) // MINUTE_US)
         self.last = np.minimum(last, (behind - 1 - self.zero) // MINUTE_US)
         self.length = np.maximum(self.last - self.first + 1, 0)
-        shared = stretches.select(pl.struct("run", "node").eq_missing(pl.struct("run", "node").shift(1))).to_series()
+        shared = stretches.select(
+            pl.struct("run", "node").eq_missing(pl.struct("run", "node").shift(1))
+        ).to_series()
         again = shared.to_numpy() & (self.length > 0)
         again[1:] &= (self.first[1:] == self.last[:-1]) & (self.length[:-1] > 0)
         self.offset: Longs = np.cumsum(self.length - again) - self.length
         self.owner = np.repeat(np.arange(len(self.length)), self.length - again)
         self.count = len(self.owner)
         begun = self.offset + again
-        self.minute: Longs = np.arange(self.count) - begun[self.owner] + (self.first + again)[self.owner]
+        self.minute: Longs = (
+            np.arange(self.count) - begun[self.owner] + (self.first + again)[self.owner]
+        )
 
     def add(
-        self, loop: Callable[..., None], series: _HostSeries, values: Floats, total: Floats, weight: Floats
+        self,
+        loop: Callable[..., None],
+        series: _HostSeries,
+        values: Floats,
+        total: Floats,
+        weight: Floats,
     ) -> None:
         """Let a loop of `node_loops` go over the samples of each stretch."""
         low, high = series.stripes[self.node], series.stripes[self.node + 1]
@@ -353,9 +438,13 @@ class _HostSlots:
             first=self.first, behind=self.first + self.length, offset=self.offset
         )
         joined = sums.join(ranges, on=["run", "node"], how="inner")
-        mine = joined.filter((pl.col("minute") >= pl.col("first")) & (pl.col("minute") < pl.col("behind")))
+        mine = joined.filter(
+            (pl.col("minute") >= pl.col("first")) & (pl.col("minute") < pl.col("behind"))
+        )
         held = mine.unique(subset=list(_KEY), keep="first", maintain_order=True)
-        return held, held.select(pl.col("offset") + pl.col("minute") - pl.col("first")).to_series().to_numpy()
+        return held, held.select(
+            pl.col("offset") + pl.col("minute") - pl.col("first")
+        ).to_series().to_numpy()
 
     def stays_on(self) -> NDArray[np.bool_]:
         """True for nodes on which a run is beyond the day."""
@@ -364,9 +453,13 @@ class _HostSlots:
         return beyond
 
     def waiting(self, since: Longs) -> NDArray[np.bool_]:
-        """True for slots to which a sample of the next day may add; the one it follows is not before `since`."""
+        """True for slots to which a sample of the next day may add; the one it follows is not
+        before `since`.
+        """
         ends = self.zero[self.owner] + (self.minute + 1) * MINUTE_US
-        waits: NDArray[np.bool_] = (self.until[self.owner] > self.following) & (ends > since[self.node[self.owner]])
+        waits: NDArray[np.bool_] = (self.until[self.owner] > self.following) & (
+            ends > since[self.node[self.owner]]
+        )
         return waits
 
     def keys(self) -> pl.DataFrame:
@@ -400,7 +493,13 @@ class HostMinutes:
     """Takes the node samples of one day after the other; costs nothing where there are none."""
 
     def __init__(
-        self, lake: Lake, owned: Attribution, runs: pl.DataFrame, *, number: int, max_gap_intervals: float
+        self,
+        lake: Lake,
+        owned: Attribution,
+        runs: pl.DataFrame,
+        *,
+        number: int,
+        max_gap_intervals: float,
     ) -> None:
         """Of `runs` (run, job_key, job_id, start), which are all or some of those in `owned`."""
         self.lake, self.number, self.max_gap_intervals = lake, number, max_gap_intervals
@@ -424,7 +523,9 @@ class HostMinutes:
         self.staged.commit()
 
     def take(self, runs: pl.DataFrame) -> pl.DataFrame:
-        """Return the minutes of the nodes of some runs, and remove them: one row per (job_key, node, minute)."""
+        """Return the minutes of the nodes of some runs, and remove them: one row per (job_key,
+        node, minute).
+        """
         rows = pl.concat([pl.DataFrame(schema=NODE_MINUTES), *self.kept])
         mine = rows.join(runs.select("run"), on="run", how="semi")
         self.kept = [rows.join(runs.select("run"), on="run", how="anti")] if self.kept else []
@@ -442,7 +543,9 @@ class HostMinutes:
             self.carried = merge_carried([])
         before, sums = self.carried, self.carried.sums
         parts = []
-        for part in partitions(self.lake, NODE_SAMPLES, [day] if stretches.height else [], rows=HOST_PARTITION_ROWS):
+        for part in partitions(
+            self.lake, NODE_SAMPLES, [day] if stretches.height else [], rows=HOST_PARTITION_ROWS
+        ):
             low, high = part_nodes(part)
             mine = stretches.filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
             if mine.height and any(part.has(name) for name in HOST_COUNTERS_READ):
@@ -452,13 +555,20 @@ class HostMinutes:
         self.carried, self.done = merge_carried(parts), day
         self.staged.commit()
 
-    def _reduce(self, part: Partition, stretches: pl.DataFrame, carried: CarriedHostSums) -> CarriedHostSums:
+    def _reduce(
+        self, part: Partition, stretches: pl.DataFrame, carried: CarriedHostSums
+    ) -> CarriedHostSums:
         columns = ["t", "node", *(name for name in HOST_COUNTERS_READ if part.has(name))]
         frame, _ = read_partition(self.lake, NODE_SAMPLES, part, columns)
         mine = self.keys.join(stretches, on="run", how="semi")
         starts: dict[int, datetime] = dict(mine.select("run", "start").iter_rows())
         minutes, further = reduce_hosts(
-            frame, stretches, carried, starts, day=part.day, max_gap_intervals=self.max_gap_intervals
+            frame,
+            stretches,
+            carried,
+            starts,
+            day=part.day,
+            max_gap_intervals=self.max_gap_intervals,
         )
         self._write(minutes)
         return further
@@ -468,7 +578,9 @@ class HostMinutes:
             return
         keyed = minutes.join(self.keys, on="run", how="left", maintain_order="left")
         begin = pl.col("start") + pl.duration(minutes=pl.col("minute"))
-        rows = keyed.with_columns(begin.alias("t"), pl.lit(self.number, dtype=pl.Int64).alias("seq"))
+        rows = keyed.with_columns(
+            begin.alias("t"), pl.lit(self.number, dtype=pl.Int64).alias("seq")
+        )
         self.staged.stage(rows.select(*JOB_NODE_MINUTES.schema).sort(*JOB_NODE_MINUTES.sort))
         self.kept.append(minutes)
 

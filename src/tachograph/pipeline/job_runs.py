@@ -23,20 +23,24 @@ def build_runs(
     now: datetime,
     clusters: pl.Series | None = None,
 ) -> pl.DataFrame:
-    """Return one row per run of a job that has started: columns of `jobs`, `run` (0, 1, ...), `job_key`, `accounted`.
+    """Return one row per run of a job that has started: columns of `jobs`, `run` (0, 1, ...),
+    `job_key`, `accounted`.
 
-    `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself stays null. Where
-    the run is over by its state, `until` is its start plus `elapsed_s`, or its start where that is null.
-    A job that still waits is none, even if its record has a start. A null `cluster` is that of the job's other
-    rows, or the only one there is; `clusters`: all names there are, where the rows are not all.
-    Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map or samples name
-    get a row whose accounting columns are null, `accounted` false.
+    `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself
+    stays null. Where the run is over by its state, `until` is its start plus `elapsed_s`, or its
+    start where that is null. A job that still waits is none, even if its record has a start. A null
+    `cluster` is that of the job's other rows, or the only one there is; `clusters`: all names there
+    are, where the rows are not all. Runs that began and ended at the same instant are kept: they
+    own no samples. Jobs that only a map or samples name get a row whose accounting columns are
+    null, `accounted` false.
     """
     names = _clusters(jobs, allocations, clusters)
     known = _merge(_named(jobs, names)).drop("seq")
     allocations = _named(allocations, names)
     waiting = (pl.col("state") == "PENDING").fill_null(value=False) & pl.col("end").is_null()
-    started = known.filter(pl.col("start").is_not_null() & ~waiting).with_columns(accounted=pl.lit(value=True))
+    started = known.filter(pl.col("start").is_not_null() & ~waiting).with_columns(
+        accounted=pl.lit(value=True)
+    )
     mapped = _from_maps(allocations, known).with_columns(accounted=pl.lit(value=False))
     runs = pl.concat([started, mapped], how="diagonal").select(*started.columns)
     runs = runs.with_columns(
@@ -55,18 +59,29 @@ def build_runs(
 
 def _looked_at(now: datetime) -> pl.Expr:
     """Up to when a run without end is analyzed."""
-    known = pl.col("start") + pl.duration(microseconds=(pl.col("elapsed_s").fill_null(0) * 1e6).cast(pl.Int64))
+    known = pl.col("start") + pl.duration(
+        microseconds=(pl.col("elapsed_s").fill_null(0) * 1e6).cast(pl.Int64)
+    )
     still = pl.max_horizontal(pl.lit(now, dtype=TIME), "start")
     return pl.when(pl.col("state").is_in(FINAL_STATES)).then(known.cast(TIME)).otherwise(still)
 
 
-def _clusters(jobs: pl.DataFrame, allocations: pl.DataFrame, known: pl.Series | None) -> pl.DataFrame:
-    """The cluster that rows without one are of, per job id (`job_id`, `of_job`) for which there is one."""
+def _clusters(
+    jobs: pl.DataFrame, allocations: pl.DataFrame, known: pl.Series | None
+) -> pl.DataFrame:
+    """The cluster that rows without one are of, per job id (`job_id`, `of_job`) for which there
+    is one.
+    """
     pairs = pl.concat([frame.select("job_id", "cluster") for frame in (jobs, allocations)]).unique()
     everywhere = pairs.get_column("cluster").drop_nulls().unique() if known is None else known
     only = everywhere.item() if everywhere.len() == 1 else None
     named = pl.col("cluster").drop_nulls()
-    of_job = pl.when(named.len() == 1).then(named.first()).when(named.len() == 0).then(pl.lit(only, dtype=pl.String))
+    of_job = (
+        pl.when(named.len() == 1)
+        .then(named.first())
+        .when(named.len() == 0)
+        .then(pl.lit(only, dtype=pl.String))
+    )
     return pairs.group_by("job_id").agg(of_job=of_job).drop_nulls()
 
 
@@ -78,13 +93,16 @@ def _named(rows: pl.DataFrame, clusters: pl.DataFrame) -> pl.DataFrame:
 def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
     """Records of one run, with and without cluster or with times written to the minute, made one.
 
-    An export to the minute and the accounting to the second differ in `submit`; they are one run when they
-    agree to the minute. A record that has an end counts before one that has none, then the finer one.
+    An export to the minute and the accounting to the second differ in `submit`; they are one run
+    when they agree to the minute. A record that has an end counts before one that has none, then
+    the finer one.
     """
     job = ["cluster", "job_id"]
     coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False).any().over(job)
     moment = pl.coalesce("submit", "start")
-    keyed = jobs.with_columns(moment=pl.when(coarse).then(moment.dt.truncate("1m")).otherwise(moment))
+    keyed = jobs.with_columns(
+        moment=pl.when(coarse).then(moment.dt.truncate("1m")).otherwise(moment)
+    )
     repeated = keyed.select(pl.struct(*job, "moment").is_duplicated()).to_series()
     if not repeated.any():
         return jobs
@@ -92,7 +110,11 @@ def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
     merged = (
         keyed.filter(repeated)
         .sort(
-            pl.col("end").is_not_null(), -pl.col("time_precision_s").fill_null(0), "seq", "submit", maintain_order=True
+            pl.col("end").is_not_null(),
+            -pl.col("time_precision_s").fill_null(0),
+            "seq",
+            "submit",
+            maintain_order=True,
         )
         .group_by(*job, "moment", maintain_order=True)
         .agg(pl.col(name).drop_nulls().last() for name in rest)
@@ -103,14 +125,18 @@ def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
 def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """Runs of jobs that only maps know, from the first to the last instant a map gives.
 
-    The last row of a GPU decides whether it is still held: the process that wrote the one before may have been killed.
+    The last row of a GPU decides whether it is still held: the process that wrote the one before
+    may have been killed.
     """
     maps = allocations.filter(pl.col("start").is_not_null()).with_row_index("row")
-    accounted = maps.join(jobs.select("job_id", theirs="cluster").unique(), on="job_id", how="inner")
+    accounted = maps.join(
+        jobs.select("job_id", theirs="cluster").unique(), on="job_id", how="inner"
+    )
     accounted = accounted.filter((pl.col("cluster") == pl.col("theirs")).fill_null(value=True))
     unknown = maps.join(accounted, on="row", how="anti")
     last = unknown.sort("start", "end", nulls_last=False).with_columns(
-        held=pl.col("end").is_null() & (pl.int_range(pl.len()).reverse() == 0).over("cluster", "job_id", *GPU_KEY)
+        held=pl.col("end").is_null()
+        & (pl.int_range(pl.len()).reverse() == 0).over("cluster", "job_id", *GPU_KEY)
     )
     return (
         last.group_by("cluster", "job_id")
@@ -118,7 +144,9 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
             start=pl.col("start").min(),
             end=pl.when(pl.col("held").any()).then(None).otherwise(pl.col("end").max()),
             nodes=pl.col("node").n_unique().cast(pl.Int64),
-            gpus=pl.when(pl.col("gpu").is_not_null().all() & ~pl.col("shared").fill_null(value=False).any())
+            gpus=pl.when(
+                pl.col("gpu").is_not_null().all() & ~pl.col("shared").fill_null(value=False).any()
+            )
             .then(pl.struct("node", "gpu", "mig").n_unique())
             .cast(pl.Int64),
         )
@@ -128,32 +156,50 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """Jobs of the accounting that samples or maps name only at other times, and how much later most of them do."""
+    """Jobs of the accounting that samples or maps name only at other times, and how much later
+    most of them do.
+    """
 
     jobs: int
     later_s: float | None
 
 
 def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
-    """Return the jobs with runs of which every record has another time; `later_s` where half of them agree.
+    """Return the jobs with runs of which every record has another time; `later_s` where half of
+    them agree.
 
-    Often the zone of the accounting is not the configured one: differences are rounded to quarters of hours.
+    Often the zone of the accounting is not the configured one: differences are rounded to quarters
+    of hours.
     """
     named = allocations.filter(pl.col("start").is_not_null(), pl.col("end").is_not_null())
     ours = runs.filter("accounted").select("job_id", "until", first="start")
     joined = named.select("job_id", "start", "end").join(ours, on="job_id", how="inner")
     inside = (pl.col("start") < pl.col("until")) & (pl.col("end") > pl.col("first"))
-    quarters = ((pl.col("start").min() - pl.col("first").min()).dt.total_seconds() / QUARTER_S).round()
-    jobs = joined.group_by("job_id").agg(inside=inside.any(), quarters=quarters).filter(~pl.col("inside"))
+    quarters = (
+        (pl.col("start").min() - pl.col("first").min()).dt.total_seconds() / QUARTER_S
+    ).round()
+    jobs = (
+        joined.group_by("job_id")
+        .agg(inside=inside.any(), quarters=quarters)
+        .filter(~pl.col("inside"))
+    )
     if jobs.is_empty():
         return Misplaced(0, None)
     number, count = jobs.get_column("quarters").value_counts(sort=True).row(0)
-    return Misplaced(jobs.height, number * QUARTER_S if number and 2 * count >= jobs.height else None)
+    return Misplaced(
+        jobs.height, number * QUARTER_S if number and 2 * count >= jobs.height else None
+    )
 
 
 def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return `allocations` with raw job ids where they name a task or component as people write it (123_4, 123+1)."""
-    shown = jobs.filter(pl.col("display_id") != pl.col("job_id")).select(job_id="display_id", raw="job_id").unique()
+    """Return `allocations` with raw job ids where they name a task or component as people write
+    it (123_4, 123+1).
+    """
+    shown = (
+        jobs.filter(pl.col("display_id") != pl.col("job_id"))
+        .select(job_id="display_id", raw="job_id")
+        .unique()
+    )
     single = shown.filter(pl.col("job_id").is_unique()).join(jobs, on="job_id", how="anti")
     if single.is_empty():
         return allocations
@@ -164,7 +210,13 @@ def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Expr:
     """Configured names of partitions and QOS first, then the accounting."""
     shared, alone = _matching(runs, slurm.shared), _matching(runs, slurm.exclusive)
-    return pl.when(shared).then(pl.lit(value=False)).when(alone).then(pl.lit(value=True)).otherwise("exclusive")
+    return (
+        pl.when(shared)
+        .then(pl.lit(value=False))
+        .when(alone)
+        .then(pl.lit(value=True))
+        .otherwise("exclusive")
+    )
 
 
 def _matching(runs: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:

@@ -1,8 +1,10 @@
-"""The compiled loops: each touches a column once, over segments of rows that belong to one job and one GPU.
+"""The compiled loops: each touches a column once, over segments of rows that belong to one job and
+one GPU.
 
-Rows are sorted by (node, gpu, mig, t). A *stripe* is the rows of one GPU; a *segment* the part of a stripe that one
-run of a job owns; a *slot* the part of a segment inside one minute counted from the job's start. Missing is NaN.
-All loops release the GIL. Sums are double precision, so their error stays below 1e-12 of the sum.
+Rows are sorted by (node, gpu, mig, t). A *stripe* is the rows of one GPU; a *segment* the part of a
+stripe that one run of a job owns; a *slot* the part of a segment inside one minute counted from the
+job's start. Missing is NaN. All loops release the GIL. Sums are double precision, so their error
+stays below 1e-12 of the sum.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ DISTANCE_BINS = 1 << 10
 
 @compiled
 def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
-    """Fill `intervals` with each stripe's sampling interval (us): mean of the distances near their median.
+    """Fill `intervals` with each stripe's sampling interval (us): mean of the distances near their
+    median.
 
-    Distances are counted in bins of about a quarter octave (the upper bits of a single-precision number); the mean is
-    over the median's bin and its neighbours, so jitter does not move it and gaps do not count. NaN for one sample.
+    Distances are counted in bins of about a quarter octave (the upper bits of a single-precision
+    number); the mean is over the median's bin and its neighbours, so jitter does not move it and
+    gaps do not count. NaN for one sample.
     """
     counts = np.zeros(DISTANCE_BINS, np.int64)
     sums = np.zeros(DISTANCE_BINS, np.int64)
@@ -60,8 +64,9 @@ def place_segments(
 ) -> tuple[int, int]:  # fmt: skip
     """Return how many segments and slots there are. `low`/`high`: the intervals of each stripe.
 
-    Where `seg_slot` is not empty, fill the rows [seg_a, seg_b) of each segment, its stripe, interval and first slot;
-    each slot's first row, segment and minute. `seg_slot` has one element more than there are segments, as a guard.
+    Where `seg_slot` is not empty, fill the rows [seg_a, seg_b) of each segment, its stripe,
+    interval and first slot; each slot's first row, segment and minute. `seg_slot` has one element
+    more than there are segments, as a guard.
     """
     fill = seg_slot.size > 0
     g, m = 0, 0
@@ -117,7 +122,9 @@ def _present(values: Singles) -> tuple[float, int, np.float32]:
 
 @compiled
 def _most(values: Singles) -> float:
-    """The maximum; some value where one is missing. Compared as integers, which keep their order and vectorise."""
+    """The maximum; some value where one is missing. Compared as integers, which keep their order
+    and vectorise.
+    """
     bits = values.view(np.int32)
     most = np.int32(-(1 << 31))
     for i in range(bits.shape[0]):
@@ -174,7 +181,9 @@ def over_minutes(
 
 @compiled
 def add_labels(seg_slot: Longs, slot_a: Longs, slot_b: Longs, label: Bytes, counts: Longs) -> None:
-    """Add the samples of each slot to its segment, by the slot's label; `counts` is labels x segments."""
+    """Add the samples of each slot to its segment, by the slot's label; `counts` is labels x
+    segments.
+    """
     for g in range(seg_slot.shape[0] - 1):
         for m in range(seg_slot[g], seg_slot[g + 1]):
             counts[label[m], g] += slot_b[m] - slot_a[m]
@@ -202,7 +211,9 @@ def _trapezoids(after: Singles, before: Singles, steps: Ints) -> float:
 
 @compiled
 def spaces(t: Longs, seg_a: Longs, seg_b: Longs, gap: Floats, steps: Ints) -> None:
-    """Fill `steps` with the distance (us) of each row of a segment from the one before; 0 where that is too far."""
+    """Fill `steps` with the distance (us) of each row of a segment from the one before; 0 where
+    that is too far.
+    """
     for g in range(seg_a.shape[0]):
         times, here = t[seg_a[g] : seg_b[g]], steps[seg_a[g] : seg_b[g]]
         longest = min(gap[g], 2e9)
@@ -216,14 +227,18 @@ def integrals(
     t: Longs, steps: Ints, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats,
     n: Longs, area: Floats, seconds: Floats, first: Floats, last: Floats, t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
-    """Per segment the integral over time (trapezoids between values, seconds), over how many seconds, border values.
+    """Per segment the integral over time (trapezoids between values, seconds), over how many
+    seconds, border values.
 
-    Missing values are passed over; nothing is integrated across a distance of more than `gap` (us, per segment).
-    `steps`: distances that are integrated across where no value is missing, as `spaces` fills them.
+    Missing values are passed over; nothing is integrated across a distance of more than `gap` (us,
+    per segment). `steps`: distances that are integrated across where no value is missing, as
+    `spaces` fills them.
     """
     for g in range(seg_a.shape[0]):
         a, b = seg_a[g], seg_b[g]
-        between = _trapezoids(col[a + 1 : b], col[a : b - 1], steps[a + 1 : b]) + 0 * np.float64(col[a])
+        between = _trapezoids(col[a + 1 : b], col[a : b - 1], steps[a + 1 : b]) + 0 * np.float64(
+            col[a]
+        )
         if b > a and between == between and gap[g] <= 2e9:
             n[g], area[g], seconds[g] = b - a, between * 0.5e-6, steps[a + 1 : b].sum() * 1e-6
             first[g], last[g], t_first[g], t_last[g] = col[a], col[b - 1], t[a], t[b - 1]
@@ -253,9 +268,11 @@ def increases(
     t: Longs, col: Floats, seg_a: Longs, seg_b: Longs, n: Longs, first: Floats, last: Floats, grown: Floats,
     t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
-    """Per segment of a cumulative counter: values, first and last of them with their times, and its increase.
+    """Per segment of a cumulative counter: values, first and last of them with their times, and its
+    increase.
 
-    A value below the one before is a reset: it starts a new piece, and the pieces' increases add up.
+    A value below the one before is a reset: it starts a new piece, and the pieces' increases add
+    up.
     """
     for g in range(seg_a.shape[0]):
         count, total, before = 0, 0.0, np.nan
@@ -278,7 +295,8 @@ def changes(
     col: Floats, stripes: Longs, seg_stripe: Longs, seg_a: Longs, seg_b: Longs, n: Longs, events: Longs, most: Floats,
     newest: Floats, first: Floats, last: Floats,
 ) -> None:  # fmt: skip
-    """Per segment of a sticky code: values, changes to another one but zero, largest, largest changed to, first, last.
+    """Per segment of a sticky code: values, changes to another one but zero, largest, largest
+    changed to, first, last.
 
     The value just before the segment, where the same GPU has one, counts as what it was before.
     """
@@ -302,8 +320,12 @@ def changes(
 
 
 @compiled
-def bits(col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs) -> None:
-    """Per segment of a bit mask (-1: missing): values, those with a bit of `lowering`, all bits seen."""
+def bits(
+    col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs
+) -> None:
+    """Per segment of a bit mask (-1: missing): values, those with a bit of `lowering`, all bits
+    seen.
+    """
     for g in range(seg_a.shape[0]):
         count, hits, together = 0, 0, 0
         for i in range(seg_a[g], seg_b[g]):
@@ -322,9 +344,17 @@ MISSING, IDLE, WORKING = 0, 1, 2
 
 @reordered
 def _states(
-    fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, uses: Singles, state: Bytes
+    fp64: Singles,
+    fp32: Singles,
+    fp16: Singles,
+    tensor: Singles,
+    dram: Singles,
+    uses: Singles,
+    state: Bytes,
 ) -> None:
-    """What each row of a block is: a value missing, all pipes idle, or some pipe working. `uses`: 1 measured, 0 not."""
+    """What each row of a block is: a value missing, all pipes idle, or some pipe working.
+    `uses`: 1 measured, 0 not.
+    """
     for i in range(dram.shape[0]):
         d = dram[i]
         v0 = fp64[i] if uses[0] > 0 else np.float32(0)
@@ -334,7 +364,9 @@ def _states(
         together = v0 + v1 + v2 + v3
         there = together + d == together + d
         working = there & (together > 0)  # pipes at work beside a missing memory are no label
-        state[i] = (np.uint8(1) if there else np.uint8(0)) + (np.uint8(1) if working else np.uint8(0))
+        state[i] = (np.uint8(1) if there else np.uint8(0)) + (
+            np.uint8(1) if working else np.uint8(0)
+        )
 
 
 @reordered
@@ -362,12 +394,14 @@ def labels(
     fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, weight: Singles, measured: Singles,
     seg_a: Longs, seg_b: Longs, compute: Floats, memory: Floats, idle: Floats, known: Floats,
 ) -> None:  # fmt: skip
-    """Per segment and pipe: weights of compute-bound and memory-bound samples; of idle and of fully measured ones.
+    """Per segment and pipe: weights of compute-bound and memory-bound samples; of idle and of fully
+    measured ones.
 
-    The device's peaks cancel: a sample is compute-bound when the pipe's activity is at least that of the memory.
-    A sample in which any pipe of `measured` (segments x 4: 1 or 0) or the memory is missing is not labelled; one in
-    which all are zero is idle; one in which this pipe and the memory are zero while another works has no label.
-    `weight` is empty (every sample counts 1) or has one element per row.
+    The device's peaks cancel: a sample is compute-bound when the pipe's activity is at least that
+    of the memory. A sample in which any pipe of `measured` (segments x 4: 1 or 0) or the memory is
+    missing is not labelled; one in which all are zero is idle; one in which this pipe and the
+    memory are zero while another works has no label. `weight` is empty (every sample counts 1) or
+    has one element per row.
     """
     state = np.empty(BLOCK, np.uint8)
     ones = np.ones(BLOCK, np.float32)
@@ -389,7 +423,9 @@ def labels(
 
 @reordered
 def _sum_products(pipe: Singles, dram: Singles) -> tuple[float, float, float, float]:
-    """Samples with both, and over them the sums of the pipe, of its square, of pipe times memory."""
+    """Samples with both, and over them the sums of the pipe, of its square, of pipe times
+    memory.
+    """
     n, work, square, traffic = 0.0, 0.0, 0.0, 0.0
     for i in range(pipe.shape[0]):
         v, d = pipe[i], dram[i]
@@ -404,7 +440,8 @@ def _sum_products(pipe: Singles, dram: Singles) -> tuple[float, float, float, fl
 
 @compiled
 def products(pipe: Singles, dram: Singles, seg_a: Longs, seg_b: Longs, found: Floats) -> None:
-    """Per segment, where a pipe and the memory were both measured: samples, sums of p, p * p, p * d (`found`: 4 rows).
+    """Per segment, where a pipe and the memory were both measured: samples, sums of p, p * p, p * d
+    (`found`: 4 rows).
 
     Weighted by the pipe itself, a mean is that of the times at which it worked.
     """
@@ -419,7 +456,9 @@ _CELL_BITS = 16
 
 @reordered
 def _intensity(pipe: Singles, dram: Singles, peak: np.float32, block: Singles) -> None:
-    """Activity of the pipe over that of the memory, times the ridge; 0 where either is zero or missing."""
+    """Activity of the pipe over that of the memory, times the ridge; 0 where either is zero or
+    missing.
+    """
     for i in range(dram.shape[0]):
         v, d = pipe[i], dram[i]
         block[i] = v / d * peak if (v > 0) & (d > 0) else np.float32(0)
@@ -438,8 +477,9 @@ def intensities(
 ) -> None:
     """Count the samples of each segment by arithmetic intensity, one pipe.
 
-    `ridge`: FLOP/B per segment, NaN unknown. The bin is that of the number's cell (its upper 16 bits) or the next:
-    no logarithm, no branch. `histogram` has a last column for samples without an intensity.
+    `ridge`: FLOP/B per segment, NaN unknown. The bin is that of the number's cell (its upper 16
+    bits) or the next: no logarithm, no branch. `histogram` has a last column for samples without an
+    intensity.
     """
     block = np.empty(BLOCK, np.float32)
     pattern = block.view(np.int32)
@@ -454,20 +494,24 @@ def intensities(
             _intensity(pipe[a:b], dram[a:b], peak, block)
             for i in range(b - a):
                 k = cells[pattern[i] >> _CELL_BITS]
-                counts[i & 1, k + (block[i] >= edges[k])] += 1  # alternating: neighbours need not wait for each other
+                # Alternating: neighbours need not wait for each other.
+                counts[i & 1, k + (block[i] >= edges[k])] += 1
         histogram[g, :] = counts[0] + counts[1]
 
 
 def intensity_edges() -> Floats:
-    """Return the 31 borders of 30 logarithmic bins from 1e-3 to 1e3 FLOP/B (IPDPS 2026, figure 4)."""
+    """Return the 31 borders of 30 logarithmic bins from 1e-3 to 1e3 FLOP/B (IPDPS 2026, figure
+    4).
+    """
     return np.logspace(-3, 3, 31)
 
 
 def intensity_bins() -> tuple[Bytes, Singles]:
-    """Return the bin of the least number of each cell (numbers that share their upper 16 bits), and the bins' ends.
+    """Return the bin of the least number of each cell (numbers that share their upper 16 bits), and
+    the bins' ends.
 
-    A cell is narrower than a bin, so the bin of any number is that of its cell or the next one. Zero stands for no
-    intensity and has the last column to itself.
+    A cell is narrower than a bin, so the bin of any number is that of its cell or the next one.
+    Zero stands for no intensity and has the last column to itself.
     """
     edges = np.append(intensity_edges(), [np.inf, np.inf]).astype(np.float32)
     with np.errstate(invalid="ignore"):  # the last cells hold no numbers
@@ -498,11 +542,26 @@ def over_gpus_by_minute(
 ) -> None:  # fmt: skip
     """Add each slot to its place (-1: none). NaN is missing. The rows: see `timelines`.
 
-    `columns`: three of activity, five of work, power, PCIe sent and received, NVLink sent and received. `most`: largest
-    activity each, and of GPUs whose first activity, fourth and fifth work are there, the largest of it and of their
-    work; of those GPUs power is the first of `sums` and `counts`.
+    `columns`: three of activity, five of work, power, PCIe sent and received, NVLink sent and
+    received. `most`: largest activity each, and of GPUs whose first activity, fourth and fifth work
+    are there, the largest of it and of their work; of those GPUs power is the first of `sums` and
+    `counts`.
     """
-    util, engine, sm, fp64, fp32, fp16, tensor, dram, watts, pcie_tx, pcie_rx, nvlink_tx, nvlink_rx = columns
+    (
+        util,
+        engine,
+        sm,
+        fp64,
+        fp32,
+        fp16,
+        tensor,
+        dram,
+        watts,
+        pcie_tx,
+        pcie_rx,
+        nvlink_tx,
+        nvlink_rx,
+    ) = columns
     for m in range(slot_place.shape[0]):
         k = slot_place[m]
         if k < 0:

@@ -1,4 +1,6 @@
-"""Minutes of jobs: written where partitions are reduced, whole across midnight, committed day by day, read back."""
+"""Minutes of jobs: written where partitions are reduced, whole across midnight, committed day by
+day, read back.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,18 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_minutes, read_node_minutes
 from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.kernel import MINUTE_US
-from tachograph.pipeline.timelines import empty_timeline, timeline_of_minutes, timeline_of_slots, timelines_of
+from tachograph.pipeline.timelines import (
+    empty_timeline,
+    timeline_of_minutes,
+    timeline_of_slots,
+    timelines_of,
+)
 
 
 class StagedFiles:
-    """The staged files of one table; each `commit` makes what came since the last one count, in one step."""
+    """The staged files of one table; each `commit` makes what came since the last one count, in
+    one step.
+    """
 
     def __init__(self, lake: Lake, table: LakeTable, number: int) -> None:
         self.lake, self.table, self.number = lake, table, number
@@ -50,7 +59,9 @@ class StagedFiles:
         """Commit what is staged."""
         if self.staged:
             self.commits += 1
-            self.lake.commit(self.table, self.staged, app_id=f"analysis:{self.number}", mark=self.commits)
+            self.lake.commit(
+                self.table, self.staged, app_id=f"analysis:{self.number}", mark=self.commits
+            )
             self.staged = []
 
     def discard(self) -> None:
@@ -69,8 +80,8 @@ CUT_MINUTES: Mapping[str, pl.DataType] = {
 class PartitionMinutes:
     """Minutes of a partition, in order of segment and time.
 
-    owner: one row per segment (run, node, gpu, mig). begin: first minute of each segment, and behind the last their
-    number. values: {counter: mean or maximum}, NaN where not measured.
+    owner: one row per segment (run, node, gpu, mig). begin: first minute of each segment, and
+    behind the last their number. values: {counter: mean or maximum}, NaN where not measured.
     """
 
     owner: pl.DataFrame
@@ -90,12 +101,15 @@ def write_minutes(
     day: date,
     idle_util: float,
 ) -> Accumulators:
-    """Write the whole minutes of a partition as one file; return `part` with the file, the others, and the timeline.
+    """Write the whole minutes of a partition as one file; return `part` with the file, the others,
+    and the timeline.
 
     `keys`: run, job_key, job_id, start. Errors: LakeError when it cannot be written.
     """
     if not len(minutes.minute):
-        return replace(part, timeline=empty_timeline(), cut_minutes=pl.DataFrame(schema=CUT_MINUTES))
+        return replace(
+            part, timeline=empty_timeline(), cut_minutes=pl.DataFrame(schema=CUT_MINUTES)
+        )
     owner = minutes.owner.join(keys, on="run", how="left", maintain_order="left")
     lengths = np.diff(minutes.begin)
     start = owner.get_column("start").to_physical().to_numpy()
@@ -109,19 +123,25 @@ def write_minutes(
     if not whole.all():
         kept = whole[slots]
         left = np.flatnonzero(~whole)
-        cut = _rows(minutes, owner, np.repeat(np.arange(len(lengths)), lengths)[left], left, t, number)
+        cut = _rows(
+            minutes, owner, np.repeat(np.arange(len(lengths)), lengths)[left], left, t, number
+        )
         slots, segment = slots[kept], segment[kept]
     else:
         cut = _rows(minutes, owner, segment[:0], slots[:0], t, number)
     rows = _rows(minutes, owner, segment, slots, t, number).select(*JOB_MINUTES.schema)
     run = minutes.owner.get_column("run").to_numpy()
-    timeline = timeline_of_slots(run, minutes.begin, minutes.minute, whole, minutes.values, idle_util=idle_util)
+    timeline = timeline_of_slots(
+        run, minutes.begin, minutes.minute, whole, minutes.values, idle_util=idle_util
+    )
     file = lake.stage(JOB_MINUTES, rows, day=day) if rows.height else None
     return replace(part, timeline=timeline, minutes_file=file, cut_minutes=cut.select(*CUT_MINUTES))
 
 
 def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
-    """True for minutes that began before the day, or end after it: only a segment's first and last can."""
+    """True for minutes that began before the day, or end after it: only a segment's first and
+    last can.
+    """
     midnight = int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000
     cut = np.zeros(len(t), np.bool_)
     first, last = minutes.begin[:-1], minutes.begin[1:] - 1
@@ -133,7 +153,9 @@ def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
 def _order(minutes: PartitionMinutes, owner: pl.DataFrame) -> Longs:
     """Segments in the order of the table."""
     placed = owner.select("job_key", *GPU_KEY, minute=minutes.minute[minutes.begin[:-1]])
-    order: Longs = placed.select(pl.arg_sort_by(JOB_MINUTES.sort)).to_series().cast(pl.Int64).to_numpy()
+    order: Longs = (
+        placed.select(pl.arg_sort_by(JOB_MINUTES.sort)).to_series().cast(pl.Int64).to_numpy()
+    )
     return order
 
 
@@ -163,13 +185,24 @@ def _ranges(first: Longs, behind: Longs) -> Longs:
 
 
 def _rows(
-    minutes: PartitionMinutes, owner: pl.DataFrame, segment: Longs, slot: Longs, t: Longs, number: int
+    minutes: PartitionMinutes,
+    owner: pl.DataFrame,
+    segment: Longs,
+    slot: Longs,
+    t: Longs,
+    number: int,
 ) -> pl.DataFrame:
     """Some minutes as rows of the table, and whose they are (`run`)."""
     place = pl.Series(segment)
-    columns = {name: owner.get_column(name).gather(place) for name in ("run", "job_key", "job_id", *GPU_KEY)}
+    columns = {
+        name: owner.get_column(name).gather(place)
+        for name in ("run", "job_key", "job_id", *GPU_KEY)
+    }
     columns["t"] = pl.Series(t[slot]).cast(TIME)
-    columns["minute"], columns["samples"] = pl.Series(minutes.minute[slot]), pl.Series(minutes.samples[slot])
+    columns["minute"], columns["samples"] = (
+        pl.Series(minutes.minute[slot]),
+        pl.Series(minutes.samples[slot]),
+    )
     for name in _VALUES:
         if name in minutes.values:
             columns[name] = pl.Series(minutes.values[name][slot]).fill_nan(None)
@@ -183,7 +216,9 @@ _MINUTE_KEY = ("run", "node", "gpu", "mig", "minute")
 
 
 class MinuteWriter:
-    """Takes what partitions have written, day by day; a minute that midnight cuts waits for its other part."""
+    """Takes what partitions have written, day by day; a minute that midnight cuts waits for its
+    other part.
+    """
 
     def __init__(self, lake: Lake, keys: pl.DataFrame, number: int, *, idle_util: float) -> None:
         self.keys, self.number, self.idle_util = keys, number, idle_util
@@ -197,7 +232,9 @@ class MinuteWriter:
         self.cut = pl.concat([self.cut, part.cut_minutes])
 
     def end_day(self, day: date) -> pl.DataFrame:
-        """All partitions of a day are in: commit its minutes; return the timeline of those that were cut."""
+        """All partitions of a day are in: commit its minutes; return the timeline of those that
+        were cut.
+        """
         midnight = pl.lit(datetime.combine(day + timedelta(days=1), time(), UTC), dtype=TIME)
         waits = pl.col("t") + pl.duration(minutes=1) > midnight
         done, self.cut = self.cut.filter(~waits), self.cut.filter(waits)
@@ -223,14 +260,18 @@ class MinuteWriter:
         return timeline_of_minutes(joined, idle_util=self.idle_util)
 
     def _rows(self, minutes: pl.DataFrame) -> pl.DataFrame:
-        keyed = minutes.join(self.keys, on="run", how="left").with_columns(seq=pl.lit(self.number, dtype=pl.Int64))
-        return keyed.select(pl.col(name).cast(dtype) for name, dtype in JOB_MINUTES.schema.items()).sort(
-            *JOB_MINUTES.sort
+        keyed = minutes.join(self.keys, on="run", how="left").with_columns(
+            seq=pl.lit(self.number, dtype=pl.Int64)
         )
+        return keyed.select(
+            pl.col(name).cast(dtype) for name, dtype in JOB_MINUTES.schema.items()
+        ).sort(*JOB_MINUTES.sort)
 
 
 def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return parts of a minute made one row: means weighted by samples. Grain: (run, node, gpu, mig, minute)."""
+    """Return parts of a minute made one row: means weighted by samples. Grain: (run, node, gpu,
+    mig, minute).
+    """
     weight = pl.col("samples")
     means = [
         ((pl.col(name) * weight).sum() / weight.filter(pl.col(name).is_not_null()).sum())
@@ -249,8 +290,11 @@ def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
 JOBS_PER_BATCH = 1000  # jobs whose minutes are in memory at a time
 
 
-def read_stored(lake: Lake, jobs: pl.DataFrame, *, idle_util: float) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return what is judged of `jobs` (rows of job_summaries): their GPUs, timelines, minutes of nodes.
+def read_stored(
+    lake: Lake, jobs: pl.DataFrame, *, idle_util: float
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return what is judged of `jobs` (rows of job_summaries): their GPUs, timelines, minutes of
+    nodes.
 
     Timelines have one row per (job_key, minute), minutes of nodes one per (job_key, node, minute).
     """

@@ -1,7 +1,8 @@
 """The accounting that an analysis needs: all of it, or what is near in time to what is new.
 
-Which GPUs are whose depends on the jobs that ran at the same time, on those beside these, and so on for a few steps.
-So of a lake of many years only the jobs around the new ones are read, and the result is that of reading all.
+Which GPUs are whose depends on the jobs that ran at the same time, on those beside these, and so on
+for a few steps. So of a lake of many years only the jobs around the new ones are read, and the
+result is that of reading all.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.state import EVER, InputVersions, NewInput
 
-# Steps in time from what is new to what decides its results: runs beside it are done too, and runs beside those whose
-# GPUs are not sure (two); a node is a run's alone by what those beside it have (one); and who has a GPU depends on
-# claims to it, on the GPUs that their runs share, and on what is named of the runs beside those (three).
+# Steps in time from what is new to what decides its results: runs beside it are done too, and runs
+# beside those whose GPUs are not sure (two); a node is a run's alone by what those beside it have
+# (one); and who has a GPU depends on claims to it, on the GPUs that their runs share, and on what
+# is named of the runs beside those (three).
 HOPS = 6
-AHEAD = timedelta(days=1)  # around a step that is read with it: so steps of short jobs are one reading
+# Around a step that is read with it: so steps of short jobs are one reading.
+AHEAD = timedelta(days=1)
 _SUMMARY = ("job_key", "job_id", "start", "as_of")
 _TIMES = {"start": TIME, "until": TIME}
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Rows of the tables, each key once; `summaries`: _SUMMARY of those so far; `clusters`: all names in the lake."""
+    """Rows of the tables, each key once; `summaries`: _SUMMARY of those so far; `clusters`: all
+    names in the lake.
+    """
 
     jobs: pl.DataFrame
     allocations: pl.DataFrame
@@ -36,11 +41,17 @@ class Accounting:
     clusters: pl.Series
 
 
-def read_accounting(lake: Lake, news: NewInput, last: InputVersions | None, *, now: datetime) -> Accounting:
-    """Return the accounting by which what is new is attributed: of all jobs, or those near it. Errors: LakeError."""
+def read_accounting(
+    lake: Lake, news: NewInput, last: InputVersions | None, *, now: datetime
+) -> Accounting:
+    """Return the accounting by which what is new is attributed: of all jobs, or those near it.
+    Errors: LakeError.
+    """
     names, is_new = _clusters(lake, last)
     if news.everything or is_new or bool((news.spans["last"] == EVER[1]).any()):
-        return Accounting(lake.latest(JOBS), lake.latest(ALLOCATIONS), lake.latest(JOB_SUMMARIES, _SUMMARY), names)
+        return Accounting(
+            lake.latest(JOBS), lake.latest(ALLOCATIONS), lake.latest(JOB_SUMMARIES, _SUMMARY), names
+        )
     ids = _near(lake, news, now)
     jobs = _rows(lake, JOBS, _of_jobs(ids))
     shown = jobs.filter(pl.col("display_id") != pl.col("job_id")).get_column("display_id").unique()
@@ -49,7 +60,12 @@ def read_accounting(lake: Lake, news: NewInput, last: InputVersions | None, *, n
         jobs = _rows(lake, JOBS, _of_jobs(ids))
     ids = pl.concat([ids, jobs.get_column("job_id")]).unique()
     of_ids = pl.col("job_id").is_in(ids.implode())
-    return Accounting(jobs, _rows(lake, ALLOCATIONS, of_ids), lake.latest(JOB_SUMMARIES, _SUMMARY, where=of_ids), names)
+    return Accounting(
+        jobs,
+        _rows(lake, ALLOCATIONS, of_ids),
+        lake.latest(JOB_SUMMARIES, _SUMMARY, where=of_ids),
+        names,
+    )
 
 
 def read_steps(lake: Lake, runs: pl.DataFrame) -> pl.DataFrame:
@@ -67,11 +83,17 @@ def _of_jobs(ids: pl.Series) -> pl.Expr:
 
 
 def _clusters(lake: Lake, last: InputVersions | None) -> tuple[pl.Series, bool]:
-    """Names of clusters, and whether one is new: rows without one belong to the only one there is."""
+    """Names of clusters, and whether one is new: rows without one belong to the only one there
+    is.
+    """
     empty = pl.DataFrame(schema={"cluster": pl.String, "known": pl.Boolean})
     names = [empty]
     for table in (JOBS, ALLOCATIONS):
-        known = pl.lit(value=False) if last is None else pl.col("seq").min() <= last.versions[table.name]
+        known = (
+            pl.lit(value=False)
+            if last is None
+            else pl.col("seq").min() <= last.versions[table.name]
+        )
         with lake_errors(lake.uri(table)):
             rows = lake.scan(table).filter(pl.col("cluster").is_not_null())
             names.append(rows.group_by("cluster").agg(known=known).collect(engine="streaming"))
@@ -80,9 +102,13 @@ def _clusters(lake: Lake, last: InputVersions | None) -> tuple[pl.Series, bool]:
 
 
 def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
-    """Ids of jobs near what is new: those that ran at the time of a job that ran at its time, and so on."""
+    """Ids of jobs near what is new: those that ran at the time of a job that ran at its time,
+    and so on.
+    """
     named = pl.Series("job_id", sorted(news.job_ids), dtype=pl.String)
-    times = pl.concat([news.spans.select(start="first", until="last"), *_times_of(lake, named, now)])
+    times = pl.concat(
+        [news.spans.select(start="first", until="last"), *_times_of(lake, named, now)]
+    )
     read = near = pl.DataFrame(schema={"job_id": pl.String, **_TIMES})
     known_from, known_to = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
     for _ in range(HOPS):
@@ -91,38 +117,62 @@ def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
             break
         if begin < known_from or end > known_to:
             known_from, known_to = begin - AHEAD, end + AHEAD
-            read = pl.concat(_within(lake, table, known_from, known_to, now) for table in (JOBS, ALLOCATIONS))
-        near = read.filter(pl.col("start") <= pl.lit(end, dtype=TIME), pl.col("until") >= pl.lit(begin, dtype=TIME))
+            read = pl.concat(
+                _within(lake, table, known_from, known_to, now) for table in (JOBS, ALLOCATIONS)
+            )
+        near = read.filter(
+            pl.col("start") <= pl.lit(end, dtype=TIME), pl.col("until") >= pl.lit(begin, dtype=TIME)
+        )
         times = pl.concat([times, near.select("start", "until")])
     return pl.concat([named, near.get_column("job_id")]).unique()
 
 
 def _times_of(lake: Lake, ids: pl.Series, now: datetime) -> list[pl.DataFrame]:
-    """When jobs ran, by any record of theirs, and where they were thought to be by the last analysis."""
+    """When jobs ran, by any record of theirs, and where they were thought to be by the last
+    analysis.
+    """
     of_ids = pl.col("job_id").is_in(ids.implode())
-    sources = ((JOBS, _of_jobs(ids), "end"), (ALLOCATIONS, of_ids, "end"), (JOB_SUMMARIES, of_ids, "as_of"))
+    sources = (
+        (JOBS, _of_jobs(ids), "end"),
+        (ALLOCATIONS, of_ids, "end"),
+        (JOB_SUMMARIES, of_ids, "as_of"),
+    )
     found = []
     for table, where, end in sources:
         with lake_errors(lake.uri(table)):
             begun = lake.scan(table).filter(where & pl.col("start").is_not_null())
-            found.append(begun.select("start", until=pl.col(end).fill_null(pl.lit(now, dtype=TIME))).collect())
+            found.append(
+                begun.select(
+                    "start", until=pl.col(end).fill_null(pl.lit(now, dtype=TIME))
+                ).collect()
+            )
     return found
 
 
-def _within(lake: Lake, table: LakeTable, begin: datetime, end: datetime, now: datetime) -> pl.DataFrame:
-    """(job_id, start, until) of rows with a time in [begin, end]; one without end lasts until `now`.
+def _within(
+    lake: Lake, table: LakeTable, begin: datetime, end: datetime, now: datetime
+) -> pl.DataFrame:
+    """(job_id, start, until) of rows with a time in [begin, end]; one without end lasts until
+    `now`.
 
     Of a row that was completed later the one without its end does not count.
     """
     is_open = pl.col("end").is_null()
-    inside = (pl.col("start") <= pl.lit(end, dtype=TIME)) & (is_open | (pl.col("end") >= pl.lit(begin, dtype=TIME)))
+    inside = (pl.col("start") <= pl.lit(end, dtype=TIME)) & (
+        is_open | (pl.col("end") >= pl.lit(begin, dtype=TIME))
+    )
     columns = list(dict.fromkeys((*table.key, "start", "end")))
     with lake_errors(lake.uri(table)):
         rows = lake.scan(table).filter(inside).select(columns).collect()
         begun = rows.filter(is_open)
         if begun.height:
             ids = begun.get_column("job_id").unique().implode()
-            ended = lake.scan(table).filter(pl.col("job_id").is_in(ids) & ~is_open).select(table.key).collect()
+            ended = (
+                lake.scan(table)
+                .filter(pl.col("job_id").is_in(ids) & ~is_open)
+                .select(table.key)
+                .collect()
+            )
             begun = begun.join(ended, on=table.key, how="anti", nulls_equal=True)
     found = pl.concat([rows.filter(~is_open), begun])
     return found.select("job_id", "start", until=pl.col("end").fill_null(pl.lit(now, dtype=TIME)))

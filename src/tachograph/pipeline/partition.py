@@ -44,7 +44,8 @@ from tachograph.pipeline.statistics import (
 )
 from tachograph.pipeline.windows import MinuteSlots, windows_of
 
-LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, software and hardware thermal, brake
+# Power cap, hardware slowdown, software and hardware thermal, brake.
+LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 
 
 class Labeller(Protocol):
@@ -59,7 +60,9 @@ class Labeller(Protocol):
         """Counters whose means it needs."""
 
     def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
-        """Return the labels of `size` minutes, numbers from 0. `means`: of counters that are there; NaN: missing."""
+        """Return the labels of `size` minutes, numbers from 0. `means`: of counters that are
+        there; NaN: missing.
+        """
 
 
 @dataclass(slots=True)
@@ -90,7 +93,9 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _SlotValues:
-    """What a counter comes to in each slot: values, sum, maximum (-inf without any) and mean (NaN)."""
+    """What a counter comes to in each slot: values, sum, maximum (-inf without any) and mean
+    (NaN).
+    """
 
     n: Ints
     total: Floats
@@ -111,15 +116,21 @@ def reduce_partition(
     steps: pl.DataFrame | None = None,
     handovers: pl.DataFrame | None = None,
 ) -> tuple[Accumulators, PartitionMinutes]:
-    """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once), and its minutes.
+    """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once),
+    and its minutes.
 
-    `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`: each run's start,
-    at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16, tensor per (node, gpu), where known.
-    `gpus`: how many GPUs each run has; one that has them all in `intervals` needs no other partition for its windows.
-    `steps`: as `intervals`, of steps under their numbers; `handovers`: stretches of which samples are counted.
+    `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`:
+    each run's start, at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16,
+    tensor per (node, gpu), where known. `gpus`: how many GPUs each run has; one that has them all
+    in `intervals` needs no other partition for its windows. `steps`: as `intervals`, of steps under
+    their numbers; `handovers`: stretches of which samples are counted.
     """
     stripe_rows = _stripe_rows(frame)
-    keys = frame.select(*GPU_KEY)[stripe_rows[:-1].tolist()] if frame.height else frame.select(*GPU_KEY)
+    keys = (
+        frame.select(*GPU_KEY)[stripe_rows[:-1].tolist()]
+        if frame.height
+        else frame.select(*GPU_KEY)
+    )
     t = _microseconds(frame.get_column("t"))
     interval_us = np.empty(len(stripe_rows) - 1)
     kernel.spacing(t, stripe_rows, interval_us)
@@ -131,12 +142,16 @@ def reduce_partition(
     segments = _segments(columns, layout, keys, intervals, minutely, by_minute, analysis=analysis)
     if labeller:
         segments.update(_labelled(labeller, layout, by_minute))
-    roof, histogram = _roofline(columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound)
+    roof, histogram = _roofline(
+        columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound
+    )
     segments.update(roof)
     segment_frame = pl.DataFrame(segments)
     run = segment_frame.get_column("run").to_numpy()
     sums = {name: (slots.n, slots.total) for name, slots in by_minute.items()}
-    slots = MinuteSlots(run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, sums, keys)
+    slots = MinuteSlots(
+        run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, sums, keys
+    )
     rows_per_stripe = np.diff(layout.stripes)
     seconds = np.nan_to_num(layout.interval_us) * 1e-6
     attributed = layout.seg_b - layout.seg_a
@@ -164,7 +179,9 @@ def _segments(
     *,
     analysis: AnalysisOptions,
 ) -> dict[str, pl.Series]:
-    """Identity, span and every counter of the segments; fills `by_minute` with those that are `minutely`."""
+    """Identity, span and every counter of the segments; fills `by_minute` with those that are
+    `minutely`.
+    """
     segments = _identity(layout, keys, intervals)
     gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
     segments.update(_spans(layout, gap))
@@ -177,14 +194,21 @@ def _segments(
 
 
 def _of_steps(
-    columns: _Columns, layout: _Layout, keys: pl.DataFrame, steps: pl.DataFrame | None, *, analysis: AnalysisOptions
+    columns: _Columns,
+    layout: _Layout,
+    keys: pl.DataFrame,
+    steps: pl.DataFrame | None,
+    *,
+    analysis: AnalysisOptions,
 ) -> pl.DataFrame:
     """The segments of steps; `layout` is that of the runs."""
     if steps is None or steps.is_empty():
         return pl.DataFrame()
     zero = _microseconds(steps.get_column("start"))
     of_steps = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, steps, zero)
-    return pl.DataFrame(_segments(columns, of_steps, keys, steps, frozenset(), {}, analysis=analysis))
+    return pl.DataFrame(
+        _segments(columns, of_steps, keys, steps, frozenset(), {}, analysis=analysis)
+    )
 
 
 def _samples_in(stretches: pl.DataFrame | None, layout: _Layout, keys: pl.DataFrame) -> int:
@@ -205,7 +229,8 @@ def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int
 def _stripe_rows(frame: pl.DataFrame) -> Longs:
     """First row of each (node, gpu, mig), and behind the last the number of rows.
 
-    Nodes are few and sorted, so their borders are found by bisection; names are not compared row by row.
+    Nodes are few and sorted, so their borders are found by bisection; names are not compared row by
+    row.
     """
     nodes = frame.get_column("node")
     starts, row = np.zeros(frame.height, np.bool_), 0
@@ -225,7 +250,12 @@ def _microseconds(column: pl.Series) -> Longs:
 
 
 def _lay_out(
-    t: Longs, stripes: Longs, interval_us: Floats, keys: pl.DataFrame, intervals: pl.DataFrame, zero: Longs
+    t: Longs,
+    stripes: Longs,
+    interval_us: Floats,
+    keys: pl.DataFrame,
+    intervals: pl.DataFrame,
+    zero: Longs,
 ) -> _Layout:
     """Where the intervals lie in the rows. `zero`: from when on the minutes of each are counted."""
     first_of: dict[tuple[object, ...], tuple[int, int]] = {}
@@ -234,7 +264,10 @@ def _lay_out(
     spans = [first_of.get(unit, (0, 0)) for unit in keys.iter_rows()]
     low = np.array([span[0] for span in spans], np.int64)
     high = np.array([span[1] for span in spans], np.int64)
-    start, end = _microseconds(intervals.get_column("start")), _microseconds(intervals.get_column("end"))
+    start, end = (
+        _microseconds(intervals.get_column("start")),
+        _microseconds(intervals.get_column("end")),
+    )
     times = (t, stripes, low, high, start, end, zero)
     nothing = np.empty(0, np.int64)
     segments, slots = kernel.place_segments(
@@ -285,24 +318,35 @@ def _spans(layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
 
 
 class _Columns:
-    """Counters of a partition as arrays, each made once: missing is NaN; no copy where nothing is missing."""
+    """Counters of a partition as arrays, each made once: missing is NaN; no copy where nothing
+    is missing.
+    """
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self.frame = frame
         self.made: dict[str, Singles] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self.frame.columns and self.frame.get_column(name).null_count() < self.frame.height
+        return (
+            name in self.frame.columns
+            and self.frame.get_column(name).null_count() < self.frame.height
+        )
 
     def singles(self, name: str) -> Singles:
         if name not in self.made:
             column = self.frame.get_column(name).cast(pl.Float32)
-            self.made[name] = (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
+            self.made[name] = (
+                (column.fill_null(float("nan")) if column.null_count() else column)
+                .rechunk()
+                .to_numpy()
+            )
         return self.made[name]
 
     def doubles(self, name: str) -> Floats:
         column = self.frame.get_column(name).cast(pl.Float64)
-        return (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
+        return (
+            (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
+        )
 
     def longs(self, name: str) -> Longs:
         return self.frame.get_column(name).fill_null(-1).rechunk().to_numpy()
@@ -344,20 +388,37 @@ def _counter(
     return result
 
 
-def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats, steps: Ints) -> dict[str, pl.Series]:
+def _integrals(
+    name: str, column: Singles, layout: _Layout, gap: Floats, steps: Ints
+) -> dict[str, pl.Series]:
     n, t_first, t_last = (np.zeros(layout.segments, np.int64) for _ in range(3))
     area, seconds, first, last = (np.empty(layout.segments) for _ in range(4))
     kernel.integrals(
-        layout.t, steps, column, layout.seg_a, layout.seg_b, gap, n, area, seconds, first, last, t_first, t_last
+        layout.t,
+        steps,
+        column,
+        layout.seg_a,
+        layout.seg_b,
+        gap,
+        n,
+        area,
+        seconds,
+        first,
+        last,
+        t_first,
+        t_last,
     )
     sums = {AREA.of(name): pl.Series(area), SECONDS.of(name): pl.Series(seconds)}
     return sums | _borders(name, n, first, last, t_first, t_last)
 
 
-def _borders(name: str, n: Longs, first: Floats, last: Floats, t_first: Longs, t_last: Longs) -> dict[str, pl.Series]:
+def _borders(
+    name: str, n: Longs, first: Floats, last: Floats, t_first: Longs, t_last: Longs
+) -> dict[str, pl.Series]:
     """First and last value of a segment and their times (us); null where it has none."""
     times = pl.DataFrame({"n": n, "first": t_first, "last": t_last}).select(
-        pl.when(pl.col("n") > 0).then("first").alias("first"), pl.when(pl.col("n") > 0).then("last").alias("last")
+        pl.when(pl.col("n") > 0).then("first").alias("first"),
+        pl.when(pl.col("n") > 0).then("last").alias("last"),
     )
     return {
         FIRST.of(name): pl.Series(first).fill_nan(None),
@@ -372,7 +433,9 @@ def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Se
     n, t_first, t_last = (np.zeros(size, np.int64) for _ in range(3))
     first, last, grown = (np.empty(size) for _ in range(3))
     column = columns.doubles(name)
-    kernel.increases(layout.t, column, layout.seg_a, layout.seg_b, n, first, last, grown, t_first, t_last)
+    kernel.increases(
+        layout.t, column, layout.seg_a, layout.seg_b, n, first, last, grown, t_first, t_last
+    )
     sums = {
         SAMPLES.of(name): pl.Series(n),
         GROWN.of(name): pl.Series(grown),
@@ -403,7 +466,11 @@ def _bits(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]
     column = columns.longs(name)
     n, lowered, seen = (np.empty(layout.segments, np.int64) for _ in range(3))
     kernel.bits(column, LOWERING_BITS, layout.seg_a, layout.seg_b, n, lowered, seen)
-    return {SAMPLES.of(name): pl.Series(n), LOWERED.of(name): pl.Series(lowered), BITS.of(name): pl.Series(seen)}
+    return {
+        SAMPLES.of(name): pl.Series(n),
+        LOWERED.of(name): pl.Series(lowered),
+        BITS.of(name): pl.Series(seen),
+    }
 
 
 def _roofline(
@@ -415,10 +482,14 @@ def _roofline(
     *,
     time_weighted: bool,
 ) -> tuple[dict[str, pl.Series], Longs]:
-    """Labels per pipe, and the histogram of intensities (segments x 4 x 32); nothing where memory is not measured."""
+    """Labels per pipe, and the histogram of intensities (segments x 4 x 32); nothing where
+    memory is not measured.
+    """
     size = layout.segments
     histogram = np.zeros((size, 4, kernel.INTENSITY_BINS), np.int64)
-    if SAMPLES.of("dram_active") not in segments or not any(SAMPLES.of(name) in segments for name in PIPES.values()):
+    if SAMPLES.of("dram_active") not in segments or not any(
+        SAMPLES.of(name) in segments for name in PIPES.values()
+    ):
         return {}, histogram
     dram = columns.singles("dram_active")
     measured = np.zeros((size, 4), np.float32)
@@ -435,7 +506,10 @@ def _roofline(
         compute, memory, idle, known,
     )  # fmt: skip
     any_pipe = measured.any(axis=1)  # memory alone means neither idle nor busy
-    result = {"idle": pl.Series(np.where(any_pipe, idle, 0.0)), "known": pl.Series(np.where(any_pipe, known, 0.0))}
+    result = {
+        "idle": pl.Series(np.where(any_pipe, idle, 0.0)),
+        "known": pl.Series(np.where(any_pipe, known, 0.0)),
+    }
     for place, pipe in enumerate(PIPES):
         seen = measured[:, place] > 0
         result[COMPUTE.of(pipe)] = pl.Series(np.where(seen, compute[:, place], 0.0))
@@ -443,32 +517,47 @@ def _roofline(
         if seen.any():
             products = np.empty((len(AT_WORK), size))
             kernel.products(pipes[place], dram, layout.seg_a, layout.seg_b, products)
-            result |= {kept.of(pipe): pl.Series(row) for kept, row in zip(AT_WORK, products, strict=True)}
+            result |= {
+                kept.of(pipe): pl.Series(row) for kept, row in zip(AT_WORK, products, strict=True)
+            }
     _count_intensities(pipes, dram, measured, _ridges(layout, keys, ridges), layout, histogram)
     return result, histogram
 
 
-def _ridges(layout: _Layout, keys: pl.DataFrame, ridges: Mapping[tuple[str, int], tuple[float, ...]]) -> Singles:
+def _ridges(
+    layout: _Layout, keys: pl.DataFrame, ridges: Mapping[tuple[str, int], tuple[float, ...]]
+) -> Singles:
     """FLOP/B per segment and pipe; NaN unknown."""
     unknown = (float("nan"),) * 4
-    of_stripe = np.array([ridges.get((node, gpu), unknown) for node, gpu, _ in keys.iter_rows()], np.float32)
+    of_stripe = np.array(
+        [ridges.get((node, gpu), unknown) for node, gpu, _ in keys.iter_rows()], np.float32
+    )
     return of_stripe.reshape(-1, 4)[layout.seg_stripe]
 
 
 def _count_intensities(
-    pipes: list[Singles], dram: Singles, measured: Singles, ridge: Singles, layout: _Layout, histogram: Longs
+    pipes: list[Singles],
+    dram: Singles,
+    measured: Singles,
+    ridge: Singles,
+    layout: _Layout,
+    histogram: Longs,
 ) -> None:
     cells, edges = kernel.intensity_bins()
     for place in range(len(pipes)):
         counts = np.zeros((layout.segments, kernel.INTENSITY_BINS + 1), np.int64)
         known = np.where(measured[:, place] > 0, ridge[:, place], np.float32(np.nan))
         if not np.isnan(known).all():
-            kernel.intensities(pipes[place], dram, known, cells, edges, layout.seg_a, layout.seg_b, counts)
+            kernel.intensities(
+                pipes[place], dram, known, cells, edges, layout.seg_a, layout.seg_b, counts
+            )
             histogram[:, place] = counts[:, :-1]
 
 
 def _weights(layout: _Layout) -> Singles:
-    """Seconds each sample stands for: until the next of its GPU, a silence counting as one sampling interval."""
+    """Seconds each sample stands for: until the next of its GPU, a silence counting as one
+    sampling interval.
+    """
     distance = np.empty(len(layout.t))
     distance[:-1] = np.diff(layout.t)
     typical = np.repeat(np.nan_to_num(layout.interval_us, nan=1e6), np.diff(layout.stripes))
@@ -493,13 +582,20 @@ def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
 def _of_slots(column: Singles, layout: _Layout) -> _SlotValues:
     size = layout.slots
     found = _SlotValues(
-        np.empty(size, np.int32), np.empty(size), np.empty(size, np.float32), np.empty(size, np.float32)
+        np.empty(size, np.int32),
+        np.empty(size),
+        np.empty(size, np.float32),
+        np.empty(size, np.float32),
     )
-    kernel.by_minute(column, layout.slot_a, layout.slot_b, found.n, found.total, found.most, found.mean)
+    kernel.by_minute(
+        column, layout.slot_a, layout.slot_b, found.n, found.total, found.most, found.mean
+    )
     return found
 
 
-def _labelled(labeller: Labeller, layout: _Layout, by_minute: Mapping[str, _SlotValues]) -> dict[str, pl.Series]:
+def _labelled(
+    labeller: Labeller, layout: _Layout, by_minute: Mapping[str, _SlotValues]
+) -> dict[str, pl.Series]:
     """Samples of each segment in slots of each label."""
     label = labeller({name: slots.mean for name, slots in by_minute.items()}, layout.slots)
     counts = np.zeros((labeller.labels, layout.segments), np.int64)
@@ -507,7 +603,9 @@ def _labelled(labeller: Labeller, layout: _Layout, by_minute: Mapping[str, _Slot
     return {LABEL.of(str(place)): pl.Series(row) for place, row in enumerate(counts)}
 
 
-def _minutes(layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _SlotValues]) -> PartitionMinutes:
+def _minutes(
+    layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _SlotValues]
+) -> PartitionMinutes:
     """The slots with their means and maxima in single precision."""
     values = {name: slots.mean for name, slots in by_minute.items() if name in MINUTE_MEANS}
     for name in MINUTE_MAXIMA:
@@ -515,4 +613,6 @@ def _minutes(layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _S
             most = by_minute[name].most
             values[name] = np.where(by_minute[name].n > 0, most, np.float32(np.nan))
     samples = (layout.slot_b - layout.slot_a).astype(np.int32)
-    return PartitionMinutes(segments.select("run", *GPU_KEY), layout.seg_slot, layout.slot_minute, samples, values)
+    return PartitionMinutes(
+        segments.select("run", *GPU_KEY), layout.seg_slot, layout.slot_minute, samples, values
+    )

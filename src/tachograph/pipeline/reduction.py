@@ -42,14 +42,18 @@ class TaskPool(Protocol):
     width: int  # how many tasks run at a time
 
     def share(self, value: T) -> Any:
-        """Hand a large value to every worker once; what comes back is given to `submit` in its place."""
+        """Hand a large value to every worker once; what comes back is given to `submit` in its
+        place.
+        """
 
     def submit(self, function: Callable[..., T], /, *arguments: Any) -> PendingResult[T]:
         """Start a task as soon as a worker is free."""
 
 
 class ThreadPool:
-    """A pool of threads; at the end of its block tasks that wait are dropped, and those that run are waited for."""
+    """A pool of threads; at the end of its block tasks that wait are dropped, and those that run
+    are waited for.
+    """
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -59,7 +63,10 @@ class ThreadPool:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._executor.shutdown(cancel_futures=True)
 
@@ -77,11 +84,12 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is to be reduced, by whose intervals, how, and under which number; a GPU below `idle_util` is idle.
+    """What is to be reduced, by whose intervals, how, and under which number; a GPU below
+    `idle_util` is idle.
 
-    intervals: sorted by (node, gpu, mig, start), never overlapping; steps: those of steps; handovers: seconds between
-    them, whose samples are only counted. keys: run, job_key, job_id, start, and how many `gpus`, of each run.
-    labeller: labels each minute of a GPU; None: no labels.
+    intervals: sorted by (node, gpu, mig, start), never overlapping; steps: those of steps;
+    handovers: seconds between them, whose samples are only counted. keys: run, job_key, job_id,
+    start, and how many `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels.
     """
 
     lake: Lake
@@ -103,17 +111,20 @@ def reduce_days(
     everything: bool = False,
     progress: Callable[[date, int, int], None] | None = None,
 ) -> Iterator[tuple[date, Accumulators | None]]:
-    """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of day and node.
+    """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of
+    day and node.
 
-    (day, None) follows the last partition of a day. `everything`: also partitions of which no run holds a GPU, so that
-    all that was recorded is counted. The pool goes on while a result is taken; at most twice its width of tasks
-    are under way or wait to be taken.
+    (day, None) follows the last partition of a day. `everything`: also partitions of which no run
+    holds a GPU, so that all that was recorded is counted. The pool goes on while a result is taken;
+    at most twice its width of tasks are under way or wait to be taken.
     """
     lake = reduction.lake
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, reduction.intervals)
     # each task has the stretches and keys of its partition
     nothing = reduction.intervals.clear()
-    empty = replace(reduction, intervals=nothing, keys=reduction.keys.clear(), steps=nothing, handovers=nothing)
+    empty = replace(
+        reduction, intervals=nothing, keys=reduction.keys.clear(), steps=nothing, handovers=nothing
+    )
     shared = pool.share(empty)
     tasks = _tasks(reduction, days, everything=everything)
     under_way: deque[tuple[date, PendingResult[Accumulators] | None]] = deque()
@@ -142,8 +153,8 @@ def reduce_one(
 ) -> Accumulators:
     """Return what one partition comes to; its minutes are written, and do not count yet.
 
-    `intervals`, `steps`, `handovers`, `keys`: of its day and nodes. Run twice it writes two files, and only
-    the committed one counts.
+    `intervals`, `steps`, `handovers`, `keys`: of its day and nodes. Run twice it writes two files,
+    and only the committed one counts.
     """
     frame, _ = read_partition(reduction.lake, GPU_SAMPLES, part, columns)
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
@@ -162,16 +173,25 @@ def reduce_one(
 def _tasks(
     reduction: Reduction, days: Sequence[date], *, everything: bool
 ) -> Iterator[tuple[date, tuple[Any, ...] | None]]:
-    """Yield what is to be done: for each day the arguments of its partitions' tasks, and None when they were all."""
+    """Yield what is to be done: for each day the arguments of its partitions' tasks, and None
+    when they were all.
+    """
     for day in days:
         every = (reduction.intervals, reduction.steps, reduction.handovers)
         of_day, *others = (overlapping_day(frame, day) for frame in every)
         for part in partitions(reduction.lake, GPU_SAMPLES, [day]):
             mine = _of_nodes(of_day, part)
             if mine.height:
-                columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in GPU_KEY)]
+                columns = [
+                    name
+                    for name in GPU_SAMPLES.schema
+                    if name != "seq" and (part.has(name) or name in GPU_KEY)
+                ]
                 keys = reduction.keys.join(mine, on="run", how="semi")
-                yield day, (part, mine, *(_of_nodes(other, part) for other in others), keys, columns)
+                yield (
+                    day,
+                    (part, mine, *(_of_nodes(other, part) for other in others), keys, columns),
+                )
             elif everything:
                 yield day, (part, mine, mine, mine, reduction.keys.clear(), ["t", *GPU_KEY])
         yield day, None
@@ -181,7 +201,8 @@ def overlapping_day(intervals: pl.DataFrame, day: date) -> pl.DataFrame:
     """Return the intervals that have a part on `day` (UTC)."""
     begin = datetime.combine(day, time(), UTC)
     return intervals.filter(
-        (pl.col("start") < pl.lit(begin + timedelta(days=1), dtype=TIME)) & (pl.col("end") > pl.lit(begin, dtype=TIME))
+        (pl.col("start") < pl.lit(begin + timedelta(days=1), dtype=TIME))
+        & (pl.col("end") > pl.lit(begin, dtype=TIME))
     )
 
 
@@ -205,5 +226,9 @@ def _of_nodes(intervals: pl.DataFrame, part: Partition) -> pl.DataFrame:
 def part_nodes(part: Partition) -> tuple[str, str]:
     """Return the least and greatest node of a partition."""
     low = part.low if part.low is not None else min(file.low or "" for file in part.files)
-    high = part.high if part.high is not None else max(file.high or "\U0010ffff" for file in part.files)
+    high = (
+        part.high
+        if part.high is not None
+        else max(file.high or "\U0010ffff" for file in part.files)
+    )
     return low, high

@@ -1,4 +1,5 @@
-"""Rows of an analysis that wait to be written: of tables that are appended to as jobs are complete, and of summaries.
+"""Rows of an analysis that wait to be written: of tables that are appended to as jobs are complete,
+and of summaries.
 
 Summaries come last, all in one step, as they make the rows of the other tables count.
 """
@@ -19,14 +20,18 @@ from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 
-SUMMARY_ROWS = 50_000  # of job_summaries in a file: a row has about 2,500 bytes, as Parquet a tenth of it or less
+# Of job_summaries in a file: a row has about 2,500 bytes, as Parquet a tenth of it or less.
+SUMMARY_ROWS = 50_000
 DROP_ATTEMPTS = 10  # at summaries that others rewrite meanwhile
-PIPE_MEANS = tuple(f"{counter}_mean" for counter in PIPES.values())  # of which a threshold is that of all jobs
+# Of which a threshold is that of all jobs.
+PIPE_MEANS = tuple(f"{counter}_mean" for counter in PIPES.values())
 _KEPT = ("job_key", "attribution", "samples", *PIPE_MEANS)
 
 
 class RowBuffer:
-    """Rows of one table, appended when there are `limit` of them; those of one analysis carry its number."""
+    """Rows of one table, appended when there are `limit` of them; those of one analysis carry
+    its number.
+    """
 
     def __init__(self, lake: Lake, table: LakeTable, number: int, *, limit: int) -> None:
         self.lake, self.table, self.number, self.limit = lake, table, number, limit
@@ -45,13 +50,20 @@ class RowBuffer:
         self.waiting = []
         if frame.height:
             self.appends += 1
-            self.lake.append(self.table, frame, app_id=f"analysis:{self.number}", mark=self.appends, seq=self.number)
+            self.lake.append(
+                self.table,
+                frame,
+                app_id=f"analysis:{self.number}",
+                mark=self.appends,
+                seq=self.number,
+            )
 
 
 class SummaryBuffer:
     """Rows of job_summaries, each key once, held as Parquet in memory where there are many.
 
-    What a decision over all jobs needs of each is kept beside them: `kept`, columns of job_summaries.
+    What a decision over all jobs needs of each is kept beside them: `kept`, columns of
+    job_summaries.
     """
 
     def __init__(self, lake: Lake, number: int) -> None:
@@ -86,7 +98,9 @@ class SummaryBuffer:
             undo.callback(self.lake.discard, JOB_SUMMARIES, staged)
             for frame in self._frames():
                 rows = complete(frame).with_columns(stamp).select(*JOB_SUMMARIES.schema)
-                staged.append(self.lake.stage(JOB_SUMMARIES, resolve(rows, JOB_SUMMARIES)[0], day=None))
+                staged.append(
+                    self.lake.stage(JOB_SUMMARIES, resolve(rows, JOB_SUMMARIES)[0], day=None)
+                )
             if staged:
                 self.lake.commit(JOB_SUMMARIES, staged, app_id=f"analysis:{self.number}", mark=1)
             undo.pop_all()
@@ -105,15 +119,20 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
 
     Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
 
-    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where others rewrite the
-    table all the time it stays as it is until the next analysis.
-    Errors: LakeError when it cannot be written.
+    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where
+    others rewrite the table all the time it stays as it is until the next analysis. Errors:
+    LakeError when it cannot be written.
     """
     keys = gone.get_column("job_key")
     going = (pl.col("seq") < number) & pl.col("job_key").is_in(keys.implode())
 
     def has_some(file: DataFile) -> bool:
-        return bool(lake.read_files(JOB_SUMMARIES, [file], ("job_key", "seq")).select(going.any()).collect().item())
+        return bool(
+            lake.read_files(JOB_SUMMARIES, [file], ("job_key", "seq"))
+            .select(going.any())
+            .collect()
+            .item()
+        )
 
     def left(files: list[DataFile]) -> Iterator[tuple[None, pl.DataFrame]]:
         for file in files:
@@ -123,6 +142,10 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
 
     for _ in range(DROP_ATTEMPTS):
         with lake_errors(lake.uri(JOB_SUMMARIES)):
-            files = [file for file in files_of_keys(lake.files(JOB_SUMMARIES), keys.to_list()) if has_some(file)]
+            files = [
+                file
+                for file in files_of_keys(lake.files(JOB_SUMMARIES), keys.to_list())
+                if has_some(file)
+            ]
         if not files or lake.replace(JOB_SUMMARIES, files, left(files)):
             return

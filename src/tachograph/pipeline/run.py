@@ -1,7 +1,8 @@
-"""One analysis: find what is new, attribute, reduce day by day, summarize jobs as they are complete, write.
+"""One analysis: find what is new, attribute, reduce day by day, summarize jobs as they are
+complete, write.
 
-Rows of one analysis carry its number; the GPUs, minutes and findings of a job count only when their number is that of
-its summary, so an analysis that was killed leaves nothing that a reader sees.
+Rows of one analysis carry its number; the GPUs, minutes and findings of a job count only when their
+number is that of its summary, so an analysis that was killed leaves nothing that a reader sees.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ from tachograph.catalog.tables import (
 from tachograph.lake.delta import Lake
 from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
-from tachograph.pipeline.attribution import Attribution, attribute, gpu_facts, inventory, with_own_indices
+from tachograph.pipeline.attribution import (
+    Attribution,
+    attribute,
+    gpu_facts,
+    inventory,
+    with_own_indices,
+)
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.job_runs import Misplaced, build_runs, misplaced, with_raw_ids
 from tachograph.pipeline.minutes import MinuteWriter
@@ -54,9 +61,11 @@ from tachograph.pipeline.summaries import JobTables, summarize, used_pipes
 
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
 FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thirty rows
-JOBS_AT_ONCE = 500  # that are complete and wait to be judged together: judging has a cost of its own each time
+# That are complete and wait to be judged together: judging has a cost of its own each time.
+JOBS_AT_ONCE = 500
 MINUTES_AT_ONCE = 500_000  # of theirs, on each node: one has about 200 bytes
-JOBS_TOGETHER = 5_000  # at most: a job has some fifty findings of 500 bytes, several times over while it is judged
+# At most: a job has some fifty findings of 500 bytes, several times over while it is judged.
+JOBS_TOGETHER = 5_000
 Progress = Callable[[str, int, int], None]
 
 
@@ -81,7 +90,9 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnalysisReport:
-    """What one analysis did. GPU-seconds recorded = attributed + those of no job (full analyses only)."""
+    """What one analysis did. GPU-seconds recorded = attributed + those of no job (full analyses
+    only).
+    """
 
     jobs: int
     ambiguous: int
@@ -98,7 +109,8 @@ class AnalysisReport:
     unplaced: int = 0  # jobs of which nothing records where they ran
     misplaced: int = 0  # jobs that samples or maps name only at other times
     misplaced_by_s: float | None = None  # how much later than accounted, most of them
-    handover_samples: int = 0  # in the second in which a GPU went from one job to another: of neither
+    # In the second in which a GPU went from one job to another: of neither.
+    handover_samples: int = 0
 
 
 def analyze(
@@ -112,12 +124,13 @@ def analyze(
     full: bool = False,
     progress: Progress | None = None,
 ) -> AnalysisReport:
-    """Summarize every job that new data touch (all of them with `full`), and write the computed tables.
+    """Summarize every job that new data touch (all of them with `full`), and write the computed
+    tables.
 
-    A second run without new data writes nothing. Jobs that still run are summarized as of `now`. Partitions are
-    reduced on `pool`; where none is given, on so many `threads`. `judge`: what judges the jobs, made of the
-    configuration before anything is done.
-    Errors: LakeError, ConfigError.
+    A second run without new data writes nothing. Jobs that still run are summarized as of `now`.
+    Partitions are reduced on `pool`; where none is given, on so many `threads`. `judge`: what
+    judges the jobs, made of the configuration before anything is done. Errors: LakeError,
+    ConfigError.
     """
     _check(configuration)
     judging = judge(configuration)
@@ -135,9 +148,9 @@ def analyze(
 class _Plan:
     """What one analysis does, found out before anything is reduced.
 
-    `owned`: every run, and who held which GPU when. `runs`: those to be done, a row each. `gone`: keys
-    of summaries whose runs the accounting has no more. `horizon`: up to when samples had been removed.
-    `full`: everything is done again.
+    `owned`: every run, and who held which GPU when. `runs`: those to be done, a row each. `gone`:
+    keys of summaries whose runs the accounting has no more. `horizon`: up to when samples had been
+    removed. `full`: everything is done again.
     """
 
     owned: Attribution
@@ -151,8 +164,12 @@ class _Plan:
     full: bool
 
 
-def _plan(lake: Lake, configuration: Configuration, judge: Judge, *, now: datetime, full: bool) -> _Plan | None:
-    """Return what is to be done, and of which GPUs; None where nothing is new. What it was found by is released."""
+def _plan(
+    lake: Lake, configuration: Configuration, judge: Judge, *, now: datetime, full: bool
+) -> _Plan | None:
+    """Return what is to be done, and of which GPUs; None where nothing is new. What it was found
+    by is released.
+    """
     horizon = removed_before(lake, *SAMPLES)
     seen, last = seen_now(lake, configuration, judge.digest), None if full else seen_last(lake)
     news = news_since(lake, last, seen)
@@ -162,7 +179,9 @@ def _plan(lake: Lake, configuration: Configuration, judge: Judge, *, now: dateti
     units = inventory(devices, configuration.nodes)
     recorded = with_own_indices(known.allocations, devices, slurm=configuration.slurm)
     allocations = with_raw_ids(recorded, known.jobs)
-    runs = build_runs(known.jobs, allocations, slurm=configuration.slurm, now=now, clusters=known.clusters)
+    runs = build_runs(
+        known.jobs, allocations, slurm=configuration.slurm, now=now, clusters=known.clusters
+    )
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any
     touched = _touched(owned, allocations, news, known.summaries).join(
@@ -192,12 +211,16 @@ def _check(configuration: Configuration) -> None:
         )
 
 
-def _touched(owned: Attribution, allocations: pl.DataFrame, news: NewInput, before: pl.DataFrame) -> pl.DataFrame:
-    """Runs to be done: named by new accounting, never done, on nodes that new samples are of, or beside such a run.
+def _touched(
+    owned: Attribution, allocations: pl.DataFrame, news: NewInput, before: pl.DataFrame
+) -> pl.DataFrame:
+    """Runs to be done: named by new accounting, never done, on nodes that new samples are of, or
+    beside such a run.
 
-    Beside means on the node while the run is there, or was thought to be: `before` has one row per summary so far.
-    What came may take GPUs from a run and leave it none on the node, so nodes count rather than intervals. A run
-    beside may be attributed otherwise on all its nodes, so those beside it there are done too.
+    Beside means on the node while the run is there, or was thought to be: `before` has one row per
+    summary so far. What came may take GPUs from a run and leave it none on the node, so nodes count
+    rather than intervals. A run beside may be attributed otherwise on all its nodes, so those
+    beside it there are done too.
     """
     if news.everything:
         return owned.runs.select("run")
@@ -207,16 +230,25 @@ def _touched(owned: Attribution, allocations: pl.DataFrame, news: NewInput, befo
     named = owned.runs.filter(newly_recorded).select("run")
     fresh = owned.runs.join(before, on="job_key", how="anti").select("run")
     spans = stays.join(news.spans, on="node", how="inner")
-    sampled = spans.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first")))
+    sampled = spans.filter(
+        (pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first"))
+    )
     recounted = sampled.filter(pl.col("first") == pl.lit(EVER[0], dtype=TIME)).select("run")
-    was = before.filter(newly_recorded).join(places, on="job_id").select("node", "start", until="as_of")
+    was = (
+        before.filter(newly_recorded)
+        .join(places, on="job_id")
+        .select("node", "start", until="as_of")
+    )
     changed = stays.join(pl.concat([named, fresh, recounted]), on="run", how="semi")
     beside = _beside(stays, pl.concat([changed.select("node", "start", "until"), was]))
     unsure = owned.runs.filter(
-        pl.col("attribution").is_in(["whole_node", "ambiguous"]) & ~pl.col("exclusive").fill_null(value=False)
+        pl.col("attribution").is_in(["whole_node", "ambiguous"])
+        & ~pl.col("exclusive").fill_null(value=False)
     )
     open_runs = beside.join(unsure, on="run", how="semi")
-    further = _beside(stays, stays.join(open_runs, on="run", how="semi").select("node", "start", "until"))
+    further = _beside(
+        stays, stays.join(open_runs, on="run", how="semi").select("node", "start", "until")
+    )
     return pl.concat([named, fresh, sampled.select("run"), beside, further]).unique()
 
 
@@ -228,7 +260,9 @@ def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     window = places.group_by("node").agg(first=pl.col("start").min(), last=pl.col("until").max())
     near = stays.join(window, on="node", how="inner")
     return (
-        near.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first"))).select("run").unique()
+        near.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first")))
+        .select("run")
+        .unique()
     )
 
 
@@ -277,7 +311,9 @@ class _Analysis:
         self.held = every.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
         self.nodes_held = self.held.group_by("run").agg(nodes_held=pl.col("node").n_unique())
-        keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
+        keys = self.runs.select("run", "job_key", "job_id", "start").join(
+            per_run, on="run", how="left"
+        )
         idle_util = configuration.thresholds.idle_util
         self.reduction = Reduction(
             lake, self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller,
@@ -286,7 +322,9 @@ class _Analysis:
         self.steps = OpenSteps(steps)
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         max_gap_intervals = configuration.analysis.max_gap_intervals
-        self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
+        self.hosts = HostMinutes(
+            lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals
+        )
         self.open_runs = OpenRuns(self.runs.select("run", "start"), per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries = SummaryBuffer(lake, self.number)
@@ -327,7 +365,9 @@ class _Analysis:
     def _reduce(self, pool: TaskPool) -> _Tally:
         """Reduce day by day, and summarize what is over by the end of each."""
         tally = _Tally()
-        for day, part in reduce_days(self.reduction, pool=pool, everything=self.plan.full, progress=self._report):
+        for day, part in reduce_days(
+            self.reduction, pool=pool, everything=self.plan.full, progress=self._report
+        ):
             if part is not None:
                 tally.add(part)
                 self.minutes.add(part)
@@ -367,7 +407,9 @@ class _Analysis:
         )
 
     def _finish(self, runs: pl.DataFrame) -> None:
-        """Summarize and judge runs of which nothing is to come, so many at a time as fit in memory."""
+        """Summarize and judge runs of which nothing is to come, so many at a time as fit in
+        memory.
+        """
         minutes = self._minutes_per_run(runs).cum_sum() // MINUTES_AT_ONCE
         places = pl.int_range(runs.height, eager=True) // JOBS_TOGETHER
         for _, part in runs.with_columns(_places=places, _minutes=minutes).group_by(
@@ -391,12 +433,15 @@ class _Analysis:
         judged = self.judge(tables)
         self.summaries.add(judged.jobs)
         self.gpus.add(judged.gpus)
-        self.step_rows.add(self.steps.summarize(runs, self.facts, analysis=self.configuration.analysis))
+        self.step_rows.add(
+            self.steps.summarize(runs, self.facts, analysis=self.configuration.analysis)
+        )
         self.findings.add(judged.findings)
         self.reported += judged.findings.filter(REPORTED).height
 
     def _write(self) -> pl.DataFrame:
-        """The GPUs, steps and findings that are left, and last the summaries, which make the others count.
+        """The GPUs, steps and findings that are left, and last the summaries, which make the others
+        count.
 
         Returns job_key, attribution and samples of the jobs.
         Errors: LakeError where samples were removed while they were analyzed; then nothing counts.
@@ -417,14 +462,18 @@ class _Analysis:
         gone = gone.select("job_key")
         known = known.join(gone, on="job_key", how="anti")
         population = pl.concat([new.select(PIPE_MEANS), known.select(PIPE_MEANS)])
-        self.summaries.write(lambda rows: used_pipes(rows, population, analysis=self.configuration.analysis))
+        self.summaries.write(
+            lambda rows: used_pipes(rows, population, analysis=self.configuration.analysis)
+        )
         if gone.height:
             drop_summaries(self.lake, gone, number=self.number)
         return new
 
     def _append(self, table: LakeTable, frame: pl.DataFrame) -> None:
         if frame.height:
-            self.lake.append(table, frame, app_id=f"analysis:{self.number}", mark=1, seq=self.number)
+            self.lake.append(
+                table, frame, app_id=f"analysis:{self.number}", mark=1, seq=self.number
+            )
 
     def _remember(self, report: AnalysisReport) -> None:
         row = {
@@ -440,7 +489,13 @@ class _Analysis:
 
 
 def _seconds(stretches: pl.DataFrame) -> float:
-    return float(stretches.select((pl.col("end") - pl.col("start")).dt.total_microseconds().sum()).item() or 0) / 1e6
+    return (
+        float(
+            stretches.select((pl.col("end") - pl.col("start")).dt.total_microseconds().sum()).item()
+            or 0
+        )
+        / 1e6
+    )
 
 
 def _span_s() -> pl.Expr:

@@ -29,7 +29,8 @@ from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.hosts import HOST_COUNTERS_READ
 
 METHOD = "10"  # raised when the same input gives other numbers than before
-EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))  # of nodes with other devices than before
+# Of nodes with other devices than before.
+EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,9 @@ class InputVersions:
 
 @dataclass(frozen=True, slots=True)
 class NewInput:
-    """What is new: spans of samples per node, ids of jobs. `everything`: all is to be done again."""
+    """What is new: spans of samples per node, ids of jobs. `everything`: all is to be done
+    again.
+    """
 
     everything: bool
     spans: pl.DataFrame  # node, first, last
@@ -61,10 +64,20 @@ def seen_now(lake: Lake, configuration: Configuration, judge_digest: str) -> Inp
 
 
 def method_digest(configuration: Configuration, judge_digest: str) -> str:
-    """Return a digest of every option that decides the numbers and the verdicts; `judge_digest`: of the latter."""
-    deciding = [METHOD, configuration.slurm, configuration.nodes, configuration.filters, configuration.analysis]
+    """Return a digest of every option that decides the numbers and the verdicts; `judge_digest`:
+    of the latter.
+    """
+    deciding = [
+        METHOD,
+        configuration.slurm,
+        configuration.nodes,
+        configuration.filters,
+        configuration.analysis,
+    ]
     idle_util = configuration.thresholds.idle_util  # of timelines
-    return hashlib.sha256(msgspec.json.encode([*deciding, idle_util, judge_digest])).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode([*deciding, idle_util, judge_digest])).hexdigest()[
+        :16
+    ]
 
 
 def seen_last(lake: Lake) -> InputVersions | None:
@@ -75,7 +88,8 @@ def seen_last(lake: Lake) -> InputVersions | None:
     row = done.row(-1, named=True)
     versions = {table.name: row[f"{table.name}_version"] for table in ANALYSED}
     return InputVersions(
-        {name: -1 if version is None else version for name, version in versions.items()}, row["method"]
+        {name: -1 if version is None else version for name, version in versions.items()},
+        row["method"],
     )
 
 
@@ -86,7 +100,9 @@ def is_stale(lake: Lake, configuration: Configuration, judge_digest: str) -> boo
 
 
 def next_number(lake: Lake) -> int:
-    """Return a number no analysis had, greater than those of all that are complete: microseconds since 1970."""
+    """Return a number no analysis had, greater than those of all that are complete: microseconds
+    since 1970.
+    """
     last = lake.latest(ANALYSES).get_column("seq").max()
     return max(time.time_ns() // 1000, (last if isinstance(last, int) else 0) + 1)
 
@@ -101,7 +117,13 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
     for table in (JOBS, ALLOCATIONS, STEPS):
         if now.versions[table.name] > before[table.name]:
             with lake_errors(lake.uri(table)):
-                fresh = lake.scan(table).filter(pl.col("seq") > before[table.name]).select("job_id").unique().collect()
+                fresh = (
+                    lake.scan(table)
+                    .filter(pl.col("seq") > before[table.name])
+                    .select("job_id")
+                    .unique()
+                    .collect()
+                )
             ids.update(fresh.get_column("job_id"))
     parts = [spans]
     for table, needed in ((GPU_SAMPLES, ()), (NODE_SAMPLES, HOST_COUNTERS_READ)):
@@ -113,12 +135,26 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
 
 
 def _new_spans(lake: Lake, table: LakeTable, version: int, needed: Sequence[str]) -> pl.DataFrame:
-    """First and last new sample of each node; of those that have a value in one of `needed`, where some are given."""
-    files = [file for file in lake.files(table) if file.seq > version and not file.empty.issuperset(needed or ["t"])]
+    """First and last new sample of each node; of those that have a value in one of `needed`,
+    where some are given.
+    """
+    files = [
+        file
+        for file in lake.files(table)
+        if file.seq > version and not file.empty.issuperset(needed or ["t"])
+    ]
     with lake_errors(lake.uri(table)):
-        rows = lake.read_files(table, files, ["node", "t", "seq", *needed]).filter(pl.col("seq") > version)
-        with_values = rows.filter(pl.any_horizontal(pl.col(needed).is_not_null())) if needed else rows
-        return with_values.group_by("node").agg(first=pl.col("t").min(), last=pl.col("t").max()).collect()
+        rows = lake.read_files(table, files, ["node", "t", "seq", *needed]).filter(
+            pl.col("seq") > version
+        )
+        with_values = (
+            rows.filter(pl.any_horizontal(pl.col(needed).is_not_null())) if needed else rows
+        )
+        return (
+            with_values.group_by("node")
+            .agg(first=pl.col("t").min(), last=pl.col("t").max())
+            .collect()
+        )
 
 
 def _new_devices(lake: Lake, version: int) -> pl.DataFrame:

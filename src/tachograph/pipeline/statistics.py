@@ -1,7 +1,9 @@
-"""The statistics that are kept of each counter in a segment: their columns, and how those of neighbours become one.
+"""The statistics that are kept of each counter in a segment: their columns, and how those of
+neighbours become one.
 
-A segment is what a run held of one GPU in one stretch. Reduction fills the columns, `merge_segments` puts those of
-neighbouring segments together, and summaries read them: all three take the names from here.
+A segment is what a run held of one GPU in one stretch. Reduction fills the columns,
+`merge_segments` puts those of neighbouring segments together, and summaries read them: all three
+take the names from here.
 """
 
 from __future__ import annotations
@@ -63,14 +65,17 @@ COMPUTE = Statistic("compute", Merge.SUM)
 MEMORY = Statistic("memory", Merge.SUM)
 AT_WORK = tuple(
     Statistic(stem, Merge.SUM)
-    for stem in ("pairs", "work", "square", "traffic")  # samples, sums of p, p * p, p * DRAM activity
+    # Samples, sums of p, p * p, p * DRAM activity.
+    for stem in ("pairs", "work", "square", "traffic")
 )
 PAIRS, WORK, SQUARE, TRAFFIC = AT_WORK
 # of places of labels
 LABEL = Statistic("label", Merge.SUM)
 
 BORDERS = (FIRST, LAST, FIRST_TIME, LAST_TIME)
-INTEGRATED = tuple(one.name for one in COUNTERS if one.kind is CounterKind.RATE or one.name == "power_w")
+INTEGRATED = tuple(
+    one.name for one in COUNTERS if one.kind is CounterKind.RATE or one.name == "power_w"
+)
 
 
 def statistics_of(counter: Counter) -> tuple[Statistic, ...]:
@@ -93,7 +98,11 @@ _MERGES: Mapping[str, Merge] = MappingProxyType(
         "interval_us": Merge.MEDIAN,
         "gap_us": Merge.MAXIMUM,
         **dict.fromkeys(("samples", "idle", "known"), Merge.SUM),
-        **{kept.of(counter.name): kept.merge for counter in COUNTERS for kept in statistics_of(counter)},
+        **{
+            kept.of(counter.name): kept.merge
+            for counter in COUNTERS
+            for kept in statistics_of(counter)
+        },
         **{kept.of(pipe): kept.merge for pipe in PIPES for kept in (COMPUTE, MEMORY, *AT_WORK)},
     }
 )

@@ -1,10 +1,12 @@
 """Steps of jobs: when each held which GPUs of its job, and what it did with them.
 
-steps, allocations that name a step, intervals of runs  ->  `JobSteps`  ->  one row of `step_summaries` per step
+steps, allocations that name a step, intervals of runs  ->  `JobSteps`  ->  one row of
+`step_summaries` per step
 
-Samples that name their step are its own (`explicit`). Otherwise a step had all GPUs of its job on its nodes while it
-ran (`time`), unless the accounting gave it fewer, or another step ran beside it on a node: which GPU was whose is not
-recorded, and it is `ambiguous`. A batch script holds the GPUs while none of its `srun` steps does.
+Samples that name their step are its own (`explicit`). Otherwise a step had all GPUs of its job on
+its nodes while it ran (`time`), unless the accounting gave it fewer, or another step ran beside it
+on a node: which GPU was whose is not recorded, and it is `ambiguous`. A batch script holds the GPUs
+while none of its `srun` steps does.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ _STRETCH = ["run", "node", "start", "end"]
 class StepRows:
     """The steps of some runs.
 
-    steps: one row per step: `step_run`, its number (0, 1, ...); the `run` it belongs to; what was accounted;
-    `end_known`, up to when it is analyzed; `attribution`. intervals: one row per (node, gpu, mig) and stretch
-    [start, end) of a step, under its number as `run`; sorted, never overlapping.
+    steps: one row per step: `step_run`, its number (0, 1, ...); the `run` it belongs to; what was
+    accounted; `end_known`, up to when it is analyzed; `attribution`. intervals: one row per (node,
+    gpu, mig) and stretch [start, end) of a step, under its number as `run`; sorted, never
+    overlapping.
     """
 
     steps: pl.DataFrame
@@ -42,14 +45,24 @@ class StepRows:
 
 
 def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attribution) -> StepRows:
-    """Return the steps of the runs of `owned`. `steps`: rows of STEPS; `allocations`: those that name a step count."""
-    runs = owned.runs.select("run", "job_id", "until", run_cluster="cluster", run_start="start", run_gpus="gpus")
-    named = _of_runs(allocations.filter(pl.col("step").is_not_null() & pl.col("gpu").is_not_null()), runs)
+    """Return the steps of the runs of `owned`. `steps`: rows of STEPS; `allocations`: those that
+    name a step count.
+    """
+    runs = owned.runs.select(
+        "run", "job_id", "until", run_cluster="cluster", run_start="start", run_gpus="gpus"
+    )
+    named = _of_runs(
+        allocations.filter(pl.col("step").is_not_null() & pl.col("gpu").is_not_null()), runs
+    )
     accounted = _of_runs(steps.filter(pl.col("start").is_not_null()), runs)
     if accounted.is_empty() and named.is_empty():
-        return StepRows(_numbered(accounted).with_columns(attribution=pl.lit(None, pl.String)), _no_intervals())
+        return StepRows(
+            _numbered(accounted).with_columns(attribution=pl.lit(None, pl.String)), _no_intervals()
+        )
     explicit = _inside(
-        named.select("run", "step", *GPU_KEY, start=pl.max_horizontal("start", "run_start"), end="end_known"),
+        named.select(
+            "run", "step", *GPU_KEY, start=pl.max_horizontal("start", "run_start"), end="end_known"
+        ),
         owned.intervals,
         ["run", *GPU_KEY],
     )
@@ -60,18 +73,29 @@ def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attributi
         .join(runs, on="run")
         .with_columns(end_known="end")
     )
-    every = _numbered(pl.concat([accounted, from_samples], how="diagonal").select(accounted.columns))
+    every = _numbered(
+        pl.concat([accounted, from_samples], how="diagonal").select(accounted.columns)
+    )
     numbers = every.select("step_run", "run", "step")
     mine = explicit.join(numbers, on=["run", "step"])
     by_time = every.join(named, on="run", how="anti")
     claims, unclear = _claims(by_time, owned.intervals)
     pieces = _inside(claims, owned.intervals, ["run", "node"])
     intervals = pl.concat(
-        [frame.select(pl.col("step_run").alias("run"), *GPU_KEY, "start", "end") for frame in (mine, pieces)]
+        [
+            frame.select(pl.col("step_run").alias("run"), *GPU_KEY, "start", "end")
+            for frame in (mine, pieces)
+        ]
     )
     certain = owned.runs.filter(pl.col("attribution") != "ambiguous").select("run")
-    known = pl.concat([by_time.join(certain, on="run", how="semi").select("step_run"), mine.select("step_run")])
-    known = known.unique().join(unclear, on="step_run", how="anti").with_columns(known=pl.lit(value=True))
+    known = pl.concat(
+        [by_time.join(certain, on="run", how="semi").select("step_run"), mine.select("step_run")]
+    )
+    known = (
+        known.unique()
+        .join(unclear, on="step_run", how="anti")
+        .with_columns(known=pl.lit(value=True))
+    )
     ways = mine.select("step_run").unique().with_columns(explicit=pl.lit(value=True))
     every = (
         every.join(known, on="step_run", how="left")
@@ -93,17 +117,29 @@ def _no_intervals() -> pl.DataFrame:
 
 
 def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
-    return steps.sort("run", "start", "step").with_row_index("step_run").with_columns(pl.col("step_run").cast(pl.Int32))
+    return (
+        steps.sort("run", "start", "step")
+        .with_row_index("step_run")
+        .with_columns(pl.col("step_run").cast(pl.Int32))
+    )
 
 
 def _of_runs(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a job given to that of its runs that had begun last when they start; `end_known`: at most its end."""
+    """Rows of a job given to that of its runs that had begun last when they start; `end_known`:
+    at most its end.
+    """
     joined = rows.drop("seq").with_row_index("row").join(runs, on="job_id", how="inner")
     same = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
     begun = pl.coalesce("start", "run_start") + HANDOVER
-    mine = joined.filter(same & (begun >= pl.col("run_start")) & (pl.coalesce("start", "run_start") <= pl.col("until")))
+    mine = joined.filter(
+        same
+        & (begun >= pl.col("run_start"))
+        & (pl.coalesce("start", "run_start") <= pl.col("until"))
+    )
     mine = mine.sort("row", "run_start").unique("row", keep="last", maintain_order=True)
-    return mine.with_columns(end_known=pl.min_horizontal(pl.coalesce("end", "until"), "until")).drop("row")
+    return mine.with_columns(
+        end_known=pl.min_horizontal(pl.coalesce("end", "until"), "until")
+    ).drop("row")
 
 
 def _inside(stretches: pl.DataFrame, intervals: pl.DataFrame, on: Sequence[str]) -> pl.DataFrame:
@@ -116,10 +152,17 @@ def _inside(stretches: pl.DataFrame, intervals: pl.DataFrame, on: Sequence[str])
 
 
 def _claims(steps: pl.DataFrame, intervals: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Stretches (step_run, run, node, start, end) that steps hold by their time, and the steps that are unclear."""
+    """Stretches (step_run, run, node, start, end) that steps hold by their time, and the steps
+    that are unclear.
+    """
     units = intervals.group_by("run", "node").agg(units=pl.struct("gpu", "mig").n_unique())
     untracked = (pl.col("gpus") == 0) & (pl.col("run_gpus").fill_null(0) == 0)
-    given = pl.when(pl.col("step").is_in(NEVER_ON_GPUS)).then(0).when(~untracked.fill_null(value=False)).then("gpus")
+    given = (
+        pl.when(pl.col("step").is_in(NEVER_ON_GPUS))
+        .then(0)
+        .when(~untracked.fill_null(value=False))
+        .then("gpus")
+    )
     using = steps.with_columns(given=given).filter((pl.col("given") > 0).fill_null(value=True))
     placed = _placed(using, units)
     held = placed.group_by("step_run").agg(pl.col("units").sum(), pl.col("given").first())
@@ -131,34 +174,53 @@ def _claims(steps: pl.DataFrame, intervals: pl.DataFrame) -> tuple[pl.DataFrame,
     beside = (latest - pl.col("start") > HANDOVER) | (pl.col("end") - following > HANDOVER)
     shared = tasks.filter(beside.fill_null(value=False)).select("step_run")
     unclear = pl.concat([fewer, shared, _unplaced(using, placed)]).unique()
-    alone = tasks.with_columns(end=pl.min_horizontal("end", following)).join(unclear, on="step_run", how="anti")
+    alone = tasks.with_columns(end=pl.min_horizontal("end", following)).join(
+        unclear, on="step_run", how="anti"
+    )
     shells = _without(placed.filter(shell).join(unclear, on="step_run", how="anti"), tasks)
     wanted = ["step_run", *_STRETCH]
-    return pl.concat([alone.select(wanted), shells.select(wanted)]).filter(pl.col("start") < pl.col("end")), unclear
+    return pl.concat([alone.select(wanted), shells.select(wanted)]).filter(
+        pl.col("start") < pl.col("end")
+    ), unclear
 
 
 def _placed(steps: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
-    """One row per step and node of its run: (step_run, step, given, run, node, units, start, end)."""
+    """One row per step and node of its run: (step_run, step, given, run, node, units, start,
+    end).
+    """
     lists = steps.select("node_list").unique().drop_nulls().get_column("node_list").to_list()
     expanded = pl.DataFrame(
         [(written, node) for written in lists for node in _nodes(written)],
         schema={"node_list": pl.String, "node": pl.String},
         orient="row",
     )
-    named = steps.join(expanded, on="node_list", how="inner").join(units, on=["run", "node"], how="inner")
+    named = steps.join(expanded, on="node_list", how="inner").join(
+        units, on=["run", "node"], how="inner"
+    )
     here = units.group_by("run").len("run_nodes")
     unnamed = steps.filter(pl.col("node_list").is_null()).join(here, on="run", how="inner")
-    on_all = unnamed.filter(pl.col("nodes").is_null() | (pl.col("nodes") >= pl.col("run_nodes"))).join(units, on="run")
-    columns = ["step_run", "step", "given", "run", "node", "units", "start", pl.col("end_known").alias("end")]
+    on_all = unnamed.filter(
+        pl.col("nodes").is_null() | (pl.col("nodes") >= pl.col("run_nodes"))
+    ).join(units, on="run")
+    columns = [
+        "step_run",
+        "step",
+        "given",
+        "run",
+        "node",
+        "units",
+        "start",
+        pl.col("end_known").alias("end"),
+    ]
     return pl.concat([named.select(columns), on_all.select(columns)])
 
 
 def _unplaced(steps: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
     """Steps on some nodes of their run that are not named."""
     nowhere = steps.join(placed, on="step_run", how="anti")
-    return nowhere.filter(pl.col("node_list").is_null() & (pl.col("nodes") > 0).fill_null(value=False)).select(
-        "step_run"
-    )
+    return nowhere.filter(
+        pl.col("node_list").is_null() & (pl.col("nodes") > 0).fill_null(value=False)
+    ).select("step_run")
 
 
 def _nodes(written: str) -> list[str]:
@@ -175,7 +237,8 @@ def _without(shells: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
         (pl.col("busy_start") < pl.col("end")) & (pl.col("busy_end") > pl.col("start"))
     )
     rows = pl.concat(
-        [inside, shells.with_columns(busy_start=pl.col("end"), busy_end=pl.col("end"))], how="vertical"
+        [inside, shells.with_columns(busy_start=pl.col("end"), busy_end=pl.col("end"))],
+        how="vertical",
     ).sort("step_run", "node", "busy_start", "busy_end")
     before = pl.col("busy_end").cum_max().shift(1).over("step_run", "node")
     return rows.with_columns(
@@ -195,8 +258,12 @@ class OpenSteps:
         if segments.height:
             self.segments.append(segments)
 
-    def summarize(self, runs: pl.DataFrame, facts: pl.DataFrame, *, analysis: AnalysisOptions) -> pl.DataFrame:
-        """Return the rows of step_summaries of some runs, without `seq`; what was added of them is gone."""
+    def summarize(
+        self, runs: pl.DataFrame, facts: pl.DataFrame, *, analysis: AnalysisOptions
+    ) -> pl.DataFrame:
+        """Return the rows of step_summaries of some runs, without `seq`; what was added of them
+        is gone.
+        """
         mine = self.steps.steps.join(runs.select("run", "job_key"), on="run", maintain_order="left")
         if mine.is_empty():
             return STEP_SUMMARIES.empty().drop("seq")
@@ -213,5 +280,7 @@ class OpenSteps:
         held_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
         intervals = self.steps.intervals.join(as_runs, on="run", how="semi")
         held = intervals.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held_s)
-        gpus = summarize_gpus(merge_segments(out_of(self.segments, gone)), held, as_runs, facts, analysis=analysis)
+        gpus = summarize_gpus(
+            merge_segments(out_of(self.segments, gone)), held, as_runs, facts, analysis=analysis
+        )
         return in_schema(step_rows(as_runs, gpus), STEP_SUMMARIES)

@@ -52,9 +52,10 @@ from tachograph.pipeline.statistics import (
 class JobTables:
     """What is known of some jobs, in rows without `seq`.
 
-    jobs: rows of job_summaries. gpus: their rows of job_gpus. timelines: one row per (job_key, minute), in order, as
-    `merge_timelines` returns them. node_minutes: HOST_CHARACTERISTICS, one row per (job_key, node, minute), in order;
-    none where no host counter was recorded. findings: none before the jobs are judged.
+    jobs: rows of job_summaries. gpus: their rows of job_gpus. timelines: one row per (job_key,
+    minute), in order, as `merge_timelines` returns them. node_minutes: HOST_CHARACTERISTICS, one
+    row per (job_key, node, minute), in order; none where no host counter was recorded. findings:
+    none before the jobs are judged.
     """
 
     jobs: pl.DataFrame
@@ -81,9 +82,17 @@ def summarize(
     """
     gpus = summarize_gpus(complete.segments, held, runs, facts, analysis=analysis)
     jobs = summarize_jobs(
-        runs, gpus, complete.intensities, complete.windows.settled, analysis=analysis, filters=filters, now=now
+        runs,
+        gpus,
+        complete.intensities,
+        complete.windows.settled,
+        analysis=analysis,
+        filters=filters,
+        now=now,
     )
-    timelines = complete.timeline.join(runs.select("run", "job_key"), on="run", maintain_order="left")
+    timelines = complete.timeline.join(
+        runs.select("run", "job_key"), on="run", maintain_order="left"
+    )
     return JobTables(jobs, gpu_columns(gpus), timelines, node_minutes)
 
 
@@ -113,12 +122,19 @@ COARSE_S = 60.0
 
 
 def summarize_gpus(
-    segments: pl.DataFrame, held: pl.DataFrame, runs: pl.DataFrame, facts: pl.DataFrame, *, analysis: AnalysisOptions
+    segments: pl.DataFrame,
+    held: pl.DataFrame,
+    runs: pl.DataFrame,
+    facts: pl.DataFrame,
+    *,
+    analysis: AnalysisOptions,
 ) -> pl.DataFrame:
-    """Return one row per (run, node, gpu, mig) held: JOB_GPUS without `seq`, and what `jobs` adds up.
+    """Return one row per (run, node, gpu, mig) held: JOB_GPUS without `seq`, and what `jobs` adds
+    up.
 
-    `segments`: merged, one row per (run, GPU) that has samples. `held`: one row per (run, GPU) with `held_s`.
-    `facts`: (node, gpu, mig) with `gpu_model` and `hbm_mib`. A GPU without samples has samples 0 and null statistics.
+    `segments`: merged, one row per (run, GPU) that has samples. `held`: one row per (run, GPU) with
+    `held_s`. `facts`: (node, gpu, mig) with `gpu_model` and `hbm_mib`. A GPU without samples has
+    samples 0 and null statistics.
     """
     running = pl.col("end").is_null().alias("running")
     run_columns = runs.select("run", "job_key", "job_id", "elapsed_s", "time_precision_s", running)
@@ -133,7 +149,8 @@ def summarize_gpus(
         span_s=_span(analysis),
     )
     joined = joined.with_columns(
-        pl.when(pl.col(SECONDS.of(rate)) > 0).then(AREA.of(rate)).alias(AREA.of(rate)) for rate in RATE_VOLUMES
+        pl.when(pl.col(SECONDS.of(rate)) > 0).then(AREA.of(rate)).alias(AREA.of(rate))
+        for rate in RATE_VOLUMES
     )
     statistics = [expression for counter in COUNTERS for expression in _statistics(counter)]
     return joined.with_columns(
@@ -159,21 +176,34 @@ def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
 
 def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with every accumulator column a metric may use, null where nothing was measured."""
-    wanted: dict[str, pl.DataType] = {"samples": pl.Int64(), "t_first": pl.Int64(), "t_last": pl.Int64()}
+    wanted: dict[str, pl.DataType] = {
+        "samples": pl.Int64(),
+        "t_first": pl.Int64(),
+        "t_last": pl.Int64(),
+    }
     wanted |= {"interval_us": pl.Float64(), "idle": pl.Float64(), "known": pl.Float64()}
     for counter in COUNTERS:
         kept = [one for one in statistics_of(counter) if one not in BORDERS]
-        wanted |= {one.of(counter.name): pl.Int64() if one.is_count else pl.Float64() for one in kept}
+        wanted |= {
+            one.of(counter.name): pl.Int64() if one.is_count else pl.Float64() for one in kept
+        }
     wanted |= {LAST.of("remapped_rows_uncorrectable"): pl.Float64()}
     wanted |= {one.of(pipe): pl.Float64() for pipe in PIPES for one in (COMPUTE, MEMORY, *AT_WORK)}
     return frame.with_columns(
-        pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
+        pl.lit(None, dtype=dtype).alias(name)
+        for name, dtype in wanted.items()
+        if name not in frame.columns
     )
 
 
 def _labelled(columns: list[str]) -> pl.Expr:
-    """Samples by label in the order of labels; null without samples, or where they were not labelled."""
-    labels = [pl.col(LABEL.of(str(place))) for place in range(sum(name.startswith(LABEL.of("")) for name in columns))]
+    """Samples by label in the order of labels; null without samples, or where they were not
+    labelled.
+    """
+    labels = [
+        pl.col(LABEL.of(str(place)))
+        for place in range(sum(name.startswith(LABEL.of("")) for name in columns))
+    ]
     if not labels:
         return pl.lit(None, dtype=pl.List(pl.Int64))
     return pl.when(pl.col("samples") > 0).then(pl.concat_list(labels))
@@ -191,7 +221,10 @@ def _statistics(counter: Counter) -> list[pl.Expr]:
             pl.when(pl.col(SAMPLES.of(name)) > 0).then(BITS.of(name)).alias(f"{name}_max"),
         ]
     if counter.unit == "code":
-        return [pl.lit(None, dtype=pl.Float64).alias(f"{name}_mean"), pl.col(HIGHEST.of(name)).alias(f"{name}_max")]
+        return [
+            pl.lit(None, dtype=pl.Float64).alias(f"{name}_mean"),
+            pl.col(HIGHEST.of(name)).alias(f"{name}_max"),
+        ]
     if counter.kind is CounterKind.CUMULATIVE:
         grown = pl.when(pl.col(SAMPLES.of(name)) > 1).then(GROWN.of(name))
         return [grown.alias(f"{name}_mean"), grown.alias(f"{name}_max")]
@@ -202,20 +235,25 @@ def _statistics(counter: Counter) -> list[pl.Expr]:
 
 
 def _temporal(name: str, analysis: AnalysisOptions) -> pl.Expr:
-    """TI(j, g) = 1 - sum / (n * max); a GPU without activity: null, or 0 as the notebooks have it."""
+    """TI(j, g) = 1 - sum / (n * max); a GPU without activity: null, or 0 as the notebooks have
+    it.
+    """
     if name not in ("gpu_util", *analysis.imbalance_counters):
         return pl.lit(None, dtype=pl.Float64)
     idle = pl.lit(0.0) if analysis.zero_temporal_imbalance else pl.lit(None, dtype=pl.Float64)
     most = pl.col(HIGHEST.of(name))
     value = 1 - pl.col(TOTAL.of(name)) / (pl.col(SAMPLES.of(name)) * most)
-    return pl.when(pl.col(SAMPLES.of(name)) > 0).then(pl.when(most > 0).then(value.clip(lower_bound=0)).otherwise(idle))
+    return pl.when(pl.col(SAMPLES.of(name)) > 0).then(
+        pl.when(most > 0).then(value.clip(lower_bound=0)).otherwise(idle)
+    )
 
 
 def _span(analysis: AnalysisOptions) -> pl.Expr:
-    """Seconds that energy is of: the job's hold on the GPU; of a running job what was measured, and its ends.
+    """Seconds that energy is of: the job's hold on the GPU; of a running job what was measured, and
+    its ends.
 
-    Accounting may be stale: what runs by it may have ended long ago, and nothing was measured after. So an end
-    without samples counts for as many intervals as a silence that is no gap.
+    Accounting may be stale: what runs by it may have ended long ago, and nothing was measured
+    after. So an end without samples counts for as many intervals as a silence that is no gap.
     """
     coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False)
     whole = pl.when(coarse).then(pl.coalesce("elapsed_s", "held_s")).otherwise("held_s")
@@ -225,10 +263,11 @@ def _span(analysis: AnalysisOptions) -> pl.Expr:
 
 
 def _energy() -> list[pl.Expr]:
-    """Energy measured, the counter's increase or integrated power; and the estimate, scaled to the span (`_span`).
+    """Energy measured, the counter's increase or integrated power; and the estimate, scaled to the
+    span (`_span`).
 
-    The counter is used unless it did not change while power was drawn, or covers less than half of what power covers.
-    Null for a MIG slice: what is measured is the whole GPU's.
+    The counter is used unless it did not change while power was drawn, or covers less than half of
+    what power covers. Null for a MIG slice: what is measured is the whole GPU's.
     """
     whole = pl.col("mig").is_null()
     counted_s, measured_s = pl.col(SECONDS.of("energy_j")), pl.col(SECONDS.of("power_w"))
@@ -240,7 +279,9 @@ def _energy() -> list[pl.Expr]:
     source = pl.when(counted.is_not_null()).then(pl.lit("counter"))
     return [
         pl.coalesce(counted, integrated).alias("energy_j"),
-        pl.coalesce(counted * _scaled(counted_s), integrated * _scaled(measured_s)).alias("energy_j_estimated"),
+        pl.coalesce(counted * _scaled(counted_s), integrated * _scaled(measured_s)).alias(
+            "energy_j_estimated"
+        ),
         source.when(integrated.is_not_null()).then(pl.lit("power")).alias("energy_source"),
     ]
 
@@ -251,10 +292,11 @@ def _scaled(measured_s: pl.Expr) -> pl.Expr:
 
 
 def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per step, under its number as `run`: what was accounted, and what its GPUs add up to.
+    """Return one row per step, under its number as `run`: what was accounted, and what its GPUs add
+    up to.
 
-    `gpus`: from `summarize_gpus`. An ambiguous step has null for everything that would need samples; so has one that
-    held no GPU, except that it has 0 of them.
+    `gpus`: from `summarize_gpus`. An ambiguous step has null for everything that would need
+    samples; so has one that held no GPU, except that it has 0 of them.
     """
     summed = gpus.group_by("run").agg(_sums(gpus), measured_s=pl.col("held_s").sum())
     ambiguous = pl.col("attribution") == "ambiguous"
@@ -268,7 +310,9 @@ def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
         gpus=pl.when(~ambiguous).then(pl.col("gpus_held").fill_null(0)),
         samples=pl.when(~ambiguous).then(pl.col("samples").fill_null(0)),
         coverage=pl.when(pl.col("gpus_held") > 0).then(
-            pl.when(pl.col("samples") == 0).then(0.0).otherwise(pl.min_horizontal(pl.col("samples") / expected, 1.0))
+            pl.when(pl.col("samples") == 0)
+            .then(0.0)
+            .otherwise(pl.min_horizontal(pl.col("samples") / expected, 1.0))
         ),
         power_w_mean=pl.col("power_w_sampled_mean"),
     )
@@ -293,11 +337,12 @@ def summarize_jobs(
     filters: StudyFilters,
     now: datetime,
 ) -> pl.DataFrame:
-    """Return one row per run in the schema of JOB_SUMMARIES without `seq` and `pipes`, which need all jobs.
+    """Return one row per run in the schema of JOB_SUMMARIES without `seq` and `pipes`, which need
+    all jobs.
 
-    `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days. Ambiguous runs have
-    their identity, GPUs and GPU-hours, and null for everything that would need samples. Runs that have shares of GPUs
-    have no GPU-hours.
+    `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days.
+    Ambiguous runs have their identity, GPUs and GPU-hours, and null for everything that would need
+    samples. Runs that have shares of GPUs have no GPU-hours.
     """
     summed = gpus.group_by("run").agg(_sums(gpus))
     frame = runs.drop("elapsed_s").join(summed, on="run", how="left")
@@ -309,7 +354,9 @@ def summarize_jobs(
     wall_s = (pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6
     frame = frame.with_columns(
         as_of=pl.coalesce("end", pl.lit(now, dtype=frame.schema["until"])),
-        elapsed_s=pl.when(pl.col("end").is_null()).then(wall_s).otherwise(pl.coalesce("accounted_s", wall_s)),
+        elapsed_s=pl.when(pl.col("end").is_null())
+        .then(wall_s)
+        .otherwise(pl.coalesce("accounted_s", wall_s)),
         gpus=pl.coalesce("gpus", pl.when(~some).then("gpus_held")),
         nodes=pl.coalesce("nodes", "nodes_held"),
         samples=pl.when(~ambiguous).then(pl.col("samples").fill_null(0)),
@@ -319,31 +366,41 @@ def summarize_jobs(
     frame = frame.with_columns(
         cpu_efficiency=_cpu_efficiency(),
         gpu_hours=pl.when(~pl.col("shares")).then(pl.col("gpus") * pl.col("elapsed_s") / 3600),
-        coverage=_coverage(ambiguous) * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
+        coverage=_coverage(ambiguous)
+        * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
         power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(
             pl.col("energy_j_estimated") / pl.col("span_sum_s")
         ),
         **_roofline(),
         **_at_work(),
     )
-    frame = frame.with_columns(excluded=excluded(frame, filters), pipes=pl.lit(None, dtype=pl.List(pl.String)))
+    frame = frame.with_columns(
+        excluded=excluded(frame, filters), pipes=pl.lit(None, dtype=pl.List(pl.String))
+    )
     return in_schema(frame, JOB_SUMMARIES)
 
 
 def _cpu_efficiency() -> pl.Expr:
     """CPU time over what the CPUs had; more than 1 where the job was not confined to them."""
     available_s = pl.col("elapsed_s") * pl.col("cpus")
-    return pl.when(pl.col("end").is_not_null() & (available_s > 0)).then(pl.col("cpu_time_s") / available_s)
+    return pl.when(pl.col("end").is_not_null() & (available_s > 0)).then(
+        pl.col("cpu_time_s") / available_s
+    )
 
 
-def used_pipes(summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: AnalysisOptions) -> pl.DataFrame:
-    """Return `summaries` with `pipes`: those whose job mean exceeds max(5th percentile of `population`, 0.005).
+def used_pipes(
+    summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: AnalysisOptions
+) -> pl.DataFrame:
+    """Return `summaries` with `pipes`: those whose job mean exceeds max(5th percentile of
+    `population`, 0.005).
 
     The paper takes the percentile over all jobs; the notebooks use the fixed threshold alone
     (analysis.notebooks), and so does a population too small for a percentile to mean anything.
     """
     names = []
-    measured = pl.any_horizontal(pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values())
+    measured = pl.any_horizontal(
+        pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values()
+    )
     for pipe, counter in PIPES.items():
         threshold = analysis.pipe_threshold
         means = population.get_column(f"{counter}_mean").drop_nulls()
@@ -351,7 +408,9 @@ def used_pipes(summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: A
             low = means.quantile(0.05, "linear")
             threshold = max(threshold, low or 0.0)
         names.append(pl.when(pl.col(f"{counter}_mean") > threshold).then(pl.lit(pipe)))
-    return summaries.with_columns(pipes=pl.when(measured).then(pl.concat_list(names).list.drop_nulls()))
+    return summaries.with_columns(
+        pipes=pl.when(measured).then(pl.concat_list(names).list.drop_nulls())
+    )
 
 
 def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
@@ -362,7 +421,12 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         pl.col("samples").sum(),
         (pl.col("samples") > 0).sum().cast(pl.Int64).alias("gpus_seen"),
         (_weighted_median("interval_us") * 1e-6).alias("interval_s"),
-        pl.col("gpu_model").drop_nulls().unique(maintain_order=True).sort().str.join("+").replace("", None),
+        pl.col("gpu_model")
+        .drop_nulls()
+        .unique(maintain_order=True)
+        .sort()
+        .str.join("+")
+        .replace("", None),
         pl.col("hbm_mib").min(),
         pl.col("hbm_peak_fraction").max(),
         *(_sum_known(name) for name in ENERGY),
@@ -381,7 +445,10 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         pl.col("xid_event_max").max(),
         pl.col("temporal_imbalance").max(),
         *(pl.col(f"temporal_imbalance_{name}").max() for name in OTHER_IMBALANCES),
-        *(_sum_known(accumulator).alias(volume) for accumulator, volume in volume_columns().items()),
+        *(
+            _sum_known(accumulator).alias(volume)
+            for accumulator, volume in volume_columns().items()
+        ),
         *(_sum_known(name) for name in ("known", "idle")),
     ]
     for pipe, activity in PIPES.items():
@@ -416,14 +483,18 @@ def _weighted_median(name: str) -> pl.Expr:
 
 def _coverage(ambiguous: pl.Expr) -> pl.Expr:
     """Samples present over samples expected at the job's own interval, at most 1."""
-    expected = pl.max_horizontal(pl.col("gpus_held") * pl.col("elapsed_s") / pl.col("interval_s"), pl.lit(1.0))
+    expected = pl.max_horizontal(
+        pl.col("gpus_held") * pl.col("elapsed_s") / pl.col("interval_s"), pl.lit(1.0)
+    )
     share = pl.min_horizontal(pl.col("samples") / expected, pl.lit(1.0))
     known = pl.when(pl.col("interval_s").is_not_null()).then(share)
     return pl.when(~ambiguous).then(pl.when(pl.col("samples") == 0).then(0.0).otherwise(known))
 
 
 def _is_part() -> pl.Expr:
-    """Whether GPUs are known by name on fewer nodes than the job had, and their number from nothing else."""
+    """Whether GPUs are known by name on fewer nodes than the job had, and their number from
+    nothing else.
+    """
     named = pl.col("attribution").is_in(["explicit", "live_index"]) & pl.col("gpus").is_null()
     return (named & (pl.col("nodes_held") < pl.col("nodes"))).fill_null(value=False)
 
@@ -438,7 +509,12 @@ def _roofline() -> dict[str, pl.Expr]:
         columns[f"compute_fraction{end}"] = compute / labelled
         columns[f"memory_fraction{end}"] = memory / labelled
         columns[f"idle_fraction{end}"] = pl.when(measured).then(pl.col("idle") / pl.col("known"))
-        majority = pl.when(compute > memory).then(pl.lit("compute")).when(memory > compute).then(pl.lit("memory"))
+        majority = (
+            pl.when(compute > memory)
+            .then(pl.lit("compute"))
+            .when(memory > compute)
+            .then(pl.lit("memory"))
+        )
         columns[f"bound{end}"] = pl.when(labelled.is_not_null()).then(majority)
     return columns
 
@@ -447,25 +523,37 @@ _OF_WORK = {"main_pipe_at_work": "square", "dram_at_work": "traffic", "work_frac
 
 
 def _at_work() -> dict[str, pl.Expr]:
-    """The most active pipe, its and the memory's activity while it worked, and the share of the time in which it did.
+    """The most active pipe, its and the memory's activity while it worked, and the share of the
+    time in which it did.
 
-    Each sample, and each GPU, counts by how active the pipe was in it: a GPU that rests adds nothing.
+    Each sample, and each GPU, counts by how active the pipe was in it: a GPU that rests adds
+    nothing.
     """
     means = {pipe: pl.col(f"{counter}_mean") for pipe, counter in PIPES.items()}
     most = pl.max_horizontal(*means.values())
-    main = pl.coalesce(pl.when((mean == most) & (most > 0)).then(pl.lit(pipe)) for pipe, mean in means.items())
+    main = pl.coalesce(
+        pl.when((mean == most) & (most > 0)).then(pl.lit(pipe)) for pipe, mean in means.items()
+    )
 
     def over_work(stem: str) -> pl.Expr:
         of_pipe = (pl.col(f"{stem}_{pipe}") / pl.col(WORK.of(pipe)) for pipe in PIPES)
-        return pl.coalesce(pl.when(main == pipe).then(value) for pipe, value in zip(PIPES, of_pipe, strict=True))
+        return pl.coalesce(
+            pl.when(main == pipe).then(value) for pipe, value in zip(PIPES, of_pipe, strict=True)
+        )
 
     return {"main_pipe": main, **{name: over_work(stem) for name, stem in _OF_WORK.items()}}
 
 
-def _spatial(imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFrame:
-    """One row per run: imbalance over GPUs, windows, share of all-zero windows; null for a single GPU."""
+def _spatial(
+    imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions
+) -> pl.DataFrame:
+    """One row per run: imbalance over GPUs, windows, share of all-zero windows; null for a
+    single GPU.
+    """
     several = gpus.group_by("run").len("held").with_columns(several=pl.col("held") > 1)
-    added = imbalance.group_by("run", "counter").agg(pl.col("windows", "zero_windows", "imbalance").sum())
+    added = imbalance.group_by("run", "counter").agg(
+        pl.col("windows", "zero_windows", "imbalance").sum()
+    )
     counted = pl.col("windows") - (0 if analysis.count_zero_windows else pl.col("zero_windows"))
     added = added.join(several, on="run", how="left").with_columns(
         value=pl.when("several").then(pl.when(counted > 0).then(pl.col("imbalance") / counted))
@@ -482,7 +570,9 @@ def _spatial(imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOpti
         how="left",
     )
     for name in OTHER_IMBALANCES:
-        one = added.filter(pl.col("counter") == name).select("run", pl.col("value").alias(f"spatial_imbalance_{name}"))
+        one = added.filter(pl.col("counter") == name).select(
+            "run", pl.col("value").alias(f"spatial_imbalance_{name}")
+        )
         result = result.join(one, on="run", how="left")
     return result
 
@@ -503,10 +593,11 @@ PIPE_THRESHOLD = 0.005  # notebooks 2, 7, 9
 
 
 def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFrame:
-    """Return job_summaries, row by row and column by column, with what the notebooks define otherwise.
+    """Return job_summaries, row by row and column by column, with what the notebooks define
+    otherwise.
 
-    `analysis`: what the summaries were made with. A job without samples, which the notebooks never see, has null in
-    all that is changed.
+    `analysis`: what the summaries were made with. A job without samples, which the notebooks never
+    see, has null in all that is changed.
     """
     seen = pl.when(pl.col("gpus_seen") > 0).then(pl.col("gpus_seen"))
     elapsed_s = (pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6
@@ -528,10 +619,11 @@ def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFra
 
 
 def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
-    """Mean over all windows of 1 - sum / (GPUs with samples x max), 0 where nothing ran; null without any activity.
+    """Mean over all windows of 1 - sum / (GPUs with samples x max), 0 where nothing ran; null
+    without any activity.
 
-    Every window's sum / max is known but for the number of GPUs, so their mean is, too. GPUs held are those that
-    accounting has, or more where more were recorded.
+    Every window's sum / max is known but for the number of GPUs, so their mean is, too. GPUs held
+    are those that accounting has, or more where more were recorded.
     """
     held = pl.max_horizontal("gpus", "gpus_seen")
     active = 1 - pl.col("spatial_zero_fraction")
@@ -542,9 +634,14 @@ def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
 
 
 def _notebook_temporal(analysis: AnalysisOptions) -> dict[str, pl.Expr]:
-    """The largest of the GPUs' imbalances is missing only where all of them were idle, or it was not configured."""
+    """The largest of the GPUs' imbalances is missing only where all of them were idle, or it was
+    not configured.
+    """
     counters = [name for name in WINDOWED if name in ("gpu_util", *analysis.imbalance_counters)]
-    columns = {"temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}": name for name in counters}
+    columns = {
+        "temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}": name
+        for name in counters
+    }
     return {
         column: pl.when(pl.col(f"{name}_mean").is_not_null()).then(pl.col(column).fill_null(0.0))
         for column, name in columns.items()

@@ -1,4 +1,6 @@
-"""Timelines: a run's minutes with its GPUs put together. They are what is judged, and add up over partitions."""
+"""Timelines: a run's minutes with its GPUs put together. They are what is judged, and add up
+over partitions.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,22 @@ from tachograph.pipeline.windows import window_places
 # counters that show whether a GPU was working, best known first; MIG slices have no gpu_util
 ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
 WORK = ("fp64_active", "fp32_active", "fp16_active", "tensor_active", "dram_active")
-NEEDED = ("gpu_util", "tensor_active", "dram_active")  # of a GPU's minute that shows whether it was busy and at work
+# Of a GPU's minute that shows whether it was busy and at work.
+NEEDED = ("gpu_util", "tensor_active", "dram_active")
 # what a job's GPUs do on average; bytes of both directions together
-AVERAGED = ("gpu_util", "gr_engine_active", "sm_active", "tensor_active", "dram_active", "power_w", "pcie", "nvlink")
-# The largest of the GPUs' means; busy and work (the largest of WORK) of those where NEEDED is measured, and power of
-# those. Sums over GPUs and their number: of AVERAGED; of GPUs with known activity (`measured`) those that were idle,
-# their power, and the activity of the others.
+AVERAGED = (
+    "gpu_util",
+    "gr_engine_active",
+    "sm_active",
+    "tensor_active",
+    "dram_active",
+    "power_w",
+    "pcie",
+    "nvlink",
+)
+# The largest of the GPUs' means; busy and work (the largest of WORK) of those where NEEDED is
+# measured, and power of those. Sums over GPUs and their number: of AVERAGED; of GPUs with known
+# activity (`measured`) those that were idle, their power, and the activity of the others.
 _MOST = (*ACTIVITY, "busy", "work")
 _SUMS = ("power_sum", *(f"sum_{name}" for name in AVERAGED), "idle_power_w", "active_sum")
 _COUNTS = ("power_gpus", *(f"gpus_{name}" for name in AVERAGED), "measured_gpus", "idle_gpus")
@@ -53,8 +65,9 @@ def timeline_of_slots(
 ) -> pl.DataFrame:
     """Return one row per (run, minute) of the minutes that are `whole`; null where not measured.
 
-    `run`: of each segment; `begin`: first minute of each, and behind the last their number. `values`: per minute the
-    means of counters, NaN where there is none. A GPU is idle in a minute with activity below `idle_util`.
+    `run`: of each segment; `begin`: first minute of each, and behind the last their number.
+    `values`: per minute the means of counters, NaN where there is none. A GPU is idle in a minute
+    with activity below `idle_util`.
     """
     if not whole.any():
         return empty_timeline()
@@ -65,15 +78,25 @@ def timeline_of_slots(
     nothing = np.full(len(minute), np.nan, np.float32)
     columns = tuple(values.get(name, nothing) for name in _COLUMNS)
     most = np.full((len(_MOST), len(owner)), -np.inf, np.float32)
-    sums, counts = np.zeros((len(_SUMS), len(owner))), np.zeros((len(_COUNTS), len(owner)), np.int32)
+    sums, counts = (
+        np.zeros((len(_SUMS), len(owner))),
+        np.zeros((len(_COUNTS), len(owner)), np.int32),
+    )
     seen = np.zeros(len(owner), np.bool_)
     kernel.over_gpus_by_minute(place, columns, np.float32(idle_util), most, sums, counts, seen)
     kept = np.flatnonzero(seen)
-    found = {"run": pl.Series(runs[owner[kept]], dtype=pl.Int32), "minute": pl.Series(numbers[kept], dtype=pl.Int32)}
+    found = {
+        "run": pl.Series(runs[owner[kept]], dtype=pl.Int32),
+        "minute": pl.Series(numbers[kept], dtype=pl.Int32),
+    }
     for name, column in zip(_MOST, most[:, kept], strict=True):
-        found[name] = pl.Series(np.where(column > -np.inf, column, np.float32(np.nan))).fill_nan(None)
+        found[name] = pl.Series(np.where(column > -np.inf, column, np.float32(np.nan))).fill_nan(
+            None
+        )
     found |= {name: pl.Series(column) for name, column in zip(_SUMS, sums[:, kept], strict=True)}
-    found |= {name: pl.Series(column) for name, column in zip(_COUNTS, counts[:, kept], strict=True)}
+    found |= {
+        name: pl.Series(column) for name, column in zip(_COUNTS, counts[:, kept], strict=True)
+    }
     return pl.DataFrame(found)
 
 
@@ -106,26 +129,37 @@ def timeline_of_minutes(rows: pl.DataFrame, *, idle_util: float, key: str = "run
 def merge_timelines(parts: Sequence[pl.DataFrame], *, key: str = "run") -> pl.DataFrame:
     """Return one row per (`key`, minute) of any number of timelines, in order.
 
-    `power_w`: mean of the GPUs with known activity and work. `mean_<name>`: of AVERAGED, over GPUs that have it.
+    `power_w`: mean of the GPUs with known activity and work. `mean_<name>`: of AVERAGED, over GPUs
+    that have it.
     """
     rows = pl.concat([empty_timeline(key), *parts]).sort(key, "minute")
     if rows.select(pl.struct(key, "minute").is_duplicated().any()).item():
         most = [pl.col(name).max() for name in _MOST]
-        rows = rows.group_by(key, "minute", maintain_order=True).agg(*most, pl.col(*_SUMS, *_COUNTS).sum())
+        rows = rows.group_by(key, "minute", maintain_order=True).agg(
+            *most, pl.col(*_SUMS, *_COUNTS).sum()
+        )
     means = {f"mean_{name}": _mean(f"sum_{name}", f"gpus_{name}") for name in AVERAGED}
     rows = rows.with_columns(power_w=_mean("power_sum", "power_gpus"), **means)
-    return rows.drop("power_sum", "power_gpus", *(f"{stem}_{name}" for stem in ("sum", "gpus") for name in AVERAGED))
+    return rows.drop(
+        "power_sum",
+        "power_gpus",
+        *(f"{stem}_{name}" for stem in ("sum", "gpus") for name in AVERAGED),
+    )
 
 
 def timelines_of(minutes: pl.DataFrame, *, idle_util: float) -> pl.DataFrame:
-    """Return what is judged of job_minutes: one row per (job_key, minute), in order, its GPUs put together.
+    """Return what is judged of job_minutes: one row per (job_key, minute), in order, its GPUs put
+    together.
 
-    Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`: utilisation and
-    work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs with known utilisation and work;
-    `mean_<name>` of AVERAGED; `measured_gpus`, `idle_gpus`: GPUs with known activity, and idle ones (below
-    `idle_util`), `idle_power_w` their power; `active_sum`: activity of the others, added up.
+    Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`:
+    utilisation and work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs
+    with known utilisation and work; `mean_<name>` of AVERAGED; `measured_gpus`, `idle_gpus`: GPUs
+    with known activity, and idle ones (below `idle_util`), `idle_power_w` their power;
+    `active_sum`: activity of the others, added up.
     """
-    return merge_timelines([timeline_of_minutes(minutes, idle_util=idle_util, key="job_key")], key="job_key")
+    return merge_timelines(
+        [timeline_of_minutes(minutes, idle_util=idle_util, key="job_key")], key="job_key"
+    )
 
 
 def _mean(total: str, count: str) -> pl.Expr:
@@ -134,4 +168,6 @@ def _mean(total: str, count: str) -> pl.Expr:
 
 def _both(sent: str, received: str) -> pl.Expr:
     """Bytes of both directions; of one where only one is measured."""
-    return pl.when(pl.any_horizontal(pl.col(sent, received).is_not_null())).then(pl.sum_horizontal(sent, received))
+    return pl.when(pl.any_horizontal(pl.col(sent, received).is_not_null())).then(
+        pl.sum_horizontal(sent, received)
+    )

@@ -1,7 +1,9 @@
-"""Windows of spatial imbalance: per run and window the sum and the largest GPU's share, whole across midnight.
+"""Windows of spatial imbalance: per run and window the sum and the largest GPU's share, whole
+across midnight.
 
-SI(j, w) = 1 - sum_g TC / (g_j * max_g TC), TC = sum of the counter over the window on one GPU; windows are anchored
-at the job's start (IPDPS 2026, section on load imbalance). A GPU without samples in a window counts 0.
+SI(j, w) = 1 - sum_g TC / (g_j * max_g TC), TC = sum of the counter over the window on one GPU;
+windows are anchored at the job's start (IPDPS 2026, section on load imbalance). A GPU without
+samples in a window counts 0.
 """
 
 from __future__ import annotations
@@ -49,9 +51,10 @@ IMBALANCE = {
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """complete: one row per (run, counter, window) of this partition's GPUs; border: one row per (run, GPU, counter,
-    window) for windows that cross midnight, which the neighbouring day completes. settled: one row per (run, counter)
-    of runs that have all their GPUs in this partition; their complete windows are in it and nowhere else.
+    """complete: one row per (run, counter, window) of this partition's GPUs; border: one row per
+    (run, GPU, counter, window) for windows that cross midnight, which the neighbouring day
+    completes. settled: one row per (run, counter) of runs that have all their GPUs in this
+    partition; their complete windows are in it and nowhere else.
     """
 
     complete: pl.DataFrame
@@ -61,10 +64,12 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class MinuteSlots:
-    """A partition's minutes, in order of stripe and time: whose they are, and what the counters come to in them.
+    """A partition's minutes, in order of stripe and time: whose they are, and what the counters
+    come to in them.
 
-    run, stripe: of each segment; begin: first slot of each segment, and behind the last the number of slots;
-    segment, minute: of each slot. sums: {counter: (values, sum)} per slot. units: node, gpu, mig per stripe.
+    run, stripe: of each segment; begin: first slot of each segment, and behind the last the number
+    of slots; segment, minute: of each slot. sums: {counter: (values, sum)} per slot. units: node,
+    gpu, mig per stripe.
     """
 
     run: NDArray[np.int32]
@@ -77,24 +82,47 @@ class MinuteSlots:
 
 
 def windows_of(
-    slots: MinuteSlots, starts: Mapping[int, datetime], gpus: Mapping[int, int], *, analysis: AnalysisOptions, day: date
+    slots: MinuteSlots,
+    starts: Mapping[int, datetime],
+    gpus: Mapping[int, int],
+    *,
+    analysis: AnalysisOptions,
+    day: date,
 ) -> Windows:
     """Return the windows of one partition's minutes, those that cross midnight apart.
 
     `gpus`: how many GPUs the runs have that have none outside the partition.
     """
-    counters = [name for name in dict.fromkeys(("gpu_util", *analysis.imbalance_counters)) if name in slots.sums]
+    counters = [
+        name
+        for name in dict.fromkeys(("gpu_util", *analysis.imbalance_counters))
+        if name in slots.sums
+    ]
     if not counters or not len(slots.minute):
-        return Windows(*(pl.DataFrame(schema=schema) for schema in (COMPLETE_WINDOWS, BORDER_WINDOWS, IMBALANCE)))
+        return Windows(
+            *(
+                pl.DataFrame(schema=schema)
+                for schema in (COMPLETE_WINDOWS, BORDER_WINDOWS, IMBALANCE)
+            )
+        )
     every = slots.minute if analysis.window_s == 60 else slots.minute // (analysis.window_s // 60)
     groups = _per_gpu(slots, every)
     if groups is None:
         window, lengths = every, np.diff(slots.begin)
     else:
-        window, lengths = every[groups.slot], np.bincount(slots.segment[groups.slot], minlength=len(slots.run))
+        window, lengths = (
+            every[groups.slot],
+            np.bincount(slots.segment[groups.slot], minlength=len(slots.run)),
+        )
     runs, of_segment = np.unique(slots.run, return_inverse=True)
-    offset, owner, numbers = window_places(of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1])
-    segment = np.repeat(np.arange(len(slots.run)), lengths) if groups is None else slots.segment[groups.slot]
+    offset, owner, numbers = window_places(
+        of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1]
+    )
+    segment = (
+        np.repeat(np.arange(len(slots.run)), lengths)
+        if groups is None
+        else slots.segment[groups.slot]
+    )
     since = _since_midnight(runs, starts, day)
     begin = since[owner] + numbers * np.int64(analysis.window_s * 1_000_000)
     place = offset[of_segment][segment] + window
@@ -105,28 +133,58 @@ def windows_of(
     complete, border, settled = [], [], []
     for name in counters:
         n, total = slots.sums[name] if groups is None else groups.add(*slots.sums[name])
-        counted, summed, most = np.zeros(len(owner), np.int64), np.zeros(len(owner)), np.full(len(owner), -np.inf)
+        counted, summed, most = (
+            np.zeros(len(owner), np.int64),
+            np.zeros(len(owner)),
+            np.full(len(owner), -np.inf),
+        )
         kernel.over_gpus(place, n, total, counted, summed, most)
         there = counted > 0
         settled.append(_settled(name, runs, held, owner, there, summed, most))
         kept = np.flatnonzero(there & (held[owner] == 0))
         run = runs[owner[kept]]
         complete.append(
-            _frame(COMPLETE_WINDOWS, name, run=run, window=numbers[kept], total=summed[kept], most=most[kept])
+            _frame(
+                COMPLETE_WINDOWS,
+                name,
+                run=run,
+                window=numbers[kept],
+                total=summed[kept],
+                most=most[kept],
+            )
         )
         across = across_all[n[across_all] > 0]
-        units = {key: slots.units.get_column(key).gather(slots.stripe[segment[across]]) for key in GPU_KEY}
+        units = {
+            key: slots.units.get_column(key).gather(slots.stripe[segment[across]])
+            for key in GPU_KEY
+        }
         run = runs[of_segment[segment[across]]]
         border.append(
-            _frame(BORDER_WINDOWS, name, run=run, window=window[across], n=n[across], total=total[across], **units)
+            _frame(
+                BORDER_WINDOWS,
+                name,
+                run=run,
+                window=window[across],
+                n=n[across],
+                total=total[across],
+                **units,
+            )
         )
     return Windows(pl.concat(complete), pl.concat(border), pl.concat(settled))
 
 
 def _settled(
-    name: str, runs: NDArray[np.int32], held: Longs, owner: Longs, there: NDArray[np.bool_], total: Floats, most: Floats
+    name: str,
+    runs: NDArray[np.int32],
+    held: Longs,
+    owner: Longs,
+    there: NDArray[np.bool_],
+    total: Floats,
+    most: Floats,
 ) -> pl.DataFrame:
-    """Imbalance of the windows that are `there`, added up by run, of runs with a number of GPUs `held`."""
+    """Imbalance of the windows that are `there`, added up by run, of runs with a number of GPUs
+    `held`.
+    """
     active = there & (most > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         imbalance = np.where(active, 1 - total / (held[owner] * most), 0.0)
@@ -135,7 +193,12 @@ def _settled(
     added = np.bincount(owner, imbalance, minlength=len(runs))
     kept = np.flatnonzero((held > 0) & (count > 0))
     return _frame(
-        IMBALANCE, name, run=runs[kept], windows=count[kept], zero_windows=(count - busy)[kept], imbalance=added[kept]
+        IMBALANCE,
+        name,
+        run=runs[kept],
+        windows=count[kept],
+        zero_windows=(count - busy)[kept],
+        imbalance=added[kept],
     )
 
 
@@ -146,7 +209,9 @@ def _frame(schema: Mapping[str, pl.DataType], counter: str, **columns: object) -
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """An order in which the minutes of one run, GPU and window lie together, and where each such group begins."""
+    """An order in which the minutes of one run, GPU and window lie together, and where each such
+    group begins.
+    """
 
     order: Longs
     first: Longs
@@ -158,13 +223,16 @@ class _Groups:
 
     def add(self, n: Ints, total: Floats) -> tuple[Ints, Floats]:
         """Values and sums of each group."""
-        return np.add.reduceat(n[self.order], self.first), np.add.reduceat(total[self.order], self.first)
+        return np.add.reduceat(n[self.order], self.first), np.add.reduceat(
+            total[self.order], self.first
+        )
 
 
 def _per_gpu(slots: MinuteSlots, window: Ints) -> _Groups | None:
     """The minutes that make a window of a GPU; None where every minute is one."""
     pair = slots.stripe * (np.int64(slots.run.max()) + 1) + slots.run
-    again = len(np.unique(pair)) < len(pair)  # a run has a GPU, loses it to another, and has it again
+    # A run has a GPU, loses it to another, and has it again.
+    again = len(np.unique(pair)) < len(pair)
     if not again and window is slots.minute:
         return None
     whose = pair[slots.segment]
@@ -178,7 +246,9 @@ def _per_gpu(slots: MinuteSlots, window: Ints) -> _Groups | None:
 def _since_midnight(runs: NDArray[np.int32], starts: Mapping[int, datetime], day: date) -> Longs:
     """Start of each run, in microseconds since the beginning of `day`."""
     midnight = datetime.combine(day, time(), UTC)
-    return np.array([(starts[int(run)] - midnight) // timedelta(microseconds=1) for run in runs], np.int64)
+    return np.array(
+        [(starts[int(run)] - midnight) // timedelta(microseconds=1) for run in runs], np.int64
+    )
 
 
 def _crosses_midnight(begin: Longs, length_s: int) -> NDArray[np.bool_]:
@@ -188,9 +258,11 @@ def _crosses_midnight(begin: Longs, length_s: int) -> NDArray[np.bool_]:
 
 
 def window_places(of_segment: Longs, first: Ints, last: Ints) -> tuple[Longs, Longs, Longs]:
-    """Return where a run's windows lie in an array of those of all runs: its offset; each place's run and window.
+    """Return where a run's windows lie in an array of those of all runs: its offset; each place's
+    run and window.
 
-    `of_segment`: run of each segment, counted from 0; `first`, `last`: window in which it begins and ends.
+    `of_segment`: run of each segment, counted from 0; `first`, `last`: window in which it begins
+    and ends.
     """
     runs = int(of_segment.max()) + 1
     low, high = np.full(runs, np.iinfo(np.int64).max), np.full(runs, np.iinfo(np.int64).min)
@@ -214,20 +286,35 @@ def fold_windows(
     parts: Sequence[Windows], carried: pl.DataFrame, starts: pl.DataFrame, gpus: pl.DataFrame, *,
     analysis: AnalysisOptions, day: date, last: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
-    """Return (one row per (run, counter) of this day's complete windows, border windows to carry to the next day).
+    """Return (one row per (run, counter) of this day's complete windows, border windows to carry to
+    the next day).
 
-    `starts`: run, start. `gpus`: one row per run with the number of GPUs it held. `last`: nothing follows, so nothing
-    is carried.
+    `starts`: run, start. `gpus`: one row per run with the number of GPUs it held. `last`: nothing
+    follows, so nothing is carried.
     """
     border = pl.concat([carried, *(part.border for part in parts)])
     unit = ["run", "node", "gpu", "mig", "counter", "window"]
-    border = border.group_by(unit, maintain_order=True).agg(pl.col("n", "total").sum()).select(*BORDER_WINDOWS)
+    border = (
+        border.group_by(unit, maintain_order=True)
+        .agg(pl.col("n", "total").sum())
+        .select(*BORDER_WINDOWS)
+    )
     begun = starts.select("run", begun="start")
     midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
     length = pl.duration(seconds=(pl.col("window").cast(pl.Int64) + 1) * analysis.window_s)
-    timed = border.join(begun, on="run", how="left").with_columns(open=(pl.col("begun") + length) > midnight)
-    still_open = timed.filter("open").select(*BORDER_WINDOWS) if not last else pl.DataFrame(schema=BORDER_WINDOWS)
-    done = timed.select(*BORDER_WINDOWS) if last else timed.filter(~pl.col("open")).select(*BORDER_WINDOWS)
+    timed = border.join(begun, on="run", how="left").with_columns(
+        open=(pl.col("begun") + length) > midnight
+    )
+    still_open = (
+        timed.filter("open").select(*BORDER_WINDOWS)
+        if not last
+        else pl.DataFrame(schema=BORDER_WINDOWS)
+    )
+    done = (
+        timed.select(*BORDER_WINDOWS)
+        if last
+        else timed.filter(~pl.col("open")).select(*BORDER_WINDOWS)
+    )
     windows = pl.concat([*(part.complete for part in parts), _over_gpus(done)])
     windows = windows.group_by("run", "counter", "window", maintain_order=True).agg(
         pl.col("total").sum(), pl.col("most").max()
@@ -248,26 +335,35 @@ def fold_windows(
 
 MINUTE_S = 60
 _UNIT_WINDOW = ("run", "window", "node", "gpu", "mig")
-_FOLDED = {"run": pl.UInt32(), "windows": pl.Int64(), "zero_windows": pl.Int64(), "imbalance": pl.Float64()}
+_FOLDED = {
+    "run": pl.UInt32(),
+    "windows": pl.Int64(),
+    "zero_windows": pl.Int64(),
+    "imbalance": pl.Float64(),
+}
 
 
 def spatial_imbalance(
     minutes: pl.LazyFrame, jobs: pl.DataFrame, *, window_s: int, count_zero_windows: bool = False
 ) -> pl.DataFrame:
-    """Return (job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction), one row per row of `jobs`, in order.
+    """Return (job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction), one row per row
+    of `jobs`, in order.
 
-    `minutes`: rows of job_minutes; those of other jobs or another analysis are passed over. `jobs`: job_key, seq and
-    `gpus`, the GPUs held (`with_gpus_held`). A GPU without samples in a window counts 0; windows in which all is zero
-    are left out, or count 0 with `count_zero_windows`. Imbalance is null for a single GPU and where nothing was
-    active; all is null where utilisation was not measured.
+    `minutes`: rows of job_minutes; those of other jobs or another analysis are passed over. `jobs`:
+    job_key, seq and `gpus`, the GPUs held (`with_gpus_held`). A GPU without samples in a window
+    counts 0; windows in which all is zero are left out, or count 0 with `count_zero_windows`.
+    Imbalance is null for a single GPU and where nothing was active; all is null where utilisation
+    was not measured.
 
-    Days are read one after the other, so that memory is that of one day. A minute's sum is its mean times its samples:
-    exact up to the single precision of stored means where utilisation is in each sample, else samples without it count
-    like the others of their minute.
-    Errors: ConfigError for windows that are not of whole minutes.
+    Days are read one after the other, so that memory is that of one day. A minute's sum is its mean
+    times its samples: exact up to the single precision of stored means where utilisation is in each
+    sample, else samples without it count like the others of their minute. Errors: ConfigError for
+    windows that are not of whole minutes.
     """
     if window_s <= 0 or window_s % MINUTE_S:
-        raise ConfigError(f"windows of {window_s} s are not of whole minutes", do="use 60, 300, 900 or 1800")
+        raise ConfigError(
+            f"windows of {window_s} s are not of whole minutes", do="use 60, 300, 900 or 1800"
+        )
     numbered = jobs.select("job_key", "seq", "gpus").with_row_index("run")
     rows = _parts_of_windows(minutes, numbered, window_s // MINUTE_S)
     still_open = pl.DataFrame(schema=rows.collect_schema()).drop("t")
@@ -284,11 +380,17 @@ def spatial_imbalance(
         )
         still_open = whole.filter(pl.col("ends") > next_midnight)
         folded.append(_fold(whole.filter(pl.col("ends") <= next_midnight), numbered))
-    return _of_jobs(pl.concat([*folded, _fold(still_open, numbered)]), numbered, count_zero_windows=count_zero_windows)
+    return _of_jobs(
+        pl.concat([*folded, _fold(still_open, numbered)]),
+        numbered,
+        count_zero_windows=count_zero_windows,
+    )
 
 
 def with_gpus_held(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return `jobs` with `gpus` the number of GPUs each held: its rows of job_gpus. Accounting may differ."""
+    """Return `jobs` with `gpus` the number of GPUs each held: its rows of job_gpus. Accounting
+    may differ.
+    """
     held = gpus.group_by("job_key", "seq").agg(gpus=pl.len().cast(pl.Int64))
     return jobs.drop("gpus").join(held, on=["job_key", "seq"], how="left").select(*jobs.columns)
 
@@ -321,7 +423,9 @@ def _midnight(day: date) -> pl.Expr:
 
 
 def _fold(per_gpu: pl.DataFrame, numbered: pl.DataFrame) -> pl.DataFrame:
-    """One row per run: its windows, those in which all is zero, the sum of the others' imbalances."""
+    """One row per run: its windows, those in which all is zero, the sum of the others'
+    imbalances.
+    """
     active = pl.col("most") > 0
     imbalance = 1 - pl.col("total") / (pl.col("gpus") * pl.col("most"))
     return (
@@ -338,8 +442,12 @@ def _fold(per_gpu: pl.DataFrame, numbered: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_jobs(folded: pl.DataFrame, numbered: pl.DataFrame, *, count_zero_windows: bool) -> pl.DataFrame:
-    added = folded.group_by("run", maintain_order=True).agg(pl.col("windows", "zero_windows", "imbalance").sum())
+def _of_jobs(
+    folded: pl.DataFrame, numbered: pl.DataFrame, *, count_zero_windows: bool
+) -> pl.DataFrame:
+    added = folded.group_by("run", maintain_order=True).agg(
+        pl.col("windows", "zero_windows", "imbalance").sum()
+    )
     counted = pl.col("windows") - (0 if count_zero_windows else pl.col("zero_windows"))
     several = pl.col("gpus") > 1
     return numbered.join(added, on="run", how="left", maintain_order="left").select(

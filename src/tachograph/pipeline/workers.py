@@ -1,4 +1,6 @@
-"""Workers of an analysis: which ones an option names, and which packages and lake each must have. It needs no Dask."""
+"""Workers of an analysis: which ones an option names, and which packages and lake each must
+have. It needs no Dask.
+"""
 
 from __future__ import annotations
 
@@ -55,20 +57,28 @@ def parse_workers(words: str) -> LocalWorkers | RunningScheduler | SlurmWorkers:
     if words.endswith(".json"):
         return RunningScheduler(file=words)
     raise UsageError(
-        f"--workers {words}: neither a number of processes, slurm:N, tcp://HOST:PORT nor a scheduler's .json file",
+        (
+            f"--workers {words}: neither a number of processes, slurm:N, tcp://HOST:PORT nor a "
+            "scheduler's .json file"
+        ),
         do="see `tachograph analyze --help`",
     )
 
 
 TaskResult = TypeVar("TaskResult")
 
-PACKAGES = ("tachograph", "polars", "numpy", "numba", "deltalake")  # of others numbers could come out otherwise
-INSTALL = "install on the workers what is installed here: the same Python environment, best in a shared folder"
+# Of others numbers could come out otherwise.
+PACKAGES = ("tachograph", "polars", "numpy", "numba", "deltalake")
+INSTALL = (
+    "install on the workers what is installed here: the same Python environment, best in a "
+    "shared folder"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequirements:
-    """Versions of PACKAGES, and the lake: its samples by the id of their table and the version they have at least.
+    """Versions of PACKAGES, and the lake: its samples by the id of their table and the version they
+    have at least.
 
     table: None where no samples were written yet.
     """
@@ -91,30 +101,41 @@ def expected(lake: Lake) -> WorkerRequirements:
     return WorkerRequirements(versions, lake.location, str(delta.metadata().id), delta.version())
 
 
-def disagreements(wanted: tuple[str, ...], found: Mapping[str, Mapping[str, str | None]]) -> list[str]:
-    """Return in words which worker has which package in another version; None is one it does not have.
+def disagreements(
+    wanted: tuple[str, ...], found: Mapping[str, Mapping[str, str | None]]
+) -> list[str]:
+    """Return in words which worker has which package in another version; None is one it does not
+    have.
 
     >>> disagreements(("1.0", "2.0", "3.0", "4.0", "5.0"), {"tcp://n1:7": {"tachograph": "1.1", "polars": "2.0"}})
     ['tcp://n1:7 has tachograph 1.1, here it is 1.0']
     """
     return [
-        f"{worker} has {f'{name} {versions[name]}' if versions[name] else f'no {name}'}, here it is {version}"
+        (
+            f"{worker} has {f'{name} {versions[name]}' if versions[name] else f'no {name}'}, here "
+            f"it is {version}"
+        )
         for worker, versions in found.items()
         for name, version in zip(PACKAGES, wanted, strict=True)
         if name in versions and versions[name] != version
     ]
 
 
-def run_there(wanted: WorkerRequirements, function: Callable[..., TaskResult], /, *arguments: Any) -> TaskResult:
+def run_there(
+    wanted: WorkerRequirements, function: Callable[..., TaskResult], /, *arguments: Any
+) -> TaskResult:
     """Return what the function returns, on a worker, which is checked before its first task.
 
-    Errors: what the function raises, a LakeError with the name of the worker's machine; WorkersError for a version.
+    Errors: what the function raises, a LakeError with the name of the worker's machine;
+    WorkersError for a version.
     """
     check_worker(wanted)
     try:
         return function(*arguments)
     except LakeError as problem:
-        raise LakeError(problem.what, where=f"{problem.where} on {gethostname()}", do=problem.do) from None
+        raise LakeError(
+            problem.what, where=f"{problem.where} on {gethostname()}", do=problem.do
+        ) from None
 
 
 def check_worker(wanted: WorkerRequirements) -> None:
@@ -141,12 +162,17 @@ def _check_lake(wanted: WorkerRequirements) -> None:
         delta = Lake.open(wanted.location).delta(GPU_SAMPLES)
     except LakeError as problem:
         do = problem.do if is_remote(wanted.location) else share
-        raise LakeError(f"a worker cannot read the lake: {problem.what}", where=where, do=do) from None
+        raise LakeError(
+            f"a worker cannot read the lake: {problem.what}", where=where, do=do
+        ) from None
     if delta is None or str(delta.metadata().id) != wanted.table:
         raise LakeError("a worker sees another lake there", where=where, do=share)
     if delta.version() < wanted.version:
         raise LakeError(
-            f"a worker sees version {delta.version()} of {GPU_SAMPLES.name}, here it is {wanted.version}",
+            (
+                f"a worker sees version {delta.version()} of {GPU_SAMPLES.name}, here it is "
+                f"{wanted.version}"
+            ),
             where=where,
             do="wait until the shared file system shows it everywhere, and run again",
         )

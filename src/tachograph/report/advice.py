@@ -39,7 +39,9 @@ def advice_headline(advice: Advice) -> str:
         known = group.counted.get("user", 0)
         what = "No advice on the request" if group.few else "No advice"
         return f"{what}: {plural(known, 'past job')} of the user, too few."
-    since = "" if group.since is None else f" since {datetime.fromtimestamp(group.since, UTC):%Y-%m-%d}"
+    since = (
+        "" if group.since is None else f" since {datetime.fromtimestamp(group.since, UTC):%Y-%m-%d}"
+    )
     return f"{plural(len(group.jobs), 'past job')} {_GROUPS[group.level]}{since}"
 
 
@@ -47,13 +49,21 @@ def advice_lines(advice: Advice, *, width: int = 100) -> list[Line]:
     """Return headline and one entry per topic, and the lines for a script."""
     request = advice.request
     name = f"{request.name or '(no name)'} of {request.user or '(unknown user)'}"
-    lines = [*wrapped(printable(name), width, style="bold"), *wrapped(advice_headline(advice), width), plain("")]
+    lines = [
+        *wrapped(printable(name), width, style="bold"),
+        *wrapped(advice_headline(advice), width),
+        plain(""),
+    ]
     for line in advice.lines:
         first = f"{TITLES[line.topic]:<{_LABEL}}"
         style = "" if line.value is None else "bold" if line.followed else ""
-        lines += wrapped(printable(advice_sentence(line)), width, first=first, indent=" " * _LABEL, style=style)
+        lines += wrapped(
+            printable(advice_sentence(line)), width, first=first, indent=" " * _LABEL, style=style
+        )
         if line.value is not None:
-            lines += wrapped(printable(evidence_sentence(line)), width, first=" " * _LABEL, indent=" " * _LABEL)
+            lines += wrapped(
+                printable(evidence_sentence(line)), width, first=" " * _LABEL, indent=" " * _LABEL
+            )
     if request.unread:
         lines += wrapped(printable(f"Not understood: {', '.join(request.unread)}"), width)
     if advice.options:
@@ -90,7 +100,10 @@ def _number(line: AdviceLine, name: str) -> float | None:
 
 
 def _gpus(line: AdviceLine) -> str:
-    return f"{line.value:.0f} of {line.asked or 0:.0f}: no run used more than {text(_number(line, 'gpus_used_max'))}"
+    return (
+        f"{line.value:.0f} of {line.asked or 0:.0f}: no run used more than "
+        f"{text(_number(line, 'gpus_used_max'))}"
+    )
 
 
 def _gpu_memory(line: AdviceLine) -> str:
@@ -99,7 +112,10 @@ def _gpu_memory(line: AdviceLine) -> str:
     if ran is not None:
         return f"{tier}: the job completed on such GPUs"
     peak = text(_number(line, "hbm_peak_mib_max"), "MiB")
-    return f"{tier}: at most {peak} were used on one (with what PyTorch caches, which is more than it needs)"
+    return (
+        f"{tier}: at most {peak} were used on one (with what PyTorch caches, which is more "
+        "than it needs)"
+    )
 
 
 def _sharing(line: AdviceLine) -> str:
@@ -112,21 +128,33 @@ def _time(line: AdviceLine) -> str:
     longest, usual = (text(_number(line, f"elapsed_s_{name}"), "s") for name in ("max", "p95"))
     hung = _number(line, "hung_left_out")
     left_out = f"; {plural(hung, 'run')} that hung left out" if hung else ""
-    return f"{slurm_duration(line.value or 0)} instead of {asked}: longest run {longest}, 95 % within {usual}{left_out}"
+    return (
+        f"{slurm_duration(line.value or 0)} instead of {asked}: longest run {longest}, 95 % "
+        f"within {usual}{left_out}"
+    )
 
 
 def _host_memory(line: AdviceLine) -> str:
     asked = "no request" if line.asked is None else text(line.asked, "MiB")
     killed = _number(line, "killed")
     if killed:
-        return f"{text(line.value, 'MiB')} of a node instead of {asked}: {plural(killed, 'run')} ran out of memory"
+        return (
+            f"{text(line.value, 'MiB')} of a node instead of {asked}: "
+            f"{plural(killed, 'run')} ran out of memory"
+        )
     peak = text(_number(line, "mem_peak_mib_max"), "MiB")
-    return f"{text(line.value, 'MiB')} of a node instead of {asked}: tasks held at most {peak} when polled"
+    return (
+        f"{text(line.value, 'MiB')} of a node instead of {asked}: tasks held at most {peak} "
+        "when polled"
+    )
 
 
 def _cores(line: AdviceLine) -> str:
     busy = text(_number(line, "cpus_busy_max"))
-    return f"{line.value:.0f} instead of {line.asked or 0:.0f} may suffice: {busy} were busy on average at most"
+    return (
+        f"{line.value:.0f} instead of {line.asked or 0:.0f} may suffice: {busy} were busy "
+        "on average at most"
+    )
 
 
 def _expected(line: AdviceLine) -> str:
@@ -151,7 +179,10 @@ def _problems(line: AdviceLine) -> str:
                 lost.append(f"{cause.replace('_', ' ')} {text(runs, 'fraction')}")
             else:
                 seen.append(f"{code} {runs:.0f}")
-    parts = [*([", ".join(seen)] if seen else []), *([f"recoverable GPU time: {', '.join(lost)}"] if lost else [])]
+    parts = [
+        *([", ".join(seen)] if seen else []),
+        *([f"recoverable GPU time: {', '.join(lost)}"] if lost else []),
+    ]
     return f"in {line.value:.0f} of {plural(line.of, 'run')}: {'; '.join(parts)}"
 
 
@@ -172,7 +203,9 @@ def advice_json(advice: Advice) -> dict[str, Any]:
     group = advice.group
     rows = []
     for line in advice.lines:
-        row = {name: value for name, value in asdict(line).items() if name not in {"evidence", "jobs"}}
+        row = {
+            name: value for name, value in asdict(line).items() if name not in {"evidence", "jobs"}
+        }
         row |= {
             "jobs": list(line.jobs),
             "evidence": dict(line.evidence),
@@ -183,7 +216,12 @@ def advice_json(advice: Advice) -> dict[str, Any]:
     return json_values(
         {
             "request": asdict(advice.request),
-            "group": {"level": group.level, "runs": len(group.jobs), "since": since, "counted": dict(group.counted)},
+            "group": {
+                "level": group.level,
+                "runs": len(group.jobs),
+                "since": since,
+                "counted": dict(group.counted),
+            },
             "headline": advice_headline(advice),
             "lines": rows,
             "sbatch": sbatch_lines(advice),

@@ -19,7 +19,9 @@ Status = Literal["firing", "resolved"]
 
 
 class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An alert with the times of its begin and end. last_seen: when it was last found to hold; id: stays the same."""
+    """An alert with the times of its begin and end. last_seen: when it was last found to hold;
+    id: stays the same.
+    """
 
     id: str
     alert: Alert
@@ -29,7 +31,9 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Incidents of one code that began or ended together. repeated: it may have been sent before."""
+    """Incidents of one code that began or ended together. repeated: it may have been sent
+    before.
+    """
 
     id: str
     status: Status
@@ -63,7 +67,9 @@ def _sentence(incident: Incident) -> str:
     begun = incident.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     if incident.ended is None:
         return f"{sentence} (since {begun})"
-    return f"{sentence} ({begun} to {incident.ended.astimezone(UTC).strftime('%Y-%m-%d %H:%M UTC')})"
+    return (
+        f"{sentence} ({begun} to {incident.ended.astimezone(UTC).strftime('%Y-%m-%d %H:%M UTC')})"
+    )
 
 
 def alert_json(message: AlertMessage, url: str = "") -> dict[str, Any]:
@@ -92,11 +98,15 @@ def alert_json(message: AlertMessage, url: str = "") -> dict[str, Any]:
 
 
 def alert_slack(message: AlertMessage, url: str = "") -> dict[str, Any]:
-    """Return the message for an incoming webhook of Slack, Mattermost or Rocket.Chat: mrkdwn without mentions."""
+    """Return the message for an incoming webhook of Slack, Mattermost or Rocket.Chat: mrkdwn
+    without mentions.
+    """
     lines = [f"*{slack_escaped(message.title)}*"]
     for sentence, incident in zip(message.sentences, (*message.incidents, None), strict=False):
         link = _link(incident, url)
-        lines.append(f"• {slack_escaped(sentence)}{f' <{slack_escaped(link)}|page>' if link else ''}")
+        lines.append(
+            f"• {slack_escaped(sentence)}{f' <{slack_escaped(link)}|page>' if link else ''}"
+        )
     if message.runbook:
         lines.append(f"What to do: {slack_escaped(message.runbook)}")
     return {"text": "\n".join(lines)}
@@ -105,7 +115,8 @@ def alert_slack(message: AlertMessage, url: str = "") -> dict[str, Any]:
 def slack_escaped(written: str) -> str:
     """Return text without links, mentions or commands of Slack.
 
-    Source: Slack, "Formatting text for app surfaces": these three characters are control characters.
+    Source: Slack, "Formatting text for app surfaces": these three characters are control
+    characters.
 
     >>> slack_escaped("<!channel> a & b")
     '&lt;!channel&gt; a &amp; b'
@@ -124,14 +135,20 @@ def alert_matrix(message: AlertMessage, url: str = "") -> dict[str, Any]:
     paragraph = "".join(f"<p>{html.escape(line)}</p>" for line in todo)
     return {
         "msgtype": "m.notice",
-        "body": "\n".join([message.title, *(f"- {sentence}" for sentence in message.sentences), *todo]),
+        "body": "\n".join(
+            [message.title, *(f"- {sentence}" for sentence in message.sentences), *todo]
+        ),
         "format": "org.matrix.custom.html",
         "formatted_body": f"<strong>{html.escape(message.title)}</strong><ul>{''.join(items)}</ul>{paragraph}",
     }
 
 
-def alert_manager(incidents: tuple[Incident, ...], *, until: datetime, url: str = "") -> list[dict[str, Any]]:
-    """Return incidents as alerts of Alertmanager's API v2. until: open ones end then, unless they are posted again."""
+def alert_manager(
+    incidents: tuple[Incident, ...], *, until: datetime, url: str = ""
+) -> list[dict[str, Any]]:
+    """Return incidents as alerts of Alertmanager's API v2. until: open ones end then, unless
+    they are posted again.
+    """
     posted = []
     for one in incidents:
         kind, alert = ALERT_KINDS[one.alert.code], one.alert

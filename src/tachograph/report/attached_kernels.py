@@ -16,15 +16,20 @@ TEXT_COLUMNS = (0, 4)
 
 
 def kernels_sentence(kernels: JobKernels, job: str) -> str:
-    """Return how many kernels there are, the longest, and the command that shows them. `kernels`: of some report.
+    """Return how many kernels there are, the longest, and the command that shows them. `kernels`:
+    of some report.
 
     >>> copy = ShortKernel("copy", 2, 0.02, 0.4, "dram")
     >>> found = JobKernels((AttachedReport("a.csv", "", None, 3, 3, 2, 0.05, (copy,)),), 2, copy)
-    >>> print(kernels_sentence(found, "7").replace(". ", ".\\n"))
-    2 kernels in 1 attached report; longest copy (40 % of the time, limited by DRAM).
-    See tachograph share kernels --job 7.
+    >>> first, second = kernels_sentence(found, "7").split(". ")
+    >>> first
+    '2 kernels in 1 attached report; longest copy (40 % of the time, limited by DRAM)'
+    >>> second
+    'See tachograph share kernels --job 7.'
     """
-    count = f"{plural(kernels.kernels, 'kernel')} in {plural(len(kernels.reports), 'attached report')}"
+    count = (
+        f"{plural(kernels.kernels, 'kernel')} in {plural(len(kernels.reports), 'attached report')}"
+    )
     longest = "" if kernels.longest is None else f"; longest {_kernel_text(kernels.longest)}"
     return f"{count}{longest}. See {kernels_command(job)}."
 

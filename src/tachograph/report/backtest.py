@@ -21,26 +21,41 @@ _LISTED = 5
 
 
 def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int = 100) -> list[Line]:
-    """Return the sums, what would have failed, and tables by user and by partition; `top`: rows of a table."""
+    """Return the sums, what would have failed, and tables by user and by partition; `top`: rows
+    of a table.
+    """
     total = report.total
     share, named = text(total.broken_share, "fraction"), text(total.named_share, "fraction")
     first = (
-        f"{plural(total.jobs, 'job')}, {total.grouped:,} with past jobs of their name; the request of "
-        f"{total.advised:,} would have changed, and {plural(total.broken_jobs, 'job')} of these would have failed "
+        f"{plural(total.jobs, 'job')}, {total.grouped:,} with past jobs of their name; the "
+        "request of "
+        f"{total.advised:,} would have changed, and {plural(total.broken_jobs, 'job')} of "
+        "these would have failed "
         f"({share})."
     )
     large = text(total.large_saved, "h")
     second = (
-        f"Saved: {text(total.saved, 'h')} of {text(total.gpu_hours, 'h')} GPU time; on smaller GPUs: {large} of "
-        f"{text(total.large_hours, 'h')} of large memory. Recoverable: {text(total.recoverable, 'h')}, "
-        f"{text(total.with_history, 'h')} of it of jobs with past jobs, of which {named} were named beforehand."
+        f"Saved: {text(total.saved, 'h')} of {text(total.gpu_hours, 'h')} GPU time; on smaller "
+        f"GPUs: {large} of "
+        f"{text(total.large_hours, 'h')} of large memory. Recoverable: "
+        f"{text(total.recoverable, 'h')}, "
+        f"{text(total.with_history, 'h')} of it of jobs with past jobs, of which {named} were "
+        "named beforehand."
     )
-    shares = (total.named_all_share, total.known_share, total.worth_named_share, total.worth_known_share)
+    shares = (
+        total.named_all_share,
+        total.known_share,
+        total.worth_named_share,
+        total.worth_known_share,
+    )
     named, known, worth, worth_known = (text(share, "fraction") for share in shares)
     third = (
-        f"Of all recoverable hours {named} were named; {known} have a cause that a past job of the user had, others "
-        f"cannot be named from past jobs. Of those worth naming (2 % of a job's GPU time, or 1 h) {worth} were named, "
-        f"{worth_known} could be. Of {plural(total.warned, 'job')} with a cause named {total.warned_right:,} had one."
+        f"Of all recoverable hours {named} were named; {known} have a cause that a past job of "
+        "the user had, others "
+        "cannot be named from past jobs. Of those worth naming (2 % of a job's GPU time, or 1 "
+        f"h) {worth} were named, "
+        f"{worth_known} could be. Of {plural(total.warned, 'job')} with a cause named "
+        f"{total.warned_right:,} had one."
     )
     lines = [*wrapped(first, width), *wrapped(second, width), *wrapped(third, width), plain("")]
     lines += fit_table(
@@ -49,7 +64,12 @@ def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int =
             TextColumn("jobs", [f"{total.followed[topic]:,}" for topic in FAILURES], right=True),
             TextColumn("would have failed", [_WHAT[topic][1] for topic in FAILURES]),
             TextColumn("jobs", [f"{total.broken[topic]:,}" for topic in FAILURES], right=True),
-            TextColumn("not measured", [f"{total.undecided[topic]:,}" for topic in FAILURES], right=True, hide=1),
+            TextColumn(
+                "not measured",
+                [f"{total.undecided[topic]:,}" for topic in FAILURES],
+                right=True,
+                hide=1,
+            ),
         ],
         width,
     ).lines
@@ -62,7 +82,11 @@ def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int =
                 TextColumn("confidence", levels),
                 TextColumn("lines", [f"{lines_:,}" for lines_, _ in counts], right=True),
                 TextColumn("failed", [f"{failed:,}" for _, failed in counts], right=True),
-                TextColumn("share", [text(failed / lines_, "fraction") for lines_, failed in counts], right=True),
+                TextColumn(
+                    "share",
+                    [text(failed / lines_, "fraction") for lines_, failed in counts],
+                    right=True,
+                ),
             ],
             width,
         ).lines
@@ -73,12 +97,19 @@ def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int =
     for one in report.broken[:_LISTED]:
         unit = {"gpus": "", "time": "s"}.get(one.topic, "MiB")
         whose = f"{one.job.label} of {one.job.user} ({one.job.name})"
-        used = f"{_WHAT[one.topic][1]}: needed {text(one.used, unit)}, advised {text(one.advised, unit)}"
-        lines += wrapped(printable(f"{whose}: {used}, confidence {one.confidence}"), width, indent="  ")
+        used = (
+            f"{_WHAT[one.topic][1]}: needed {text(one.used, unit)}, advised "
+            f"{text(one.advised, unit)}"
+        )
+        lines += wrapped(
+            printable(f"{whose}: {used}, confidence {one.confidence}"), width, indent="  "
+        )
     return lines
 
 
-def _table(title: str, groups: Mapping[str, BacktestSums], top: int | None, width: int) -> list[Line]:
+def _table(
+    title: str, groups: Mapping[str, BacktestSums], top: int | None, width: int
+) -> list[Line]:
     order = sorted(groups, key=lambda name: (-groups[name].saved - groups[name].large_saved, name))
     shown = [(name, groups[name]) for name in order[:top]]
     table = fit_table(
@@ -88,14 +119,31 @@ def _table(title: str, groups: Mapping[str, BacktestSums], top: int | None, widt
             TextColumn("advised", [f"{sums.advised:,}" for _, sums in shown], right=True),
             TextColumn("failed", [f"{sums.broken_jobs:,}" for _, sums in shown], right=True),
             TextColumn("saved", [text(sums.saved, "h") for _, sums in shown], right=True),
-            TextColumn("large memory", [text(sums.large_saved, "h") for _, sums in shown], right=True, hide=2),
-            TextColumn("recoverable", [text(sums.recoverable, "h") for _, sums in shown], right=True, hide=1),
-            TextColumn("named", [text(sums.named_share, "fraction") for _, sums in shown], right=True, hide=3),
+            TextColumn(
+                "large memory",
+                [text(sums.large_saved, "h") for _, sums in shown],
+                right=True,
+                hide=2,
+            ),
+            TextColumn(
+                "recoverable",
+                [text(sums.recoverable, "h") for _, sums in shown],
+                right=True,
+                hide=1,
+            ),
+            TextColumn(
+                "named",
+                [text(sums.named_share, "fraction") for _, sums in shown],
+                right=True,
+                hide=3,
+            ),
         ],
         width,
     )
     more = len(order) - len(shown)
-    return table.with_note(*([f"{len(shown)} of {len(order)} {title}s"] if more else []), width=width)
+    return table.with_note(
+        *([f"{len(shown)} of {len(order)} {title}s"] if more else []), width=width
+    )
 
 
 def backtest_json(report: BacktestReport) -> dict[str, Any]:
@@ -104,9 +152,12 @@ def backtest_json(report: BacktestReport) -> dict[str, Any]:
         {
             "total": _sums(report.total),
             "by_user": {name: _sums(sums) for name, sums in sorted(report.by_user.items())},
-            "by_partition": {name: _sums(sums) for name, sums in sorted(report.by_partition.items())},
+            "by_partition": {
+                name: _sums(sums) for name, sums in sorted(report.by_partition.items())
+            },
             "confidence": {
-                level: {"lines": lines, "failed": failed} for level, (lines, failed) in report.confidence.items()
+                level: {"lines": lines, "failed": failed}
+                for level, (lines, failed) in report.confidence.items()
             },
             "failed": [
                 {

@@ -12,7 +12,9 @@ from tachograph.judge.checks import CHECKS
 
 @dataclass(frozen=True, slots=True)
 class CheckCount:
-    """A check in some jobs: in how many it holds, is reported, does not hold, is undetermined; labels of people."""
+    """A check in some jobs: in how many it holds, is reported, does not hold, is undetermined;
+    labels of people.
+    """
 
     code: str
     title: str
@@ -48,5 +50,9 @@ def check_counts(counts: pl.DataFrame, labels: pl.DataFrame) -> list[CheckCount]
         title, severity = _TITLES.get(code, _NO_TITLE)
         yes, no, unknown = (verdicts.get((code, verdict), 0) for verdict in VERDICTS)
         confirmed, rejected = labelled.get(code, (0, 0))
-        rows.append(CheckCount(code, title, severity, reported[code], yes, no, unknown, confirmed, rejected))
-    return sorted(rows, key=lambda row: (-row.reported, -row.yes, order.get(row.code, len(order)), row.code))
+        rows.append(
+            CheckCount(code, title, severity, reported[code], yes, no, unknown, confirmed, rejected)
+        )
+    return sorted(
+        rows, key=lambda row: (-row.reported, -row.yes, order.get(row.code, len(order)), row.code)
+    )

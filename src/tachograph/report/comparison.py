@@ -25,7 +25,9 @@ def comparison_json(comparison: StudyComparison) -> dict[str, Any]:
 
 def comparison_rows(comparison: StudyComparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the headings and the rows of the numbers that are printed, one column per study."""
-    return ("number", *comparison.labels), [(what, *values) for what, values in comparison.numbers()]
+    return ("number", *comparison.labels), [
+        (what, *values) for what, values in comparison.numbers()
+    ]
 
 
 def comparison_html(comparison: StudyComparison) -> str:
@@ -64,7 +66,9 @@ def write_comparison(comparison: StudyComparison, folder: Path) -> WrittenStudy:
     """
     with writable(folder) as aside:
         (aside / f"{STEM}.csv").write_text(csv_of(comparison.facts()), encoding="utf-8")
-        (aside / f"{STEM}.json").write_text(json_text(comparison_json(comparison)), encoding="utf-8")
+        (aside / f"{STEM}.json").write_text(
+            json_text(comparison_json(comparison)), encoding="utf-8"
+        )
         (aside / f"{STEM}.html").write_text(comparison_html(comparison), encoding="utf-8")
         files = sorted(file.name for file in aside.iterdir())
         move(aside, folder, files)

@@ -1,4 +1,6 @@
-"""The digest of a user's week: what was good, one thing to change, hours recovered; as text, HTML and JSON."""
+"""The digest of a user's week: what was good, one thing to change, hours recovered; as text,
+HTML and JSON.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ _MOST_NAME = 60  # characters
 class ProposedChange:
     """The problem that cost most in the week.
 
-    jobs: with this problem; gpu_hours: that they lost, to any cause; job, name, sentence, advice: of the one that lost
-    most.
+    jobs: with this problem; gpu_hours: that they lost, to any cause; job, name, sentence, advice:
+    of the one that lost most.
     """
 
     code: str
@@ -47,9 +49,10 @@ class ProposedChange:
 class UserDigest:
     """A user's week.
 
-    week: its Monday. jobs, gpu_hours, lost: of the jobs that ended in it and whose hours are known; unknown: number of
-    others. clean: jobs without a reported problem. recovered: GPU-hours against the share lost in the weeks before,
-    None in the first week; recovered_since: of all weeks from `since` on.
+    week: its Monday. jobs, gpu_hours, lost: of the jobs that ended in it and whose hours are known;
+    unknown: number of others. clean: jobs without a reported problem. recovered: GPU-hours against
+    the share lost in the weeks before, None in the first week; recovered_since: of all weeks from
+    `since` on.
     """
 
     template: ClassVar[str] = "digest"
@@ -80,13 +83,18 @@ class UserDigest:
             share = text(1 - self.lost / self.gpu_hours, "fraction")
             sentences.append(f"{share} of {gpu_hours_text(self.gpu_hours)} were not lost.")
         if self.recovered is not None and self.recovered >= LEAST_GPU_HOURS:
-            sentences.append(f"{gpu_hours_text(self.recovered)} recovered, compared with your weeks before.")
+            sentences.append(
+                f"{gpu_hours_text(self.recovered)} recovered, compared with your weeks before."
+            )
         return tuple(sentences)
 
     @property
     def subject(self) -> str:
         """The subject of the mail."""
-        return f"GPU jobs, {week_name(self.week)}: {plural(self.jobs, 'job')}, {gpu_hours_text(self.gpu_hours)}"
+        return (
+            f"GPU jobs, {week_name(self.week)}: {plural(self.jobs, 'job')}, "
+            f"{gpu_hours_text(self.gpu_hours)}"
+        )
 
 
 def week_name(monday: date) -> str:
@@ -102,7 +110,8 @@ def week_name(monday: date) -> str:
 def user_digest(
     jobs: pl.DataFrame, findings: pl.DataFrame, *, user: str, week: date, zone_name: str = "UTC"
 ) -> UserDigest | None:
-    """Return the digest of a user's `jobs` (USAGE_COLUMNS) that ended up to the end of `week`; None without any in it.
+    """Return the digest of a user's `jobs` (USAGE_COLUMNS) that ended up to the end of `week`; None
+    without any in it.
 
     findings: reported ones of the jobs of the week.
     """
@@ -111,10 +120,17 @@ def user_digest(
     if this.is_empty():
         return None
     row = this.row(0, named=True)
-    ended = pl.col("end").dt.convert_time_zone(zone_name).dt.date().is_between(week, week + timedelta(days=6))
+    ended = (
+        pl.col("end")
+        .dt.convert_time_zone(zone_name)
+        .dt.date()
+        .is_between(week, week + timedelta(days=6))
+    )
     of_week = jobs.filter(ended).with_columns(lost_hours().alias(LOST_COLUMN))
     known = of_week.filter(in_ledger())
-    problems = findings.filter(pl.col("severity") == "problem").join(known, on="job_key", how="semi")
+    problems = findings.filter(pl.col("severity") == "problem").join(
+        known, on="job_key", how="semi"
+    )
     recovered = weeks.get_column("recovered").drop_nulls()
     return UserDigest(
         user=user,
@@ -133,21 +149,35 @@ def user_digest(
 
 def _change(jobs: pl.DataFrame, findings: pl.DataFrame) -> ProposedChange | None:
     """The problem with advice whose jobs lost most; None where they lost too little."""
-    shown = jobs.select("job_key", "display_id", "name", LOST_COLUMN).filter(pl.col(LOST_COLUMN) > 0)
+    shown = jobs.select("job_key", "display_id", "name", LOST_COLUMN).filter(
+        pl.col(LOST_COLUMN) > 0
+    )
     problem = pl.col("severity") == "problem"  # hints cost nothing by themselves
-    advised = findings.filter(problem, pl.col("advice").is_not_null()).unique(["job_key", "code"], keep="first")
-    found = advised.select("job_key", "job_id", "code", "title", "sentence", "advice").join(shown, on="job_key")
+    advised = findings.filter(problem, pl.col("advice").is_not_null()).unique(
+        ["job_key", "code"], keep="first"
+    )
+    found = advised.select("job_key", "job_id", "code", "title", "sentence", "advice").join(
+        shown, on="job_key"
+    )
     if found.is_empty():
         return None
-    place = pl.col("code").replace_strict(dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES))
+    place = pl.col("code").replace_strict(
+        dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES)
+    )
     by_code = found.group_by("code").agg(jobs=pl.len(), hours=pl.col(LOST_COLUMN).sum())
-    code, count, hours = by_code.sort("hours", place, "code", descending=[True, False, False]).row(0)
+    code, count, hours = by_code.sort("hours", place, "code", descending=[True, False, False]).row(
+        0
+    )
     if hours < LEAST_GPU_HOURS:
         return None
-    worst = found.filter(pl.col("code") == code).sort(LOST_COLUMN, "job_key", descending=[True, False])
+    worst = found.filter(pl.col("code") == code).sort(
+        LOST_COLUMN, "job_key", descending=[True, False]
+    )
     row = worst.row(0, named=True)
     job = row["display_id"] or row["job_id"]
-    return ProposedChange(code, row["title"], count, hours, job, row["name"], row["sentence"], row["advice"])
+    return ProposedChange(
+        code, row["title"], count, hours, job, row["name"], row["sentence"], row["advice"]
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- renderers
@@ -155,7 +185,12 @@ def _change(jobs: pl.DataFrame, findings: pl.DataFrame) -> ProposedChange | None
 
 def digest_json(digest: UserDigest) -> dict[str, Any]:
     """Return the digest as JSON."""
-    return {**asdict(digest), "week": week_name(digest.week), "good": digest.good, "subject": digest.subject}
+    return {
+        **asdict(digest),
+        "week": week_name(digest.week),
+        "good": digest.good,
+        "subject": digest.subject,
+    }
 
 
 class Digest(Protocol):
@@ -187,7 +222,12 @@ class DigestTemplates:
 
     def text(self, digest: Digest, *, url: str = "", unsubscribe: str = "") -> str:
         """Return the digest as text of WIDTH columns."""
-        return _rendered(self.plain, f"{digest.template}.txt.j2", digest, url, unsubscribe).rstrip("\n") + "\n"
+        return (
+            _rendered(self.plain, f"{digest.template}.txt.j2", digest, url, unsubscribe).rstrip(
+                "\n"
+            )
+            + "\n"
+        )
 
     def html(self, digest: Digest, *, url: str = "", unsubscribe: str = "") -> str:
         """Return the digest as an HTML mail, without anything that is loaded."""
@@ -226,7 +266,9 @@ def _short(name: str | None) -> str:
 def _filled(paragraph: str, indent: str = "") -> FilledParagraph:
     """A paragraph in lines of WIDTH columns."""
     shown = printable(paragraph)
-    filled = textwrap.fill(shown, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    filled = textwrap.fill(
+        shown, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
     return FilledParagraph(filled)
 
 

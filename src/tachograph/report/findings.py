@@ -43,7 +43,9 @@ def group_of(finding: Finding) -> str:
 
 
 def by_group(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings in the order of CHECK_GROUPS; those that hold most urgent first, others by family."""
+    """Return findings in the order of CHECK_GROUPS; those that hold most urgent first, others by
+    family.
+    """
     places = {code: place for place, code in enumerate(known_codes())}
 
     def place(finding: Finding) -> tuple[int, int, int]:
@@ -59,7 +61,9 @@ def severity_text(finding: Finding) -> str:
     >>> severity_text(Finding("stall", "hint", "", "", confidence="low"))
     'hint, low confidence'
     """
-    return f"{finding.severity}, low confidence" if finding.confidence == "low" else finding.severity
+    return (
+        f"{finding.severity}, low confidence" if finding.confidence == "low" else finding.severity
+    )
 
 
 def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -69,7 +73,8 @@ def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def as_reported(finding: Finding) -> Finding:
-    """Return a finding as a report shows it: one problem has one sentence and one loss, those of what covers it.
+    """Return a finding as a report shows it: one problem has one sentence and one loss, those of
+    what covers it.
 
     >>> made = Finding("low_utilisation", "hint", "Low use", "7.5 GPU-h unused.", covered_by="bursty")
     >>> as_reported(made).sentence
@@ -77,32 +82,43 @@ def as_reported(finding: Finding) -> Finding:
     """
     if not finding.covered_by:
         return finding
-    return msgspec.structs.replace(finding, sentence=f"{finding.title}; reported as {finding.covered_by}.", checks=())
+    return msgspec.structs.replace(
+        finding, sentence=f"{finding.title}; reported as {finding.covered_by}.", checks=()
+    )
 
 
 def missing_counters(
-    verdicts: Iterable[Finding], *, recorded: Callable[[str], bool] | None = None, at_most: int | None = None
+    verdicts: Iterable[Finding],
+    *,
+    recorded: Callable[[str], bool] | None = None,
+    at_most: int | None = None,
 ) -> tuple[str, ...]:
     """Return the missing counters that checks need, each once, and how to record them: sentences.
 
-    Those that most checks need come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
-    `recorded`: whether one was, for too little of the time: it is not missing.
+    Those that most checks need come first; `at_most` of GPUs, of nodes and of others are named, the
+    rest counted. `recorded`: whether one was, for too little of the time: it is not missing.
 
     >>> made = Finding("score_gpu", "hint", "", "", verdict="unknown", needs=("sm_occupancy", "cpu_user"))
     >>> missing_counters([made, made])[1]
     'Of the nodes: cpu_user. Have node_exporter or LDMS record them.'
     """
-    waiting = Counter(name for one in verdicts if one.verdict == "unknown" for name in dict.fromkeys(one.needs))
+    waiting = Counter(
+        name for one in verdicts if one.verdict == "unknown" for name in dict.fromkeys(one.needs)
+    )
     names = [name for name, _ in waiting.most_common() if recorded is None or not recorded(name)]
     of_gpus = [name for name in names if name in counters.COUNTERS_BY_NAME]
     of_nodes = [name for name in names if name in _OF_NODES]
-    others = [name for name in names if name not in counters.COUNTERS_BY_NAME and name not in _OF_NODES]
+    others = [
+        name for name in names if name not in counters.COUNTERS_BY_NAME and name not in _OF_NODES
+    ]
     phrases = []
     if of_gpus:
         listed = _first([_with_field(name) for name in of_gpus], at_most)
         phrases.append(f"Of the GPUs: {listed}. Have dcgm-exporter or LDMS record these fields.")
     if of_nodes:
-        phrases.append(f"Of the nodes: {_first(of_nodes, at_most)}. Have node_exporter or LDMS record them.")
+        phrases.append(
+            f"Of the nodes: {_first(of_nodes, at_most)}. Have node_exporter or LDMS record them."
+        )
     if others:
         phrases.append(f"Not known: {_first(others, at_most)}.")
     return tuple(phrases)
@@ -119,11 +135,14 @@ def _with_field(name: str) -> str:
     return f"{name} ({DCGM_PREFIX}{field})" if field else name
 
 
-def interval_text(finding: Finding, start: datetime | None, until: datetime | None, *, zone_name: str) -> str | None:
-    """Return the interval a finding is about, in the site's zone; None where it is about the whole job.
+def interval_text(
+    finding: Finding, start: datetime | None, until: datetime | None, *, zone_name: str
+) -> str | None:
+    """Return the interval a finding is about, in the site's zone; None where it is about the whole
+    job.
 
-    `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The date is given where it
-    is not that of the job's start.
+    `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The
+    date is given where it is not that of the job's start.
 
     >>> begin, end = datetime(2026, 4, 23, 21, 5, tzinfo=UTC), datetime(2026, 4, 23, 22, 40, tzinfo=UTC)
     >>> made = Finding("job_hang", "problem", "", "", begin=begin, end=end)
@@ -162,11 +181,18 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
     value = value_text(check.value, check.unit, zone_name=zone_name)
     if check.holds is None:
         return f"{check.name} {value}, undecided ({threshold})"
-    return f"{check.name} {value} {threshold}" if check.holds else f"{check.name} {value}, not {threshold}"
+    return (
+        f"{check.name} {value} {threshold}"
+        if check.holds
+        else f"{check.name} {value}, not {threshold}"
+    )
 
 
-def checks_text(finding: Finding, *, zone_name: str = "UTC", at_most: int | None = SHOWN_CHECKS) -> str:
-    """Return values against thresholds of a finding, those that decided it first; empty where it has none.
+def checks_text(
+    finding: Finding, *, zone_name: str = "UTC", at_most: int | None = SHOWN_CHECKS
+) -> str:
+    """Return values against thresholds of a finding, those that decided it first; empty where it
+    has none.
 
     Of one that holds those that hold: a rule may need one of several.
     """

@@ -1,4 +1,6 @@
-"""The digest of a week for account managers and staff: worst users and problems, trend, new problems, sick GPUs."""
+"""The digest of a week for account managers and staff: worst users and problems, trend, new
+problems, sick GPUs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class WorstUser:
 
 @dataclass(frozen=True, slots=True)
 class WeekProblem:
-    """A problem: jobs of the week with it, and what they lost to any cause; is_new: no job had it the weeks before."""
+    """A problem: jobs of the week with it, and what they lost to any cause; is_new: no job had
+    it the weeks before.
+    """
 
     code: str
     title: str
@@ -49,8 +53,9 @@ class WeekProblem:
 class GroupDigest:
     """A week of the jobs that a person may see.
 
-    name: the manager, or "staff"; accounts: of the manager, none: all. jobs, gpu_hours, lost: of jobs with known hours
-    that ended in it; share: of the hours, lost; share_before: in the weeks before, None without any.
+    name: the manager, or "staff"; accounts: of the manager, none: all. jobs, gpu_hours, lost: of
+    jobs with known hours that ended in it; share: of the hours, lost; share_before: in the weeks
+    before, None without any.
     """
 
     template: ClassVar[str] = "group_digest"
@@ -98,9 +103,11 @@ def group_digest(
     week: date,
     zone_name: str = "UTC",
 ) -> GroupDigest | None:
-    """Return the digest of `jobs` (USAGE_COLUMNS) that ended up to the end of `week`; None without any in it.
+    """Return the digest of `jobs` (USAGE_COLUMNS) that ended up to the end of `week`; None without
+    any in it.
 
-    findings: job_key, code, title, severity of reported ones of all these jobs. gpus: SICK_COLUMNS of the week's jobs.
+    findings: job_key, code, title, severity of reported ones of all these jobs. gpus: SICK_COLUMNS
+    of the week's jobs.
     """
     weeks = weekly_use(jobs, zone_name)
     this, before = weeks.filter(pl.col("week") == week), weeks.filter(pl.col("week") < week)
@@ -108,10 +115,16 @@ def group_digest(
         return None
     row = this.row(0, named=True)
     monday = pl.col("end").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date()
-    known = jobs.filter(in_ledger()).with_columns(lost_hours().fill_null(0.0).alias(LOST_COLUMN), week=monday)
+    known = jobs.filter(in_ledger()).with_columns(
+        lost_hours().fill_null(0.0).alias(LOST_COLUMN), week=monday
+    )
     of_week = known.filter(pl.col("week") == week)
-    by_user = of_week.group_by("user").agg(jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum(), lost=pl.sum(LOST_COLUMN))
-    worst = by_user.filter(pl.col("lost") > 0).sort("lost", "user", descending=[True, False]).head(TOP)
+    by_user = of_week.group_by("user").agg(
+        jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum(), lost=pl.sum(LOST_COLUMN)
+    )
+    worst = (
+        by_user.filter(pl.col("lost") > 0).sort("lost", "user", descending=[True, False]).head(TOP)
+    )
     hours, lost = (float(before.get_column(name).sum()) for name in ("gpu_hours", "lost"))
     return GroupDigest(
         audience=audience,
@@ -131,7 +144,9 @@ def group_digest(
 
 def _problems(jobs: pl.DataFrame, findings: pl.DataFrame, week: date) -> tuple[WeekProblem, ...]:
     """The problems whose jobs lost most, and all new ones."""
-    problems = findings.filter(pl.col("severity") == "problem").unique(["job_key", "code"], keep="first")
+    problems = findings.filter(pl.col("severity") == "problem").unique(
+        ["job_key", "code"], keep="first"
+    )
     found = problems.join(jobs.select("job_key", "week", LOST_COLUMN), on="job_key")
     earlier = found.filter(pl.col("week") < week).get_column("code").unique()
     compared = jobs.filter(pl.col("week") < week).height > 0
@@ -154,18 +169,30 @@ def _sick(gpus: pl.DataFrame) -> tuple[str, ...]:
     state = (pl.col("health") == CRIT).fill_null(value=False)
     found = gpus.filter(critical.fill_null(value=False) | state)
     by_gpu = found.group_by("node", "gpu").agg(
-        jobs=pl.col("job_key").n_unique(), xid=pl.col("xid_event_max").filter(critical).max(), critical=state.any()
+        jobs=pl.col("job_key").n_unique(),
+        xid=pl.col("xid_event_max").filter(critical).max(),
+        critical=state.any(),
     )
     lines = []
     for row in by_gpu.sort("node", "gpu").iter_rows(named=True):
         reasons = ["memory errors"] if row["critical"] else []
         if row["xid"] is not None:
             reasons.append(f"XID {int(row['xid'])}, {xid_meaning(int(row['xid']))}")
-        lines.append(f"{row['node']} GPU {row['gpu']}: {'; '.join(reasons)} (in {plural(row['jobs'], 'job')})")
-    more = [f"and {plural(len(lines) - MOST_SICK, 'further GPU')}"] if len(lines) > MOST_SICK else []
+        lines.append(
+            f"{row['node']} GPU {row['gpu']}: {'; '.join(reasons)} (in "
+            f"{plural(row['jobs'], 'job')})"
+        )
+    more = (
+        [f"and {plural(len(lines) - MOST_SICK, 'further GPU')}"] if len(lines) > MOST_SICK else []
+    )
     return (*lines[:MOST_SICK], *more)
 
 
 def group_digest_json(digest: GroupDigest) -> dict[str, Any]:
     """Return the digest as JSON."""
-    return {**asdict(digest), "week": week_name(digest.week), "trend": digest.trend, "subject": digest.subject}
+    return {
+        **asdict(digest),
+        "week": week_name(digest.week),
+        "trend": digest.trend,
+        "subject": digest.subject,
+    }

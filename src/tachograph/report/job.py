@@ -82,7 +82,9 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class PipeUse:
-    """How much one pipe was used, and what bound the samples judged by it. None: not measured or not labelled."""
+    """How much one pipe was used, and what bound the samples judged by it. None: not measured or
+    not labelled.
+    """
 
     pipe: str
     name: str
@@ -97,10 +99,10 @@ class PipeUse:
 class JobReport:
     """What one run of a job did with its GPUs, what was wrong, what to do.
 
-    `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important of them;
-    `culprit`: that of a hang, or why none is named; None: no hang of several GPUs was found;
-    `verdicts` are those of all checks, `findings` the reported ones;
-    `gpus` are in order of node and index; the sentences are those of this module.
+    `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important
+    of them; `culprit`: that of a hang, or why none is named; None: no hang of several GPUs was
+    found; `verdicts` are those of all checks, `findings` the reported ones; `gpus` are in order of
+    node and index; the sentences are those of this module.
     """
 
     summary: Mapping[str, Any]
@@ -155,7 +157,9 @@ class JobReport:
             (0.3, 0.7, "30 to 70 %"),
             (0.7, 1.1, "70 % or more"),
         )
-        return tuple((name, sum(low <= mean < high for mean in means)) for low, high, name in limits)
+        return tuple(
+            (name, sum(low <= mean < high for mean in means)) for low, high, name in limits
+        )
 
     @property
     def checks(self) -> tuple[tuple[str, tuple[Finding, ...]], ...]:
@@ -164,13 +168,17 @@ class JobReport:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The missing counters that most checks need, and how to record them; empty where nothing was measured."""
+        """The missing counters that most checks need, and how to record them; empty where
+        nothing was measured.
+        """
         return self.all_missing(SHOWN_COUNTERS)
 
     def all_missing(self, at_most: int | None = None) -> tuple[str, ...]:
         """The same with every counter, or `at_most` of each place that measures."""
         return (
-            missing_counters(self.verdicts, recorded=lambda name: not self._lacks(name), at_most=at_most)
+            missing_counters(
+                self.verdicts, recorded=lambda name: not self._lacks(name), at_most=at_most
+            )
             if number(self.summary, "samples")
             else ()
         )
@@ -180,18 +188,30 @@ class JobReport:
         """What could not be checked for lack of counters, in one line; None: nothing."""
         if not number(self.summary, "samples"):
             return None
-        waiting = [finding for finding in self.verdicts if finding.verdict == "unknown" and finding.needs]
-        names = Counter(name for finding in waiting for name in dict.fromkeys(finding.needs) if self._lacks(name))
+        waiting = [
+            finding for finding in self.verdicts if finding.verdict == "unknown" and finding.needs
+        ]
+        names = Counter(
+            name
+            for finding in waiting
+            for name in dict.fromkeys(finding.needs)
+            if self._lacks(name)
+        )
         if not names:
             return None
         listed = ", ".join(name for name, _ in names.most_common(SHOWN_COUNTERS))
         more = "" if len(names) <= SHOWN_COUNTERS else f" and {len(names) - SHOWN_COUNTERS} more"
         need = "needs" if len(waiting) == 1 else "need"
-        return f"{plural(len(waiting), 'check')} {need} what is not recorded: {listed}{more}, see --checks."
+        return (
+            f"{plural(len(waiting), 'check')} {need} what is not recorded: {listed}{more}, "
+            "see --checks."
+        )
 
     def _lacks(self, counter: str) -> bool:
         """Whether a counter was not recorded of this job."""
-        return all(self.summary.get(f"{counter}{end}") is None for end in ("_mean", "_max", "_events"))
+        return all(
+            self.summary.get(f"{counter}{end}") is None for end in ("_mean", "_max", "_events")
+        )
 
     @property
     def until(self) -> datetime | None:
@@ -206,7 +226,9 @@ class JobReport:
 
     def interval(self, finding: Finding) -> str | None:
         """Return the interval a finding is about, None for the whole job."""
-        return interval_text(finding, self.summary.get("start"), self.until, zone_name=self.zone_name)
+        return interval_text(
+            finding, self.summary.get("start"), self.until, zone_name=self.zone_name
+        )
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -234,13 +256,19 @@ def build_job_report(
     host_memory: HostMemory | None = None,
     kernels: JobKernels = NO_KERNELS,
 ) -> JobReport:
-    """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
+    """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and
+    findings.
 
-    `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see job_steps;
-    `other_runs` are the summaries of its other runs, where it was requeued. `evidence`: see read_evidence. `bound`:
-    what counts as near a peak; `runs_s`, `host_memory`: see next_time. `kernels`: of reports attached to it.
+    `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see
+    job_steps; `other_runs` are the summaries of its other runs, where it was requeued. `evidence`:
+    see read_evidence. `bound`: what counts as near a peak; `runs_s`, `host_memory`: see next_time.
+    `kernels`: of reports attached to it.
     """
-    judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
+    judged = (
+        read_findings(verdicts, known_codes())
+        if isinstance(verdicts, pl.DataFrame)
+        else tuple(verdicts)
+    )
     culprit = hang_culprit(judged, gpus, minutes, held=number(summary, "gpus"))
     judged = tuple(with_culprit(finding, culprit) for finding in judged)
     reported = worst_first(worth_knowing(judged))
@@ -253,7 +281,9 @@ def build_job_report(
         zone_name=zone_name,
         job=str(summary.get("display_id") or summary["job_id"]),
         node_list=fold_nodes(gpus["node"].unique().to_list()),
-        headline=verdict_sentence(summary, reported, [step.row for step in steps.steps] if steps else ()),
+        headline=verdict_sentence(
+            summary, reported, [step.row for step in steps.steps] if steps else ()
+        ),
         tiles=_tiles(summary),
         findings=reported,
         verdicts=by_group(map(as_reported, judged)),
@@ -297,14 +327,26 @@ def _marks(report: JobReport) -> tuple[Mark, ...]:
     titles: dict[tuple[float, float], list[str]] = {}
     for finding in report.findings:
         begin, end = finding.begin or start, finding.end or until
-        if (finding.begin is None and finding.end is None) or start is None or begin is None or end is None:
+        if (
+            (finding.begin is None and finding.end is None)
+            or start is None
+            or begin is None
+            or end is None
+        ):
             continue
         length = bin_s * report.timeline.bins
-        span = (max(0.0, (begin - start).total_seconds()), min(length, (end - start).total_seconds()))
-        near = (one for one in titles if abs(one[0] - span[0]) < bin_s and abs(one[1] - span[1]) < bin_s)
+        span = (
+            max(0.0, (begin - start).total_seconds()),
+            min(length, (end - start).total_seconds()),
+        )
+        near = (
+            one for one in titles if abs(one[0] - span[0]) < bin_s and abs(one[1] - span[1]) < bin_s
+        )
         if span[0] < span[1]:
             titles.setdefault(next(near, span), []).append(finding.title)
-    return tuple(Mark("; ".join(dict.fromkeys(names)), *span) for span, names in sorted(titles.items()))
+    return tuple(
+        Mark("; ".join(dict.fromkeys(names)), *span) for span, names in sorted(titles.items())
+    )
 
 
 def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
@@ -317,7 +359,9 @@ def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
         "energy_j": "Energy",
         "power_w_mean": "Power per GPU",
     }
-    return tuple(Quantity(label, number(row, name), COLUMN_UNITS[name]) for name, label in names.items())
+    return tuple(
+        Quantity(label, number(row, name), COLUMN_UNITS[name]) for name, label in names.items()
+    )
 
 
 def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:
@@ -348,11 +392,13 @@ def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) ->
 
 
 def job_json(report: JobReport) -> dict[str, Any]:
-    """Return the summary's columns and `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`, `steps`, `kernels`.
+    """Return the summary's columns and `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`,
+    `steps`, `kernels`.
 
-    `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are reported; `verdicts`:
-    every check. `culprit`: likely culprit of a hang of several GPUs, or why none is named. `evidence` is {code: {name:
-    number}} of `findings`. `kernels`: the attached reports of Nsight Compute. Null: not measured.
+    `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are
+    reported; `verdicts`: every check. `culprit`: likely culprit of a hang of several GPUs, or why
+    none is named. `evidence` is {code: {name: number}} of `findings`. `kernels`: the attached
+    reports of Nsight Compute. Null: not measured.
     """
     timeline = report.timeline
     units = sorted(timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0))
@@ -361,7 +407,8 @@ def job_json(report: JobReport) -> dict[str, Any]:
             **public_row(report.summary),
             "node_list": report.node_list,
             "headline": report.headline,
-            "next_time": report.next_time and {"line": report.next_time.line, "why": report.next_time.why},
+            "next_time": report.next_time
+            and {"line": report.next_time.line, "why": report.next_time.why},
             "culprit": report.culprit,
             "findings": report.findings,
             "verdicts": report.verdicts,
@@ -371,7 +418,10 @@ def job_json(report: JobReport) -> dict[str, Any]:
                 "bin_s": timeline.bin_s,
                 "bins": timeline.bins,
                 "counter": timeline.counter,
-                "gpus": [{"node": node, "gpu": gpu, "mig": mig, "values": each} for (node, gpu, mig), each in units],
+                "gpus": [
+                    {"node": node, "gpu": gpu, "mig": mig, "values": each}
+                    for (node, gpu, mig), each in units
+                ],
                 "means": timeline.means,
             },
             "steps": steps_json(report.steps),

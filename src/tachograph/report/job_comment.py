@@ -1,12 +1,14 @@
-"""The summary of a job in the field AdminComment of Slurm's accounting: compact JSON, as `jobstats` writes it.
+"""The summary of a job in the field AdminComment of Slurm's accounting: compact JSON, as `jobstats`
+writes it.
 
-`JS1:` and the base64 of gzip-compressed JSON with `gpus`, `total_time` (run time in s) and per node what is known of
-`cpus`, `total_time` (CPU time in s), `total_memory`, `used_memory`, and by GPU `gpu_utilization` (percent),
-`gpu_total_memory`, `gpu_used_memory` (bytes). So whatever reads comments of jobstats reads these. What the report adds
-is under `tachograph`. Format: jobstats, "Generating Job Summaries".
+`JS1:` and the base64 of gzip-compressed JSON with `gpus`, `total_time` (run time in s) and per node
+what is known of `cpus`, `total_time` (CPU time in s), `total_memory`, `used_memory`, and by GPU
+`gpu_utilization` (percent), `gpu_total_memory`, `gpu_used_memory` (bytes). So whatever reads
+comments of jobstats reads these. What the report adds is under `tachograph`. Format: jobstats,
+"Generating Job Summaries".
 
-Before Slurm 23.02 `sacctmgr` writes comments in small letters, which destroys base64: there it is `js32:` and base32.
-Source: Slurm's changes in 23.02.0rc1.
+Before Slurm 23.02 `sacctmgr` writes comments in small letters, which destroys base64: there it is
+`js32:` and base32. Source: Slurm's changes in 23.02.0rc1.
 """
 
 from __future__ import annotations
@@ -52,12 +54,22 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
         own["next_time"] = report.next_time.line.removeprefix("#SBATCH ") or report.next_time.why
     if link := job_link(url, report):
         own["link"] = link
-    summary = {"nodes": _nodes(report), "gpus": row.get("gpus"), "total_time": row.get("elapsed_s"), OWN: own}
-    return {name: _short(value) if name != OWN else value for name, value in summary.items() if value is not None}
+    summary = {
+        "nodes": _nodes(report),
+        "gpus": row.get("gpus"),
+        "total_time": row.get("elapsed_s"),
+        OWN: own,
+    }
+    return {
+        name: _short(value) if name != OWN else value
+        for name, value in summary.items()
+        if value is not None
+    }
 
 
 def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> str:
-    """Return a summary as the text of a comment; of one that would be too long without its nodes, which it notes.
+    """Return a summary as the text of a comment; of one that would be too long without its nodes,
+    which it notes.
 
     small_letters: for a Slurm that has no capital ones.
 
@@ -72,7 +84,8 @@ def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> 
 
 
 def read_comment(comment: str) -> dict[str, Any] | None:
-    """Return the summary that a comment holds, ours or one of jobstats; None where it is another text.
+    """Return the summary that a comment holds, ours or one of jobstats; None where it is another
+    text.
 
     >>> read_comment("requested by phone") is None
     True
@@ -92,21 +105,28 @@ def read_comment(comment: str) -> dict[str, Any] | None:
 
 
 def _packed(summary: Mapping[str, Any], *, small_letters: bool) -> str:
-    compressed = gzip.compress(msgspec.json.encode(dict(summary)), mtime=0)  # equal summaries, equal comments
+    # Equal summaries, equal comments.
+    compressed = gzip.compress(msgspec.json.encode(dict(summary)), mtime=0)
     if small_letters:
         return SMALL_LETTERS + base64.b32encode(compressed).decode("ascii").rstrip("=").lower()
     return PREFIX + base64.b64encode(compressed).decode("ascii")
 
 
 def _nodes(report: JobReport) -> dict[str, dict[str, Any]]:
-    """Per node what is known; host values only where the job had one node, as they are accounted for the whole job."""
+    """Per node what is known; host values only where the job had one node, as they are accounted
+    for the whole job.
+    """
     nodes: dict[str, dict[str, Any]] = {}
     for gpu in report.gpus:
-        name = str(gpu.row["gpu"]) if gpu.row["mig"] is None else f"{gpu.row['gpu']}:{gpu.row['mig']}"
+        name = (
+            str(gpu.row["gpu"]) if gpu.row["mig"] is None else f"{gpu.row['gpu']}:{gpu.row['mig']}"
+        )
         for key, column, factor, digits in _OF_GPU:
             value = number(gpu.row, column)
             if value is not None:
-                nodes.setdefault(gpu.row["node"], {}).setdefault(key, {})[name] = round(value * factor, digits)
+                nodes.setdefault(gpu.row["node"], {}).setdefault(key, {})[name] = round(
+                    value * factor, digits
+                )
     if len(nodes) == 1 and number(report.summary, "nodes") == 1:
         (node,) = nodes.values()
         row, held = report.summary, node_memory(report)

@@ -1,4 +1,6 @@
-"""Two to four jobs side by side: the numbers that differ most first, findings, and what they did over time."""
+"""Two to four jobs side by side: the numbers that differ most first, findings, and what they did
+over time.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ _DRAWN = ("gpu_util", "sm_active", "gr_engine_active")  # the first that any job
 
 @dataclass(frozen=True, slots=True)
 class ComparedNumber:
-    """A number of each job, as text; difference: of the largest and the smallest, as a share of the larger, 0..1.
+    """A number of each job, as text; difference: of the largest and the smallest, as a share of the
+    larger, 0..1.
 
     None: fewer than two jobs have it.
     """
@@ -58,7 +61,9 @@ class ComparedNumber:
 
 @dataclass(frozen=True, slots=True)
 class JobComparison:
-    """Some jobs, in the order in which they were named; findings: {title: which of them have it, as reported}."""
+    """Some jobs, in the order in which they were named; findings: {title: which of them have it,
+    as reported}.
+    """
 
     reports: tuple[JobReport, ...]
     numbers: tuple[ComparedNumber, ...]
@@ -73,10 +78,16 @@ class JobComparison:
         return f"Largest difference: {most.label}, {', '.join(most.texts)}."
 
     def plot(self) -> Markup | None:
-        """Return mean activity of each job over its time, all from their start; None where none was measured."""
-        names = [name for name in _DRAWN if any(name in report.timeline.means for report in self.reports)]
+        """Return mean activity of each job over its time, all from their start; None where none
+        was measured.
+        """
+        names = [
+            name for name in _DRAWN if any(name in report.timeline.means for report in self.reports)
+        ]
         lines = [
-            job_page.ComparedLine(f"job {report.job}", report.timeline.bin_s, floats(report.timeline.means[names[0]]))
+            job_page.ComparedLine(
+                f"job {report.job}", report.timeline.bin_s, floats(report.timeline.means[names[0]])
+            )
             for report in self.reports
             if names and names[0] in report.timeline.means
         ]
@@ -87,19 +98,28 @@ class JobComparison:
 
 def compare_jobs(reports: Sequence[JobReport]) -> JobComparison:
     """Return the comparison of these jobs."""
-    rows = [_number(label, name, [report.summary for report in reports]) for name, label in NUMBERS.items()]
+    rows = [
+        _number(label, name, [report.summary for report in reports])
+        for name, label in NUMBERS.items()
+    ]
     known = [row for row in rows if any(each != text(None) for each in row.texts)]
-    ordered = sorted(known, key=lambda row: -1.0 if row.difference is None else row.difference, reverse=True)
+    ordered = sorted(
+        known, key=lambda row: -1.0 if row.difference is None else row.difference, reverse=True
+    )
     by_job = [{finding.title: finding for finding in report.findings} for report in reports]
     titles = dict.fromkeys(title for found in by_job for title in found)
     return JobComparison(
-        tuple(reports), tuple(ordered), {title: tuple(found.get(title) for found in by_job) for title in titles}
+        tuple(reports),
+        tuple(ordered),
+        {title: tuple(found.get(title) for found in by_job) for title in titles},
     )
 
 
 def _number(label: str, name: str, rows: Sequence[Mapping[str, Any]]) -> ComparedNumber:
     values = [number(row, name) for row in rows]
-    return ComparedNumber(label, tuple(text(value, COLUMN_UNITS[name]) for value in values), difference(values))
+    return ComparedNumber(
+        label, tuple(text(value, COLUMN_UNITS[name]) for value in values), difference(values)
+    )
 
 
 def difference(values: Sequence[float | None]) -> float | None:

@@ -1,4 +1,6 @@
-"""The report of one job in the form of Slurm's `seff`: a label and a value in each line, and a table of its GPUs."""
+"""The report of one job in the form of Slurm's `seff`: a label and a value in each line, and a
+table of its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ NOT_RECORDED = "not recorded"
 
 
 def job_link(url: str, report: JobReport) -> str | None:
-    """Return the address of the job's page; None where the address of the pages is not configured in full."""
+    """Return the address of the job's page; None where the address of the pages is not
+    configured in full.
+    """
     if not url.startswith(("http://", "https://")):
         return None
     return f"{url.rstrip('/')}/job/{quote(report.summary['job_key'], safe='')}"
@@ -46,12 +50,16 @@ def brief_lines(report: JobReport, *, url: str = "") -> Iterator[str]:
 
 
 def node_memory(report: JobReport) -> float | None:
-    """Return the host memory that its tasks held on a node at most, in MiB; None where it is not known."""
+    """Return the host memory that its tasks held on a node at most, in MiB; None where it is not
+    known.
+    """
     rows = [step.row for step in report.steps.steps]
     if not rows:
         return None
     facts = [{name: row.get(name) for name in NODE_MEMORY_COLUMNS} for row in rows]
-    steps = pl.DataFrame(facts, infer_schema_length=None).with_columns(job_key=pl.lit(report.summary["job_key"]))
+    steps = pl.DataFrame(facts, infer_schema_length=None).with_columns(
+        job_key=pl.lit(report.summary["job_key"])
+    )
     if steps.get_column("max_rss_mib").null_count() == steps.height:
         return None
     return node_memory_mib(steps).get(report.summary["job_key"])
@@ -73,18 +81,28 @@ def _accounted(report: JobReport) -> Iterator[str]:
         yield f"CPU Efficiency: {efficiency} of {slurm_duration(elapsed * cpus)} core-walltime"
     limit = number(row, "timelimit_s")
     of_limit = "" if limit is None else f" of {slurm_duration(limit)}"
-    yield f"Job Wall-clock time: {NOT_RECORDED if elapsed is None else slurm_duration(elapsed)}{of_limit}"
+    yield (
+        "Job Wall-clock time: "
+        f"{NOT_RECORDED if elapsed is None else slurm_duration(elapsed)}{of_limit}"
+    )
     yield from _memory(report)
 
 
 def _memory(report: JobReport) -> Iterator[str]:
     """Of a node where that is known, else of the largest task, which is no efficiency."""
     row = report.summary
-    requested, nodes, held = number(row, "mem_requested_mib"), number(row, "nodes"), node_memory(report)
+    requested, nodes, held = (
+        number(row, "mem_requested_mib"),
+        number(row, "nodes"),
+        node_memory(report),
+    )
     if held is not None and requested is not None and nodes:
         yield f"Memory Utilized: {text(held, 'MiB')}{'' if nodes == 1 else ' on a node'}"
         share = text(held / (requested / nodes), "fraction")
-        yield f"Memory Efficiency: {share} of {text(requested / nodes, 'MiB')}{'' if nodes == 1 else ' per node'}"
+        yield (
+            f"Memory Efficiency: {share} of "
+            f"{text(requested / nodes, 'MiB')}{'' if nodes == 1 else ' per node'}"
+        )
         return
     largest = number(row, "max_rss_mib")
     of_task = NOT_RECORDED if largest is None else f"{text(largest, 'MiB')} by the largest task"
@@ -122,6 +140,8 @@ def _gpus(report: JobReport) -> Iterator[str]:
     for place in range(-1, len(shown)):
         cells = [title if place < 0 else cells[place] for title, cells in columns]
         first = f"  {cells[0]:<{widths[0]}}"
-        yield first + "".join(f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+        yield first + "".join(
+            f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True)
+        )
     if len(report.gpus) > len(shown):
         yield f"  and {len(report.gpus) - len(shown)} more: tachograph job {report.job} --json"

@@ -18,7 +18,9 @@ def job_ticket(report: JobReport) -> str:
     row = report.summary
     name = f" ({_escaped(row['name'])})" if row.get("name") else ""
     lines = [f"## Job {_escaped(report.job)}{name}: {_escaped(report.headline)}", ""]
-    who = ((label, row.get(label)) for label in ("user", "account", "partition", "cluster", "state"))
+    who = (
+        (label, row.get(label)) for label in ("user", "account", "partition", "cluster", "state")
+    )
     facts = [*((label, str(value)) for label, value in who if value), *_facts(report)]
     lines += [f"- **{label}**: {_escaped(value)}" for label, value in facts]
     if report.next_time and report.next_time.line:
@@ -36,17 +38,27 @@ def job_ticket(report: JobReport) -> str:
 
 
 def job_mail(report: JobReport) -> tuple[str, str]:
-    """Return subject and body of a mail to the job's user: plain text, the verdict first, what to do, no jargon."""
+    """Return subject and body of a mail to the job's user: plain text, the verdict first, what
+    to do, no jargon.
+    """
     row = report.summary
     name = f" ({row['name']})" if row.get("name") else ""
     subject = f"Your job {report.job}{name}: {report.headline.removesuffix('.')}"
-    lines = [f"Hello {row.get('user') or ''}".rstrip() + ",", "", f"your job {report.job}{name}: {report.headline}", ""]
+    lines = [
+        f"Hello {row.get('user') or ''}".rstrip() + ",",
+        "",
+        f"your job {report.job}{name}: {report.headline}",
+        "",
+    ]
     for finding in report.findings[:SHOWN]:
         lines += [f"* {finding.sentence}"]
         lines += [f"  What to do: {finding.advice}"] if finding.advice else []
     lines += [""] if report.findings else []
     if report.next_time and report.next_time.line:
-        lines += [f"Next time: {report.next_time.line}  ({report.next_time.why.removesuffix('.')})", ""]
+        lines += [
+            f"Next time: {report.next_time.line}  ({report.next_time.why.removesuffix('.')})",
+            "",
+        ]
     lines += [f"{label}: {value}" for label, value in _facts(report)]
     lines += ["", f"All numbers: tachograph job {report.job}", ""]
     return printable(subject), "\n".join(map(printable, lines))
@@ -55,7 +67,10 @@ def job_mail(report: JobReport) -> tuple[str, str]:
 def _facts(report: JobReport) -> Iterator[tuple[str, str]]:
     row = report.summary
     until = "now" if report.running else report.local(row.get("end"))
-    yield "ran", f"{report.local(row.get('start'))} to {until}, {text(number(row, 'elapsed_s'), 's')}"
+    yield (
+        "ran",
+        f"{report.local(row.get('start'))} to {until}, {text(number(row, 'elapsed_s'), 's')}",
+    )
     yield "on", allocation_text(report)
     if report.next_time and not report.next_time.line:  # else its reasons have it
         yield "next time", report.next_time.why

@@ -1,4 +1,6 @@
-"""What the page of one job shows over its time: use, activity, imbalance, memory, power; and the values behind them."""
+"""What the page of one job shows over its time: use, activity, imbalance, memory, power; and the
+values behind them.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,14 @@ HOVERED_GPUS = 16  # up to here each GPU has its value
 
 
 def over_time(report: JobReport) -> OverTime:
-    """Return what the page draws over time; imbalance of a bin across GPUs, and of the bins of WINDOW over time."""
+    """Return what the page draws over time; imbalance of a bin across GPUs, and of the bins of
+    WINDOW over time.
+    """
     timeline = report.timeline
-    by_key = [(gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"]))) for gpu in report.gpus]
+    by_key = [
+        (gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"])))
+        for gpu in report.gpus
+    ]
     drawn = [(gpu, series) for gpu, series in by_key if series is not None]
     levels = np.vstack([floats(series) for _, series in drawn]) if drawn else np.empty((0, 0))
     means = {name: floats(series) for name, series in timeline.means.items()}
@@ -38,7 +45,11 @@ def over_time(report: JobReport) -> OverTime:
         _imbalance_over_time(levels),
         means.get("hbm_used_mib", np.empty(0)),
         np.nan if capacity is None else capacity,
-        (means.get("power_w", np.empty(0)), floats(timeline.power_low), floats(timeline.power_high)),
+        (
+            means.get("power_w", np.empty(0)),
+            floats(timeline.power_low),
+            floats(timeline.power_high),
+        ),
     )
 
 
@@ -46,7 +57,10 @@ def _imbalance(levels: Floats, *, axis: int) -> Floats:
     """1 - mean / max; NaN where nothing was measured or all were idle."""
     known = ~np.isnan(levels)
     count = known.sum(axis=axis)
-    total, most = np.nansum(levels, axis=axis), np.where(known, levels, -1.0).max(axis=axis, initial=-1.0)
+    total, most = (
+        np.nansum(levels, axis=axis),
+        np.where(known, levels, -1.0).max(axis=axis, initial=-1.0),
+    )
     busy = (count > 0) & (most >= BUSY)
     return np.where(busy, 1 - total / np.where(busy, count * most, 1.0), np.nan)
 
@@ -71,15 +85,23 @@ def hover_json(report: JobReport) -> dict[str, Any]:
     series: dict[str, tuple[str, Floats, str]] = {}
     if len(shown.labels) <= HOVERED_GPUS:
         panel = f"{capitalized(shown.activity)} of each GPU"
-        series |= {label: ("fraction", level, panel) for label, level in zip(shown.labels, shown.levels, strict=True)}
+        series |= {
+            label: ("fraction", level, panel)
+            for label, level in zip(shown.labels, shown.levels, strict=True)
+        }
     fractions = [name for name in shown.means if COUNTERS_BY_NAME[name].unit == "fraction"]
-    series |= {name: ("fraction", shown.means[name], "Activity by unit, mean over the GPUs") for name in fractions}
+    series |= {
+        name: ("fraction", shown.means[name], "Activity by unit, mean over the GPUs")
+        for name in fractions
+    }
     imbalances = {"imbalance across GPUs": shown.spatial, "imbalance over time": shown.temporal}
     series |= {name: ("ratio", values, "Imbalance") for name, values in imbalances.items()}
     powers = {"power": mean, "lowest": low, "highest": high}
     series |= {"memory": ("MiB", shown.memory_mib, "Memory used, of the GPU with most")}
     series |= {name: ("W", values, "Power per GPU") for name, values in powers.items()}
-    known = {label: one for label, one in series.items() if one[1].size and not np.isnan(one[1]).all()}
+    known = {
+        label: one for label, one in series.items() if one[1].size and not np.isnan(one[1]).all()
+    }
     start = report.summary.get("start")
     return {
         "bin_s": shown.bin_s,

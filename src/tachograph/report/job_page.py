@@ -80,7 +80,9 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
         "report": report,
         "row": report.summary,
         "allocation": allocation_text(report),
-        "tables": [("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
+        "tables": [("least busy", least), ("most busy", most)]
+        if many and least
+        else [("", report.gpus)],
         "many": many,
         "plots": JobPlots(report, drawings),
         "labels": {},
@@ -110,7 +112,9 @@ def hover_text(report: JobReport) -> Markup:
 
 @dataclass(frozen=True)
 class JobPlots:
-    """The plots of a job: SVG, or None where nothing is to show; each is drawn when it is read first."""
+    """The plots of a job: SVG, or None where nothing is to show; each is drawn when it is read
+    first.
+    """
 
     report: JobReport
     drawings: KeptDrawings = _NotKept()
@@ -118,7 +122,9 @@ class JobPlots:
     @cached_property
     def time(self) -> Markup | None:
         """All that the GPUs did over time."""
-        return self._drawn("time", lambda: job_page.over_time(over_time(self.report), marks=self.report.marks))
+        return self._drawn(
+            "time", lambda: job_page.over_time(over_time(self.report), marks=self.report.marks)
+        )
 
     @cached_property
     def imbalance(self) -> Markup | None:
@@ -150,7 +156,9 @@ class JobPlots:
         pipes = {
             pipe.name: (pipe.compute_fraction, pipe.memory_fraction)
             for pipe in self.report.pipes
-            if pipe.active_mean and pipe.compute_fraction is not None and pipe.memory_fraction is not None
+            if pipe.active_mean
+            and pipe.compute_fraction is not None
+            and pipe.memory_fraction is not None
         }
         return self._drawn("roofline", lambda: job_page.roofline(pipes))
 
@@ -159,7 +167,9 @@ class JobPlots:
         """Peaks of memory."""
         gpus = self.report.gpus
         peaks, capacities = _column(gpus, "hbm_used_mib_max"), _column(gpus, "hbm_mib")
-        return self._drawn("memory", lambda: job_page.memory(peaks, capacities, [gpu.label for gpu in gpus]))
+        return self._drawn(
+            "memory", lambda: job_page.memory(peaks, capacities, [gpu.label for gpu in gpus])
+        )
 
     def _drawn(self, name: str, draw: Callable[[], str | None]) -> Markup | None:
         """A plot of this analysis of the job: with another one, it has another `seq`."""
@@ -184,16 +194,22 @@ def _step_plot(report: JobReport) -> str | None:
     if length_s is None or steps.start is None:
         return None
     bars = [
-        job_page.StepBar(str(step.row["step"]), max(0.0, step.begin_s), min(length_s, step.end_s), _level(step))
+        job_page.StepBar(
+            str(step.row["step"]), max(0.0, step.begin_s), min(length_s, step.end_s), _level(step)
+        )
         for step in steps.largest(SHOWN_STEPS)
         if step.begin_s is not None and step.end_s is not None
     ]
     waits = [(gap, (gap.begin - steps.start).total_seconds()) for gap in steps.waited]
-    return job_page.steps(bars, length_s, marks=[Mark("idle", begin, begin + gap.elapsed_s) for gap, begin in waits])
+    return job_page.steps(
+        bars, length_s, marks=[Mark("idle", begin, begin + gap.elapsed_s) for gap, begin in waits]
+    )
 
 
 def _level(step: StepUse) -> float | None:
-    """Its mean over its whole bar; None for a batch script, whose numbers are of the time between its srun steps."""
+    """Its mean over its whole bar; None for a batch script, whose numbers are of the time
+    between its srun steps.
+    """
     return step.activity_mean if step.by_srun else None
 
 
@@ -213,7 +229,9 @@ def spark_points(series: Series, *, width: float = 160, height: float = 22) -> l
         if value is None:
             stretches.append([])
         else:
-            stretches[-1].append(f"{(place + 0.5) * step:.1f},{height * (1 - min(1.0, max(0.0, value))):.1f}")
+            stretches[-1].append(
+                f"{(place + 0.5) * step:.1f},{height * (1 - min(1.0, max(0.0, value))):.1f}"
+            )
     return [" ".join(points) for points in stretches if points]
 
 

@@ -1,7 +1,8 @@
 """What is said about one job: sentences from its row of job_summaries.
 
-Each is a measured value, an estimate that is named so, or a conclusion whose conditions stand beside it. Three facts
-are kept apart: not recorded; recorded, but not attributable to this job; recorded for a part of the time.
+Each is a measured value, an estimate that is named so, or a conclusion whose conditions stand
+beside it. Three facts are kept apart: not recorded; recorded, but not attributable to this job;
+recorded for a part of the time.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 
-NOT_ATTRIBUTABLE = "Not known: which GPUs of its nodes were its own is not certain, so no sample is counted as its."
+NOT_ATTRIBUTABLE = (
+    "Not known: which GPUs of its nodes were its own is not certain, so no sample is "
+    "counted as its."
+)
 HIGH = 0.9  # of GPU memory
 MEASURED = 0.98  # of the run time, from which on an estimate for all of it says nothing more
-# traffic of a link is named from this share of its peak on, or this rate (B/s) where the peak is not known
+# traffic of a link is named from this share of its peak on, or this rate (B/s) where the peak is
+# not known
 MUCH_OF_PEAK, MUCH_TRAFFIC = 0.05, 5e9
 _ATTRIBUTION = {
     "explicit": "Its GPUs are known from a map of jobs to GPUs.",
@@ -35,7 +40,10 @@ _EVIDENCE = {  # by attribution and what records where the run was
         "ambiguous",
         "nothing",
     ): "Where it ran is unknown: its accounting has no node list, no sample or map names it.",
-    ("ambiguous", "elsewhere"): "Samples or maps name it at other times only than its accounting: see site.time_zone.",
+    (
+        "ambiguous",
+        "elsewhere",
+    ): "Samples or maps name it at other times only than its accounting: see site.time_zone.",
 }
 _OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
 _EXCLUDED_BECAUSE = {
@@ -48,7 +56,14 @@ _EXCLUDED_BECAUSE = {
     "staff_account": "it is of a staff account",
     "login_node": "it ran on a login node",
 }
-_STUDIED_COUNTERS = (*ACTIVITY_NAMES, *PIPES.values(), "dram_active", "hbm_used_mib", "power_w", "energy_j")
+_STUDIED_COUNTERS = (
+    *ACTIVITY_NAMES,
+    *PIPES.values(),
+    "dram_active",
+    "hbm_used_mib",
+    "power_w",
+    "energy_j",
+)
 
 
 def use_sentence(row: Mapping[str, Any]) -> str:
@@ -58,7 +73,13 @@ def use_sentence(row: Mapping[str, Any]) -> str:
     'The 4 GPUs were busy 42 % of the time.'
     """
     counter, count = activity_counter(row), number(row, "gpus")
-    who = "The GPUs were" if count is None else "The GPU was" if count == 1 else f"The {text(count, 'count')} GPUs were"
+    who = (
+        "The GPUs were"
+        if count is None
+        else "The GPU was"
+        if count == 1
+        else f"The {text(count, 'count')} GPUs were"
+    )
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
     if counter is None:
@@ -71,8 +92,11 @@ def use_sentence(row: Mapping[str, Any]) -> str:
     return f"{who} busy {share} of the time{how}."
 
 
-def limiter_sentence(row: Mapping[str, Any], shares: Mapping[str, float | None], *, idle: bool = False) -> str | None:
-    """Return what set the speed; None where the job did no work. `shares`: see judge.limiter.shares_of_job.
+def limiter_sentence(
+    row: Mapping[str, Any], shares: Mapping[str, float | None], *, idle: bool = False
+) -> str | None:
+    """Return what set the speed; None where the job did no work. `shares`: see
+    judge.limiter.shares_of_job.
 
     >>> row = {"limiter": "memory", "main_pipe": "fp64", "main_pipe_at_work": 0.2, "dram_at_work": 0.6}
     >>> limiter_sentence(row, {"memory": 0.75, "compute": 0.22})
@@ -83,31 +107,59 @@ def limiter_sentence(row: Mapping[str, Any], shares: Mapping[str, float | None],
         return None
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
-    at_work, traffic = (text(number(row, name), "fraction") for name in ("main_pipe_at_work", "dram_at_work"))
+    at_work, traffic = (
+        text(number(row, name), "fraction") for name in ("main_pipe_at_work", "dram_at_work")
+    )
     of_peak = {name: text(share, "fraction") for name, share in shares.items() if share is not None}
     carried = "".join(f" {sentence}" for sentence in _link_sentences(row, shares, limiter))
     if limiter == "compute" and pipe:
-        found = f"Compute: while they worked, the {PIPE_NAMES[pipe]} were active {at_work} of the time, "
+        found = (
+            f"Compute: while they worked, the {PIPE_NAMES[pipe]} were active {at_work} of "
+            "the time, "
+        )
         return f"{found}{of_peak['compute']} of what is achievable.{carried}"
     if limiter == "memory" and pipe:
-        found = f"Memory: while the {PIPE_NAMES[pipe]} worked, memory moved data {traffic} of the time, "
+        found = (
+            f"Memory: while the {PIPE_NAMES[pipe]} worked, memory moved data {traffic} of "
+            "the time, "
+        )
         return f"{found}{of_peak['memory']} of what is achievable.{carried}"
     if isinstance(limiter, str) and limiter in LINKS:
         return f"{LINKS[limiter]}:{carried}"
     if limiter == NEITHER:
         share = number(row, "work_fraction")
-        rest = "" if share is None or share >= MOST else f", and only {text(share, 'fraction')} of the time"
-        worked = "" if pipe is None else f" The {PIPE_NAMES[pipe]} were active {at_work} while they worked{rest}, "
+        rest = (
+            ""
+            if share is None or share >= MOST
+            else f", and only {text(share, 'fraction')} of the time"
+        )
+        worked = (
+            ""
+            if pipe is None
+            else f" The {PIPE_NAMES[pipe]} were active {at_work} while they worked{rest}, "
+        )
         moved = (
-            "" if pipe is None else f"memory {traffic}: latency, kernel launches, input or communication set the speed."
+            ""
+            if pipe is None
+            else (
+                f"memory {traffic}: latency, kernel launches, input or communication set the speed."
+            )
         )
         return f"Neither arithmetic nor memory was near its peak.{worked}{moved}{carried}"
-    missing = [name for name in (*PIPES.values(), "dram_active") if number(row, f"{name}_mean") is None]
-    why = f"{', '.join(missing)} not recorded" if missing else "no arithmetic was measured on any pipe"
+    missing = [
+        name for name in (*PIPES.values(), "dram_active") if number(row, f"{name}_mean") is None
+    ]
+    why = (
+        f"{', '.join(missing)} not recorded"
+        if missing
+        else "no arithmetic was measured on any pipe"
+    )
     return f"Not known: {why}.{carried}"
 
 
-def _link_sentences(row: Mapping[str, Any], shares: Mapping[str, float | None], limiter: object) -> Iterator[str]:
+def _link_sentences(
+    row: Mapping[str, Any], shares: Mapping[str, float | None], limiter: object
+) -> Iterator[str]:
     """Traffic of links, where there is much."""
     for link, name in LINKS.items():
         rates = [number(row, f"{link}_{way}_bytes_per_s_mean") for way in ("tx", "rx")]
@@ -130,11 +182,15 @@ def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
     elif spatial is None:
         sentences.append("Across GPUs: not known.")
     else:
-        sentences.append(f"Across GPUs: {text(spatial, 'ratio')}, {evenness(spatial)} (0: all GPUs alike).")
+        sentences.append(
+            f"Across GPUs: {text(spatial, 'ratio')}, {evenness(spatial)} (0: all GPUs alike)."
+        )
     if temporal is None:
         sentences.append("Over time: not known.")
     else:
-        sentences.append(f"Over time: {text(temporal, 'ratio')}, {steadiness(temporal)} (0: constant).")
+        sentences.append(
+            f"Over time: {text(temporal, 'ratio')}, {steadiness(temporal)} (0: constant)."
+        )
     return tuple(sentences)
 
 
@@ -148,7 +204,9 @@ def evenness(imbalance: float) -> str:
 
 def steadiness(imbalance: float) -> str:
     """Return a temporal imbalance in words."""
-    return ("steady", "mostly steady", "varying", "strongly varying")[bisect_right(_LEVELS, imbalance)]
+    return ("steady", "mostly steady", "varying", "strongly varying")[
+        bisect_right(_LEVELS, imbalance)
+    ]
 
 
 def memory_sentence(row: Mapping[str, Any]) -> str:
@@ -157,19 +215,29 @@ def memory_sentence(row: Mapping[str, Any]) -> str:
     >>> memory_sentence({"hbm_peak_fraction": 0.5, "hbm_used_mib_max": 20480.0, "hbm_mib": 40960.0})
     'At the peak 50 % of the memory of a GPU was in use (20.0 GiB of 40.0 GiB).'
     """
-    peak, used, capacity = (number(row, name) for name in ("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"))
+    peak, used, capacity = (
+        number(row, name) for name in ("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib")
+    )
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
     if peak is None and used is None:
         return "Not known: memory was not recorded."
     if peak is None:
-        return f"At the peak {text(used, 'MiB')} of the memory of a GPU was in use; its capacity is not known."
-    amounts = "" if used is None or capacity is None else f" ({text(used, 'MiB')} of {text(capacity, 'MiB')})"
+        return (
+            f"At the peak {text(used, 'MiB')} of the memory of a GPU was in use; its "
+            "capacity is not known."
+        )
+    amounts = (
+        ""
+        if used is None or capacity is None
+        else f" ({text(used, 'MiB')} of {text(capacity, 'MiB')})"
+    )
     return f"At the peak {text(peak, 'fraction')} of the memory of a GPU was in use{amounts}."
 
 
 def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Return workload classes and the share of GPU time in each, in their order; empty where they are not known.
+    """Return workload classes and the share of GPU time in each, in their order; empty where they
+    are not known.
 
     >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
     ('idle', 1.0)
@@ -179,14 +247,17 @@ def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 
 
 def energy_sentence(row: Mapping[str, Any]) -> str:
-    """Return energy and power of the GPUs as measured, and the estimate for the run time where they differ.
+    """Return energy and power of the GPUs as measured, and the estimate for the run time where they
+    differ.
 
     >>> energy_sentence({"energy_j": 7.2e6, "energy_j_estimated": 7.2e6, "power_w_mean": 250.0})
     'The GPUs used 2.00 kWh, 250 W per GPU on average.'
     >>> energy_sentence({"energy_j": 1.8e6, "energy_j_estimated": 7.2e6})
     'The GPUs used 0.50 kWh in the measured 25 % of the time; scaled to the run time an estimated 2.00 kWh.'
     """
-    joules, estimate, watts = (number(row, name) for name in ("energy_j", "energy_j_estimated", "power_w_mean"))
+    joules, estimate, watts = (
+        number(row, name) for name in ("energy_j", "energy_j_estimated", "power_w_mean")
+    )
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
     if joules is None:
@@ -198,7 +269,8 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
         return f"{used}{mean}."
     part = text(joules / estimate, "fraction")
     return (
-        f"{used} in the measured {part} of the time{mean}; scaled to the run time an estimated {text(estimate, 'J')}."
+        f"{used} in the measured {part} of the time{mean}; scaled to the run time an "
+        f"estimated {text(estimate, 'J')}."
     )
 
 
@@ -211,14 +283,24 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
     notes = ["Its GPUs are those that were recorded." if recorded else known]
     share = share_text(row)
     if share and attribution == "ambiguous":
-        notes = [f"It had a share ({share}) of GPUs that other jobs held at the same time, or may have held."]
+        notes = [
+            (
+                f"It had a share ({share}) of GPUs that other jobs held at the same time, or may "
+                "have held."
+            )
+        ]
     elif share:
         if attribution == "whole_node":
             notes = ["Its nodes have one GPU each."]
-        notes.append(f"It had a share of them ({share}), and no other job held them: all samples are its own.")
+        notes.append(
+            f"It had a share of them ({share}), and no other job held them: all samples are "
+            "its own."
+        )
     if share:
         notes.append("No GPU-hours are counted: it had no whole GPU.")
-    coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
+    coverage, interval, samples = (
+        number(row, name) for name in ("coverage", "interval_s", "samples")
+    )
     if samples:
         every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
         share = "" if coverage is None else f"; {text(coverage, 'fraction')} of the expected ones"
@@ -248,7 +330,9 @@ def host_sentence(row: Mapping[str, Any]) -> str | None:
     peak, requested = number(row, "max_rss_mib"), number(row, "mem_requested_mib")
     parts = []
     if efficiency is not None and cpus is not None:
-        parts.append(f"CPUs busy {text(efficiency, 'fraction')} of the time of {text(cpus, 'count')}")
+        parts.append(
+            f"CPUs busy {text(efficiency, 'fraction')} of the time of {text(cpus, 'count')}"
+        )
     if peak is not None:
         asked = "" if requested is None else f", {text(requested, 'MiB')} were requested"
         parts.append(f"the largest task peaked at {text(peak, 'MiB')} of host memory{asked}")

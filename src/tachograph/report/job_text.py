@@ -24,16 +24,23 @@ _INDENT = " " * 4
 def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Line]:
     """Yield the interval of a finding and its values against thresholds."""
     moments = [
-        f"{label}: {value}" for label, value in evidence_texts(finding, report.zone_name) if label.endswith(" at")
+        f"{label}: {value}"
+        for label, value in evidence_texts(finding, report.zone_name)
+        if label.endswith(" at")
     ]
     when = report.interval(finding)
-    basis = [*([capitalized(when)] if when else moments), checks_text(finding, zone_name=report.zone_name)]
+    basis = [
+        *([capitalized(when)] if when else moments),
+        checks_text(finding, zone_name=report.zone_name),
+    ]
     for line in filter(None, basis):
         yield from wrapped(line, width, indent="    ", style="dim")
 
 
 def verdict_lines(report: JobReport, width: int) -> Iterator[Line]:
-    """Yield all checks by result, each with the values that decided, and the counters that are missing."""
+    """Yield all checks by result, each with the values that decided, and the counters that are
+    missing.
+    """
     for name, findings in report.checks:
         yield plain(f"  {name}", "dim")
         yield from _full_group(report, findings, width)
@@ -52,7 +59,9 @@ def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> I
         checks = [check_text(check, zone_name=report.zone_name) for check in finding.checks]
         needs = [f"needs {', '.join(finding.needs)}"] if finding.needs else []
         for line in (*([capitalized(when)] if when else []), *checks, *needs):
-            yield from wrapped(line, width, indent=f"{_INDENT}    ", first=f"{_INDENT}  ", style="dim")
+            yield from wrapped(
+                line, width, indent=f"{_INDENT}    ", first=f"{_INDENT}  ", style="dim"
+            )
 
 
 MIN_WIDTH, MAX_WIDTH = 72, 120
@@ -60,27 +69,44 @@ MARKS = {"problem": "▲", "hint": "●"}
 _BAR = 10
 _LABEL = 10  # columns of a label and what stands before it
 MOST_LINES = 30
-_LEAST_FACTS = ("Balance", "Use", "Energy", "Memory", "Steps", "Speed")  # left out first where lines are few
+# Left out first where lines are few.
+_LEAST_FACTS = ("Balance", "Use", "Energy", "Memory", "Steps", "Speed")
 
 
-def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False) -> str:
-    """Return the report as plain text, at most `width` characters wide (kept between MIN_WIDTH and MAX_WIDTH)."""
+def job_text(
+    report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False
+) -> str:
+    """Return the report as plain text, at most `width` characters wide (kept between MIN_WIDTH
+    and MAX_WIDTH).
+    """
     lines = job_lines(report, width=width, ascii_only=ascii_only, every_check=every_check)
     return to_text(lines, ascii_only=ascii_only)
 
 
-def job_lines(report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False) -> list[Line]:
-    """Return the report as styled lines (see lines.to_rich): the verdict, what to do, findings, GPUs, numbers.
+def job_lines(
+    report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False
+) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich): the verdict, what to do, findings,
+    GPUs, numbers.
 
-    At 100 columns at most MOST_LINES; what is left out then is named. `every_check`: all findings, and all checks with
-    values against thresholds.
+    At 100 columns at most MOST_LINES; what is left out then is named. `every_check`: all findings,
+    and all checks with values against thresholds.
     """
     width = max(MIN_WIDTH, min(MAX_WIDTH, width))
     head = [*_head(report, width), *([plain("")] if report.findings else [])]
     if every_check:
-        table = [*_gpus(report, width, ascii_only=ascii_only), *_pipes(report, ascii_only=ascii_only)]
+        table = [
+            *_gpus(report, width, ascii_only=ascii_only),
+            *_pipes(report, ascii_only=ascii_only),
+        ]
         checks = list(_section("Checks", verdict_lines(report, width)))
-        return [*head, *_findings(report, report.findings, width), *table, *_facts(report, width), *checks]
+        return [
+            *head,
+            *_findings(report, report.findings, width),
+            *table,
+            *_facts(report, width),
+            *checks,
+        ]
     for most, details, shown, without in _layouts(len(report.findings)):
         found = list(_findings(report, report.findings[:shown], width, details=details))
         if rest := ", ".join(finding.title for finding in report.findings[shown:]):
@@ -94,7 +120,9 @@ def job_lines(report: JobReport, *, width: int = 80, ascii_only: bool = False, e
 
 
 def _layouts(findings: int) -> Iterator[tuple[int, bool, int, Sequence[str]]]:
-    """GPUs in the table, whether findings have values, how many findings, and facts left out: the fullest first."""
+    """GPUs in the table, whether findings have values, how many findings, and facts left out:
+    the fullest first.
+    """
     yield FEW_GPUS, True, findings, ()
     yield FEW_GPUS, False, findings, ()
     yield 3, False, findings, ()
@@ -116,7 +144,9 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
     row = report.summary
     name = f"  {row['name']}" if row.get("name") else ""
     whose = ", ".join(
-        f"{label} {row[label]}" for label in ("user", "account", "partition", "cluster") if row.get(label)
+        f"{label} {row[label]}"
+        for label in ("user", "account", "partition", "cluster")
+        if row.get(label)
     )
     state = f"  {row['state']}" if row.get("state") else ""
     room = width - len(report.job) - len(state) - 8
@@ -139,7 +169,9 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
     if report.other_runs:
         starts = ", ".join(report.local(other.get("start")) for other in report.other_runs)
         count = len(report.other_runs) + 1
-        yield from wrapped(f"One of {count} runs of this job; the others started {starts}.", width, indent="  ")
+        yield from wrapped(
+            f"One of {count} runs of this job; the others started {starts}.", width, indent="  "
+        )
 
 
 def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Iterator[Line]:
@@ -158,15 +190,20 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
         ("Data", " ".join(report.caveats)),
         ("Unknown", report.unchecked),
     ]
-    if row.get("attribution") == "ambiguous" or not number(row, "samples"):  # the verdict has said why
+    # The verdict has said why.
+    if row.get("attribution") == "ambiguous" or not number(row, "samples"):
         facts = [fact for fact in facts if fact[0] in ("Host", "Steps", "Kernels", "Data")]
     for label, message in facts:
         if message and label not in without:
-            yield from wrapped(message, width, indent=" " * _LABEL, first=f"  {label:<{_LABEL - 2}}")
+            yield from wrapped(
+                message, width, indent=" " * _LABEL, first=f"  {label:<{_LABEL - 2}}"
+            )
 
 
 def _kernels(report: JobReport) -> str | None:
-    """What there is of kernels; of most jobs there are none, and words for them are not imported."""
+    """What there is of kernels; of most jobs there are none, and words for them are not
+    imported.
+    """
     if not report.kernels.reports:
         return None
     from tachograph.report.attached_kernels import kernels_sentence
@@ -185,7 +222,9 @@ def allocation_text(report: JobReport) -> str:
     row = report.summary
     count, nodes = number(row, "gpus"), number(row, "nodes")
     model = f" {row['gpu_model']}" if row.get("gpu_model") else ""
-    capacity = "" if number(row, "hbm_mib") is None else f", {text(number(row, 'hbm_mib'), 'MiB')} each"
+    capacity = (
+        "" if number(row, "hbm_mib") is None else f", {text(number(row, 'hbm_mib'), 'MiB')} each"
+    )
     gpus = "GPUs: not known" if count is None else f"{count:,.0f} ×{model or ' GPU'}{capacity}"
     share = share_text(row)
     if share:
@@ -194,7 +233,9 @@ def allocation_text(report: JobReport) -> str:
     return f"{gpus}{where}{': ' + report.node_list if report.node_list else ''}"
 
 
-def _findings(report: JobReport, findings: Sequence[Finding], width: int, *, details: bool = True) -> Iterator[Line]:
+def _findings(
+    report: JobReport, findings: Sequence[Finding], width: int, *, details: bool = True
+) -> Iterator[Line]:
     for finding in findings:
         style = STYLES[finding.severity]
         tag = f"  ({severity_text(finding)})"
@@ -206,8 +247,12 @@ def _findings(report: JobReport, findings: Sequence[Finding], width: int, *, det
             yield from basis_lines(report, finding, width)
 
 
-def _gpus(report: JobReport, width: int, *, ascii_only: bool, most: int = FEW_GPUS) -> Iterator[Line]:
-    """The table of GPUs; of more than `most` the least and the most busy ones, and how many there are of each kind."""
+def _gpus(
+    report: JobReport, width: int, *, ascii_only: bool, most: int = FEW_GPUS
+) -> Iterator[Line]:
+    """The table of GPUs; of more than `most` the least and the most busy ones, and how many
+    there are of each kind.
+    """
     if not any(gpu.activity_mean is not None for gpu in report.gpus):
         return
     yield plain("")
@@ -228,14 +273,18 @@ def _gpus(report: JobReport, width: int, *, ascii_only: bool, most: int = FEW_GP
 
 def _use_summary(report: JobReport) -> str:
     row = report.summary
-    hours, never, zero = (number(row, name) for name in ("gpu_hours", "gpus_never_used", "zero_util_fraction"))
+    hours, never, zero = (
+        number(row, name) for name in ("gpu_hours", "gpus_never_used", "zero_util_fraction")
+    )
     sentences = [report.use]
     if hours is not None:
         sentences.append(f"{gpu_hours_text(hours)} in all.")
     if zero:
         sentences.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
     if never:
-        sentences.append(f"{plural(never, 'GPU')} {'was' if never == 1 else 'were'} idle throughout.")
+        sentences.append(
+            f"{plural(never, 'GPU')} {'was' if never == 1 else 'were'} idle throughout."
+        )
     return " ".join(sentences)
 
 
@@ -253,7 +302,10 @@ def _marks(report: JobReport, width: int, *, names: int) -> Iterator[Line]:
     before, bins = _before_spark(names), report.timeline.bins
     shown = min(bins, max(8, width - before))
     for mark in report.marks if any(gpu.series for gpu in report.gpus) else ():
-        first, last = (round(second / report.timeline.bin_s / bins * shown) for second in (mark.begin_s, mark.end_s))
+        first, last = (
+            round(second / report.timeline.bin_s / bins * shown)
+            for second in (mark.begin_s, mark.end_s)
+        )
         first = min(first, shown - 1)
         line = " " * first + "─" * max(1, last - first)
         yield (f"  {_cut(mark.label, before - 4):>{before - 4}}  ", "dim"), (line, "yellow")
@@ -265,7 +317,8 @@ def _gpu_table(
     spark = max(8, width - _before_spark(names))
     if heading:
         yield plain(
-            f"  {'GPU':<{names}}  {'mean':<{_BAR}} {'':>7}{'max':>8}{'memory':>9}{'power':>8}  over time", "dim"
+            f"  {'GPU':<{names}}  {'mean':<{_BAR}} {'':>7}{'max':>8}{'memory':>9}{'power':>8}  over time",
+            "dim",
         )
     for gpu in gpus:
         numbers = (
@@ -286,13 +339,18 @@ def _pipes(report: JobReport, *, ascii_only: bool) -> Iterator[Line]:
     used = [pipe for pipe in report.pipes if pipe.active_mean]
     if used:
         yield plain("")
-        yield plain("  Roofline of each pipe: samples that are compute-bound and memory-bound", "dim")
+        yield plain(
+            "  Roofline of each pipe: samples that are compute-bound and memory-bound", "dim"
+        )
     for pipe in used:
         yield (
             (f"  {pipe.name:<13} active {text(pipe.active_mean, 'fraction'):>6}   ", ""),
             (bar(pipe.compute_fraction, _BAR, ascii_only=ascii_only), "green"),
             (
-                f"  compute {text(pipe.compute_fraction, 'fraction')}, memory {text(pipe.memory_fraction, 'fraction')}",
+                (
+                    f"  compute {text(pipe.compute_fraction, 'fraction')}, memory "
+                    f"{text(pipe.memory_fraction, 'fraction')}"
+                ),
                 "",
             ),
         )

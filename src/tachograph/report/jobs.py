@@ -30,7 +30,17 @@ from tachograph.report.lines import Line, bar, plain, to_text, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
 DEFAULT_COLUMNS = (
-    *("display_id", "name", "user", "partition", "state", "start", "gpus", "elapsed_s", "gpu_util_mean"),
+    *(
+        "display_id",
+        "name",
+        "user",
+        "partition",
+        "state",
+        "start",
+        "gpus",
+        "elapsed_s",
+        "gpu_util_mean",
+    ),
     *("spatial_imbalance", "temporal_imbalance", "hbm_peak_fraction", "limiter", "energy_j"),
     *(SEVERITY_COLUMN, FINDINGS_COLUMN),
 )
@@ -56,15 +66,19 @@ _BAR_COLUMN, _BAR = "gpu_util_mean", 6
 _IDS = ("display_id", "job_id", "job_key")  # never cut
 _WIDEST = {"name": 20, "user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
 _NARROWEST_FINDINGS = 18
-_LEGEND = {"spatial_imbalance": "SI: imbalance across GPUs", "temporal_imbalance": "TI: imbalance over time"}
+_LEGEND = {
+    "spatial_imbalance": "SI: imbalance across GPUs",
+    "temporal_imbalance": "TI: imbalance over time",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class JobsTable:
     """Jobs in the requested order.
 
-    `frame` has the columns of job_summaries and those of `with_findings`; `columns` are those to show; `matching` is
-    how many jobs matched before `limit` cut them; `answers`: {job_key: answers for which the filter selected it}.
+    `frame` has the columns of job_summaries and those of `with_findings`; `columns` are those to
+    show; `matching` is how many jobs matched before `limit` cut them; `answers`: {job_key: answers
+    for which the filter selected it}.
     """
 
     frame: pl.DataFrame
@@ -86,12 +100,14 @@ def build_jobs_table(
     zone_name: str = "UTC",
     wanted: JobFilter | None = None,
 ) -> JobsTable:
-    """Return the table of jobs from (already filtered) rows of job_summaries and the rows of findings.
+    """Return the table of jobs from (already filtered) rows of job_summaries and the rows of
+    findings.
 
-    `sort` is a column, `-` before it for descending; jobs without a value come last. Sorted by GPU-hours lost, the
-    table has a column of them. `matching`: how many jobs matched, where `summaries` are the first of them only.
-    `wanted`: the filter, whose findings are shown also where they are not reported.
-    Errors: NotFoundError for an unknown column, naming those close to it.
+    `sort` is a column, `-` before it for descending; jobs without a value come last. Sorted by
+    GPU-hours lost, the table has a column of them. `matching`: how many jobs matched, where
+    `summaries` are the first of them only. `wanted`: the filter, whose findings are shown also
+    where they are not reported. Errors: NotFoundError for an unknown column, naming those close to
+    it.
     """
     check_jobs_columns(columns, sort)
     kept = sort_jobs(with_findings(summaries, findings), sort, limit)
@@ -102,7 +118,9 @@ def build_jobs_table(
 
 
 def check_jobs_columns(columns: Sequence[str], sort: str) -> None:
-    """Check that a table of jobs has some columns. Errors: NotFoundError naming those close to an unknown one."""
+    """Check that a table of jobs has some columns. Errors: NotFoundError naming those close to
+    an unknown one.
+    """
     known = tuple(dict.fromkeys((*DEFAULT_COLUMNS, *KNOWN)))
     must_exist([*columns, sort.removeprefix("-")], known, page="docs/tables.md")
 
@@ -110,7 +128,9 @@ def check_jobs_columns(columns: Sequence[str], sort: str) -> None:
 def _answers(jobs: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> dict[str, list[str]]:
     """Codes for which jobs were selected, with the verdict where it is not `yes`."""
     of_jobs: dict[str, list[str]] = {}
-    found = answers_to(findings, wanted).join(jobs.select("job_key"), on="job_key", how="semi", maintain_order="left")
+    found = answers_to(findings, wanted).join(
+        jobs.select("job_key"), on="job_key", how="semi", maintain_order="left"
+    )
     for job_key, code, verdict in found.iter_rows():
         of_jobs.setdefault(job_key, []).append(code if verdict == "yes" else f"{code}: {verdict}")
     return of_jobs
@@ -122,7 +142,8 @@ def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
 
 
 def jobs_csv(table: JobsTable, *, raw: bool = False) -> str:
-    """Return the table as CSV with a header: chosen columns only where any were chosen; times in UTC, null empty.
+    """Return the table as CSV with a header: chosen columns only where any were chosen; times in
+    UTC, null empty.
 
     Lists are joined with `+`; texts are harmless to spreadsheets and terminals unless `raw`.
     """
@@ -144,11 +165,17 @@ def jobs_text(table: JobsTable, *, width: int = 80, ascii_only: bool = False) ->
 
 
 def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
-    """Return the table as styled lines: titles, a line per job, what was left out, what short titles mean."""
+    """Return the table as styled lines: titles, a line per job, what was left out, what short
+    titles mean.
+    """
     if table.frame.is_empty():
         return [plain("No job matches.")]
     columns = [_text_column(table, name, ascii_only=ascii_only) for name in table.columns]
-    more = [f"{table.frame.height:,} of {table.matching:,} jobs"] if table.matching > table.frame.height else []
+    more = (
+        [f"{table.frame.height:,} of {table.matching:,} jobs"]
+        if table.matching > table.frame.height
+        else []
+    )
     fitted = fit_table(columns, width)
     legend = [
         meaning
@@ -156,7 +183,10 @@ def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -
         if name in table.columns and column_heading(name) not in fitted.hidden
     ]
     lines = fitted.with_note(*more, width=width)
-    return [*lines, *(wrapped(f"{'; '.join(legend)}; 0: even", width, style="dim") if legend else [])]
+    return [
+        *lines,
+        *(wrapped(f"{'; '.join(legend)}; 0: even", width, style="dim") if legend else []),
+    ]
 
 
 def _text_column(table: JobsTable, name: str, *, ascii_only: bool) -> TextColumn:
@@ -187,17 +217,25 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[
         unit, cells = column_texts(column.to_list(), COLUMN_UNITS.get(name, ""))
         if name == "gpus" and not table.chosen:
             cells = [
-                share_text(row) or cell for row, cell in zip(table.frame.iter_rows(named=True), cells, strict=True)
+                share_text(row) or cell
+                for row, cell in zip(table.frame.iter_rows(named=True), cells, strict=True)
             ]
         if name == _BAR_COLUMN:
             bars = [bar(value, _BAR, ascii_only=ascii_only) for value in column]
             cells = [f"{drawn} {cell:>5}" for drawn, cell in zip(bars, cells, strict=True)]
         return unit, cells
-    texts = [printable(column_text(name, value, zone_name=table.zone_name)) for value in column.to_list()]
+    texts = [
+        printable(column_text(name, value, zone_name=table.zone_name)) for value in column.to_list()
+    ]
     return "", texts if name in _IDS else [cut(value, _WIDEST.get(name, 60)) for value in texts]
 
 
 def _findings_and_answers(table: JobsTable) -> list[list[str]]:
-    """Codes of reported findings; before them those for which the job was selected, where they are not among them."""
+    """Codes of reported findings; before them those for which the job was selected, where they
+    are not among them.
+    """
     pairs = zip(table.frame["job_key"], table.frame[FINDINGS_COLUMN], strict=True)
-    return [[*(answer for answer in table.answers.get(key, ()) if answer not in codes), *codes] for key, codes in pairs]
+    return [
+        [*(answer for answer in table.answers.get(key, ()) if answer not in codes), *codes]
+        for key, codes in pairs
+    ]

@@ -1,4 +1,6 @@
-"""Report objects as JSON values: the one way from data classes, rows and tables to what `--json` prints."""
+"""Report objects as JSON values: the one way from data classes, rows and tables to what `--json`
+prints.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,19 @@ from tachograph.catalog.columns import INTERNAL
 def json_values(value: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
     """Return a report object as JSON values; `without`: fields of a data class that are left out.
 
-    Data classes are objects, tables are lists of rows, times are ISO 8601 in UTC, NaN and infinities are null.
+    Data classes are objects, tables are lists of rows, times are ISO 8601 in UTC, NaN and
+    infinities are null.
 
     >>> from datetime import UTC, datetime
     >>> json_values({"start": datetime(2026, 4, 23, tzinfo=UTC), "gpu_util_mean": float("nan"), "pipes": ("fp64",)})
     {'start': '2026-04-23T00:00:00+00:00', 'gpu_util_mean': None, 'pipes': ['fp64']}
     """
     if without:
-        value = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in without}
+        value = {
+            field.name: getattr(value, field.name)
+            for field in fields(value)
+            if field.name not in without
+        }
     values: dict[str, Any] = _builtins(value)
     return values
 
@@ -45,7 +52,9 @@ def public_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _builtins(value: object) -> Any:
-    return _finite(msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=True, enc_hook=_encoded))
+    return _finite(
+        msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=True, enc_hook=_encoded)
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Kernels as JSON, and as CSV: the same numbers as the text, not rounded; null, or an empty cell, where not known."""
+"""Kernels as JSON, and as CSV: the same numbers as the text, not rounded; null, or an empty
+cell, where not known.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tachograph.sharing.utilization import SensitivityLevel
 
 
 def kernels_json(report: KernelsReport) -> dict[str, Any]:
-    """Return the content of the report as JSON values: fractions 0..1, seconds, byte/s, scores 0..100."""
+    """Return the content of the report as JSON values: fractions 0..1, seconds, byte/s, scores
+    0..100.
+    """
     return json_values(
         {
             "files": report.files,
@@ -37,14 +41,17 @@ def kernels_json(report: KernelsReport) -> dict[str, Any]:
 
 
 def kernels_csv(report: KernelsReport, *, raw: bool = False) -> str:
-    """Return the requested part as CSV: the set that runs together, else the pairs, else the kernels.
+    """Return the requested part as CSV: the set that runs together, else the pairs, else the
+    kernels.
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """
     if report.together is not None:
         return _csv(_together(report.together)["members"], raw=raw)
     pairs = [_pair(part, pair) for part in report.parts for pair in pairs_of(part)]
-    return _csv(pairs or [_flat(part, view) for part in report.parts for view in part.kernels], raw=raw)
+    return _csv(
+        pairs or [_flat(part, view) for part in report.parts for view in part.kernels], raw=raw
+    )
 
 
 def _part(part: GpuPart) -> dict[str, Any]:
@@ -74,7 +81,9 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "reports": kernel.reports,
         "ranges": kernel.ranges,
         "uses": _values(view.facts),
-        "read_from": {fact.name: fact.metric for fact in view.facts.values() if fact.value is not None},
+        "read_from": {
+            fact.name: fact.metric for fact in view.facts.values() if fact.value is not None
+        },
         "scores": _values(view.scores),
         "score_notes": {fact.name: fact.note for fact in view.scores.values() if fact.note},
         "limited_by": limits.limited_by,
@@ -146,4 +155,8 @@ def _cell(value: object, *, raw: bool) -> object:
     """As polars writes it elsewhere: true and false in small letters."""
     if isinstance(value, bool):
         return str(value).lower()
-    return value if raw or value is None or isinstance(value, (int, float)) else harmless_cell(str(value))
+    return (
+        value
+        if raw or value is None or isinstance(value, (int, float))
+        else harmless_cell(str(value))
+    )

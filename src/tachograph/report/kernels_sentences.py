@@ -79,17 +79,30 @@ def resource_name(resource: str) -> str:
 def limits_sentence(found: KernelLimits) -> str:
     """Return what limits a kernel, in a sentence."""
     fullest = found.resources[0] if found.resources else None
-    most = "" if fullest is None else f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
+    most = (
+        ""
+        if fullest is None
+        else f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
+    )
     stall = found.stall
-    waits = "" if stall is None else f", most of all for {stall.reason} ({text(stall.share, 'fraction')})"
+    waits = (
+        ""
+        if stall is None
+        else f", most of all for {stall.reason} ({text(stall.share, 'fraction')})"
+    )
     few = "" if found.small_grid is None else " " + _small_grid(*found.small_grid)
     if found.limiting is not None:
         name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
         measured = {limit.resource for limit in found.resources}
-        unmeasured = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
+        unmeasured = [
+            resource_name(resource) for resource in ("issue", "dram") if resource not in measured
+        ]
         lacks = f" Not measured, and perhaps fuller: {', '.join(unmeasured)}." if unmeasured else ""
         left = text(found.limiting.head_room, "fraction")
-        return f"{name}: {used} of {_capacity_text(found.limiting)} is used, {left} is left to others.{lacks}{few}"
+        return (
+            f"{name}: {used} of {_capacity_text(found.limiting)} is used, {left} is left to "
+            f"others.{lacks}{few}"
+        )
     if found.bound == "small_grid":
         return f"{few.strip()} Nothing else is near its limit{most}."
     if found.bound == "latency":
@@ -119,7 +132,9 @@ def _capacity_text(limit: Limit) -> str:
 
 
 def sensitivity_sentence(sensitivity: Sensitivity) -> str:
-    """Return the sensitivity of a kernel to a resource, with the number, and the counter missing for it."""
+    """Return the sensitivity of a kernel to a resource, with the number, and the counter missing
+    for it.
+    """
     number = "" if sensitivity.value is None else f"{text(sensitivity.value, 'fraction')}: "
     lacks = f" (collect it with ncu {sensitivity.missing})" if sensitivity.missing else ""
     return f"{number}{sensitivity.why}{lacks}"
@@ -133,11 +148,16 @@ def pitfall_sentence(pitfall: Pitfall) -> str:
 def pitfall_numbers(pitfall: Pitfall) -> str:
     """Return the numbers of a pitfall; of two of a kind only their total demand."""
     of_two = {
-        name.removesuffix("_of_two"): value for name, value in pitfall.numbers.items() if name.endswith("_of_two")
+        name.removesuffix("_of_two"): value
+        for name, value in pitfall.numbers.items()
+        if name.endswith("_of_two")
     }
     quoted = of_two or dict(list(pitfall.numbers.items())[:2])
     message = (
-        f"{_NUMBER_LABELS.get(name, RESOURCE_NAMES.get(name, name.replace('_', ' ')))} {_number(name, value)}"
+        (
+            f"{_NUMBER_LABELS.get(name, RESOURCE_NAMES.get(name, name.replace('_', ' ')))} "
+            f"{_number(name, value)}"
+        )
         for name, value in quoted.items()
     )
     return f"{'two: ' if of_two else ''}{', '.join(message)}"
@@ -151,18 +171,25 @@ def calibration_sentence(part: GpuPart) -> str:
     """Return the calibration of the estimates, in a sentence."""
     calibration = part.calibration
     if calibration.measured_on is None:
-        return "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
+        return (
+            "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
+        )
     measured_on, published = calibration.measured_on, calibration.source == "published"
     if published:
         words = f"Estimated with what was published of the {measured_on.removeprefix('NVIDIA ')}"
     else:
         words = f"Estimated with what was measured on {measured_on} ({calibration.source})"
     same = part.gpu.name == measured_on
-    return words + ("." if same else ", which is another GPU: measure this one with `make calibrate` in a clone.")
+    return words + (
+        "."
+        if same
+        else ", which is another GPU: measure this one with `make calibrate` in a clone."
+    )
 
 
 def part_of_time(gain: float | None) -> str:
-    """Return the time together as a share of the time one after the other, `?` where it is not known.
+    """Return the time together as a share of the time one after the other, `?` where it is not
+    known.
 
     >>> part_of_time(2.0), part_of_time(0.88), part_of_time(None)
     ('50 %', '114 %', '?')
@@ -185,7 +212,10 @@ def headline(part: GpuPart) -> str:
     sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
     less = "took less time" if total_s(part) is not None else "not shown"
     more = f"; {plural(part.left_out, 'more kernel')} {less}" if part.left_out else ""
-    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_text(launches)}, {duration_text(total_s(part))}"
+    counts = (
+        f"{plural(len(part.kernels), 'kernel')}, {launches_text(launches)}, "
+        f"{duration_text(total_s(part))}"
+    )
     return f"{part.gpu.name}{sms}: {counts}{more}"
 
 
@@ -209,7 +239,11 @@ def together_heading(sharing: Sharing) -> str:
     ('Together, as streams of one process', 'Together, as processes under MPS, with 50 % + 25 % of the SMs')
     """
     way = "streams of one process" if sharing.mode == "streams" else "processes under MPS"
-    shares = "" if sharing.shares is None else " + ".join(text(share, "fraction") for share in sharing.shares)
+    shares = (
+        ""
+        if sharing.shares is None
+        else " + ".join(text(share, "fraction") for share in sharing.shares)
+    )
     return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
 
 
@@ -220,7 +254,9 @@ def sums_sentence(sums: Mapping[str, float]) -> str:
     'Total demand: issue 190 %, DRAM 84 %.'
     """
     largest = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
-    named = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in largest if share > 0)
+    named = ", ".join(
+        f"{resource_name(name)} {text(share, 'fraction')}" for name, share in largest if share > 0
+    )
     return f"Total demand: {named}."
 
 
@@ -233,11 +269,15 @@ def gain_sentence(gain: float | None, worst: float | None) -> str:
     if gain is None:
         return "Time together: undetermined."
     at_worst = "" if worst is None else f", at the worst {part_of_time(worst)}"
-    return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
+    return (
+        f"Together they take {part_of_time(gain)} of the time that they take one after the "
+        f"other{at_worst}."
+    )
 
 
 def safe_sentence(found: Estimate) -> str:
-    """Return whether the set is safe, in a sentence, with the worst slowdown and the resources at their limit.
+    """Return whether the set is safe, in a sentence, with the worst slowdown and the resources at
+    their limit.
 
     >>> from tachograph.sharing.demand import CorunOutcome
     >>> pair = (CorunOutcome("a", 1.0, 1.05, None), CorunOutcome("b", 1.7, 2.1, "l2_bandwidth"))
@@ -247,9 +287,17 @@ def safe_sentence(found: Estimate) -> str:
     'Not safe: a slowdown of 2.10x is possible; near the limit: L2 bandwidth, DRAM.'
     """
     worst = [one.worst for one in found.members]
-    most = times(None if None in worst else max((value for value in worst if value is not None), default=None))
+    most = times(
+        None
+        if None in worst
+        else max((value for value in worst if value is not None), default=None)
+    )
     if found.safe:
         return f"Safe: no slowdown is above {most}."
-    possible = "slowdowns are undetermined" if None in worst else f"a slowdown of {most} is possible"
-    near = f"; near the limit: {', '.join(map(resource_name, found.reached))}" if found.reached else ""
+    possible = (
+        "slowdowns are undetermined" if None in worst else f"a slowdown of {most} is possible"
+    )
+    near = (
+        f"; near the limit: {', '.join(map(resource_name, found.reached))}" if found.reached else ""
+    )
     return f"Not safe: {possible}{near}."

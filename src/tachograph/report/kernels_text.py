@@ -31,12 +31,17 @@ _LISTED = 5  # pairs of a list
 def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
     """Yield the slowdown of each kernel while another runs beside it."""
     shares = "" if report.sharing.shares is None else ", MPS with shares of the SMs"
-    yield from wrapped(f"Slowdown of a row while a column runs beside it{shares}", width, style="bold")
+    yield from wrapped(
+        f"Slowdown of a row while a column runs beside it{shares}", width, style="bold"
+    )
     table = list(_matrix(part, width)) if len(part.kernels) <= MOST_COLUMNS else []
     if table and max(len(words) for ((words, _),) in table) <= width:
         yield from table
     else:
-        more = f"{len(part.kernels)} x {len(part.kernels)} pairs: all of them with --json, --csv or --html"
+        more = (
+            f"{len(part.kernels)} x {len(part.kernels)} pairs: all of them with --json, "
+            "--csv or --html"
+        )
         yield from wrapped(more, width, style="dim")
     yield from _best(part, width)
     yield from wrapped(sentences.calibration_sentence(part), width, style="dim")
@@ -51,7 +56,9 @@ def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
     longest = max(map(len, names))
     yield plain(" " * (longest + 4) + "".join(f"  {head:>{wide}}" for head in heads), "bold")
     for view, name, row in zip(part.kernels, names, cells, strict=True):
-        yield plain(f"{view.number:>3} {name:<{longest}}" + "".join(f"  {cell:>{wide}}" for cell in row))
+        yield plain(
+            f"{view.number:>3} {name:<{longest}}" + "".join(f"  {cell:>{wide}}" for cell in row)
+        )
 
 
 def _rows(part: GpuPart) -> Iterator[list[KernelPair]]:
@@ -66,13 +73,21 @@ def _best(part: GpuPart, width: int) -> Iterator[Line]:
         if pair.safe:  # either way round it is one pair
             safe.setdefault(frozenset((pair.row.number, pair.column.number)), pair)
     if not safe:
-        yield from wrapped("No pair is safe: in each a resource nears its limit, or was not measured.", width)
+        yield from wrapped(
+            "No pair is safe: in each a resource nears its limit, or was not measured.", width
+        )
         return
-    best = sorted(safe.values(), key=lambda pair: (-(pair.gain or 0.0), pair.row.number, pair.column.number))[:_LISTED]
-    named = ", ".join(f"{pair.row.number}+{pair.column.number} ({sentences.part_of_time(pair.gain)})" for pair in best)
+    best = sorted(
+        safe.values(), key=lambda pair: (-(pair.gain or 0.0), pair.row.number, pair.column.number)
+    )[:_LISTED]
+    named = ", ".join(
+        f"{pair.row.number}+{pair.column.number} ({sentences.part_of_time(pair.gain)})"
+        for pair in best
+    )
     are = "pair is" if len(safe) == 1 else "pairs are"
     yield from wrapped(
-        f"{len(safe):,} {are} safe: no resource nears its limit. Best, with the time together as a share of the time "
+        f"{len(safe):,} {are} safe: no resource nears its limit. Best, with the time together "
+        "as a share of the time "
         f"one after the other: {named}.",
         width,
     )
@@ -112,13 +127,19 @@ def where_it_ran(view: KernelView) -> str:
     if kernel.variants > 1:
         shape += f" (the longest of {kernel.variants} shapes)"
     share = "" if view.share is None else f", {text(view.share, 'fraction')} of the time"
-    spent = f"{sentences.launches_text(kernel.launches)}, {sentences.duration_text(kernel.seconds)}{share}"
+    spent = (
+        f"{sentences.launches_text(kernel.launches)}, "
+        f"{sentences.duration_text(kernel.seconds)}{share}"
+    )
     return printable(f"{kernel.gpu.name}; {shape}; {spent}; {', '.join(kernel.reports)}")
 
 
 def _facts(facts: Iterable[KernelFact], width: int, ascii_only: bool) -> Iterator[Line]:
     rows = list(facts)
-    labels, values = max(len(fact.label) for fact in rows), max(len(sentences.fact_text(fact)) for fact in rows)
+    labels, values = (
+        max(len(fact.label) for fact in rows),
+        max(len(sentences.fact_text(fact)) for fact in rows),
+    )
     for fact in rows:
         drawn = bar(fact.share, _BAR, ascii_only=ascii_only)
         line = f"  {fact.label:<{labels}}  {drawn}  {sentences.fact_text(fact):>{values}}"
@@ -147,9 +168,15 @@ def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
         room = f"{text(limit.head_room, 'fraction')} left{of}"
         name, demand = sentences.resource_name(limit.resource), text(limit.demand, "fraction")
         yield plain(f"  {name:<{names}}  {drawn}  {demand:>6}  {room}")
-    unused = [sentences.resource_name(limit.resource) for limit in found.resources if limit.demand < _UNUSED]
+    unused = [
+        sentences.resource_name(limit.resource)
+        for limit in found.resources
+        if limit.demand < _UNUSED
+    ]
     if unused:
-        yield from wrapped(f"not used: {', '.join(unused)}", width, first="  ", indent="  ", style="dim")
+        yield from wrapped(
+            f"not used: {', '.join(unused)}", width, first="  ", indent="  ", style="dim"
+        )
 
 
 def _sensitivities(view: KernelView, width: int) -> Iterator[Line]:
@@ -157,12 +184,18 @@ def _sensitivities(view: KernelView, width: int) -> Iterator[Line]:
     names = max(len(sentences.resource_name(one.resource)) for one in judged)
     for one in judged:
         first = f"  {sentences.resource_name(one.resource):<{names}}  {LEVELS[one.level]:<9}  "
-        yield from wrapped(sentences.sensitivity_sentence(one), width, first=first, indent=" " * len(first))
+        yield from wrapped(
+            sentences.sensitivity_sentence(one), width, first=first, indent=" " * len(first)
+        )
 
 
 def _is_unused(sensitivity: Sensitivity) -> bool:
     """Whether it is a pipeline with nothing to do."""
-    return sensitivity.resource in PIPES and sensitivity.value is not None and sensitivity.value < _UNUSED
+    return (
+        sensitivity.resource in PIPES
+        and sensitivity.value is not None
+        and sensitivity.value < _UNUSED
+    )
 
 
 def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
@@ -173,7 +206,9 @@ def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
 def _lacking(view: KernelView, width: int) -> Iterator[Line]:
     missing = view.kernel.missing
     for lack in missing:
-        yield from wrapped(f"{lack.metric}: {lack.meaning}", width, first="  ", indent="    ", style="dim")
+        yield from wrapped(
+            f"{lack.metric}: {lack.meaning}", width, first="  ", indent="    ", style="dim"
+        )
     if missing:
         parts = dict.fromkeys(lack.options for lack in missing)
         yield plain(f"  collect it with: ncu {' '.join(parts)} -o REPORT PROGRAM")
@@ -189,10 +224,14 @@ def limited_by(view: KernelView) -> str:
 
 
 def sensitive_to(view: KernelView) -> str:
-    """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those not measured."""
+    """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those
+    not measured.
+    """
     judged = [one for one in view.sensitivities if one.resource != "sms"]  # it qualifies the others
     named = [sentences.resource_name(one.resource) for one in judged if one.level == "high"]
-    unknown = [f"{sentences.resource_name(one.resource)}?" for one in judged if one.level == "unknown"]
+    unknown = [
+        f"{sentences.resource_name(one.resource)}?" for one in judged if one.level == "unknown"
+    ]
     some = [sentences.resource_name(one.resource) for one in judged if one.level == "some"]
     if some and not named:
         named = [f"some: {', '.join(some)}"]
@@ -207,7 +246,11 @@ def score_text(view: KernelView, name: str) -> str:
 def pipe_text(view: KernelView) -> str:
     """Return the busiest pipeline and how busy it is."""
     busiest = busiest_pipe(view.kernel)
-    return text(None) if busiest is None else f"{sentences.resource_name(busiest[0])} {text(busiest[1], 'fraction')}"
+    return (
+        text(None)
+        if busiest is None
+        else f"{sentences.resource_name(busiest[0])} {text(busiest[1], 'fraction')}"
+    )
 
 
 # title, cell
@@ -225,7 +268,14 @@ _COLUMNS: dict[str, tuple[str, Cell]] = {
     "score": ("score", lambda view: score_text(view, "score_gpu_practice")),
     "score_mem": ("memory score", lambda view: score_text(view, "score_gpumem_practice")),
 }
-_SHORT = {"launches": "n", "smi": "smi", "pipe": "pipe", "occupancy": "occ.", "score": "score", "score_mem": "mem."}
+_SHORT = {
+    "launches": "n",
+    "smi": "smi",
+    "pipe": "pipe",
+    "occupancy": "occ.",
+    "score": "score",
+    "score_mem": "mem.",
+}
 _LEFT = frozenset({"limited", "sensitive"})
 # hidden first where a terminal is narrow
 _EXPENDABLE = ("score_mem", "launches", "score", "smi", "sms", "time", "occupancy", "pipe", "ipc")
@@ -245,7 +295,9 @@ _COLUMN_MEANINGS = {
 }
 
 
-def kernels_lines(report: KernelsReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
+def kernels_lines(
+    report: KernelsReport, *, width: int = 100, ascii_only: bool = False
+) -> list[Line]:
     """Return the report as styled lines (see lines.to_rich)."""
     if report.explained is not None:
         lines = explain_lines(report.explained, width=width, ascii_only=ascii_only)
@@ -279,7 +331,10 @@ def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> s
     ('time: share of the time of all; n: how often it ran.', 'launches: how often it ran.')
     """
     message = (
-        f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: {_COLUMN_MEANINGS[name]}"
+        (
+            f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: "
+            f"{_COLUMN_MEANINGS[name]}"
+        )
         for name in columns
         if name in _COLUMN_MEANINGS
     )
@@ -290,7 +345,10 @@ def _table(views: Sequence[KernelView], width: int) -> list[Line]:
     """The kernels, the hidden columns, and the meaning of the others."""
     labels = [view.label for view in views]
     names = TextColumn(
-        "kernel", shortened_apart(labels, _NAME), least=_LEAST_NAME, shorten=lambda room: shortened_apart(labels, room)
+        "kernel",
+        shortened_apart(labels, _NAME),
+        least=_LEAST_NAME,
+        shorten=lambda room: shortened_apart(labels, room),
     )
     columns = {
         name: TextColumn(
@@ -306,7 +364,10 @@ def _table(views: Sequence[KernelView], width: int) -> list[Line]:
     numbers = TextColumn("#", [str(view.number) for view in views], right=True)
     table = fit_table([numbers, names, *columns.values()], width)
     shown = [name for name, column in columns.items() if column.title not in table.hidden]
-    return [*table.with_note(width=width), *wrapped(legend(shown, short=table.narrow), width, style="dim")]
+    return [
+        *table.with_note(width=width),
+        *wrapped(legend(shown, short=table.narrow), width, style="dim"),
+    ]
 
 
 def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
@@ -314,21 +375,33 @@ def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
     of: dict[str, list[str]] = {}
     for view in part.kernels:
         for pitfall in view.pitfalls:
-            named = f"{view.number} {shortened(view.label, 24)} ({sentences.pitfall_numbers(pitfall)})"
+            named = (
+                f"{view.number} {shortened(view.label, 24)} ({sentences.pitfall_numbers(pitfall)})"
+            )
             of.setdefault(pitfall.why, []).append(named)
     if not of:
         return
     yield plain("Pitfalls", "bold")
     for why, kernels in of.items():
-        more = [f"and {len(kernels) - sentences.MOST_NUMBERS} more"] if len(kernels) > sentences.MOST_NUMBERS else []
+        more = (
+            [f"and {len(kernels) - sentences.MOST_NUMBERS} more"]
+            if len(kernels) > sentences.MOST_NUMBERS
+            else []
+        )
         yield from wrapped(f"{why}:", width, first="  ", indent="  ")
         yield from wrapped(
-            ", ".join([*kernels[: sentences.MOST_NUMBERS], *more]), width, first="    ", indent="    ", style="dim"
+            ", ".join([*kernels[: sentences.MOST_NUMBERS], *more]),
+            width,
+            first="    ",
+            indent="    ",
+            style="dim",
         )
     yield plain("")
 
 
-def lacking_lines(lacking: Sequence[MissingMetric], command: str | None, of: int, width: int) -> Iterator[Line]:
+def lacking_lines(
+    lacking: Sequence[MissingMetric], command: str | None, of: int, width: int
+) -> Iterator[Line]:
     """Yield the metrics not collected, and the command that collects them."""
     if not lacking:
         return
@@ -359,7 +432,11 @@ def together_lines(report: KernelsReport, together: PairEstimate, width: int) ->
         TextColumn(
             "bottleneck",
             [
-                sentences.resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–"
+                sentences.resource_name(outcome.binding)
+                if outcome.binding
+                else "nothing"
+                if outcome.slowdown
+                else "–"
                 for _, outcome in members
             ],
         ),
@@ -367,7 +444,10 @@ def together_lines(report: KernelsReport, together: PairEstimate, width: int) ->
     lines += fit_table(columns).lines
     if found.sums:
         lines += wrapped(sentences.sums_sentence(found.sums), width)
-    lines += wrapped(f"{sentences.gain_sentence(found.gain, found.worst_gain)} {sentences.safe_sentence(found)}", width)
+    lines += wrapped(
+        f"{sentences.gain_sentence(found.gain, found.worst_gain)} {sentences.safe_sentence(found)}",
+        width,
+    )
     for unknown in found.unknown:
         lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
     return lines + wrapped(sentences.SLOWDOWN_LEGEND, width, style="dim")

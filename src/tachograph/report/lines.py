@@ -17,12 +17,25 @@ if TYPE_CHECKING:
 Part = tuple[str, str]  # text, rich style ("" for none)
 Line = tuple[Part, ...]
 
-MOST_LINE = 1_000_000  # characters: a table of a file is as wide as its cells, each of which is limited
+# Characters: a table of a file is as wide as its cells, each of which is limited.
+MOST_LINE = 1_000_000
 STYLES = {"problem": "bold red", "hint": "bold yellow", "fact": ""}
 _WITH_UNIT = re.compile(r"(\d) (?=(?:%|s|min|h|d|J|kJ|kWh|W|MiB|GiB|B/s|°C|MHz|GB)(?:\W|$))")
 _GLUE = "\N{NO-BREAK SPACE}"  # textwrap does not break here
 _ASCII = str.maketrans(
-    {"–": "-", "×": "x", "°": " ", "·": ".", "…": "~", "µ": "u", "─": "-", "→": "->", "▲": "!", "●": "*", "○": "o"}
+    {
+        "–": "-",
+        "×": "x",
+        "°": " ",
+        "·": ".",
+        "…": "~",
+        "µ": "u",
+        "─": "-",
+        "→": "->",
+        "▲": "!",
+        "●": "*",
+        "○": "o",
+    }
 )
 
 
@@ -31,8 +44,12 @@ def plain(text: str, style: str = "") -> Line:
     return ((printable(text, most=MOST_LINE), style),)
 
 
-def wrapped(text: str, width: int, *, indent: str = "", first: str | None = None, style: str = "") -> list[Line]:
-    """Return `text` in lines of at most `width` characters; the first starts with `first`, the others with `indent`."""
+def wrapped(
+    text: str, width: int, *, indent: str = "", first: str | None = None, style: str = ""
+) -> list[Line]:
+    """Return `text` in lines of at most `width` characters; the first starts with `first`, the
+    others with `indent`.
+    """
     lines = textwrap.wrap(
         _WITH_UNIT.sub(rf"\1{_GLUE}", printable(text, most=MOST_LINE)),
         width,
@@ -77,8 +94,16 @@ ASCII_LEVELS = "_.-:=+*#"
 MISSING = " "
 
 
-def bar(fraction: float | None, width: int, *, ascii_only: bool = False, marks: str = BLOCKS, empty: str = "·") -> str:
-    """Return a bar of `width` characters, filled by `fraction` (0..1); all blank where it is None or NaN.
+def bar(
+    fraction: float | None,
+    width: int,
+    *,
+    ascii_only: bool = False,
+    marks: str = BLOCKS,
+    empty: str = "·",
+) -> str:
+    """Return a bar of `width` characters, filled by `fraction` (0..1); all blank where it is None
+    or NaN.
 
     marks: from the thinnest to a whole character; empty: what is not filled.
 
@@ -99,7 +124,8 @@ def bar(fraction: float | None, width: int, *, ascii_only: bool = False, marks: 
 
 
 def resample(values: Sequence[float | None], bins: int) -> list[float | None]:
-    """Return means of at most `bins` equal stretches of `values`; a stretch without a value is None.
+    """Return means of at most `bins` equal stretches of `values`; a stretch without a value is
+    None.
 
     >>> resample([0.0, 1.0, None, None, 1.0, 1.0], 3)
     [0.5, None, 1.0]
@@ -114,8 +140,11 @@ def resample(values: Sequence[float | None], bins: int) -> list[float | None]:
     return means
 
 
-def sparkline(values: Sequence[float | None], width: int, *, ascii_only: bool = False, top: float = 1.0) -> str:
-    """Return a line of at most `width` characters, each as high as its value between 0 and `top`; gaps are blank.
+def sparkline(
+    values: Sequence[float | None], width: int, *, ascii_only: bool = False, top: float = 1.0
+) -> str:
+    """Return a line of at most `width` characters, each as high as its value between 0 and `top`;
+    gaps are blank.
 
     >>> sparkline([0.0, 0.5, None, 1.0], 10), sparkline([0.0, 0.5, None, 1.0], 10, ascii_only=True)
     ('▁▅ █', '_= #')

@@ -1,4 +1,6 @@
-"""What to request next time: options for sbatch that the job's own record supports, each with its reason."""
+"""What to request next time: options for sbatch that the job's own record supports, each with
+its reason.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,12 @@ from tachograph.judge.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Host memory on a node, in MiB, of the user's jobs of this name on as many GPUs and nodes, this one too.
+    """Host memory on a node, in MiB, of the user's jobs of this name on as many GPUs and nodes,
+    this one too.
 
-    own: what the tasks of this job held at most, None: not known. peaks: the same of the last ones that completed after
-    `LEAST_S` or more, this one too. killed: what those requested that were killed for lack of it. most: what any job
-    of the partition requested.
+    own: what the tasks of this job held at most, None: not known. peaks: the same of the last ones
+    that completed after `LEAST_S` or more, this one too. killed: what those requested that were
+    killed for lack of it. most: what any job of the partition requested.
     """
 
     own: float | None = None
@@ -38,7 +41,9 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class NextTime:
-    """Options that can be pasted, and why each, in that order. `leave_out`: what not to request, with the reason."""
+    """Options that can be pasted, and why each, in that order. `leave_out`: what not to request,
+    with the reason.
+    """
 
     options: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -64,7 +69,8 @@ def next_time(
 ) -> NextTime | None:
     """Return what to request next time; None where the job's record supports no change.
 
-    `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; `memory`: their host memory.
+    `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; `memory`:
+    their host memory.
 
     >>> unused = {"gpus_unused": 7.0, "gpus_seen": 8.0}
     >>> job = {"gpus": 8, "elapsed_s": 42732.0, "timelimit_s": 90000.0, "state": "COMPLETED"}
@@ -87,31 +93,54 @@ def next_time(
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
     fewer = _gpus(row, found)
     divided = fewer and number(row, "nodes") != 1  # how many tasks a node will have is not known
-    chosen = [*fewer, *_time(row, runs_s), *(_memory(row, memory) if memory and not divided else [])]
+    chosen = [
+        *fewer,
+        *_time(row, runs_s),
+        *(_memory(row, memory) if memory and not divided else []),
+    ]
     leave_out = _without_gpus(row, found)
     if leave_out is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
-        leave_out = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
+        leave_out = (
+            f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
+        )
     if not chosen and leave_out is None:
         return None
-    return NextTime(tuple(option for option, _ in chosen), tuple(reason for _, reason in chosen), leave_out)
+    return NextTime(
+        tuple(option for option, _ in chosen), tuple(reason for _, reason in chosen), leave_out
+    )
 
 
 def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str | None:
-    """That no GPU is needed, where every one was measured, none worked, and none held what a program had loaded."""
+    """That no GPU is needed, where every one was measured, none worked, and none held what a
+    program had loaded.
+    """
     idle, held = found.get("idle_job"), number(row, "gpus")
     used = number(row, "hbm_used_mib_max")
-    if idle is None or held is None or idle.evidence.get("gpus_seen") != held or used is None or used >= HELD_MIB:
+    if (
+        idle is None
+        or held is None
+        or idle.evidence.get("gpus_seen") != held
+        or used is None
+        or used >= HELD_MIB
+    ):
         return None
     worked = "the GPU did not work" if held == 1 else f"no GPU of {held:.0f} worked"
     return f"{worked}: request none, if the program is not meant to use any"
 
 
 def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[str, str]]:
-    """As many GPUs as worked, where every one of them was measured, and those idle held no memory either."""
+    """As many GPUs as worked, where every one of them was measured, and those idle held no
+    memory either.
+    """
     some = found.get("one_gpu_of_many") or found.get("gpus_never_used")
     held = number(row, "gpus")
-    if some is None or held is None or some.evidence.get("gpus_seen") != held or some.evidence.get("gpus_waiting"):
+    if (
+        some is None
+        or held is None
+        or some.evidence.get("gpus_seen") != held
+        or some.evidence.get("gpus_waiting")
+    ):
         return []
     used = held - some.evidence["gpus_unused"]
     return [(f"--gpus={used:.0f}", f"{used:.0f} of {plural(held, 'GPU')} worked")]
@@ -128,7 +157,9 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
         return []
     ran = f"it ran for {text(elapsed, 's')}"
     if len(runs_s) > 1:
-        ran = f"the longest of {len(runs_s)} jobs of this name and size ran for {text(longest, 's')}"
+        ran = (
+            f"the longest of {len(runs_s)} jobs of this name and size ran for {text(longest, 's')}"
+        )
     if longest * (1 + TIME_MARGIN) < LEAST_S:
         margin = f"{text(LEAST_S, 's')} at least"
     elif wanted > time_bound_s([longest]):
@@ -139,7 +170,8 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
 
 
 def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
-    """Return whether another request for host memory may follow: it did not suffice, or much of it was left.
+    """Return whether another request for host memory may follow: it did not suffice, or much of it
+    was left.
 
     `own`: what the tasks of the job held on a node at most, in MiB.
 
@@ -149,7 +181,11 @@ def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
     requested = _memory_of_node(row)
     if requested is None or row.get("state") == "OUT_OF_MEMORY":
         return requested is not None
-    return row.get("state") == "COMPLETED" and own is not None and memory_bound_mib([own]) <= WORTH * requested
+    return (
+        row.get("state") == "COMPLETED"
+        and own is not None
+        and memory_bound_mib([own]) <= WORTH * requested
+    )
 
 
 def _memory_of_node(row: Mapping[str, Any]) -> float | None:
@@ -159,7 +195,9 @@ def _memory_of_node(row: Mapping[str, Any]) -> float | None:
 
 
 def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
-    """Per node: the largest peak and a margin, of a job that completed; of one that was killed, more than it had."""
+    """Per node: the largest peak and a margin, of a job that completed; of one that was killed,
+    more than it had.
+    """
     requested, nodes = _memory_of_node(row), number(row, "nodes")
     if requested is None or not may_change_memory(row, memory.own):
         return []
@@ -178,5 +216,8 @@ def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]
     margin = wanted / max(peak, killed) - 1 if differ else MEMORY_MARGIN
     reason = f"{reason}, {text(margin, 'fraction')} on top{': peaks differ' if differ else ''}"
     if memory.most is not None and wanted > memory.most:
-        reason = f"{reason} (no job of the partition requested more than {text(memory.most, 'MiB')} of a node)"
+        reason = (
+            f"{reason} (no job of the partition requested more than "
+            f"{text(memory.most, 'MiB')} of a node)"
+        )
     return [(f"--mem={wanted / GIB:.0f}G", reason)]

@@ -21,7 +21,9 @@ def node_headline(report: NodeReport) -> str:
         return f"{plural(report.gpus.height, 'GPU')}; no analyzed job ran here."
     sick = report.sick
     if sick.is_empty():
-        measured = report.gpus.filter(pl.col("xid_events").is_not_null() | (pl.col("health") == OK)).height
+        measured = report.gpus.filter(
+            pl.col("xid_events").is_not_null() | (pl.col("health") == OK)
+        ).height
         if not measured:
             return f"{ran}; GPU errors were not measured."
         some = "" if measured == report.gpus.height else f", of {measured} of them"
@@ -44,7 +46,9 @@ def xid_text(row: dict[str, Any]) -> str:
     if not row["xid_events"]:
         return text(row["xid_events"], "count")
     code = row["xid"]
-    return text(row["xid_events"], "count") + ("" if code is None else f": {int(code)}, {xid_meaning(int(code))}")
+    return text(row["xid_events"], "count") + (
+        "" if code is None else f": {int(code)}, {xid_meaning(int(code))}"
+    )
 
 
 def use_level(share: float | None) -> int | None:

@@ -1,4 +1,6 @@
-"""What all pages are made with: the templates of this folder, in which everything that users write is escaped."""
+"""What all pages are made with: the templates of this folder, in which everything that users
+write is escaped.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
 def environment() -> Environment:
-    """Return a new environment of the templates; a name that a template does not get is an error."""
+    """Return a new environment of the templates; a name that a template does not get is an
+    error.
+    """
     made = Environment(
         loader=PackageLoader("tachograph.report"),
         autoescape=True,
@@ -23,17 +27,22 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=unbroken,
     )
-    made.filters.update(quantity=text, gpu_hours=gpu_hours_text, local_time=local_time, capitalize_first=capitalized)
+    made.filters.update(
+        quantity=text, gpu_hours=gpu_hours_text, local_time=local_time, capitalize_first=capitalized
+    )
     return made
 
 
 def style_sheet(name: str = "page") -> Path:
-    """Return the file of a style: `page`, which all share: colours, type, tables, findings; `study`, `kernels`."""
+    """Return the file of a style: `page`, which all share: colours, type, tables, findings;
+    `study`, `kernels`.
+    """
     return Path(__file__).parent / "templates" / f"{name}.css"
 
 
 def unbroken(value: object) -> object:
-    r"""Return what a page prints, text with a percent sign that no line parts from its number, controls made visible.
+    r"""Return what a page prints, text with a percent sign that no line parts from its number,
+    controls made visible.
 
     >>> unbroken("56 % of 3 GPUs"), unbroken(0.56)
     ('56\xa0% of 3 GPUs', 0.56)

@@ -22,7 +22,9 @@ _WHAT = {
 }
 _NEXT_STEPS = {
     "hung": "Look at its output and at its processes. If it hangs, cancel it (scancel {job}).",
-    "held_idle": "If it needs no GPUs now, end it (scancel {job}) and ask for GPUs where they are used.",
+    "held_idle": (
+        "If it needs no GPUs now, end it (scancel {job}) and ask for GPUs where they are used."
+    ),
     "failing_gpu": "Check its results: they may be wrong. Staff looks after the GPU.",
 }
 
@@ -45,8 +47,11 @@ def job_name(job: Mapping[str, Any], *, short: bool = False) -> str:
     return name if short else f"job {name}"
 
 
-def warning_mail(policy: PolicyOptions, job: Mapping[str, Any], why: str, *, number: int, url: str = "") -> MailText:
-    """Return the mail to the user of a job. number: of the warning; 0: the mail is all that is done.
+def warning_mail(
+    policy: PolicyOptions, job: Mapping[str, Any], why: str, *, number: int, url: str = ""
+) -> MailText:
+    """Return the mail to the user of a job. number: of the warning; 0: the mail is all that is
+    done.
 
     why: the evidence. url: address of the served pages.
     """
@@ -61,7 +66,10 @@ def warning_mail(policy: PolicyOptions, job: Mapping[str, Any], why: str, *, num
     lines += [_NEXT_STEPS[policy.check].format(job=short)]
     if "://" in url:
         lines += ["", f"Its page: {url.rstrip('/')}/job/{quote(str(job['job_key']))}"]
-    lines += ["", "This mail was sent by a program, from what was measured. Is it wrong? Please answer it."]
+    lines += [
+        "",
+        "This mail was sent by a program, from what was measured. Is it wrong? Please answer it.",
+    ]
     subject = f"Job {short} {_WHAT[policy.check]}"
     return MailText(subject, "\n".join(lines) + "\n")
 
@@ -78,7 +86,11 @@ def policy_sentence(policy: PolicyOptions) -> str:
         "webhook": f"Send to {policy.webhook}",
         "drain": "Drain the nodes of",
     }.get(policy.action, policy.action.capitalize())
-    what = {"hung": "is hung", "held_idle": "holds GPUs idle", "failing_gpu": "runs on a failing GPU"}[policy.check]
+    what = {
+        "hung": "is hung",
+        "held_idle": "holds GPUs idle",
+        "failing_gpu": "runs on a failing GPU",
+    }[policy.check]
     after = [f"{text(policy.gpu_hours, 'h')} GPU time without work"] if policy.gpu_hours else []
     after += [plural(policy.warned, "warning")] if policy.warned else []
     then = f", after {', '.join(after)}" if after else ""
@@ -93,7 +105,8 @@ def backtest_lines(found: PolicyBacktest, *, top: int = 10, width: int = 100) ->
     first = f"{found.policy.name}: {hits}, {len(again):,} of them worked again afterwards."
     second = (
         f"Recovered: {text(found.recovered, 'h')} of {text(found.gpu_hours, 'h')} GPU time. "
-        f"{plural(found.warnings, 'warning')}; {plural(counts.get('warned', 0), 'job')} warned and left alone; "
+        f"{plural(found.warnings, 'warning')}; {plural(counts.get('warned', 0), 'job')} warned "
+        "and left alone; "
         f"not measured: {counts.get('not_measured', 0):,}; exempt: {counts.get('exempt', 0):,}."
     )
     lines = [*wrapped(first, width), *wrapped(second, width)]
@@ -103,10 +116,16 @@ def backtest_lines(found: PolicyBacktest, *, top: int = 10, width: int = 100) ->
             [
                 TextColumn("job", [job_name(one.job, short=True) for one in shown], least=6),
                 TextColumn("user", [printable(one.job["user"] or "–") for one in shown], least=6),
-                TextColumn("partition", [printable(one.job["partition"] or "–") for one in shown], hide=1),
+                TextColumn(
+                    "partition", [printable(one.job["partition"] or "–") for one in shown], hide=1
+                ),
                 TextColumn("GPUs", [f"{one.job['gpus']:,}" for one in shown], right=True),
-                TextColumn("action after", [text((one.at or 0) * 60, "s") for one in shown], right=True),
-                TextColumn("to its end", [text(one.gpu_hours_after, "h") for one in shown], right=True),
+                TextColumn(
+                    "action after", [text((one.at or 0) * 60, "s") for one in shown], right=True
+                ),
+                TextColumn(
+                    "to its end", [text(one.gpu_hours_after, "h") for one in shown], right=True
+                ),
                 TextColumn("worked again", ["yes" if one.worked_again else "no" for one in shown]),
             ],
             width,
@@ -140,7 +159,10 @@ def backtest_json(found: PolicyBacktest) -> dict[str, Any]:
 
 def _hit(one: PolicyReplay) -> dict[str, Any]:
     return {
-        **{name: one.job[name] for name in ("job_key", "display_id", "user", "account", "partition", "gpus")},
+        **{
+            name: one.job[name]
+            for name in ("job_key", "display_id", "user", "account", "partition", "gpus")
+        },
         "after_s": None if one.at is None else one.at * 60.0,
         "warnings": one.warnings,
         "worked_again": one.worked_again,

@@ -1,4 +1,6 @@
-"""Radar plots as files: drawings, their numbers as JSON and CSV. All of them appear, or none does."""
+"""Radar plots as files: drawings, their numbers as JSON and CSV. All of them appear, or none
+does.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,18 @@ from tachograph.report.study_files import check_formats, csv_of, writable
 
 @dataclass(frozen=True, slots=True)
 class RadarReport:
-    """Profiles of jobs, and of the classes. chosen: (option, what was given) by which jobs were chosen."""
+    """Profiles of jobs, and of the classes. chosen: (option, what was given) by which jobs were
+    chosen.
+    """
 
     profiles: FigureNumbers
     classes: FigureNumbers
     chosen: tuple[tuple[str, str], ...] = ()
 
 
-def build_radar(jobs: pl.DataFrame, *, by: str = "job", chosen: Sequence[tuple[str, str]] = ()) -> RadarReport:
+def build_radar(
+    jobs: pl.DataFrame, *, by: str = "job", chosen: Sequence[tuple[str, str]] = ()
+) -> RadarReport:
     """Return the radar plots of some jobs, rows of job_summaries.
 
     Errors: UsageError for groups that there are not.
@@ -56,7 +62,9 @@ def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]
     )
 
 
-def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def radar_rows(
+    report: RadarReport, *, at_most: int
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the profiles as a table of text: headings and rows; a dash: not measured."""
     profiles = report.profiles.tables["profiles"].head(at_most)
     rows = [
@@ -67,11 +75,17 @@ def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], l
 
 
 def write_radar(
-    report: RadarReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, progress: Progress | None = None
+    report: RadarReport,
+    folder: Path,
+    *,
+    formats: Sequence[str] = style.FORMATS,
+    progress: Progress | None = None,
 ) -> tuple[str, ...]:
-    """Write the plots of the jobs and of the classes, and their numbers; return the names of the files.
+    """Write the plots of the jobs and of the classes, and their numbers; return the names of the
+    files.
 
-    Errors: UsageError where the folder is a file, or the format none; ExportError where it cannot be written.
+    Errors: UsageError where the folder is a file, or the format none; ExportError where it cannot
+    be written.
     """
     formats, drawn = check_formats(formats), 0
     with writable(folder) as aside:

@@ -44,14 +44,18 @@ _COLUMNS = {
     "other_profile": pl.String,
 }
 _OF_MATRIX = {
-    **{name: _COLUMNS[name] for name in ("one", "other", "gpu_model", "gpus", "slowdown", "conservative", "binding")},
+    **{
+        name: _COLUMNS[name]
+        for name in ("one", "other", "gpu_model", "gpus", "slowdown", "conservative", "binding")
+    },
     "memory_holds": pl.Boolean,
     **{name: _COLUMNS[name] for name in ("issue", "other_issue")},
 }
 
 
 def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str, Any]:
-    """Return the content of the report as JSON values: GPU-hours; shares and slowdowns; null where not known.
+    """Return the content of the report as JSON values: GPU-hours; shares and slowdowns; null where
+    not known.
 
     `top`: at most so many pairs of each list; sums are of all.
     """
@@ -76,7 +80,9 @@ def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str
             "achievable_share": dict(report.achievable),
             "profiled": [_group(kind) for kind in report.profiled],
             "profiles_refused": report.refused_profiles,
-            "matrices": None if report.matrices is None else [_matrix(one) for one in report.matrices],
+            "matrices": None
+            if report.matrices is None
+            else [_matrix(one) for one in report.matrices],
             "calibration": _fields(report.calibration, "measured_on", "source"),
         }
     )
@@ -107,7 +113,8 @@ _OF_ADVICE = (
 def _proposal(proposal: SharingProposal) -> dict[str, Any]:
     """A pair: both job groups, the sharing mode, slowdowns of both, in their order.
 
-    slowdowns: by what was measured; conservative: with what was not measured; worst: always at the same time.
+    slowdowns: by what was measured; conservative: with what was not measured; worst: always at the
+    same time.
     """
     return {
         "one": _group(proposal.one),
@@ -136,7 +143,10 @@ def _profile(profile: GroupProfile) -> dict[str, Any]:
     return {
         **_fields(profile, "reports", "kernels", "launches", "seconds", "apart"),
         "mean": _demand(profile.mix.mean),
-        "members": [{"share": share, "kernel": one.name, **_demand(one)} for share, one in profile.mix.members],
+        "members": [
+            {"share": share, "kernel": one.name, **_demand(one)}
+            for share, one in profile.mix.members
+        ],
     }
 
 
@@ -149,9 +159,12 @@ def _demand(demand: Demand) -> dict[str, Any]:
 
 
 def _over_kernels(found: MixOutcome) -> dict[str, Any]:
-    """Slowdowns while both are busy, and of each side its kernel that is worst off, beside which one."""
+    """Slowdowns while both are busy, and of each side its kernel that is worst off, beside which
+    one.
+    """
     worst, other_worst = (
-        None if one is None else dict(zip(("slowdown", "kernel", "beside"), one, strict=True)) for one in found.worst_of
+        None if one is None else dict(zip(("slowdown", "kernel", "beside"), one, strict=True))
+        for one in found.worst_of
     )
     bound, other_bound = found.worsts
     return {
@@ -182,14 +195,20 @@ def _matrix(of_all: GroupMatrix) -> dict[str, Any]:
 
 
 def colocate_csv(report: ColocateReport, *, top: int | None = None, raw: bool = False) -> str:
-    """Return the pairs as CSV, one line each: proposed, explained, on request rejected ones; or the matrix.
+    """Return the pairs as CSV, one line each: proposed, explained, on request rejected ones; or the
+    matrix.
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """
     if report.matrices is not None:
         cells = [row for one in report.matrices for row in _cells(one)]
-        return table_csv(pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").fill_nan(None), raw=raw)
-    rows = [_row(proposal) for proposal in (*report.proposals[:top], *report.chosen, *report.refused[:top])]
+        return table_csv(
+            pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").fill_nan(None), raw=raw
+        )
+    rows = [
+        _row(proposal)
+        for proposal in (*report.proposals[:top], *report.chosen, *report.refused[:top])
+    ]
     return table_csv(pl.DataFrame(rows, schema=_COLUMNS, orient="row"), raw=raw)
 
 
@@ -199,8 +218,24 @@ def _row(proposal: SharingProposal) -> tuple[Any, ...]:
     conservative, other_conservative = _two(advice.conservative)
     worst, other_worst = _two(advice.worst)
     return (
-        *(one.label, other.label, one.device.name, one.gpus, advice.mode, advice.safe, proposal.taken),
-        *(slowdown, other_slowdown, conservative, other_conservative, worst, other_worst, advice.binding),
+        *(
+            one.label,
+            other.label,
+            one.device.name,
+            one.gpus,
+            advice.mode,
+            advice.safe,
+            proposal.taken,
+        ),
+        *(
+            slowdown,
+            other_slowdown,
+            conservative,
+            other_conservative,
+            worst,
+            other_worst,
+            advice.binding,
+        ),
         *(proposal.overlap_h, proposal.saved_h),
         *(one.runs, other.runs, proposal.same_user, " ".join(advice.why), " ".join(advice.unknown)),
         *(one.issue, other.issue, _worst_kernels(proposal.kernels), _reports(one), _reports(other)),
@@ -208,7 +243,11 @@ def _row(proposal: SharingProposal) -> tuple[Any, ...]:
 
 
 def _worst_kernels(found: MixOutcome | None) -> str | None:
-    return None if found is None or found.worst is None else f"{found.worst[1]} beside {found.worst[2]}"
+    return (
+        None
+        if found is None or found.worst is None
+        else f"{found.worst[1]} beside {found.worst[2]}"
+    )
 
 
 def _reports(kind: JobGroup) -> str | None:

@@ -39,9 +39,13 @@ def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
         "reasons": sentences(reason_lines(shown, _WHOLE)),
         "more": f"{len(shown):,} of {plural(len(report.proposals), 'pair')}" if more else "",
         "notes": sentences(note_lines(report, _WHOLE)) if shown else [],
-        "profiled": [one for kind in report.profiled for one in sentences(profile_lines(kind, _WHOLE))],
+        "profiled": [
+            one for kind in report.profiled for one in sentences(profile_lines(kind, _WHOLE))
+        ],
         "left_out": sentences(left_out_lines(report, _WHOLE)),
-        "explained": [sentences(explained_lines(report, proposal, _WHOLE)) for proposal in report.chosen],
+        "explained": [
+            sentences(explained_lines(report, proposal, _WHOLE)) for proposal in report.chosen
+        ],
     }
 
 
@@ -51,5 +55,7 @@ def sentences(lines: Iterable[Line]) -> list[tuple[str, bool]]:
     >>> sentences([(("Evidence", "bold"),), (("  one", ""),), (("", ""),)])
     [('Evidence', True), ('one', False)]
     """
-    found = [("".join(part for part, _ in line).strip(), line[0][1] == "bold") for line in lines if line]
+    found = [
+        ("".join(part for part, _ in line).strip(), line[0][1] == "bold") for line in lines if line
+    ]
     return [(sentence, heading) for sentence, heading in found if sentence]

@@ -1,4 +1,6 @@
-"""The report on co-location as lines of text: the table of pairs, one pair explained, the matrix of job groups."""
+"""The report on co-location as lines of text: the table of pairs, one pair explained, the matrix
+of job groups.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import MI, plural, printable, text
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.report.tables import TextColumn, fit_table
-from tachograph.sharing.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, PROFILE_THEM, SHARING_MODES, resource, times
+from tachograph.sharing.advice import (
+    CONTEXT_BYTES,
+    MPS_OF_ONE_USER,
+    PROFILE_THEM,
+    SHARING_MODES,
+    resource,
+    times,
+)
 from tachograph.sharing.colocation import ColocateReport
 from tachograph.sharing.demand import Demand
 from tachograph.sharing.job_groups import LEFT_OUT, JobGroup, short_label
@@ -47,7 +56,9 @@ def both_of(numbers: Sequence[float | None]) -> str:
 def pipes_said(demand: Demand) -> str:
     """Return the demand of each pipe that is used, to be followed by other parts."""
     return "".join(
-        f"{resource(pipe)} {text(share, 'fraction')}, " for pipe, share in demand.cycles.items() if share >= 0.01
+        f"{resource(pipe)} {text(share, 'fraction')}, "
+        for pipe, share in demand.cycles.items()
+        if share >= 0.01
     )
 
 
@@ -60,13 +71,16 @@ def bandwidth(report: ColocateReport, only: str | None = None) -> str:
     )
     origin = report.calibration.measured_on or "another model"
     return (
-        f"Bandwidth that can be achieved: {models}; as calibrated ({report.calibration.source}, {origin}), or the "
+        f"Bandwidth that can be achieved: {models}; as calibrated "
+        f"({report.calibration.source}, {origin}), or the "
         "highest sample of these jobs where that is more."
     )
 
 
 def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
-    """Yield of which reports a kind is known, its kernels of most time, and what does not fit the lake."""
+    """Yield of which reports a kind is known, its kernels of most time, and what does not fit
+    the lake.
+    """
     profile = kind.profile
     if profile is None:
         return
@@ -74,7 +88,8 @@ def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
     first = sorted(profile.mix.members, key=lambda member: -member[0])[:3]
     kernels = ", ".join(f"{text(share, 'fraction')} {printable(one.name)}" for share, one in first)
     message = (
-        f"{printable(kind.label)}: by {printable(', '.join(profile.reports))}: {plural(profile.kernels, 'kernel')}, "
+        f"{printable(kind.label)}: by {printable(', '.join(profile.reports))}: "
+        f"{plural(profile.kernels, 'kernel')}, "
         f"launched {plural(profile.launches, 'time')}; of their time {kernels}; on average "
         f"{pipes}memory bandwidth {text(mean.dram, 'fraction')} of the peak."
     )
@@ -83,10 +98,14 @@ def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
         yield from wrapped(f"{printable(apart)}.", width, first="  ! ", indent="    ")
 
 
-def explained_lines(report: ColocateReport, proposal: SharingProposal, width: int) -> Iterator[Line]:
+def explained_lines(
+    report: ColocateReport, proposal: SharingProposal, width: int
+) -> Iterator[Line]:
     """Yield everything about a pair."""
     one, other, advice = proposal.one, proposal.other, proposal.advice
-    yield plain(f"{pair_called(proposal)}, {one.gpus} x {one.device.name}: {way_called(proposal)}", "bold")
+    yield plain(
+        f"{pair_called(proposal)}, {one.gpus} x {one.device.name}: {way_called(proposal)}", "bold"
+    )
     for kind in (one,) if one is other else (one, other):
         yield from wrapped(_demand_sentence(kind), width, first="  ", indent="    ")
         yield from profile_lines(kind, width) if kind.profile else ()
@@ -99,14 +118,21 @@ def explained_lines(report: ColocateReport, proposal: SharingProposal, width: in
         message = f"Worst case {both_of(advice.worst)}: always busy at the same time{more}."
         yield from wrapped(message, width, first="  ", indent="    ")
     if proposal.kernels is not None:
-        yield from wrapped(_by_kernels(proposal.kernels, assumed=not measured), width, first="  ", indent="    ")
+        yield from wrapped(
+            _by_kernels(proposal.kernels, assumed=not measured), width, first="  ", indent="    "
+        )
     if proposal.runs is not None and proposal.runs.worst is not None:
         mean = both_of((proposal.runs.slowdown, proposal.runs.other_slowdown))
-        message = f"Over all pairs of their runs, while both are busy, conservative: {mean} on average, "
+        message = (
+            f"Over all pairs of their runs, while both are busy, conservative: {mean} on average, "
+        )
         message += f"{times(proposal.runs.worst[0])} in the worst pair."
         yield from wrapped(message, width, first="  ", indent="    ")
     if proposal.saved_h:
-        saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, if both always run at the same time."
+        saved = (
+            f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, if both always run "
+            "at the same time."
+        )
         yield from wrapped(saved, width, first="  ", indent="    ")
     notes = (*advice.unknown, *advice.cautions, *((BY_PROFILE,) if proposal.kernels else ()))
     if notes:
@@ -129,7 +155,11 @@ def _demand_sentence(kind: JobGroup) -> str:
     return (
         f"{printable(kind.label)}: {plural(kind.runs, 'run')}, {text(kind.gpu_hours, 'h')}; "
         f"at the most {' '.join(parts)}."
-        + (f" A run is at most {text(kind.spread, 'fraction')} away from their mean." if kind.runs > 1 else "")
+        + (
+            f" A run is at most {text(kind.spread, 'fraction')} away from their mean."
+            if kind.runs > 1
+            else ""
+        )
     )
 
 
@@ -149,8 +179,10 @@ def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
 MOST_PRINTED = 20  # kinds of a matrix that is printed, those of most GPU-hours
 _CELL = 6
 _READ = (
-    "Slowdown of the row beside the column by MPS, of the time in which the row uses the GPU, unmeasured resources "
-    "counted; mem: memory does not hold both. *: by profile. `--csv` and `--json` have all, and the bottleneck."
+    "Slowdown of the row beside the column by MPS, of the time in which the row uses the GPU, "
+    "unmeasured resources "
+    "counted; mem: memory does not hold both. *: by profile. `--csv` and `--json` have all, "
+    "and the bottleneck."
 )
 
 
@@ -168,7 +200,9 @@ def _matrix_lines(of_all: GroupMatrix, width: int) -> Iterator[Line]:
     count = min(len(names), MOST_PRINTED, max(1, (width - wide - 3) // _CELL))
     first = of_all.kinds[0]
     yield plain(f"{first.gpus} x {first.device.name}: {plural(len(names), 'job group')}", "bold")
-    yield plain(" " * (wide + 3) + "".join(f"{number:>{_CELL}}" for number in range(1, count + 1)), "bold")
+    yield plain(
+        " " * (wide + 3) + "".join(f"{number:>{_CELL}}" for number in range(1, count + 1)), "bold"
+    )
     for row in range(count):
         cells = "".join(f"{_cell(of_all, row, column):>{_CELL}}" for column in range(count))
         yield plain(f"{row + 1:>2} {names[row]:<{wide}}{cells}")
@@ -185,30 +219,48 @@ def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
 
 _NOTHING = "No pair of job groups is proposed to share a GPU."
 _SAVED = (
-    "saved: GPU-hours of both less those of one GPU until the slower one is through, if both are always there at the "
-    "same time: the most there is. No group is in two pairs; pairs of one user come first: no other user has to agree."
+    "saved: GPU-hours of both less those of one GPU until the slower one is through, if both "
+    "are always there at the "
+    "same time: the most there is. No group is in two pairs; pairs of one user come first: no "
+    "other user has to agree."
 )
 _SLOWDOWN = (
-    "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the most demanding runs; "
-    "both are assumed to be busy at independent times. conservative: what decides; the same if each needed "
-    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the GPU{by_worst}; only "
-    "where it holds a pair is proposed. worst case: always at the same time, and what was not measured is the "
+    "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the "
+    "most demanding runs; "
+    "both are assumed to be busy at independent times. conservative: what decides; the same if "
+    "each needed "
+    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the "
+    "GPU{by_worst}; only "
+    "where it holds a pair is proposed. worst case: always at the same time, and what was not "
+    "measured is the "
     "bottleneck."
 )
 _BY_WORST = ", where a group was profiled the worst case unless all pairs of kernels are safe"
 _NOT_LOOKED_AT = (
-    "Not considered: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
+    "Not considered: processors and memory of the host, PCIe, NVLink, network, and whether "
+    "Slurm lets jobs share."
 )
-_UNKNOWN = f"None is safe before its kernels were profiled: DCGM reports neither issue slots nor caches. {PROFILE_THEM}"
+_UNKNOWN = (
+    "None is safe before its kernels were profiled: DCGM reports neither issue slots nor "
+    f"caches. {PROFILE_THEM}"
+)
 
 
-def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None = None) -> list[Line]:
-    """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of each table."""
+def colocate_lines(
+    report: ColocateReport, *, width: int = 100, top: int | None = None
+) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of
+    each table.
+    """
     if report.chosen:
-        return [line for proposal in report.chosen for line in explained_lines(report, proposal, width)]
+        return [
+            line for proposal in report.chosen for line in explained_lines(report, proposal, width)
+        ]
     if report.matrices:
         return list(matrices_lines(report.matrices, width))
-    lines = [line for message in headlines(report) for line in wrapped(message, width, style="bold")]
+    lines = [
+        line for message in headlines(report) for line in wrapped(message, width, style="bold")
+    ]
     if report.missing:
         lines += wrapped(missing_sentence(report), width)
     if report.proposals:
@@ -228,12 +280,17 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
 
 
 def headlines(report: ColocateReport, *, by_form: bool = False) -> tuple[str, str]:
-    """Return the report in two sentences: the jobs, the result; by_form: what to try is in a form, not in options."""
+    """Return the report in two sentences: the jobs, the result; by_form: what to try is in a
+    form, not in options.
+    """
     if report.first is None or report.last is None:
         return "No jobs.", _NOTHING
-    begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
+    begin, end = (
+        local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last)
+    )
     jobs = (
-        f"{begin} to {end}: {plural(report.jobs, 'job')} ({text(report.gpu_hours, 'h')} of GPU time), "
+        f"{begin} to {end}: {plural(report.jobs, 'job')} ({text(report.gpu_hours, 'h')} of GPU "
+        "time), "
         f"{plural(report.kinds, 'job group')} that may share."
     )
     if not report.proposals:
@@ -247,27 +304,35 @@ def _why_none(report: ColocateReport, *, by_form: bool) -> Iterator[str]:
     if report.short:
         short = ", ".join(f"{resource(name)} {count:,}" for name, count in report.short)
         judged = plural(sum(count for _, count in report.short), "pair")
-        yield f"{judged} judged; bottlenecks: {short}." + ("" if by_form else " `--all` shows each with its numbers.")
+        yield f"{judged} judged; bottlenecks: {short}." + (
+            "" if by_form else " `--all` shows each with its numbers."
+        )
     elif not report.kinds and report.left_out:
         yield "None may share, for the reasons below."
     rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
     if rare:
         often = f"fewer than {report.least_runs} times under its name"
         how = '"Runs of a group, at least" 1' if by_form else "`--runs 1`"
-        yield f"{plural(rare, 'job')} left out, each of a group that ran {often}: {how} takes them in."
+        yield (
+            f"{plural(rare, 'job')} left out, each of a group that ran {often}: {how} takes "
+            "them in."
+        )
 
 
 def missing_sentence(report: ColocateReport) -> str:
     """Return which counters no job has."""
     return (
-        f"Never measured: {', '.join(report.missing)}. Without them every job is undetermined: have DCGM, "
+        f"Never measured: {', '.join(report.missing)}. Without them every job is undetermined: "
+        "have DCGM, "
         "dcgm-exporter or LDMS record these fields (docs/counters.md)."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalColumn:
-    """A column of the table of pairs: its title, its cells; `hide`: the higher, the sooner it is left out."""
+    """A column of the table of pairs: its title, its cells; `hide`: the higher, the sooner it is
+    left out.
+    """
 
     title: str
     cell: Callable[[SharingProposal], str]
@@ -278,11 +343,15 @@ class ProposalColumn:
 def proposal_columns(proposals: Sequence[SharingProposal]) -> list[ProposalColumn]:
     """Return the columns; issue slots are of use where any kind was profiled."""
     issue = ProposalColumn(
-        "issue slots", lambda pair: " / ".join(dict.fromkeys((pair.one.issue, pair.other.issue))), hide=5
+        "issue slots",
+        lambda pair: " / ".join(dict.fromkeys((pair.one.issue, pair.other.issue))),
+        hide=5,
     )
     return [
         ProposalColumn("one", lambda pair: short_label(pair.one)),
-        ProposalColumn("other", lambda pair: "itself" if pair.one is pair.other else short_label(pair.other)),
+        ProposalColumn(
+            "other", lambda pair: "itself" if pair.one is pair.other else short_label(pair.other)
+        ),
         ProposalColumn("GPUs", lambda pair: f"{pair.one.gpus} x {pair.one.device.name}", hide=6),
         ProposalColumn("mode", way_called, hide=7),
         ProposalColumn("measured", lambda pair: both_of(pair.advice.slowdowns), hide=4),
@@ -304,7 +373,12 @@ def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
     columns = [
         TextColumn("", [str(number) for number, _ in enumerate(proposals, 1)], right=True),
         *(
-            TextColumn(column.title, list(map(column.cell, proposals)), right=column.right, hide=column.hide)
+            TextColumn(
+                column.title,
+                list(map(column.cell, proposals)),
+                right=column.right,
+                hide=column.hide,
+            )
             for column in proposal_columns(proposals)
         ),
     ]
@@ -329,13 +403,23 @@ def _runs(proposal: SharingProposal) -> str:
 def note_lines(report: ColocateReport, width: int) -> Iterator[Line]:
     """Yield what the columns mean, and what is not considered."""
     by_worst = _BY_WORST if report.profiled else ""
-    phrases = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), by_worst=by_worst)]
-    if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
+    phrases = [
+        _SAVED,
+        _SLOWDOWN.format(
+            assumed=text(report.settings.assumed_issue, "fraction"), by_worst=by_worst
+        ),
+    ]
+    if any(
+        "assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals
+    ):
         phrases.append(_UNKNOWN)
     if any(proposal.kernels for proposal in report.proposals):
         phrases.append(BY_PROFILE)
     phrases += [
-        f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context.",
+        (
+            f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a "
+            "further context."
+        ),
         bandwidth(report),
         _NOT_LOOKED_AT,
     ]
@@ -363,6 +447,11 @@ def left_out_lines(report: ColocateReport, width: int) -> list[Line]:
         lines += wrapped(message, width, style="dim", first="  ", indent="    ")
     if report.cut:
         lines += wrapped(
-            f"Not compared: {plural(report.cut, 'job group')} with few GPU-hours (too many groups).", width, style="dim"
+            (
+                f"Not compared: {plural(report.cut, 'job group')} with few GPU-hours (too many "
+                "groups)."
+            ),
+            width,
+            style="dim",
         )
     return [plain(""), *lines] if lines else []

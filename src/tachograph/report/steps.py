@@ -22,12 +22,25 @@ STEP_COLUMNS = (
 STEP_TEXTS = frozenset({"step", "name", "state", "attribution"})
 _LEAST = {"name": 8, "state": 9}  # characters to which cells are cut where a line is narrow
 _ALWAYS = frozenset({"step", "start", "run time", "state", "GPU", "coverage"})
-_ALONE = "time"  # attribution of steps that had the GPUs to themselves: the rule, not worth a column
-_HIDDEN_FIRST = ("tasks", "nodes", "power", "SM", "exit", "attribution", "memory", "energy", "coverage")
+# Attribution of steps that had the GPUs to themselves: the rule, not worth a column.
+_ALONE = "time"
+_HIDDEN_FIRST = (
+    "tasks",
+    "nodes",
+    "power",
+    "SM",
+    "exit",
+    "attribution",
+    "memory",
+    "energy",
+    "coverage",
+)
 
 
 def steps_headline(steps: JobSteps) -> str:
-    """Return which srun steps were idle, and how long none ran: sentences; what is undetermined is named."""
+    """Return which srun steps were idle, and how long none ran: sentences; what is undetermined
+    is named.
+    """
     if not steps.steps:
         return "No steps of this job are recorded."
     started = steps.by_srun
@@ -37,13 +50,18 @@ def steps_headline(steps: JobSteps) -> str:
     known = [step for step in started if step.idle is not None]
     if known and not steps.idle:
         sentences.insert(
-            0, "No srun step was idle." if len(known) > 1 else f"{capitalized(known[0].label)} was not idle."
+            0,
+            "No srun step was idle."
+            if len(known) > 1
+            else f"{capitalized(known[0].label)} was not idle.",
         )
     ambiguous = sum(step.ambiguous for step in started)
     without = sum(step.without_gpus for step in started)
     missing = len(started) - len(known) - ambiguous - without
     if ambiguous:
-        sentences.append(f"{plural(ambiguous, 'srun step')} ambiguous: the GPUs used are not recorded.")
+        sentences.append(
+            f"{plural(ambiguous, 'srun step')} ambiguous: the GPUs used are not recorded."
+        )
     if without:
         sentences.append(f"{plural(without, 'srun step')} without GPUs.")
     if missing:
@@ -57,22 +75,31 @@ def _idle_sentences(steps: JobSteps) -> Iterator[str]:
         return
     worst = idle[0]
     count = number(worst.row, "gpus")
-    length = text(number(worst.row, "elapsed_s"), "s") + ("" if count is None else f", {plural(count, 'GPU')}")
+    length = text(number(worst.row, "elapsed_s"), "s") + (
+        "" if count is None else f", {plural(count, 'GPU')}"
+    )
     if len(idle) == 1:
         yield f"{capitalized(worst.label)} was idle for {length}."
     else:
-        yield f"{len(idle)} of {len(steps.by_srun)} srun steps were idle; the largest is {worst.label}: {length}."
+        yield (
+            f"{len(idle)} of {len(steps.by_srun)} srun steps were idle; the largest is "
+            f"{worst.label}: {length}."
+        )
 
 
 def _wait_sentences(steps: JobSteps) -> Iterator[str]:
     gaps = steps.waited
     if gaps:
         idle = text(sum(gap.idle_s for gap in gaps), "s")
-        yield f"The GPUs were idle for {idle} with no srun step running ({plural(len(gaps), 'gap')})."
+        yield (
+            f"The GPUs were idle for {idle} with no srun step running ({plural(len(gaps), 'gap')})."
+        )
 
 
 def clock(moment: datetime | None, steps: JobSteps, zone_name: str) -> str:
-    """Return the time of day in the site's zone, with the date where it is not that of the job's start."""
+    """Return the time of day in the site's zone, with the date where it is not that of the job's
+    start.
+    """
     if moment is None:
         return text(None)
     zone_of = zone(zone_name)
@@ -81,10 +108,14 @@ def clock(moment: datetime | None, steps: JobSteps, zone_name: str) -> str:
 
 
 def step_cells(step: StepUse, steps: JobSteps, zone_name: str) -> tuple[str, ...]:
-    """Return the cells of a step in the order of STEP_COLUMNS; a dash: not known or not measured."""
+    """Return the cells of a step in the order of STEP_COLUMNS; a dash: not known or not
+    measured.
+    """
     row = step.row
     peak = number(row, "hbm_peak_fraction")
-    memory = text(number(row, "hbm_used_mib_max"), "MiB") if peak is None else text(peak, "fraction")
+    memory = (
+        text(number(row, "hbm_used_mib_max"), "MiB") if peak is None else text(peak, "fraction")
+    )
     count = {name: text(number(row, name), "count") for name in ("nodes", "tasks", "exit_code")}
     return (
         str(row["step"]),
@@ -106,7 +137,9 @@ def step_cells(step: StepUse, steps: JobSteps, zone_name: str) -> tuple[str, ...
 
 
 def step_table(steps: JobSteps, zone_name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return titles and rows of the steps of most GPU time, without columns that say nothing of any of them."""
+    """Return titles and rows of the steps of most GPU time, without columns that say nothing of
+    any of them.
+    """
     shown = steps.largest(SHOWN_STEPS)
     columns = list(zip(*(step_cells(step, steps, zone_name) for step in shown), strict=True))
     usual = {text(None), _ALONE}
@@ -115,7 +148,9 @@ def step_table(steps: JobSteps, zone_name: str) -> tuple[tuple[str, ...], list[t
         for title, column in zip(STEP_COLUMNS, columns, strict=False)
         if title in _ALWAYS or not usual.issuperset(column)
     ]
-    return tuple(title for title, _ in kept), list(zip(*(column for _, column in kept), strict=True))
+    return tuple(title for title, _ in kept), list(
+        zip(*(column for _, column in kept), strict=True)
+    )
 
 
 def gap_sentence(gap: StepGap, steps: JobSteps, zone_name: str) -> str:
@@ -141,7 +176,11 @@ def shown_gaps(steps: JobSteps) -> tuple[StepGap, ...]:
 def steps_note(steps: JobSteps) -> str:
     """Return how many steps are not shown; nothing where all are."""
     more = len(steps.steps) - SHOWN_STEPS
-    return f"{plural(more, 'further step')} of less GPU time: --steps --json lists all" if more > 0 else ""
+    return (
+        f"{plural(more, 'further step')} of less GPU time: --steps --json lists all"
+        if more > 0
+        else ""
+    )
 
 
 def steps_lines(steps: JobSteps, *, zone_name: str = "UTC", width: int = 100) -> list[Line]:
@@ -149,28 +188,49 @@ def steps_lines(steps: JobSteps, *, zone_name: str = "UTC", width: int = 100) ->
     lines = wrapped(steps_headline(steps), width, style="bold")
     titles, rows = step_table(steps, zone_name)
     if not rows:
-        return [*lines, *wrapped("Steps are read from accounting that lists them, such as sacct without -X.", width)]
+        return [
+            *lines,
+            *wrapped(
+                "Steps are read from accounting that lists them, such as sacct without -X.", width
+            ),
+        ]
     note = [steps_note(steps)] if steps_note(steps) else []
     lines += [plain(""), *fit_table(_columns(titles, rows), width).with_note(*note, width=width)]
     gaps = shown_gaps(steps)
     if gaps:
         lines += [plain(""), plain("Without an srun step", "bold")]
-        lines += [line for gap in gaps for line in wrapped(gap_sentence(gap, steps, zone_name), width, indent="  ")]
+        lines += [
+            line
+            for gap in gaps
+            for line in wrapped(gap_sentence(gap, steps, zone_name), width, indent="  ")
+        ]
         more = len(steps.gaps) - len(gaps)
-        lines += [plain(f"  {plural(more, 'shorter gap')}: --steps --json lists all", "dim")] if more else []
+        lines += (
+            [plain(f"  {plural(more, 'shorter gap')}: --steps --json lists all", "dim")]
+            if more
+            else []
+        )
     return lines
 
 
 def _columns(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[TextColumn]:
     hidden = {title: place for place, title in enumerate(_HIDDEN_FIRST)}
     return [
-        TextColumn(title, list(column), right=title not in STEP_TEXTS, least=_LEAST.get(title), hide=hidden.get(title))
+        TextColumn(
+            title,
+            list(column),
+            right=title not in STEP_TEXTS,
+            least=_LEAST.get(title),
+            hide=hidden.get(title),
+        )
         for title, column in zip(titles, zip(*rows, strict=True), strict=True)
     ]
 
 
 def steps_json(steps: JobSteps) -> dict[str, Any]:
-    """Return `headline`, the rows of step_summaries with `by_srun` and `idle`, and `gaps`. Null: undetermined."""
+    """Return `headline`, the rows of step_summaries with `by_srun` and `idle`, and `gaps`. Null:
+    undetermined.
+    """
     return json_values(
         {
             "headline": steps_headline(steps),

@@ -22,7 +22,8 @@ from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, plain, wrapped
 
 SOURCE = (
-    "Cankur, Austin, Kulkarni, Bhatele: Characterizing Production GPU Workloads using System-wide Telemetry Data, "
+    "Cankur, Austin, Kulkarni, Bhatele: Characterizing Production GPU Workloads using "
+    "System-wide Telemetry Data, "
     "IPDPS 2026"
 )
 
@@ -59,7 +60,13 @@ def data_rows(report: StudyReport) -> tuple[tuple[str, str], ...]:
         *((("Lake", dataset.lake),) if dataset.lake else ()),
         ("Jobs ran", f"{_local(report, dataset.first)} to {_local(report, dataset.last)}"),
         ("Nodes", text(dataset.nodes, "count")),
-        ("GPUs", f"{text(dataset.gpus, 'count')}: {', '.join(f'{m.gpus:,} {m.model}' for m in dataset.models)}"),
+        (
+            "GPUs",
+            (
+                f"{text(dataset.gpus, 'count')}: "
+                f"{', '.join(f'{m.gpus:,} {m.model}' for m in dataset.models)}"
+            ),
+        ),
         ("Jobs recorded", text(dataset.recorded_jobs, "count")),
         ("Jobs studied", f"{text(dataset.jobs, 'count')}, of {plural(dataset.users, 'user')}"),
         ("GPU-hours", text(dataset.gpu_hours, "count")),
@@ -93,7 +100,10 @@ def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:
     """Return how everything was computed as (term, definition)."""
     notebooks = settings.variant == "notebooks"
     return (
-        ("Job mean", "mean over the GPUs of a job of the mean over time; missing values are left out"),
+        (
+            "Job mean",
+            "mean over the GPUs of a job of the mean over time; missing values are left out",
+        ),
         ("Spatial imbalance", _spatial_method(settings)),
         ("Temporal imbalance", _temporal_method(settings)),
         ("Compute- or memory-bound", _bound_method(settings)),
@@ -103,7 +113,13 @@ def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:
         ("GPU-hours", _HOURS[notebooks]),
         ("Coverage", "samples over those expected at the job's own interval"),
         ("Boxes", box_caption(settings.options.whiskers).removeprefix("Boxes: ").rstrip(".")),
-        ("Shares", "of the jobs that a sentence names, in which the value is known; a missing value is never 0"),
+        (
+            "Shares",
+            (
+                "of the jobs that a sentence names, in which the value is known; a missing value "
+                "is never 0"
+            ),
+        ),
         ("Variant", VARIANTS[settings.variant]),
         ("Filters switched off", ", ".join(settings.no_filter) or "none"),
         ("Made by", f"Tachograph {__version__}; figures and questions after {SOURCE}"),
@@ -113,7 +129,8 @@ def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:
 def _spatial_method(settings: StudySettings) -> str:
     zero = settings.variant == "notebooks" or settings.analysis.count_zero_windows
     return (
-        f"per window of {text(settings.options.window_s, 's')} from the job's start 1 - sum / (GPUs × max) of the "
+        f"per window of {text(settings.options.window_s, 's')} from the job's start 1 - sum / "
+        "(GPUs × max) of the "
         "GPUs' utilisation, mean over windows; 0: all alike. A window in which all are idle "
         f"{'counts as 0' if zero else 'is left out'}. Jobs with one GPU have none"
     )
@@ -122,7 +139,8 @@ def _spatial_method(settings: StudySettings) -> str:
 def _temporal_method(settings: StudySettings) -> str:
     zero = settings.variant == "notebooks" or settings.analysis.zero_temporal_imbalance
     return (
-        "per GPU 1 - sum / (samples × max) of utilisation, the largest of the job's GPUs; 0: constant. A GPU that was "
+        "per GPU 1 - sum / (samples × max) of utilisation, the largest of the job's GPUs; 0: "
+        "constant. A GPU that was "
         f"never busy {'has 0' if zero else 'has none'}"
     )
 
@@ -130,8 +148,10 @@ def _temporal_method(settings: StudySettings) -> str:
 def _bound_method(settings: StudySettings) -> str:
     pipe = "tensor" if settings.options.pipe == "tensor" else settings.options.pipe.upper()
     return (
-        f"a sample is compute-bound where its arithmetic intensity on the {pipe} pipe is at least that of the ridge, "
-        "which is the same as: pipe activity at least that of memory. A job is what the majority of its labelled "
+        f"a sample is compute-bound where its arithmetic intensity on the {pipe} pipe is at "
+        "least that of the ridge, "
+        "which is the same as: pipe activity at least that of memory. A job is what the "
+        "majority of its labelled "
         f"{'time' if settings.analysis.time_weighted_bound else 'samples'} is; a tie is neither"
     )
 
@@ -140,9 +160,8 @@ def _pipes_method(settings: StudySettings) -> str:
     if settings.variant == "notebooks":
         return f"job mean above {PIPE_THRESHOLD:g}"
     percentile = "the 5th percentile of the jobs studied (from 100 jobs on) and above "
-    return (
-        f"job mean above {percentile if settings.analysis.pipe_percentile else ''}{settings.analysis.pipe_threshold:g}"
-    )
+    basis = percentile if settings.analysis.pipe_percentile else ""
+    return f"job mean above {basis}{settings.analysis.pipe_threshold:g}"
 
 
 def _local(report: StudyReport, moment: datetime) -> str:
@@ -158,7 +177,11 @@ def _energy_row(dataset: Dataset) -> str:
 
 def _joules(energy_j: float | None) -> str:
     """Energy of many jobs: MWh where it is that much."""
-    return text(energy_j, "J") if energy_j is None or energy_j < MWH_J else text(energy_j / MWH_J, "MWh")
+    return (
+        text(energy_j, "J")
+        if energy_j is None or energy_j < MWH_J
+        else text(energy_j / MWH_J, "MWh")
+    )
 
 
 def _samples_row(report: StudyReport) -> str:
@@ -166,14 +189,19 @@ def _samples_row(report: StudyReport) -> str:
     span = ""
     if recorded.first and recorded.last:
         span = f", from {_local(report, recorded.first)} to {_local(report, recorded.last)}"
-    return f"{text(dataset.samples, 'count')} of {text(recorded.samples, 'count')} in the lake{span}"
+    return (
+        f"{text(dataset.samples, 'count')} of {text(recorded.samples, 'count')} in the lake{span}"
+    )
 
 
 def _coverage_row(dataset: Dataset) -> str:
     if dataset.coverage_median is None:
         return "not known"
     low = percent(dataset.coverage_low_share)
-    return f"median {percent(dataset.coverage_median)}; under {text(LOW_COVERAGE, 'fraction')} in {low} of the jobs"
+    return (
+        f"median {percent(dataset.coverage_median)}; under {text(LOW_COVERAGE, 'fraction')} "
+        f"in {low} of the jobs"
+    )
 
 
 def _partly_measured_row(dataset: Dataset) -> str:
@@ -181,15 +209,19 @@ def _partly_measured_row(dataset: Dataset) -> str:
     alike: dict[int, list[str]] = {}
     for one in dataset.partly_measured:
         alike.setdefault(one.jobs, []).append(one.counter)
-    shares = [f"{', '.join(names)} in {percent(jobs / dataset.jobs)} of the jobs" for jobs, names in alike.items()]
+    shares = [
+        f"{', '.join(names)} in {percent(jobs / dataset.jobs)} of the jobs"
+        for jobs, names in alike.items()
+    ]
     return "; ".join(shares) or "none"
 
 
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the content of a study: dataset, settings, {figure: facts, missing, sentences}, {question: answers}.
+    """Return the content of a study: dataset, settings, {figure: facts, missing, sentences},
+    {question: answers}.
 
-    `files`: what was written beside it. `consequence` of a question is null where nothing follows from its answers.
-    Times are ISO 8601 in UTC, fractions 0..1, missing values null.
+    `files`: what was written beside it. `consequence` of a question is null where nothing follows
+    from its answers. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
     """
     settings, dataset = report.settings, report.dataset
     return json_values(
@@ -254,14 +286,21 @@ def first_sentences(figures: Sequence[MadeFigure]) -> list[str]:
 
 
 def study_lines(report: StudyReport, width: int) -> list[Line]:
-    """Return what was studied, and to each question the first sentence of each figure that answers it."""
+    """Return what was studied, and to each question the first sentence of each figure that
+    answers it.
+    """
     dataset, follows = report.dataset, report.consequences()
     removed = [f"{one.reason} {one.removed:,}" for one in dataset.removals if one.removed]
     left_out = f"; filters left out {', '.join(removed)}" if removed else ""
     lines = [plain("")]
-    lines += wrapped(f"{count_jobs(dataset.jobs)} studied{left_out}. {choice_sentence(report)}", width)
+    lines += wrapped(
+        f"{count_jobs(dataset.jobs)} studied{left_out}. {choice_sentence(report)}", width
+    )
     for name in report.answers():
-        lines += [plain(""), *wrapped(f"{name}  {QUESTIONS[name]}", width, indent="     ", first="", style="bold")]
+        lines += [
+            plain(""),
+            *wrapped(f"{name}  {QUESTIONS[name]}", width, indent="     ", first="", style="bold"),
+        ]
         for sentence in first_sentences(report.of_question(name)) or [NOT_ANSWERED]:
             lines += wrapped(sentence, width, indent="     ")
         if name in follows:
@@ -288,7 +327,9 @@ def _markdown_lines(report: StudyReport, formats: Sequence[str]) -> Iterator[str
     yield from (escaped(choice_sentence(report)), "")
     yield from _removals(report)
     yield from ("## How it was computed", "")
-    yield from (f"- **{escaped(term)}**: {escaped(message)}." for term, message in methods(report.settings))
+    yield from (
+        f"- **{escaped(term)}**: {escaped(message)}." for term, message in methods(report.settings)
+    )
     yield from ("", f"Tachograph {__version__}, {local_time(report.now, report.zone_name)}.")
 
 
@@ -304,18 +345,27 @@ def _markdown_answers(report: StudyReport) -> Iterator[str]:
 def _removals(report: StudyReport) -> Iterator[str]:
     rows = [
         (
-            f"`{removal.reason}`: {removal.sentence}" + (" (switched off)" if removal.ignored else ""),
+            f"`{removal.reason}`: {removal.sentence}"
+            + (" (switched off)" if removal.ignored else ""),
             f"{removal.jobs:,}",
             f"{removal.removed:,}",
             f"{removal.left:,}",
         )
         for removal in report.dataset.removals
     ]
-    yield from _markdown_table(("filter: jobs that are left out", "jobs", "removed", "left"), rows, code=True)
-    yield from ("", "`jobs` meet the filter; `removed` are those of them that no filter above it removed.", "")
+    yield from _markdown_table(
+        ("filter: jobs that are left out", "jobs", "removed", "left"), rows, code=True
+    )
+    yield from (
+        "",
+        "`jobs` meet the filter; `removed` are those of them that no filter above it removed.",
+        "",
+    )
 
 
-def _markdown_section(title: str, figures: Sequence[MadeFigure], formats: Sequence[str]) -> Iterator[str]:
+def _markdown_section(
+    title: str, figures: Sequence[MadeFigure], formats: Sequence[str]
+) -> Iterator[str]:
     if not figures:
         return
     yield from (f"## {title}", "")
@@ -336,7 +386,9 @@ def _image(figure: MadeFigure, formats: Sequence[str]) -> str:
     return f"[{escaped(figure.entry.title)}]({figure.entry.stem}.{formats[0]})"
 
 
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, code: bool = False) -> Iterator[str]:
+def _markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, code: bool = False
+) -> Iterator[str]:
     made: Callable[[str], str] = _escaped_but_code if code else escaped
     yield f"| {' | '.join(head)} |"
     yield f"| {' | '.join(['---'] + ['---' if len(head) == 2 else '---:'] * (len(head) - 1))} |"
@@ -344,7 +396,9 @@ def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, code:
 
 
 def _escaped_but_code(words: str) -> str:
-    return "`".join(part if place % 2 else escaped(part) for place, part in enumerate(words.split("`")))
+    return "`".join(
+        part if place % 2 else escaped(part) for place, part in enumerate(words.split("`"))
+    )
 
 
 def escaped(words: str) -> str:

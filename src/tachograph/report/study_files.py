@@ -1,4 +1,6 @@
-"""The study as files: figures, their numbers, the page in three formats. Each file appears whole, or nothing does."""
+"""The study as files: figures, their numbers, the page in three formats. Each file appears
+whole, or nothing does.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -
 
 
 def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[str, Picture]:
-    """Return the pictures of the figures of a study that are drawn: SVG, PNG where that would be large."""
+    """Return the pictures of the figures of a study that are drawn: SVG, PNG where that would be
+    large.
+    """
     drawn = [figure for figure in report.figures if figure.drawn]
     with TemporaryDirectory(prefix="tachograph-") as folder:
         for place, figure in enumerate(drawn):
@@ -97,16 +101,22 @@ def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> Mar
     """A figure as an element of the page, as wide as it is beside others."""
     (title,) = (figure.entry.title for figure in report.figures if figure.entry.name == name)
     if suffix == "svg":
-        drawn = Markup(inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS))
+        drawn = Markup(
+            inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS)
+        )
     else:
         source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
         drawn = Markup('<img src="{}" alt="{}">').format(source, title)
     width = picture_width(suffix, content)
-    return Markup('<div class="picture" style="width: {}%; --share: {}">{}</div>').format(width, width / 100, drawn)
+    return Markup('<div class="picture" style="width: {}%; --share: {}">{}</div>').format(
+        width, width / 100, drawn
+    )
 
 
 def picture_width(suffix: str, content: bytes) -> int:
-    """Return percent of the page's width: 100 for a picture made for two columns of a paper, others in proportion."""
+    """Return percent of the page's width: 100 for a picture made for two columns of a paper,
+    others in proportion.
+    """
     found = _WIDTH.search(content[:2000]) if suffix == "svg" else None
     share = float(found[1]) / (72 * PAGE_IN) if found else 1.0
     return round(100 * min(1.0, share))
@@ -124,7 +134,9 @@ _OF_A_FIGURE = re.compile(r"\d\d_\w+(\.\w+)?\.(pdf|svg|png|json|csv)")
 
 @dataclass(frozen=True, slots=True)
 class WrittenStudy:
-    """Names of the files written into `folder`, and of those of an earlier study that were taken away."""
+    """Names of the files written into `folder`, and of those of an earlier study that were taken
+    away.
+    """
 
     folder: Path
     files: tuple[str, ...]
@@ -132,14 +144,19 @@ class WrittenStudy:
 
 
 def write_study(
-    report: StudyReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, progress: Progress | None = None
+    report: StudyReport,
+    folder: Path,
+    *,
+    formats: Sequence[str] = style.FORMATS,
+    progress: Progress | None = None,
 ) -> WrittenStudy:
     """Write the study into a folder, which is made where it is missing; return what was written.
 
-    Written are study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per part) and, where it
-    is drawn, the drawing in each format. Everything is written aside and then renamed into place, so a failure leaves
-    the folder as it was. Of an earlier study those files go that this one does not write; all others stay.
-    Errors: UsageError where the folder is a file, or the format none; ExportError where it cannot be written.
+    Written are study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per
+    part) and, where it is drawn, the drawing in each format. Everything is written aside and then
+    renamed into place, so a failure leaves the folder as it was. Of an earlier study those files go
+    that this one does not write; all others stay. Errors: UsageError where the folder is a file, or
+    the format none; ExportError where it cannot be written.
     """
     formats = check_formats(formats)
     with writable(folder) as aside:
@@ -176,14 +193,18 @@ def check_folder(folder: Path) -> None:
     Errors: UsageError where it is a file.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError("is a file, not a folder", where=str(folder), do="name another folder with -o")
+        raise UsageError(
+            "is a file, not a folder", where=str(folder), do="name another folder with -o"
+        )
 
 
 @contextmanager
 def writable(folder: Path) -> Iterator[Path]:
-    """A folder inside `folder` for what is not complete yet; gone at the end, `folder` too where it was made in vain.
+    """A folder inside `folder` for what is not complete yet; gone at the end, `folder` too where it
+    was made in vain.
 
-    Errors: UsageError where `folder` is no folder; ExportError for what the operating system reports.
+    Errors: UsageError where `folder` is no folder; ExportError for what the operating system
+    reports.
     """
     check_folder(folder)
     made = not folder.exists()
@@ -226,7 +247,8 @@ def _write_figure(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> N
 
 
 def csv_of(table: pl.DataFrame) -> str:
-    """Return a table as CSV: null is empty, lists are joined with `+`, texts are harmless to spreadsheets.
+    """Return a table as CSV: null is empty, lists are joined with `+`, texts are harmless to
+    spreadsheets.
 
     >>> csv_of(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "jobs": [3, None]}))
     'pipes,jobs\\nfp64+tensor,3\\n"",\\n'
@@ -234,7 +256,9 @@ def csv_of(table: pl.DataFrame) -> str:
     return table_csv(table)
 
 
-def _pictures(report: StudyReport, folder: Path, formats: Sequence[str]) -> dict[str, tuple[str, bytes]]:
+def _pictures(
+    report: StudyReport, folder: Path, formats: Sequence[str]
+) -> dict[str, tuple[str, bytes]]:
     """{figure: (suffix, content)} for the page; SVG that was drawn for it alone is taken away."""
     pictures = {}
     for figure in report.figures:

@@ -1,8 +1,10 @@
-"""Tables of text that fit a width: alignment, and which column gives way where a terminal is narrow.
+"""Tables of text that fit a width: alignment, and which column gives way where a terminal is
+narrow.
 
-All tables that reports print as lines are made here, so that one order decides what a narrow terminal loses: first
-bars, then units and long titles, then the ends of long names, then whole columns, which are named below the table.
-What others wrote is made printable here, too, before it is measured.
+All tables that reports print as lines are made here, so that one order decides what a narrow
+terminal loses: first bars, then units and long titles, then the ends of long names, then whole
+columns, which are named below the table. What others wrote is made printable here, too, before it
+is measured.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """A column of a table: its title, a cell per row, and how it gives way where the width does not suffice.
+    """A column of a table: its title, a cell per row, and how it gives way where the width does not
+    suffice.
 
-    bar: drawings, which go first and are not named as hidden. short, bare: title, and cells (without units), of a
-    narrow table. least: cells may be cut to so many characters, by `shorten` where it is given; None: never cut. hide:
-    columns of the lowest number are hidden first; None: never hidden. folds: its cells are continued on the next line
-    in place of being cut, down to `_LEAST_FOLDED` characters where nothing else can give way.
+    bar: drawings, which go first and are not named as hidden. short, bare: title, and cells
+    (without units), of a narrow table. least: cells may be cut to so many characters, by `shorten`
+    where it is given; None: never cut. hide: columns of the lowest number are hidden first; None:
+    never hidden. folds: its cells are continued on the next line in place of being cut, down to
+    `_LEAST_FOLDED` characters where nothing else can give way.
     """
 
     title: str
@@ -45,24 +49,32 @@ class TextColumn:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table that was fitted: its lines, titles first; titles of `hidden` columns; narrow: others are in short."""
+    """A table that was fitted: its lines, titles first; titles of `hidden` columns; narrow:
+    others are in short.
+    """
 
     lines: tuple[Line, ...]
     hidden: tuple[str, ...] = ()
     narrow: bool = False
 
     def with_note(self, *before: str, width: int) -> list[Line]:
-        """Return the lines and below them, where there is any, what is `before` and the names of hidden columns."""
+        """Return the lines and below them, where there is any, what is `before` and the names of
+        hidden columns.
+        """
         parts = [*before, *([f"hidden columns: {', '.join(self.hidden)}"] if self.hidden else [])]
         return [*self.lines, *(wrapped("; ".join(parts), width, style="dim") if parts else [])]
 
 
-# what gives way, one after the other: (bars are there, short titles and bare cells, long names are cut)
+# what gives way, one after the other: (bars are there, short titles and bare cells, long names are
+# cut)
 _STAGES = ((True, False, False), (False, False, False), (False, True, False), (False, True, True))
 
 
-def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent: str = "", gap: int = 2) -> TextTable:
-    """Return the columns as a table of at most `width` characters, as far as they can give way; None: of any width.
+def fit_table(
+    columns: Sequence[TextColumn], width: int | None = None, *, indent: str = "", gap: int = 2
+) -> TextTable:
+    """Return the columns as a table of at most `width` characters, as far as they can give way;
+    None: of any width.
 
     gap: blanks between columns.
 
@@ -72,7 +84,11 @@ def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent
     """
     room = sys.maxsize if width is None else width - len(indent)
     for bars, narrow, cut_names in _STAGES:
-        kept = [_Fitted(column, narrow=narrow, cut_names=cut_names) for column in columns if bars or not column.bar]
+        kept = [
+            _Fitted(column, narrow=narrow, cut_names=cut_names)
+            for column in columns
+            if bars or not column.bar
+        ]
         if _total(kept, gap) <= room:
             break
     fixed = {one: one.needed for one in kept if one.column.hide is None}
@@ -80,14 +96,18 @@ def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent
     steps.sort(key=lambda step: -(step[0].column.hide or 0))
     widths = fitted_widths(fixed, steps, room, gap=gap)
     hidden = tuple(one.column.title for one in kept if one not in widths)
-    return TextTable(tuple(_aligned([one for one in kept if one in widths], room, indent, gap)), hidden, narrow)
+    return TextTable(
+        tuple(_aligned([one for one in kept if one in widths], room, indent, gap)), hidden, narrow
+    )
 
 
-def fitted_widths(fixed: Mapping[K, int], steps: Iterable[tuple[K, int]], room: int, *, gap: int) -> dict[K, int]:
+def fitted_widths(
+    fixed: Mapping[K, int], steps: Iterable[tuple[K, int]], room: int, *, gap: int
+) -> dict[K, int]:
     """Return {column: characters} of the columns that fit into `room`, `gap` blanks between them.
 
-    fixed: columns that are always there. steps: (column, characters) by importance; one that does not fit is left out,
-    one of a column that is there widens it.
+    fixed: columns that are always there. steps: (column, characters) by importance; one that does
+    not fit is left out, one of a column that is there widens it.
 
     >>> fitted_widths({"job": 4}, [("user", 8), ("sm", 4), ("job", 7)], 12, gap=1)
     {'job': 7, 'sm': 4}
@@ -112,12 +132,16 @@ def cut(text: str, width: int) -> str:
 
 
 class _Fitted:
-    """A column in one stage: its title, its cells, the width it needs and the one that it could use."""
+    """A column in one stage: its title, its cells, the width it needs and the one that it could
+    use.
+    """
 
     def __init__(self, column: TextColumn, *, narrow: bool, cut_names: bool) -> None:
         self.column = column
         self.title = column.short if narrow and column.short is not None else column.title
-        self.cells = [*map(printable, column.bare if narrow and column.bare is not None else column.cells)]
+        self.cells = [
+            *map(printable, column.bare if narrow and column.bare is not None else column.cells)
+        ]
         self.natural = max(map(len, (self.title, *self.cells)))
         least = column.least if cut_names and column.least is not None else self.natural
         self.needed = max(len(self.title), min(self.natural, least))
@@ -136,14 +160,20 @@ def _total(columns: Sequence[_Fitted], gap: int) -> int:
 
 
 def _widths(columns: Sequence[_Fitted], room: int, gap: int) -> list[int]:
-    """The width of each column; those that gave way share the room that is left, those that fold what is missing."""
+    """The width of each column; those that gave way share the room that is left, those that fold
+    what is missing.
+    """
     widths, spare = [column.needed for column in columns], room - _total(columns, gap)
     missing = [max(0, column.natural - column.needed) for column in columns]
     for nth, place in enumerate(sorted(range(len(columns)), key=missing.__getitem__)):
         more = min(missing[place], max(0, spare) // (len(columns) - nth))
         widths[place] += more
         spare -= more
-    least = {place: max(_LEAST_FOLDED, len(one.title)) for place, one in enumerate(columns) if one.column.folds}
+    least = {
+        place: max(_LEAST_FOLDED, len(one.title))
+        for place, one in enumerate(columns)
+        if one.column.folds
+    }
     while spare < 0 and (wide := [place for place in least if widths[place] > least[place]]):
         widths[max(wide, key=widths.__getitem__)] -= 1
         spare += 1
@@ -158,7 +188,10 @@ def _aligned(columns: Sequence[_Fitted], room: int, indent: str, gap: int) -> It
         parts = [_folded(cell, wide) for cell, wide in zip(row, widths, strict=True)]
         for part in zip_longest(*parts, fillvalue=""):
             placed = zip(columns, part, widths, strict=True)
-            words = [f"{cell:>{wide}}" if one.column.right else f"{cell:<{wide}}" for one, cell, wide in placed]
+            words = [
+                f"{cell:>{wide}}" if one.column.right else f"{cell:<{wide}}"
+                for one, cell, wide in placed
+            ]
             yield plain(indent + (" " * gap).join(words).rstrip(), style)
 
 

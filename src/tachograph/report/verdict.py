@@ -1,4 +1,6 @@
-"""The verdict on a job: how it ended and what is known of the cause, its worst finding and what that cost."""
+"""The verdict on a job: how it ended and what is known of the cause, its worst finding and what
+that cost.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,31 @@ _ENDED: Mapping[str, str] = {
     "REVOKED": "Revoked",
     "FAILED": "Failed",
 }
-_SIGNALS = {2: "interrupted", 6: "aborted", 7: "bus error", 8: "arithmetic fault", 9: "killed", 11: "memory fault"}
+_SIGNALS = {
+    2: "interrupted",
+    6: "aborted",
+    7: "bus error",
+    8: "arithmetic fault",
+    9: "killed",
+    11: "memory fault",
+}
 _SIGNALS |= {15: "terminated"}
 
 
 def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return findings by severity, then those that cost most; else as they are."""
-    return tuple(sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), -one.evidence.get(LOST, 0.0))))
+    return tuple(
+        sorted(
+            findings, key=lambda one: (SEVERITIES.index(one.severity), -one.evidence.get(LOST, 0.0))
+        )
+    )
 
 
 def verdict_sentence(
     row: Mapping[str, Any], findings: Sequence[Finding], steps: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """Return the verdict on a job. `findings`: the reported ones; `steps`: its rows of steps, where recorded.
+    """Return the verdict on a job. `findings`: the reported ones; `steps`: its rows of steps, where
+    recorded.
 
     >>> verdict_sentence({"gpu_util_mean": 0.84, "temporal_imbalance": 0.05, "samples": 9}, [])
     'Healthy: 84 % busy, steady.'
@@ -49,7 +63,9 @@ def verdict_sentence(
     if cause:
         parts.append(cause)
     if row.get("attribution") == "ambiguous":
-        parts.append("What its GPUs did is not known: samples of its nodes cannot be attributed to it")
+        parts.append(
+            "What its GPUs did is not known: samples of its nodes cannot be attributed to it"
+        )
     elif not number(row, "samples"):
         parts.append("What its GPUs did is not known: there is no sample of them")
     elif main is not None:
@@ -80,11 +96,16 @@ def brief(finding: Finding, row: Mapping[str, Any]) -> str:
 
 def _short(name: str, value: float) -> str:
     unit = EVIDENCE[name][1] if name in EVIDENCE else ""
-    return f"{text(value, 'h').removesuffix(' h')} GPU-h" if name.startswith("gpu_hours") else text(value, unit)
+    return (
+        f"{text(value, 'h').removesuffix(' h')} GPU-h"
+        if name.startswith("gpu_hours")
+        else text(value, unit)
+    )
 
 
 def end_cause(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]] = ()) -> str | None:
-    """Return how a job ended that did not complete, and what is known of the cause; None for others.
+    """Return how a job ended that did not complete, and what is known of the cause; None for
+    others.
 
     >>> end_cause({"state": "OUT_OF_MEMORY", "hbm_peak_fraction": 0.37})
     'Killed: out of host memory; GPU memory peaked at 37 %'
@@ -95,7 +116,9 @@ def end_cause(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]] = ()) -
     ended = _ENDED.get(state)
     if ended is None:
         return None
-    failed = next((step for step in steps if step.get("state") in ("FAILED", "OUT_OF_MEMORY")), None)
+    failed = next(
+        (step for step in steps if step.get("state") in ("FAILED", "OUT_OF_MEMORY")), None
+    )
     code, signal = (number(row, name) for name in ("exit_code", "exit_signal"))
     if state == "FAILED" and signal:
         ended = f"Failed by signal {signal:.0f}{_in_words(signal)}"

@@ -16,10 +16,13 @@ from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
-WASTE_HELD = "Only GPU time that jobs held is here; GPUs that were free, held by no job, are in no line."
+WASTE_HELD = (
+    "Only GPU time that jobs held is here; GPUs that were free, held by no job, are in no line."
+)
 WASTE_NO_PRICE = "No price is set: waste.prices in tachograph.toml adds what it cost."
 _SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
-_SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}  # in narrow ones
+# In narrow ones.
+_SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}
 _NO_JOB = "No job in the ledger."
 _BAR = 8
 _WIDEST = 16  # characters of a name
@@ -41,7 +44,10 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
         lines += wrapped(WASTE_NO_PRICE, width)
     lines += [*wrapped(WASTE_HELD, width, style="dim"), *_left_out(report, width)]
     if report.groups is not None:
-        lines += [plain(""), *fit_table(_group_columns(report, report.groups), width).with_note(width=width)]
+        lines += [
+            plain(""),
+            *fit_table(_group_columns(report, report.groups), width).with_note(width=width),
+        ]
     if report.concerned is not None:
         lines += [plain(""), *_concerned(report, report.concerned, width)]
     return lines
@@ -51,7 +57,9 @@ def waste_headline(report: WasteReport) -> str:
     """Return the ledger in a sentence."""
     if report.first is None or report.last is None or not report.gpu_hours:
         return _NO_JOB
-    begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
+    begin, end = (
+        local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last)
+    )
     share = text(report.lost / report.gpu_hours, "fraction")
     back = text(report.recoverable, "h")
     if report.priced:
@@ -97,25 +105,40 @@ def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]
     lost = [row["cause"] in WASTE for row in rows]
 
     def amounts(title: str, name: str, unit: str, total: str, **how: Any) -> TextColumn:
-        return TextColumn(title, [*(text(row[name], unit) for row in rows), total], right=True, **how)
+        return TextColumn(
+            title, [*(text(row[name], unit) for row in rows), total], right=True, **how
+        )
 
     def prices(title: str, name: str, *, of_lost: bool = False) -> TextColumn:
         cells = [money(row[name], report.currency) for row in rows]
-        cells = [cell if is_lost or not of_lost else "" for cell, is_lost in zip(cells, lost, strict=True)]
+        cells = [
+            cell if is_lost or not of_lost else ""
+            for cell, is_lost in zip(cells, lost, strict=True)
+        ]
         return TextColumn(title, [*cells, money(report.total(name), report.currency)], right=True)
 
-    back = [text(row["recoverable"], "h") if is_lost else "" for row, is_lost in zip(rows, lost, strict=True)]
+    back = [
+        text(row["recoverable"], "h") if is_lost else ""
+        for row, is_lost in zip(rows, lost, strict=True)
+    ]
     columns = [
         TextColumn("", [*(cause_label(row["cause"]) for row in rows), "total"]),
         amounts("GPU-hours", "gpu_hours", "h", text(report.gpu_hours, "h")),
-        TextColumn("", [*(bar(row["share"], _BAR, ascii_only=ascii_only) for row in rows), " " * _BAR], bar=True),
+        TextColumn(
+            "",
+            [*(bar(row["share"], _BAR, ascii_only=ascii_only) for row in rows), " " * _BAR],
+            bar=True,
+        ),
         amounts("share", "share", "fraction", "100 %"),
         amounts("jobs", "jobs", "count", text(report.jobs, "count")),
         amounts("energy", "energy_j", "J", "", hide=1),
         TextColumn("recoverable", [*back, text(report.recoverable, "h")], right=True),
     ]
     if report.priced:
-        columns += [prices("cost", "money"), prices("recoverable", "recoverable_money", of_lost=True)]
+        columns += [
+            prices("cost", "money"),
+            prices("recoverable", "recoverable_money", of_lost=True),
+        ]
     return [*columns, *([prices("of energy", "energy_money")] if report.energy_priced else [])]
 
 
@@ -123,15 +146,25 @@ def _group_columns(report: WasteReport, groups: pl.DataFrame) -> list[TextColumn
     """The table of users, accounts, ..."""
     rows = groups.to_dicts()
     columns = [
-        TextColumn(COLUMN_HEADINGS.get(report.by, report.by), [cut(group_name(report, row), _WIDEST) for row in rows]),
+        TextColumn(
+            COLUMN_HEADINGS.get(report.by, report.by),
+            [cut(group_name(report, row), _WIDEST) for row in rows],
+        ),
         TextColumn("jobs", [text(row["jobs"], "count") for row in rows], right=True),
         _hours("GPU-hours", rows, "gpu_hours", short="GPU-h"),
         _hours("lost", rows, "lost"),
-        TextColumn("share", [text(row["lost_share"], "fraction") for row in rows], right=True, hide=1),
-        *(_hours(_SHORT.get(cause, cause_label(cause)), rows, cause, short=_SHORTEST.get(cause)) for cause in WASTE),
+        TextColumn(
+            "share", [text(row["lost_share"], "fraction") for row in rows], right=True, hide=1
+        ),
+        *(
+            _hours(_SHORT.get(cause, cause_label(cause)), rows, cause, short=_SHORTEST.get(cause))
+            for cause in WASTE
+        ),
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
-    cost = TextColumn("lost", [money(row["lost_money"], report.currency) for row in rows], right=True)
+    cost = TextColumn(
+        "lost", [money(row["lost_money"], report.currency) for row in rows], right=True
+    )
     return [*columns, *([cost] if report.priced else [])]
 
 
@@ -140,7 +173,11 @@ def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[
     if jobs.is_empty():
         yield plain("  none")
         return
-    more = [f"{jobs.height:,} of {report.concerned_jobs:,} jobs"] if report.concerned_jobs > jobs.height else []
+    more = (
+        [f"{jobs.height:,} of {report.concerned_jobs:,} jobs"]
+        if report.concerned_jobs > jobs.height
+        else []
+    )
     yield from fit_table(_job_columns(report, jobs), width).with_note(*more, width=width)
 
 
@@ -151,7 +188,9 @@ def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
     names |= {name: [row[name] for row in rows] for name in ("user", "account", "partition")}
     columns = [
         *(
-            TextColumn(name, [text(None) if value is None else cut(value, _WIDEST) for value in values])
+            TextColumn(
+                name, [text(None) if value is None else cut(value, _WIDEST) for value in values]
+            )
             for name, values in names.items()
         ),
         TextColumn("GPUs", [text(row["gpus"], "count") for row in rows], right=True),
@@ -161,29 +200,44 @@ def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
     if report.priced:
-        columns.append(TextColumn("cost", [money(row["money"], report.currency) for row in rows], right=True))
+        columns.append(
+            TextColumn("cost", [money(row["money"], report.currency) for row in rows], right=True)
+        )
     if cause == ALL_CAUSES:
         bare = [_SHORTEST.get(row["cause"], row["cause"]) for row in rows]
-        columns.append(TextColumn("main cause", [cause_label(row["cause"]) for row in rows], right=True, bare=bare))
+        columns.append(
+            TextColumn(
+                "main cause", [cause_label(row["cause"]) for row in rows], right=True, bare=bare
+            )
+        )
     return columns
 
 
-def _hours(title: str, rows: Sequence[Mapping[str, Any]], name: str, *, short: str | None = None) -> TextColumn:
+def _hours(
+    title: str, rows: Sequence[Mapping[str, Any]], name: str, *, short: str | None = None
+) -> TextColumn:
     """A column of hours; in a narrow table without the unit, which the titles have."""
     cells = [text(row[name], "h") for row in rows]
-    return TextColumn(title, cells, right=True, short=short, bare=[cell.removesuffix(" h") for cell in cells])
+    return TextColumn(
+        title, cells, right=True, short=short, bare=[cell.removesuffix(" h") for cell in cells]
+    )
 
 
 def _left_out(report: WasteReport, width: int) -> list[Line]:
     reasons = [
-        f"{plural(row['jobs'], 'job')} ({text(row['gpu_hours'], 'h')}): {WASTE_LEFT_OUT[row['reason']]}"
+        (
+            f"{plural(row['jobs'], 'job')} ({text(row['gpu_hours'], 'h')}): "
+            f"{WASTE_LEFT_OUT[row['reason']]}"
+        )
         for row in report.left_out.drop_nulls("jobs").iter_rows(named=True)
     ]
     return wrapped(f"Left out: {'; '.join(reasons)}.", width, style="dim") if reasons else []
 
 
 def waste_json(report: WasteReport) -> dict[str, Any]:
-    """Return everything in the ledger as JSON values: GPU-hours, J, money in `currency`; null where not known."""
+    """Return everything in the ledger as JSON values: GPU-hours, J, money in `currency`; null
+    where not known.
+    """
     values: dict[str, Any] = json_values(report, without=("users", "zone_name", "concerned_jobs"))
     known = [row for row in values["left_out"] if row["jobs"] is not None]
     more = {"currency": report.currency if report.priced else None, "left_out": known}

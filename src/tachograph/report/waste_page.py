@@ -57,7 +57,9 @@ def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
     users = [name or "not known" for name in report.users.get_column("user")]
     with DRAWING:
         svgs = {
-            "causes": waste_page.by_cause([cause_label(cause) for cause in lost.get_column("cause")], hours, back),
+            "causes": waste_page.by_cause(
+                [cause_label(cause) for cause in lost.get_column("cause")], hours, back
+            ),
             "users": waste_page.by_user(users, report.users.get_column("lost").to_numpy()),
         }
     return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}

@@ -1,1 +1,3 @@
-"""Programs that run unattended: collect (into a lake), record (GPUs of a command), fill (a simulated lake)."""
+"""Programs that run unattended: collect (into a lake), record (GPUs of a command), fill (a
+simulated lake).
+"""

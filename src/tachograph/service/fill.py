@@ -1,4 +1,6 @@
-"""Simulates a plan into a lake: each file of samples is ingested and removed, then devices and accounting."""
+"""Simulates a plan into a lake: each file of samples is ingested and removed, then devices and
+accounting.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,10 @@ def fill(
 ) -> SimulatedCluster:
     """Ingest a simulated cluster into the lake at `location`; return it without files of telemetry.
 
-    `folder` keeps configuration, accounting and truth. Memory and disk are bounded by `plan.rows_per_file`, by the
-    jobs and by the lake, so a month of a large cluster needs no room for its files.
-    Errors: UsageError when the folder holds something; LakeError when folder or lake cannot be written.
+    `folder` keeps configuration, accounting and truth. Memory and disk are bounded by
+    `plan.rows_per_file`, by the jobs and by the lake, so a month of a large cluster needs no room
+    for its files. Errors: UsageError when the folder holds something; LakeError when folder or lake
+    cannot be written.
     """
     lake = Lake.create(location)
 
@@ -35,7 +38,14 @@ def fill(
         file.unlink()
 
     cluster = simulate(plan, folder, progress, take=take)
-    _ingest(lake, cluster, "table", cluster.devices, "--mapping", str(cluster.devices.with_suffix(".toml")))
+    _ingest(
+        lake,
+        cluster,
+        "table",
+        cluster.devices,
+        "--mapping",
+        str(cluster.devices.with_suffix(".toml")),
+    )
     _ingest(lake, cluster, "sacct", cluster.accounting)
     _ingest(lake, cluster, "allocation-map", cluster.gpu_map)
     return cluster

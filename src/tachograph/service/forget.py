@@ -1,4 +1,6 @@
-"""Forgetting a person beyond the tables: files of state, advice of `sbatch`, replaced files of the lake."""
+"""Forgetting a person beyond the tables: files of state, advice of `sbatch`, replaced files of
+the lake.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ from tachograph.service.collect.status import state_folder, utc_now
 class Forgotten:
     """What was changed, or would be.
 
-    changed: files of state. deleted: files of advice. replaced: files of the lake that hold the name until they are
-    vacuumed; None: they were not searched. others: files of the site that have the name and are not changed.
+    changed: files of state. deleted: files of advice. replaced: files of the lake that hold the
+    name until they are vacuumed; None: they were not searched. others: files of the site that have
+    the name and are not changed.
     """
 
     tables: list[ForgottenTable]
@@ -51,29 +54,39 @@ def forget_user(
 ) -> Forgotten:
     """Forget a user in a lake and in the files beside it; `stands`: as in `lake.forget`.
 
-    `at_once`: delete replaced files now. Neither a collector nor `tachograph act` may run.
-    Errors: LakeError naming the process that does, or where something cannot be written; run it again then.
+    `at_once`: delete replaced files now. Neither a collector nor `tachograph act` may run. Errors:
+    LakeError naming the process that does, or where something cannot be written; run it again then.
     """
     collecting = state_folder(lake.location, configuration.collect.state)
-    lock = nullcontext() if dry_run else CollectLock(collecting).held(now=utc_now(), pause=time.sleep)
+    lock = (
+        nullcontext() if dry_run else CollectLock(collecting).held(now=utc_now(), pause=time.sleep)
+    )
     replacer = NameReplacer({name: REMOVED if stands is None else stands})
     with lock:
         if not dry_run:
             clear_newest(collecting)  # of a collector that was killed
         tables = forget(lake, name, stands, dry_run=dry_run)
-        own = [path for path in _files_below(collecting) if path.name not in (LOCK_FILE, HOLDER_FILE)]
+        own = [
+            path for path in _files_below(collecting) if path.name not in (LOCK_FILE, HOLDER_FILE)
+        ]
         changed = [path for path in own if file_has(path, name)]
         deleted = list(_advice(configuration.act.advice_folder, name))
         if not dry_run:
             for path in changed:
-                held = ActionLedger(path.parent, clock=clock) if path.name == LEDGER_FILE else nullcontext()
+                held = (
+                    ActionLedger(path.parent, clock=clock)
+                    if path.name == LEDGER_FILE
+                    else nullcontext()
+                )
                 with held:
                     _rewrite(path, replacer)
             for path in deleted:
                 path.unlink(missing_ok=True)
             if at_once:
                 delete_replaced(lake)
-    others = [path for path in _files_of_site(configuration) if path not in own and file_has(path, name)]
+    others = [
+        path for path in _files_of_site(configuration) if path not in own and file_has(path, name)
+    ]
     searched = not dry_run and not is_remote(lake.location)
     return Forgotten(tables, changed, deleted, files_with(lake, name) if searched else None, others)
 
@@ -91,7 +104,9 @@ def _files_of_site(configuration: Configuration) -> Iterator[Path]:
 
 
 def _advice(folder: str, name: str) -> Iterator[Path]:
-    """Files of advice of a user, and those that name them; they are written anew for whom they are of."""
+    """Files of advice of a user, and those that name them; they are written anew for whom they
+    are of.
+    """
     if not folder or not Path(folder).is_dir():
         return
     try:
@@ -109,7 +124,9 @@ def _rewrite(path: Path, replacer: NameReplacer) -> None:
     try:
         text = path.read_bytes().decode("utf-8", errors="surrogateescape")
         status = path.stat()
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+        with os.fdopen(
+            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+        ) as stream:
             stream.write(replacer.text(text).encode("utf-8", errors="surrogateescape"))
             os.fchmod(stream.fileno(), status.st_mode & 0o777)
             if os.geteuid() == 0:
@@ -120,4 +137,6 @@ def _rewrite(path: Path, replacer: NameReplacer) -> None:
         sync_folder(path.parent)
     except OSError as problem:
         beside.unlink(missing_ok=True)
-        raise LakeError(f"cannot be changed: {problem.strerror}", where=str(path), do="run it again") from None
+        raise LakeError(
+            f"cannot be changed: {problem.strerror}", where=str(path), do="run it again"
+        ) from None

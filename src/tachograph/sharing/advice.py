@@ -1,7 +1,9 @@
-"""How kernels or jobs should share a GPU, if at all: MPS, MPS with shares of the SMs, MIG, time-slicing; and why.
+"""How kernels or jobs should share a GPU, if at all: MPS, MPS with shares of the SMs, MIG,
+time-slicing; and why.
 
-The order is: memory holds all of them; MPS where all demand fits; MPS with a share of the SMs for each where issue
-slots or a pipe are short; MIG where memory bandwidth or L2 are, which MPS does not keep apart; else time-slicing.
+The order is: memory holds all of them; MPS where all demand fits; MPS with a share of the SMs for
+each where issue slots or a pipe are short; MIG where memory bandwidth or L2 are, which MPS does not
+keep apart; else time-slicing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from typing import Literal
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.mig import MigProfile, profiles_of
 from tachograph.catalog.units import MI, text
-from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, MixCorunOutcome
+from tachograph.sharing.demand import (
+    CYCLES,
+    Calibration,
+    CorunOutcome,
+    Demand,
+    Estimate,
+    GpuCapacity,
+    MixCorunOutcome,
+)
 from tachograph.sharing.mixes import MixMembers, issued_at_least, issuing, launches_known
 from tachograph.sharing.partitions import (
     if_wide,
@@ -55,11 +65,13 @@ RESOURCE_LABELS: Mapping[str, str] = MappingProxyType(
     }
 )
 PROFILE_THEM = (
-    "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`, then `tachograph share kernels "
+    "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`, then "
+    "`tachograph share kernels "
     "report.ncu-rep`, and `tachograph share colocate --profile KIND=report.ncu-rep`."
 )
 MPS_OF_ONE_USER = (
-    "MPS: if one process ends with a GPU fault, those of the others end, too; a server serves one user at a time, so "
+    "MPS: if one process ends with a GPU fault, those of the others end, too; a server serves "
+    "one user at a time, so "
     "jobs of different users need one that is started for several, or wait for each other."
 )
 
@@ -117,11 +129,16 @@ def total_demand(sums: Mapping[str, float], settings: InterferenceOptions) -> st
     """
     near = sorted(sums.items(), key=lambda item: -item[1] / limit(item[0], settings))
     shown = [
-        f"{resource(name)} {text(total, 'fraction')} (limit {text(limit(name, settings), 'fraction')})"
+        (
+            f"{resource(name)} {text(total, 'fraction')} (limit "
+            f"{text(limit(name, settings), 'fraction')})"
+        )
         for name, total in near[:3]
         if total > 0
     ]
-    return f"total demand: {', '.join(shown)}" if shown else "total demand: nothing that was measured"
+    return (
+        f"total demand: {', '.join(shown)}" if shown else "total demand: nothing that was measured"
+    )
 
 
 Slowdowns = tuple[float | None, ...]  # of each member; None not known
@@ -132,11 +149,11 @@ _BY_WORST = ", by the worst case, which decides"
 class SharingAdvice:
     """How to share, and why.
 
-    shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns: expected of each
-    in that mode, from measured demands; conservative: decisive, see `SharingCase`; worst: if all are always
-    busy together and unmeasured resources are contended. binding: the resource that slows them most. why:
-    sentences with the numbers, also of rejected modes.
-    safe: all sums are below their limits, and no decisive value is unknown.
+    shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns:
+    expected of each in that mode, from measured demands; conservative: decisive, see `SharingCase`;
+    worst: if all are always busy together and unmeasured resources are contended. binding: the
+    resource that slows them most. why: sentences with the numbers, also of rejected modes. safe:
+    all sums are below their limits, and no decisive value is unknown.
     """
 
     mode: SharingMode
@@ -156,11 +173,12 @@ class SharingAdvice:
 class SharingCase:
     """Input of one piece of advice.
 
-    estimate: from measured demands. conservative: from `assumed`, the demands with unmeasured issue slots assumed; the
-    same where all were measured. members: kernels of each, with shares of its time, where known; else `assumed`
-    is its one member. others: for each member the share of time in which another is busy. shared: the estimate under
-    MPS with these shares of the SMs, None unknown. missing: what was not measured, sentences. by_worst: kernels of
-    one were profiled, so that the worst slowdowns decide, unless those of all were and all pairs of them are safe.
+    estimate: from measured demands. conservative: from `assumed`, the demands with unmeasured issue
+    slots assumed; the same where all were measured. members: kernels of each, with shares of its
+    time, where known; else `assumed` is its one member. others: for each member the share of time
+    in which another is busy. shared: the estimate under MPS with these shares of the SMs, None
+    unknown. missing: what was not measured, sentences. by_worst: kernels of one were profiled, so
+    that the worst slowdowns decide, unless those of all were and all pairs of them are safe.
     """
 
     estimate: Estimate
@@ -188,20 +206,29 @@ class SharingCase:
 
     @property
     def decisive(self) -> Slowdowns:
-        """Decisive slowdowns: with unmeasured issue slots assumed, or the worst ones of the estimator."""
+        """Decisive slowdowns: with unmeasured issue slots assumed, or the worst ones of the
+        estimator.
+        """
         known = [
-            member.worst if self.unsure(self.conservative) else member.slowdown for member in self.conservative.members
+            member.worst if self.unsure(self.conservative) else member.slowdown
+            for member in self.conservative.members
         ]
         return self.over_all_time(known)
 
     @property
     def worst(self) -> Slowdowns:
-        """Always together; unmeasured issue slots may be the limiting resource, then each gets its part."""
+        """Always together; unmeasured issue slots may be the limiting resource, then each gets
+        its part.
+        """
         count = float(len(self.demands))
         known = []
         for member in self.estimate.members:
             worst = member.worst
-            if isinstance(member, MixCorunOutcome) and worst is not None and member.worst_pair is not None:
+            if (
+                isinstance(member, MixCorunOutcome)
+                and worst is not None
+                and member.worst_pair is not None
+            ):
                 worst = max(worst, member.worst_pair)
             known.append(worst)
         if self.unmeasured:
@@ -227,7 +254,8 @@ class SharingCase:
     def over_all_time(self, slowdowns: Sequence[float | None]) -> Slowdowns:
         """Expected slowdowns over all time, from those while others are busy, too."""
         return tuple(
-            None if s is None else 1 + share * (s - 1) for s, share in zip(slowdowns, self.others, strict=True)
+            None if s is None else 1 + share * (s - 1)
+            for s, share in zip(slowdowns, self.others, strict=True)
         )
 
     def over_limit(self) -> list[str]:
@@ -237,16 +265,26 @@ class SharingCase:
         return sorted(names, key=lambda name: sums[name] / limit(name, settings), reverse=True)
 
     def conflicts(self) -> list[str]:
-        """Resources that reach their limit, and those that slow a member beyond the allowed slowdown."""
+        """Resources that reach their limit, and those that slow a member beyond the allowed
+        slowdown.
+        """
         names = self.over_limit()
-        for estimate, slowdowns in ((self.estimate, self.slowdowns), (self.conservative, self.decisive)):
+        for estimate, slowdowns in (
+            (self.estimate, self.slowdowns),
+            (self.conservative, self.decisive),
+        ):
             for member, slowdown in zip(estimate.members, slowdowns, strict=True):
-                if member.binding and slowdown is not None and slowdown > self.settings.max_slowdown:
+                if (
+                    member.binding
+                    and slowdown is not None
+                    and slowdown > self.settings.max_slowdown
+                ):
                     names.append(member.binding)
         return list(dict.fromkeys(names))
 
 
-# kept free beside what both used: their own contexts are in what was used, that of the MPS server is not. Ours
+# kept free beside what both used: their own contexts are in what was used, that of the MPS server
+# is not. Ours
 CONTEXT_BYTES = 512 * MI
 NOT_KEPT_APART = frozenset({"dram", "l2_bandwidth", "l2"})  # by MPS
 
@@ -262,10 +300,14 @@ def by_mps(case: SharingCase) -> SharingAdvice | str:
     if not case.acceptable(conservative):
         by = next(iter(case.conflicts()), None)
         slowed = f", slowed by {resource(by)}" if by else ""
-        return f"MPS alone: {_expected(case)}{slowed}; more than {times(case.settings.max_slowdown)}."
+        return (
+            f"MPS alone: {_expected(case)}{slowed}; more than {times(case.settings.max_slowdown)}."
+        )
     why = (f"MPS: {total_demand(case.estimate.sums, case.settings)}; {_expected(case)}.",)
     safe = case.estimate.safe and not case.missing
-    return SharingAdvice("mps", None, why, case.missing, slowdowns, conservative, case.worst, case.binding, safe=safe)
+    return SharingAdvice(
+        "mps", None, why, case.missing, slowdowns, conservative, case.worst, case.binding, safe=safe
+    )
 
 
 def by_shares(case: SharingCase) -> SharingAdvice | str:
@@ -279,9 +321,12 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     lost = _on_shares(case, shares, outcomes)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
     unsure = found is not None and case.unsure(found)
-    conservative = _conservative(case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide)
+    conservative = _conservative(
+        case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide
+    )
     sentence = (
-        f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
+        f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so "
+        "that no SM is shared: "
         f"{_by_width(case, lost, conservative)}{_BY_WORST if unsure else ''}."
     )
     if not case.acceptable(lost) or not case.acceptable(conservative):
@@ -291,11 +336,17 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
         worst if launches_known(members) else wide
         for members, worst, wide in zip(case.members, worst, wide, strict=True)
     )
-    return SharingAdvice("mps_share", shares, (sentence,), case.missing, lost, conservative, most, conflicts[0])
+    return SharingAdvice(
+        "mps_share", shares, (sentence,), case.missing, lost, conservative, most, conflicts[0]
+    )
 
 
-def _on_shares(case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[CorunOutcome] | None) -> Slowdowns:
-    """What each loses all the time it works, for its share is its own whether others are busy or not."""
+def _on_shares(
+    case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[CorunOutcome] | None
+) -> Slowdowns:
+    """What each loses all the time it works, for its share is its own whether others are busy or
+    not.
+    """
     own = [
         _of_members(members, partial(on_share, share=share, gpu=case.gpu))
         for members, share in zip(case.members, shares, strict=True)
@@ -304,24 +355,40 @@ def _on_shares(case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[
 
 
 def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]) -> Slowdowns:
-    """The same were the estimator as wrong as it may be, for the time in which another is busy as well."""
+    """The same were the estimator as wrong as it may be, for the time in which another is busy
+    as well.
+    """
     return tuple(
-        None if slowdown is None else slowdown + share * ((one.worst or 1.0) - (one.slowdown or 1.0))
+        None
+        if slowdown is None
+        else slowdown + share * ((one.worst or 1.0) - (one.slowdown or 1.0))
         for slowdown, share, one in zip(lost, case.others, outcomes, strict=True)
     )
 
 
 def _of_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> float | None:
-    """A slowdown over all kernels of one, each for its share of the time; None where that of one is not known."""
-    found = [(share, slowdown) for share, demand in members if (slowdown := lost(demand)) is not None]
-    return math.fsum(share * slowdown for share, slowdown in found) if len(found) == len(members) else None
+    """A slowdown over all kernels of one, each for its share of the time; None where that of one
+    is not known.
+    """
+    found = [
+        (share, slowdown) for share, demand in members if (slowdown := lost(demand)) is not None
+    ]
+    return (
+        math.fsum(share * slowdown for share, slowdown in found)
+        if len(found) == len(members)
+        else None
+    )
 
 
 def _on_its_own(members: MixMembers, outcome: CorunOutcome, own: float | None) -> float | None:
-    """The slowdown on a share of the SMs: without a footprint `own` is that of width, `outcome` that of memory."""
+    """The slowdown on a share of the SMs: without a footprint `own` is that of width, `outcome`
+    that of memory.
+    """
     if launches_known(members) or outcome.slowdown is None:
         return outcome.slowdown
-    return max(outcome.slowdown, own) if own is not None and outcome.binding in NOT_KEPT_APART else own
+    return (
+        max(outcome.slowdown, own) if own is not None and outcome.binding in NOT_KEPT_APART else own
+    )
 
 
 def by_slices(case: SharingCase) -> SharingAdvice | str:
@@ -340,31 +407,44 @@ def by_slices(case: SharingCase) -> SharingAdvice | str:
     )
     if chosen is None:
         return (
-            f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both without slowing them: fewer "
+            f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both "
+            "without slowing them: fewer "
             "SMs, and half of the bandwidth at the most, whatever their kernels are."
         )
-    lost = tuple(_on_slice(case, members, one) for members, one in zip(case.members, chosen, strict=True))
+    lost = tuple(
+        _on_slice(case, members, one) for members, one in zip(case.members, chosen, strict=True)
+    )
     wide = tuple(_wide_on(demand, one) for demand, one in zip(case.assumed, chosen, strict=True))
     conservative = _conservative(case.members, lost, wide)
     names = tuple(profile.name for profile in chosen)
     sentence = (
-        f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices that hold them; "
+        f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices "
+        "that hold them; "
         f"{_by_width(case, lost, conservative)}."
     )
-    return SharingAdvice("mig", None, (sentence,), case.missing, lost, conservative, wide, short, profiles=names)
+    return SharingAdvice(
+        "mig", None, (sentence,), case.missing, lost, conservative, wide, short, profiles=names
+    )
 
 
 def _fits(case: SharingCase, demand: Demand, members: MixMembers, profile: MigProfile) -> bool:
     if demand.hbm_bytes is None or case.gpu.hbm_bytes is None:
         return False
-    if demand.hbm_bytes + CONTEXT_BYTES > case.settings.safe_hbm * float(profile.memory) * case.gpu.hbm_bytes:
+    if (
+        demand.hbm_bytes + CONTEXT_BYTES
+        > case.settings.safe_hbm * float(profile.memory) * case.gpu.hbm_bytes
+    ):
         return False
     lost = (_on_slice(case, members, profile),)
-    return case.acceptable(lost) and case.acceptable(_conservative([members], lost, (_wide_on(demand, profile),)))
+    return case.acceptable(lost) and case.acceptable(
+        _conservative([members], lost, (_wide_on(demand, profile),))
+    )
 
 
 def _on_slice(case: SharingCase, members: MixMembers, profile: MigProfile) -> float | None:
-    return _of_members(members, partial(on_slice, profile=profile, gpu=case.gpu, calibration=case.calibration))
+    return _of_members(
+        members, partial(on_slice, profile=profile, gpu=case.gpu, calibration=case.calibration)
+    )
 
 
 def _wide_on(demand: Demand, profile: MigProfile) -> float | None:
@@ -377,16 +457,21 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
     slowdowns = case.over_all_time([count] * len(case.demands))
     meeting = percents(case.others)
     sentence = (
-        f"Time-slicing: of the time in which they work another works as well, {meeting}; expected {each(slowdowns)}."
+        f"Time-slicing: of the time in which they work another works as well, {meeting}; "
+        f"expected {each(slowdowns)}."
     )
     if not case.acceptable(slowdowns):
         return sentence
     worst = (count,) * len(case.demands)
-    return SharingAdvice("time_slicing", None, (sentence,), case.missing, slowdowns, slowdowns, worst, "sms")
+    return SharingAdvice(
+        "time_slicing", None, (sentence,), case.missing, slowdowns, slowdowns, worst, "sms"
+    )
 
 
 def _conservative(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
-    """Slowdowns on a part of the SMs: without a footprint the width of kernels is unknown, and they count as wide."""
+    """Slowdowns on a part of the SMs: without a footprint the width of kernels is unknown, and
+    they count as wide.
+    """
     return tuple(
         one if launches_known(own) or one is None else None if most is None else max(one, most)
         for own, one, most in zip(members, lost, wide, strict=True)
@@ -396,7 +481,10 @@ def _conservative(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdown
 def _too_much(case: SharingCase, over: Sequence[str]) -> str:
     sums, settings = case.estimate.sums, case.settings
     shown = [
-        f"{resource(name)} {text(sums[name], 'fraction')}, limit {text(limit(name, settings), 'fraction')}"
+        (
+            f"{resource(name)} {text(sums[name], 'fraction')}, limit "
+            f"{text(limit(name, settings), 'fraction')}"
+        )
         for name in over[:3]
     ]
     return f"demand above the limit: {'; '.join(shown)}"
@@ -409,11 +497,16 @@ def _expected(case: SharingCase) -> str:
     if not case.unmeasured:
         if unsure:
             return f"{expected}, up to {each(case.decisive)}{_BY_WORST}"
-        return f"{expected}, which decides, for all pairs of their kernels are safe" if case.by_worst else expected
+        return (
+            f"{expected}, which decides, for all pairs of their kernels are safe"
+            if case.by_worst
+            else expected
+        )
     assumed = text(case.settings.assumed_issue, "fraction")
     who = "each" if len(case.unmeasured) == len(case.demands) else " and ".join(case.unmeasured)
     return (
-        f"{expected} by what was measured, {each(case.decisive)} if {who} also needs {assumed} of the issue slots"
+        f"{expected} by what was measured, {each(case.decisive)} if {who} also needs {assumed} "
+        "of the issue slots"
         f"{_BY_WORST if unsure else ''}"
     )
 
@@ -422,7 +515,10 @@ def _by_width(case: SharingCase, lost: Slowdowns, conservative: Slowdowns) -> st
     expected = f"expected {each(lost)}"
     if all(map(launches_known, case.members)):
         return expected if conservative == lost else f"{expected}, {each(conservative)}"
-    return f"{expected} if their kernels leave the other SMs idle, {each(conservative)} if they are as wide as the GPU"
+    return (
+        f"{expected} if their kernels leave the other SMs idle, {each(conservative)} if "
+        "they are as wide as the GPU"
+    )
 
 
 def advise(
@@ -441,13 +537,15 @@ def advise(
 ) -> SharingAdvice:
     """Return how `demands` should share `gpu`, `estimate` is that without any isolation.
 
-    `conservative`: the same with `settings.assumed_issue` in place of unmeasured issue slots; a sharing mode is
-    advised only where this is safe, too. By default nothing is assumed. `members`: kernels of each, with shares of
-    its time, conservative; by default each is one. `busy`: share 0..1 of its time in which each does anything at all
-    (1: always); they are assumed to be independent: a member is slowed for the share of its time in which another
-    is busy. `by_worst`: expected values are from profiled kernels of one at least, so that where `estimate` is
-    not safe, or issue slots are assumed, the worst slowdown of each decides. `shared`: the estimate under MPS with
-    these shares of the SMs; without it every kernel is assumed to spread evenly over fewer SMs.
+    `conservative`: the same with `settings.assumed_issue` in place of unmeasured issue slots; a
+    sharing mode is advised only where this is safe, too. By default nothing is assumed. `members`:
+    kernels of each, with shares of its time, conservative; by default each is one. `busy`: share
+    0..1 of its time in which each does anything at all (1: always); they are assumed to be
+    independent: a member is slowed for the share of its time in which another is busy. `by_worst`:
+    expected values are from profiled kernels of one at least, so that where `estimate` is not safe,
+    or issue slots are assumed, the worst slowdown of each decides. `shared`: the estimate under MPS
+    with these shares of the SMs; without it every kernel is assumed to spread evenly over fewer
+    SMs.
 
     >>> from tachograph.sharing.demand import CorunOutcome
     >>> two = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
@@ -462,7 +560,9 @@ def advise(
         conservative=conservative or estimate,
         demands=tuple(demands),
         assumed=assumed,
-        members=tuple(members) if members is not None else tuple(((1.0, demand),) for demand in assumed),
+        members=tuple(members)
+        if members is not None
+        else tuple(((1.0, demand),) for demand in assumed),
         gpu=gpu,
         settings=settings,
         calibration=calibration or Calibration(),
@@ -478,24 +578,36 @@ def advise(
     for way in (by_mps, by_shares, by_slices, in_turn):
         found = way(case)
         if isinstance(found, SharingAdvice):
-            cautions = (MPS_OF_ONE_USER,) if found.mode in ("mps", "mps_share") and not same_user else ()
+            cautions = (
+                (MPS_OF_ONE_USER,) if found.mode in ("mps", "mps_share") and not same_user else ()
+            )
             return replace(found, why=(*passed, *found.why), cautions=cautions)
         passed += [found] if found else []
     last = f"No sharing mode is expected to keep all of them below {times(settings.max_slowdown)}."
     slowdowns, most = case.slowdowns, case.decisive
-    return SharingAdvice("no", None, (*passed, last), case.missing, slowdowns, most, case.worst, case.binding)
+    return SharingAdvice(
+        "no", None, (*passed, last), case.missing, slowdowns, most, case.worst, case.binding
+    )
 
 
-def _unknown(demands: Sequence[Demand], gpu: GpuCapacity, settings: InterferenceOptions) -> list[str]:
+def _unknown(
+    demands: Sequence[Demand], gpu: GpuCapacity, settings: InterferenceOptions
+) -> list[str]:
     """Decisive values that were not measured, a sentence each."""
     sentences = []
     unmeasured = [demand for demand in demands if "issue" not in demand.cycles]
     if unmeasured:
-        whose = "" if len(unmeasured) == len(demands) else f" of {' and '.join(demand.name for demand in unmeasured)}"
+        whose = (
+            ""
+            if len(unmeasured) == len(demands)
+            else f" of {' and '.join(demand.name for demand in unmeasured)}"
+        )
         least = percents([issued_at_least(demand) for demand in unmeasured])
         sentences.append(
-            f"Issue slots{whose} were not measured: pipes take at least {least}, anything above is possible; "
-            f"{text(settings.assumed_issue, 'fraction')} are counted for {'each' if len(unmeasured) > 1 else 'it'}. "
+            f"Issue slots{whose} were not measured: pipes take at least {least}, anything "
+            "above is possible; "
+            f"{text(settings.assumed_issue, 'fraction')} are counted for "
+            f"{'each' if len(unmeasured) > 1 else 'it'}. "
             f"{PROFILE_THEM}"
         )
     if any(demand.dram is None for demand in demands):
@@ -506,7 +618,9 @@ def _unknown(demands: Sequence[Demand], gpu: GpuCapacity, settings: Interference
 
 
 def _memory(case: SharingCase) -> tuple[str, bool]:
-    """A sentence on memory, and whether it holds all of them; what is not known counts as fitting."""
+    """A sentence on memory, and whether it holds all of them; what is not known counts as
+    fitting.
+    """
     used = [demand.hbm_bytes for demand in case.demands]
     known = [amount for amount in used if amount is not None]
     if len(known) < len(used) or case.gpu.hbm_bytes is None:
@@ -517,7 +631,8 @@ def _memory(case: SharingCase) -> tuple[str, bool]:
     fits = share <= allowed
     verdict = "within" if fits else "more than"
     return (
-        f"Memory: {amounts} at their peaks and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context are "
+        f"Memory: {amounts} at their peaks and {text(CONTEXT_BYTES / MI, 'MiB')} for a further "
+        "context are "
         f"{text(share, 'fraction')} of {text(case.gpu.hbm_bytes / MI, 'MiB')}, {verdict} the "
         f"{text(allowed, 'fraction')} allowed."
     ), fits

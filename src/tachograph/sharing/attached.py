@@ -24,22 +24,31 @@ SHOWN_KERNELS = 5  # of a report, on the page of a job
 def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> AttachedProfile:
     """Return what of a report is attached: its `most` longest launches, in their order.
 
-    Of more launches those without a duration are left out first. What was rejected of it is among its problems.
+    Of more launches those without a duration are left out first. What was rejected of it is among
+    its problems.
     """
     launches = report.launches
-    by_time = sorted(range(len(launches)), key=lambda place: (-(duration_s(launches[place]) or 0.0), place))
+    by_time = sorted(
+        range(len(launches)), key=lambda place: (-(duration_s(launches[place]) or 0.0), place)
+    )
     kept = tuple(launches[place] for place in sorted(by_time[:most]))
     problems = (*report.problems, *reject_sentences(report))
-    return AttachedProfile(replace(report, launches=kept, rejects=(), problems=problems), len(launches), at)
+    return AttachedProfile(
+        replace(report, launches=kept, rejects=(), problems=problems), len(launches), at
+    )
 
 
 def job_kernels(
     attached: Sequence[AttachedProfile], calibration: Calibration, *, most: int = SHOWN_KERNELS
 ) -> JobKernels:
-    """Return reports that are attached to a job in short; `most`: kernels of a report that are listed."""
+    """Return reports that are attached to a job in short; `most`: kernels of a report that are
+    listed.
+    """
     reports = [_in_short(profile, calibration, most) for profile in attached]
     found = kernels_of(launch for profile in attached for launch in profile.report.launches)
-    return JobKernels(tuple(reports), len(found), next(iter(_shortened(found, calibration, 1)), None))
+    return JobKernels(
+        tuple(reports), len(found), next(iter(_shortened(found, calibration, 1)), None)
+    )
 
 
 def _in_short(profile: AttachedProfile, calibration: Calibration, most: int) -> AttachedReport:
@@ -59,7 +68,9 @@ def _in_short(profile: AttachedProfile, calibration: Calibration, most: int) -> 
     )
 
 
-def _shortened(found: Sequence[Kernel], calibration: Calibration, most: int) -> tuple[ShortKernel, ...]:
+def _shortened(
+    found: Sequence[Kernel], calibration: Calibration, most: int
+) -> tuple[ShortKernel, ...]:
     """The first of some kernels, which are in the order of their time."""
     whole = fsum(kernel.seconds or 0.0 for kernel in found)
     return tuple(

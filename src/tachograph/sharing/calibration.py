@@ -1,4 +1,6 @@
-"""The file of a calibration: results of micro-benchmarks for one model of GPU, and the source of each value."""
+"""The file of a calibration: results of micro-benchmarks for one model of GPU, and the source of
+each value.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
 
 
 class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One value. `provenance`: measured on this GPU, or published for the H100, as it was not measured here; None:
-    neither is known.
+    """One value. `provenance`: measured on this GPU, or published for the H100, as it was not
+    measured here; None: neither is known.
 
     `residual`: worst relative error of the fit, where there was one. `note`: in words.
     """
@@ -46,7 +48,9 @@ class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class CalibrationFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the estimator needs of the file; the single times of all experiments, which are beside it, are not read."""
+    """What the estimator needs of the file; the single times of all experiments, which are
+    beside it, are not read.
+    """
 
     gpu: str
     driver: str
@@ -57,9 +61,13 @@ class CalibrationFile(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def values(self) -> Calibration:
         """The values for the estimator; what is not in the file is as published."""
-        measured = sorted(name for name, entry in self.calibration.items() if entry.provenance == "measured")
+        measured = sorted(
+            name for name, entry in self.calibration.items() if entry.provenance == "measured"
+        )
         text = f"measured: {', '.join(measured)}" if measured else "published"
-        values = {name: entry.value for name, entry in self.calibration.items() if entry.value is not None}
+        values = {
+            name: entry.value for name, entry in self.calibration.items() if entry.value is not None
+        }
         measured_on = self.gpu if measured else Calibration().measured_on
         return replace(Calibration(), **values, measured_on=measured_on, source=text)
 
@@ -68,13 +76,16 @@ FileT = TypeVar("FileT", bound=CalibrationFile)
 
 
 def shipped_calibrations() -> dict[str, Path]:
-    """Return {name: file} of the calibrations that come with this package, one for each GPU model measured so far."""
+    """Return {name: file} of the calibrations that come with this package, one for each GPU
+    model measured so far.
+    """
     folder = Path(__file__).with_name("calibrations")
     return {file.stem: file for file in sorted(folder.glob("*.toml"))}
 
 
 def calibration_of(configuration: Configuration) -> Calibration:
-    """Return the calibration that the configuration names, by file or as shipped; without one, as published.
+    """Return the calibration that the configuration names, by file or as shipped; without one, as
+    published.
 
     Errors: ConfigError for a file that is not there, InputError for one that is broken.
     """
@@ -87,7 +98,10 @@ def calibration_of(configuration: Configuration) -> Calibration:
         raise ConfigError(
             f"{file} is a folder" if file.is_dir() else f"there is no file {file}",
             where="interference.calibration",
-            do=f"name a file that `make calibrate` wrote, one of {', '.join(shipped)}, or leave the key empty",
+            do=(
+                f"name a file that `make calibrate` wrote, one of {', '.join(shipped)}, or "
+                "leave the key empty"
+            ),
         )
     return read_calibration(file)
 
@@ -126,7 +140,9 @@ _AGAIN = "fix it, or write it again with `make calibrate`"
 
 
 def _with_key(message: str, raw: Mapping[str, object]) -> str:
-    """Return the error with the name of the invalid value; msgspec reports no keys of a dictionary."""
+    """Return the error with the name of the invalid value; msgspec reports no keys of a
+    dictionary.
+    """
     entries = raw.get("calibration")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         try:
@@ -142,10 +158,15 @@ def _mistakes(found: CalibrationFile) -> Iterator[str]:
         yield f"format {found.format} is not known: it is one of {', '.join(map(str, _FORMATS))}"
     for name, entry in found.calibration.items():
         if name not in CALIBRATION_LIMITS:
-            yield f"no value is called calibration.{name}: there are {', '.join(CALIBRATION_LIMITS)}"
+            yield (
+                f"no value is called calibration.{name}: there are {', '.join(CALIBRATION_LIMITS)}"
+            )
             return
         least, most = CALIBRATION_LIMITS[name]
         if entry.value is None and entry.provenance == "measured":
             yield f"calibration.{name} is measured and has no value"
         if entry.value is not None and not least <= entry.value <= most:
-            yield f"calibration.{name}.value is {entry.value:g}: it lies between {least:g} and {most:g}"
+            yield (
+                f"calibration.{name}.value is {entry.value:g}: it lies between {least:g} and "
+                f"{most:g}"
+            )

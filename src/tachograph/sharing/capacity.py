@@ -18,7 +18,8 @@ REPORT, CATALOGUE = "the report", "the catalogue of devices"  # sources of a val
 _KIB = 1024.0
 _BITS = 8.0
 _WARP = 32
-_EDGES = 2.0  # of the memory clock: all memory of GPUs moves data on both, deviceQuery calculates the same way
+# Of the memory clock: all memory of GPUs moves data on both, deviceQuery calculates the same way.
+_EDGES = 2.0
 _NAMELESS = "a GPU that the report does not name"
 
 # field of GpuCapacity -> name of its device__attribute_*
@@ -67,19 +68,30 @@ _CAPABILITIES: Mapping[str, _Limits] = MappingProxyType(
         "12.0": _limits(1536, 24, 100, 128),
     }
 )
-# architecture -> compute capability of its models, but for those of data centres that have one of their own
+# architecture -> compute capability of its models, but for those of data centres that have one of
+# their own
 _OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
-    {"Volta": "7.0", "Turing": "7.5", "Ampere": "8.6", "Ada": "8.9", "Hopper": "9.0", "Blackwell": "10.0"}
+    {
+        "Volta": "7.0",
+        "Turing": "7.5",
+        "Ampere": "8.6",
+        "Ada": "8.9",
+        "Hopper": "9.0",
+        "Blackwell": "10.0",
+    }
 )
-_OF_MODELS: Mapping[str, str] = MappingProxyType({"A100": "8.0", "A30": "8.0", "RTX 5": "12.0", "RTX PRO": "12.0"})
+_OF_MODELS: Mapping[str, str] = MappingProxyType(
+    {"A100": "8.0", "A30": "8.0", "RTX 5": "12.0", "RTX PRO": "12.0"}
+)
 
 
 def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacity:
     """Return the resources of the GPU of a report, and for each value its source; None: unknown.
 
-    The report comes first: attributes of its device, and the peak of DRAM among its metrics. Then the published
-    limits of the compute capability, then the catalogue of devices, unless the report contradicts it: a slice of a
-    GPU has fewer SMs than a GPU of that name, and less of all other resources.
+    The report comes first: attributes of its device, and the peak of DRAM among its metrics. Then
+    the published limits of the compute capability, then the catalogue of devices, unless the report
+    contradicts it: a slice of a GPU has fewer SMs than a GPU of that name, and less of all other
+    resources.
 
     >>> gpu = gpu_of(Chip("NVIDIA H100 PCIe", "9.0", {"multiprocessor_count": 114.0}))
     >>> gpu.sms, gpu.threads_per_sm, gpu.sources["sms"]
@@ -125,15 +137,21 @@ def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> 
     """Reported values of the device: a value of 0, or a count below 1, is unknown."""
     values = {field: _positive(attributes, (name,)) for field, name in _ATTRIBUTES.items()}
     values["sms"] = values["sms"] or _sms_of_launch(metrics)
-    values["threads_per_sm"] = values["threads_per_sm"] or _threads_by_warps(metrics, values["schedulers"])
+    values["threads_per_sm"] = values["threads_per_sm"] or _threads_by_warps(
+        metrics, values["schedulers"]
+    )
     values["dram_bytes_per_s"] = _measured_peak(metrics) or _peak_by_clock(attributes)
     return {
-        field: value for field, value in values.items() if value is not None and (value >= 1 or field not in _COUNTS)
+        field: value
+        for field, value in values.items()
+        if value is not None and (value >= 1 or field not in _COUNTS)
     }
 
 
 def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
-    """SMs reported for a launch, unless it had only a part of the GPU: the details page shows no attributes."""
+    """SMs reported for a launch, unless it had only a part of the GPU: the details page shows no
+    attributes.
+    """
     parts = ("launch__uses_green_context", "launch__uses_mps", "launch__uses_vgpu")
     if any(metrics.get(part) for part in parts):
         return None
@@ -142,7 +160,9 @@ def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
 
 def _threads_by_warps(metrics: Mapping[str, float], schedulers: float | None) -> float | None:
     warps = _positive(metrics, ("smsp__warps_active.avg.peak_sustained",))
-    return None if warps is None else warps * (schedulers or GpuCapacity(name="").schedulers) * _WARP
+    return (
+        None if warps is None else warps * (schedulers or GpuCapacity(name="").schedulers) * _WARP
+    )
 
 
 def _measured_peak(metrics: Mapping[str, float]) -> float | None:
@@ -170,7 +190,9 @@ def _of_capability(capability: str | None) -> dict[str, float]:
 
 
 def device_of(chip: Chip) -> devices.Device | None:
-    """Return the row of the catalogue for the GPU of a report; None: not in it, or contradicted by the report."""
+    """Return the row of the catalogue for the GPU of a report; None: not in it, or contradicted
+    by the report.
+    """
     memory = _positive(chip.attributes, ("total_memory",))
     device = devices.match_device(chip.name, None if memory is None else memory / MI)
     sms = _positive(chip.attributes, ("multiprocessor_count",))
@@ -178,7 +200,8 @@ def device_of(chip: Chip) -> devices.Device | None:
 
 
 def gpu_of_device(device: devices.Device) -> GpuCapacity:
-    """Return the resources of a model in the catalogue of devices, with the limits of its compute capability.
+    """Return the resources of a model in the catalogue of devices, with the limits of its compute
+    capability.
 
     >>> from tachograph.catalog.devices import DEVICES_BY_NAME
     >>> gpu_of_device(DEVICES_BY_NAME["A100 SXM 40GB"]).registers_per_sm
@@ -207,7 +230,10 @@ def device_called(name: str) -> devices.Device:
     ours = [one.name for one in devices.DEVICE_CATALOGUE if one.vendor == "NVIDIA"]
     alike = [one for one in ours if part and part in one.casefold()]
     if alike:
-        raise NotFoundError(f"{plural(len(alike), 'GPU')} may be meant by {name!r}", do=f"name one: {', '.join(alike)}")
+        raise NotFoundError(
+            f"{plural(len(alike), 'GPU')} may be meant by {name!r}",
+            do=f"name one: {', '.join(alike)}",
+        )
     raise NotFoundError(
         f"no NVIDIA GPU in the catalogue is called {name!r}",
         do="name one of `tachograph lake devices`, such as 'H100 NVL'",
@@ -243,19 +269,29 @@ def _catalogued(device: devices.Device | None) -> dict[str, float]:
 def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:
     """The first known one above 0."""
     return next(
-        (value for name in names if (value := values.get(name)) is not None and value > 0 and isfinite(value)), None
+        (
+            value
+            for name in names
+            if (value := values.get(name)) is not None and value > 0 and isfinite(value)
+        ),
+        None,
     )
 
 
 _REGISTER_UNIT = 256  # registers are allocated to a warp in these units, on all chips since Volta
-_LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
-_SHARED_PARTS = tuple(f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic", "driver"))
+_LIMITS = tuple(
+    f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")
+)
+_SHARED_PARTS = tuple(
+    f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic", "driver")
+)
 
 
 def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
     """Return what the blocks of a launch occupy; None where neither grid nor block is known.
 
-    The number that fits into an SM is that of the profiler, else computed from the needs of a block and from `gpu`.
+    The number that fits into an SM is that of the profiler, else computed from the needs of a block
+    and from `gpu`.
 
     >>> from tachograph.nsight.launches import Chip
     >>> metrics = {"launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 1024.0}
@@ -266,7 +302,9 @@ def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
     """
     metrics = launch.metrics
     blocks = _count(metrics, "launch__grid_size") or (prod(launch.grid) if launch.grid else None)
-    threads = _count(metrics, "launch__block_size") or (prod(launch.block) if launch.block else None)
+    threads = _count(metrics, "launch__block_size") or (
+        prod(launch.block) if launch.block else None
+    )
     if not blocks or not threads:
         return None
     registers = _count(metrics, "launch__registers_per_thread")
@@ -277,11 +315,12 @@ def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
 
 
 def l2_most(launches: Sequence[Launch]) -> float | None:
-    """Return an upper bound of the bytes of L2 that a launch touches, of the launch with the highest bound.
+    """Return an upper bound of the bytes of L2 that a launch touches, of the launch with the
+    highest bound.
 
-    None: unknown for one of them. Data that a launch reuses went through L2 at least once: it is no more than
-    the total traffic. The traffic with DRAM is less, but is a bound only where the profiler flushed the caches
-    before, which no report records.
+    None: unknown for one of them. Data that a launch reuses went through L2 at least once: it is no
+    more than the total traffic. The traffic with DRAM is less, but is a bound only where the
+    profiler flushed the caches before, which no report records.
 
     >>> from tachograph.nsight.launches import Chip
     >>> metrics = {"lts__t_sectors.sum": 250_000.0}
@@ -322,7 +361,8 @@ def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
 
 
 def resident_per_sm(footprint: Footprint, gpu: GpuCapacity) -> float | None:
-    """Return how many blocks are resident on an SM at once, on average over all SMs, while there are blocks to start.
+    """Return how many blocks are resident on an SM at once, on average over all SMs, while there
+    are blocks to start.
 
     >>> resident_per_sm(Footprint(66, 128, blocks_per_sm=16), GpuCapacity(name="H100", sms=132))
     0.5

@@ -1,4 +1,6 @@
-"""Which job groups of a lake could share a GPU: pairs, explained or matched, as one report object."""
+"""Which job groups of a lake could share a GPU: pairs, explained or matched, as one report
+object.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,14 @@ from tachograph.sharing.job_groups import (
     named,
     profiled,
 )
-from tachograph.sharing.proposals import EstimatorOf, GroupMatrix, PairJudge, SharingProposal, group_matrix, overlap_h
+from tachograph.sharing.proposals import (
+    EstimatorOf,
+    GroupMatrix,
+    PairJudge,
+    SharingProposal,
+    group_matrix,
+    overlap_h,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +53,16 @@ class GroupPair:
 
     def judged(self) -> SharingProposal:
         """The same with all results."""
-        return replace(self.judge.over_kernels(self.judge.proposal(self.one, self.other)), taken=self.taken)
+        return replace(
+            self.judge.over_kernels(self.judge.proposal(self.one, self.other)), taken=self.taken
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Pairs in which no group is twice; all others, where requested; {limiting resource: pairs not proposed}."""
+    """Pairs in which no group is twice; all others, where requested; {limiting resource: pairs
+    not proposed}.
+    """
 
     found: list[SharingProposal]
     others: list[GroupPair]
@@ -59,8 +72,8 @@ class Matched:
 def matched_pairs(kinds: Sequence[JobGroup], judge: PairJudge, *, every: bool) -> Matched:
     """Return the pairs to propose, and with `every` all others.
 
-    Greedy: pairs of one user first, in order of savings by the matrix of all pairs. Only pairs that it
-    does not rule out are evaluated one by one.
+    Greedy: pairs of one user first, in order of savings by the matrix of all pairs. Only pairs that
+    it does not rule out are evaluated one by one.
     """
     outlook = judge.outlook(kinds)
     free, done = set(range(len(kinds))), Matched([], [], Counter())
@@ -92,8 +105,13 @@ def _in_order(kinds: Sequence[JobGroup], slowdown: Floats) -> Iterator[tuple[int
     overlap = np.where(ones == others, hours[ones] / 2, np.minimum(hours[ones], hours[others]))
     slowest = np.maximum(slowdown[ones, others], slowdown[others, ones])
     saved = np.where(np.isnan(slowest), 0.0, overlap * (2 - np.minimum(slowest, 2.0)))
-    user, label = _ranks([kind.user or "" for kind in kinds]), _ranks([kind.label for kind in kinds])
-    own = (user[ones] == user[others]) & np.array([kind.user is not None for kind in kinds], dtype=bool)[ones]
+    user, label = (
+        _ranks([kind.user or "" for kind in kinds]),
+        _ranks([kind.label for kind in kinds]),
+    )
+    own = (user[ones] == user[others]) & np.array(
+        [kind.user is not None for kind in kinds], dtype=bool
+    )[ones]
     order = np.lexsort((label[others], label[ones], -saved, ~own))
     yield from zip(ones[order].tolist(), others[order].tolist(), strict=True)
 
@@ -116,7 +134,13 @@ def first_judged(pairs: Sequence[GroupPair], top: int | None) -> list[SharingPro
 
 def order(proposal: SharingProposal) -> tuple[bool, float, float, str, str]:
     """Key to sort by: those that are free first, then what saves most."""
-    return (proposal.taken, -proposal.saved_h, -proposal.overlap_h, proposal.one.label, proposal.other.label)
+    return (
+        proposal.taken,
+        -proposal.saved_h,
+        -proposal.overlap_h,
+        proposal.one.label,
+        proposal.other.label,
+    )
 
 
 def _overlap_first(pair: GroupPair) -> tuple[float, str, str]:
@@ -145,24 +169,28 @@ def explained(
         )
         raise UsageError(
             f"{pair[0]} and {pair[1]} cannot share: they ran on {where}",
-            do="only jobs on as many GPUs of one model are compared, and a kind with itself only if it ran twice",
+            do=(
+                "only jobs on as many GPUs of one model are compared, and a kind with itself "
+                "only if it ran twice"
+            ),
         )
 
 
-MOST_GROUPS = 150  # of one model and number of GPUs, those of most GPU-hours: all their pairs are evaluated
+# Of one model and number of GPUs, those of most GPU-hours: all their pairs are evaluated.
+MOST_GROUPS = 150
 
 
 @dataclass(frozen=True, slots=True)
 class ColocateReport:
     """What could share, of `jobs` that were examined.
 
-    proposals: largest savings first, no group in two of them. refused: other pairs, where requested, the first of
-    `not_proposed`. chosen: the
-    requested pair, explained. left_out: (reason, jobs, GPU-hours). missing: counters that no job has.
-    achievable: {model: share of the peak bandwidth of memory that can be achieved, as far as is known}. short:
-    (resource, pairs that were evaluated and not proposed for it, most first). cut: groups not compared: there
-    are too many. profiled: groups evaluated by their kernels. refused_profiles: a line for each that is not used.
-    matrices: all groups beside all, where requested, one of each model and number of GPUs.
+    proposals: largest savings first, no group in two of them. refused: other pairs, where
+    requested, the first of `not_proposed`. chosen: the requested pair, explained. left_out:
+    (reason, jobs, GPU-hours). missing: counters that no job has. achievable: {model: share of the
+    peak bandwidth of memory that can be achieved, as far as is known}. short: (resource, pairs that
+    were evaluated and not proposed for it, most first). cut: groups not compared: there are too
+    many. profiled: groups evaluated by their kernels. refused_profiles: a line for each that is not
+    used. matrices: all groups beside all, where requested, one of each model and number of GPUs.
     """
 
     jobs: int
@@ -212,12 +240,12 @@ def build_colocate_report(
 ) -> ColocateReport:
     """Return the report on (already filtered) rows of job_summaries.
 
-    `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among them. `every`: pairs
-    that are not proposed, too, at most `top` of them. `pair`: two kinds (user/name) or jobs (ids) that shall be
-    explained. `matrix`: all kinds beside all in place of proposals. `profiles`: reports of Nsight Compute of kinds,
-    which `read` reads.
-    Errors: NotFoundError for a kind of the pair that there is not; UsageError for one that cannot be compared; that of
-    the first profile where none named at the command can be used.
+    `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among
+    them. `every`: pairs that are not proposed, too, at most `top` of them. `pair`: two kinds
+    (user/name) or jobs (ids) that shall be explained. `matrix`: all kinds beside all in place of
+    proposals. `profiles`: reports of Nsight Compute of kinds, which `read` reads. Errors:
+    NotFoundError for a kind of the pair that there is not; UsageError for one that cannot be
+    compared; that of the first profile where none named at the command can be used.
     """
     if least_runs < 1:
         raise UsageError(f"invalid --runs {least_runs}", do="give 1 or more")
@@ -265,7 +293,9 @@ def build_colocate_report(
         chosen=tuple(explained(found, pair, judge_of)) if pair else (),
         left_out=tuple(found.reasons()),
         missing=tuple(missing_counters(summaries)) if summaries.height else (),
-        achievable=tuple(sorted((name, achievable[name]) for name in {kind.device.name for kind in found.kinds})),
+        achievable=tuple(
+            sorted((name, achievable[name]) for name in {kind.device.name for kind in found.kinds})
+        ),
         calibration=calibration,
         settings=settings,
         short=tuple(sorted(short.items(), key=lambda item: (-item[1], item[0]))),
@@ -279,17 +309,30 @@ def build_colocate_report(
 
 
 def _achievable(summaries: pl.DataFrame, calibration: Calibration) -> dict[str, float]:
-    """{model: share of peak bandwidth}: as calibrated, or the highest sample of any job, where that is more."""
+    """{model: share of peak bandwidth}: as calibrated, or the highest sample of any job, where
+    that is more.
+    """
     seen = summaries.group_by("gpu_model").agg(pl.col("dram_active_max").max()).iter_rows()
-    known = [(device.name, share or 0.0) for model, share in seen if (device := match_device(model)) is not None]
+    known = [
+        (device.name, share or 0.0)
+        for model, share in seen
+        if (device := match_device(model)) is not None
+    ]
     return {
-        name: max([calibration.achievable_share, *(min(1.0, share) for model, share in known if model == name)])
+        name: max(
+            [
+                calibration.achievable_share,
+                *(min(1.0, share) for model, share in known if model == name),
+            ]
+        )
         for name, _ in known
     }
 
 
 def _comparable(kinds: Sequence[JobGroup]) -> Iterator[list[JobGroup]]:
-    """Kinds on as many GPUs of one model each: of a job on several GPUs the slowest one sets the pace."""
+    """Kinds on as many GPUs of one model each: of a job on several GPUs the slowest one sets the
+    pace.
+    """
 
     def shape(kind: JobGroup) -> tuple[str, int]:
         return kind.device.name, kind.gpus

@@ -9,7 +9,8 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.compiled import either
 
-# a demand so many times another's is served first, however both wait; errors of published numbers do not depend on it
+# a demand so many times another's is served first, however both wait; errors of published numbers
+# do not depend on it
 DOMINANCE = 2.0
 
 
@@ -29,10 +30,11 @@ def granted(own: float, dominant: float, peers: float) -> float:
 
 
 def elsewhere(own: Floats, warps: Floats) -> Floats:
-    """Return how long a warp waits elsewhere between two visits of the server, in times of a visit, `own` above 0.
+    """Return how long a warp waits elsewhere between two visits of the server, in times of a visit,
+    `own` above 0.
 
-    All N warps together make `own` visits in the time of one: N / own is the time from visit to visit. What the visit
-    itself takes, standing in line included, is 1 / (1 - own (N - 1) / N).
+    All N warps together make `own` visits in the time of one: N / own is the time from visit to
+    visit. What the visit itself takes, standing in line included, is 1 / (1 - own (N - 1) / N).
 
     >>> elsewhere(np.array([0.75, 1.0]), np.array([1.0, 8.0])).round(3).tolist()
     [0.333, 0.0]
@@ -42,7 +44,8 @@ def elsewhere(own: Floats, warps: Floats) -> Floats:
 
 @either
 def through(own: float, waits: float, warps: float, left: float) -> float:
-    """Return the rate of a closed queue at a server of which `left` is left, 0..1 of that with all of it.
+    """Return the rate of a closed queue at a server of which `left` is left, 0..1 of that with all
+    of it.
 
     `waits`: see `elsewhere`. Exact for one warp, and for many where the server is full.
 
@@ -50,14 +53,27 @@ def through(own: float, waits: float, warps: float, left: float) -> float:
     0.571
     """
     away = left * waits
-    return warps / own * 2.0 * left / (away + warps + sqrt((warps - away) * (warps - away) + 4.0 * away))
+    return (
+        warps
+        / own
+        * 2.0
+        * left
+        / (away + warps + sqrt((warps - away) * (warps - away) + 4.0 * away))
+    )
 
 
 @either
 def cycles_rate(
-    own: float, dominant: float, peers: float, others: float, waits: float, warps: float, irregular: float
+    own: float,
+    dominant: float,
+    peers: float,
+    others: float,
+    waits: float,
+    warps: float,
+    irregular: float,
 ) -> float:
-    """Return the rate of a kernel, 0..1 of that alone. `others`: what all others take from it, `irregular`: 0..1.
+    """Return the rate of a kernel, 0..1 of that alone. `others`: what all others take from it,
+    `irregular`: 0..1.
 
     >>> waits = float(elsewhere(np.array(0.1525), np.array(8.0)))
     >>> [round(cycles_rate(0.1525, 0.8625, 0.0, 0.8625, waits, 8.0, irregular), 3) for irregular in (0.0, 1.0)]
@@ -72,10 +88,12 @@ def cycles_rate(
 
 @either
 def residency(filled: float, knee: float, cliff: float) -> float:
-    """Return which share, 0..1, of what is swept again and again stays in a cache: all up to `knee`, none from `cliff`.
+    """Return which share, 0..1, of what is swept again and again stays in a cache: all up to
+    `knee`, none from `cliff`.
 
-    `filled`: bytes swept, over the size of the cache; `knee` and `cliff` in the same unit. Between them it falls
-    evenly: nearer to replacement of the least recently used, which keeps nothing from 1 on, than to random replacement.
+    `filled`: bytes swept, over the size of the cache; `knee` and `cliff` in the same unit. Between
+    them it falls evenly: nearer to replacement of the least recently used, which keeps nothing from
+    1 on, than to random replacement.
 
     >>> [round(residency(times, 0.9, 1.6), 2) for times in (0.9, 1.25, 1.6)]
     [1.0, 0.5, 0.0]
@@ -89,9 +107,11 @@ def residency(filled: float, knee: float, cliff: float) -> float:
 
 @either
 def hits_left(hit: float, filled: float, others: float, knee: float, cliff: float) -> float:
-    """Return the hit rate, 0..1, beside others; `hit`: alone. `filled`, `others`: bytes swept, see `residency`.
+    """Return the hit rate, 0..1, beside others; `hit`: alone. `filled`, `others`: bytes swept, see
+    `residency`.
 
-    What is found although nothing that was swept stays is found for another reason, and goes on being found.
+    What is found although nothing that was swept stays is found for another reason, and goes on
+    being found.
 
     >>> round(hits_left(1.0, 0.7, 0.55, 0.9, 1.6), 2), hits_left(0.5, 2.0, 2.0, 0.9, 1.6)
     (0.5, 0.5)
@@ -102,9 +122,11 @@ def hits_left(hit: float, filled: float, others: float, knee: float, cliff: floa
 
 @either
 def miss_latency(hit: float, left: float, cost: float, exposed: float) -> float:
-    """Return the time of a kernel over that alone, by latency: `hit` of its sectors were found, `left` still are.
+    """Return the time of a kernel over that alone, by latency: `hit` of its sectors were found,
+    `left` still are.
 
-    `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at most, 0..1.
+    `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at
+    most, 0..1.
 
     >>> miss_latency(1.0, 0.0, 2.0, 1.0), miss_latency(1.0, 0.5, 2.0, 0.5)
     (2.0, 1.25)
@@ -113,16 +135,19 @@ def miss_latency(hit: float, left: float, cost: float, exposed: float) -> float:
     return 1.0 + exposed * max(longer - 1.0, 0.0)
 
 
-PARTS = 3  # numbers of each kernel in a row of all: share used, share of its time that waits, latency alone
+# Numbers of each kernel in a row of all: share used, share of its time that waits, latency alone.
+PARTS = 3
 _STEPS = 60  # of Newton's method, at most: a handful is enough
 _NONE = 1e-9  # a curvature, or a step, below this is none
 
 
 @either
 def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> float:
-    """Return the latency under the load of `count` kernels together; `of_all`: `PARTS` numbers of each.
+    """Return the latency under the load of `count` kernels together; `of_all`: `PARTS` numbers of
+    each.
 
-    Newton's method from below: demand falls with latency and is convex, the load rises and is concave.
+    Newton's method from below: demand falls with latency and is convex, the load rises and is
+    concave.
 
     >>> copy = [0.6918, 1.0, 1.0 + 0.571 * 0.6918**2]
     >>> round(dram_latency(copy + copy, 2, 0.571) / copy[2], 3)
@@ -148,7 +173,11 @@ def _load_at(of_all: Floats | list[float], count: int, at: float) -> tuple[float
     """Return the share of DRAM that all use at a latency, and how that grows with it."""
     requested, slope = 0.0, 0.0
     for place in range(count):
-        used, waits, alone = of_all[PARTS * place], of_all[PARTS * place + 1], of_all[PARTS * place + 2]
+        used, waits, alone = (
+            of_all[PARTS * place],
+            of_all[PARTS * place + 1],
+            of_all[PARTS * place + 2],
+        )
         going = dram_rate(waits, alone, at)
         requested += used * going
         slope -= used * going * going * waits / alone
@@ -157,7 +186,8 @@ def _load_at(of_all: Floats | list[float], count: int, at: float) -> tuple[float
 
 @either
 def dram_rate(waits: float, alone: float, together: float) -> float:
-    """Return the rate, 0..1 of that alone, of a kernel of whose time the share `waits` waits for DRAM.
+    """Return the rate, 0..1 of that alone, of a kernel of whose time the share `waits` waits for
+    DRAM.
 
     `alone`, `together`: latencies.
 

@@ -16,12 +16,14 @@ from tachograph.sharing.vectors import Vectors, demand_vectors, occupied, of_a_b
 
 RESOURCES = (*CYCLES, "dram", "l2_bandwidth", "l2", "l1", "blocks", "sms")
 _DRAM, _L2_BANDWIDTH, _L2, _L1, _BLOCKS, _SMS = range(len(CYCLES), len(RESOURCES))
-STARVED = 100.0  # times as long: how rarely a scheduler selects a warp that waits behind others was never published
+# Times as long: how rarely a scheduler selects a warp that waits behind others was never published.
+STARVED = 100.0
 _FELT = 0.995  # a rate above this has no binding resource
 _REGULAR = 0.1  # irregular waiting, 0..1, up to which a kernel waits for arithmetic only
 _LEAST = 1e-9  # a share below this is none
 
-# places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of a block
+# places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of
+# a block
 _KINDS = len(CYCLES)
 _WAITS, _STANDS = _KINDS, 2 * _KINDS
 (_WARPS, _IRREGULAR, _EXPOSED, _BUSIEST, _USED, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, _L2_BUSY, _L2_TRAFFIC,
@@ -32,10 +34,13 @@ _NEEDS = _TAKES + _ROOM
 OWN = _NEEDS + _ROOM
 # places in a row BESIDE: what the other one takes, and the latency of DRAM while both run
 _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
-(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS) = range(4 * _KINDS, 4 * _KINDS + 6)
+(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS) = range(
+    4 * _KINDS, 4 * _KINDS + 6
+)
 _TAKEN = _TURNS + 1
 BESIDE = _TAKEN + _ROOM
-# places in a row OUT, results of each: rate 0..1 of alone on all SMs, slowdown, what binds, whether room lacks
+# places in a row OUT, results of each: rate 0..1 of alone on all SMs, slowdown, what binds, whether
+# room lacks
 RATE, SLOWDOWN, WORST, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(9)
 OUT = 9
 # places in a row of GPU and calibration
@@ -55,7 +60,9 @@ def machine(
     dominance: float = contention.DOMINANCE,
     lasting: bool = False,
 ) -> Floats:
-    """Return the values of GPU and calibration, and whether launches follow each other without end, as a row."""
+    """Return the values of GPU and calibration, and whether launches follow each other without
+    end, as a row.
+    """
     known = (
         calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, calibration.l2_knee,
         calibration.l2_cliff, calibration.l1_knee, calibration.l1_cliff, dominance, float(lasting),
@@ -64,14 +71,17 @@ def machine(
 
 
 def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibration) -> Floats:
-    """Return a row OWN for each demand: unknown demand counts as 0. `longer`: on its share of the SMs."""
+    """Return a row OWN for each demand: unknown demand counts as 0. `longer`: on its share of
+    the SMs.
+    """
     requested = np.nan_to_num(vectors.cycles)
     warps = vectors.warps[:, None]
     some = np.where(requested > 0, requested, 1.0)
     waits = contention.elsewhere(some, warps)
     stands = requested / (1.0 + requested / np.where(vectors.counted[:, None], warps, np.inf))
     used = np.nan_to_num(vectors.dram)
-    all_sms = used * longer  # on a share of the SMs, its time is that of the latency that it has on all of them
+    # On a share of the SMs, its time is that of the latency that it has on all of them.
+    all_sms = used * longer
     columns: list[Floats] = [
         vectors.warps, vectors.irregular, vectors.exposed, requested.max(axis=1, initial=0.0),
         used, 1.0 + calibration.dram_curvature * all_sms * all_sms,
@@ -92,11 +102,13 @@ def _hits(filled: Floats, hit: Floats) -> Floats:
 
 @either
 def _served_first(one: Row, requested: float, other: Row, mine: float, dominance: float) -> bool:
-    """Return whether a scheduler serves one, which needs `requested`, before another, which needs `mine`.
+    """Return whether a scheduler serves one, which needs `requested`, before another, which needs
+    `mine`.
 
-    It does where one needs much more; and where one waits for arithmetic only and the other does not: a scheduler goes
-    on with the warp that is ready. Published of a copy beside arithmetic that needs every slot, which gets none (Table
-    3, IPC 4); measured of a matrix product beside multiplications.
+    It does where one needs much more; and where one waits for arithmetic only and the other does
+    not: a scheduler goes on with the warp that is ready. Published of a copy beside arithmetic that
+    needs every slot, which gets none (Table 3, IPC 4); measured of a matrix product beside
+    multiplications.
     """
     if requested > dominance * mine:
         return True
@@ -127,7 +139,8 @@ def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
 
 @either
 def _put_dram(of_all: Row, place: int, own: Row, beside: Row, machine: Row) -> None:
-    """Write the input of `dram` from one kernel at its place in a row of all: what L2 no longer holds goes there, too.
+    """Write the input of `dram` from one kernel at its place in a row of all: what L2 no longer
+    holds goes there, too.
 
     How many times longer it takes by the latency of these misses is left in `beside`.
     """
@@ -146,10 +159,14 @@ def _put_dram(of_all: Row, place: int, own: Row, beside: Row, machine: Row) -> N
 
 
 @either
-def pace(own: Row, beside: Row, machine: Row, meet: bool, used: float, waits: float) -> tuple[float, float, int]:
-    """Return its rate by cycles and room, its rate by memory, both 0..1 of alone, and the place of what binds it.
+def pace(
+    own: Row, beside: Row, machine: Row, meet: bool, used: float, waits: float
+) -> tuple[float, float, int]:
+    """Return its rate by cycles and room, its rate by memory, both 0..1 of alone, and the place of
+    what binds it.
 
-    `meet`: whether it meets the others in SMs. `used`, `waits`: its share of DRAM, and of the time that it waits there.
+    `meet`: whether it meets the others in SMs. `used`, `waits`: its share of DRAM, and of the time
+    that it waits there.
     """
     cycles, memory, binding = 1.0, 1.0, NOTHING
     if meet:
@@ -185,7 +202,9 @@ def pace(own: Row, beside: Row, machine: Row, meet: bool, used: float, waits: fl
 
 @either
 def shut_out(own: Row, beside: Row, machine: Row) -> bool:
-    """Return whether none of its blocks fits on an SM beside the others; unknown values count as fitting."""
+    """Return whether none of its blocks fits on an SM beside the others; unknown values count as
+    fitting.
+    """
     if beside[_TAKEN] <= 0.0:
         return False
     full = False
@@ -198,15 +217,17 @@ def shut_out(own: Row, beside: Row, machine: Row) -> bool:
 def in_turn(turns: float, machine: Row, waits: bool) -> float:
     """Return its slowdown when both run one after the other; `waits`: it is shut out.
 
-    `turns`: time of the other over its own. Launches that follow each other without end take turns only for room, and
-    share cycles equally.
+    `turns`: time of the other over its own. Launches that follow each other without end take turns
+    only for room, and share cycles equally.
     """
     return 1.0 + (turns if waits or machine[_LASTING] == 0.0 else 1.0)
 
 
 @either
 def longest(turns: float, machine: Row, waits: bool, take_turns: bool) -> float:
-    """Return the most its slowdown by waiting for cycles and room can be; `take_turns`: all wait for each other."""
+    """Return the most its slowdown by waiting for cycles and room can be; `take_turns`: all wait
+    for each other.
+    """
     return turns if waits or take_turns or machine[_LASTING] == 0.0 else STARVED
 
 
@@ -234,7 +255,9 @@ def least_rate(own: Row, beside: Row, meet: bool, used: float, others_use: float
             others = beside[_ALL + kind]
             if own[kind] > 0.0 and others > 0.0:
                 left = max(1.0 - others, 0.0)
-                least = min(least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left))
+                least = min(
+                    least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left)
+                )
     if used > 0.0:
         least = min(least, max(1.0 - others_use, 0.0) / used)
     return least
@@ -242,13 +265,21 @@ def least_rate(own: Row, beside: Row, meet: bool, used: float, others_use: float
 
 @either
 def run_pair(
-    one: Row, other: Row, machine: Row, meet: bool, unsure: int, beside: Sequence[Row] | Floats, of_all: Row, out: Row
+    one: Row,
+    other: Row,
+    machine: Row,
+    meet: bool,
+    unsure: int,
+    beside: Sequence[Row] | Floats,
+    of_all: Row,
+    out: Row,
 ) -> None:
     """Fill in the results of two kernels, rows OWN, while both run.
 
-    `machine`: row of GPU and calibration. `meet`: whether they meet in SMs. `unsure`: what was not measured and might
-    decide; the worst is then that of being served last, or in turn. `beside`: a row BESIDE of zeros for each. `of_all`:
-    a row for the DRAM of both. `out`: rows OUT of both, one behind the other.
+    `machine`: row of GPU and calibration. `meet`: whether they meet in SMs. `unsure`: what was not
+    measured and might decide; the worst is then that of being served last, or in turn. `beside`: a
+    row BESIDE of zeros for each. `of_all`: a row for the DRAM of both. `out`: rows OUT of both, one
+    behind the other.
     """
     own = (one, other)
     for place in range(2):
@@ -268,7 +299,12 @@ def run_pair(
         out[at + BINDING], out[at + SHUT_OUT], out[at + _LONGER] = binding, waits, mine[LONGER]
     for place in range(2):
         mine, sums, at = own[place], beside[place], OUT * place
-        cycles, memory, turn, longer = out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN], out[at + _LONGER]
+        cycles, memory, turn, longer = (
+            out[at + _CYCLES],
+            out[at + _MEMORY],
+            out[at + _TURN],
+            out[at + _LONGER],
+        )
         waits = out[at + SHUT_OUT] > 0.0
         most = longest(turn, machine, waits, take_turns)
         out[at + RATE] = min(1.0 / turn if take_turns else cycles, memory) / longer
@@ -276,7 +312,10 @@ def run_pair(
         out[at + BINDING] = bound_by(int(out[at + BINDING]), cycles, memory, longer)
         least = 0.0
         if not waits:
-            used, others_use = of_all[contention.PARTS * place], of_all[contention.PARTS * (1 - place)]
+            used, others_use = (
+                of_all[contention.PARTS * place],
+                of_all[contention.PARTS * (1 - place)],
+            )
             least = least_rate(mine, sums, meet, used, others_use)
         most = longest(turn, machine, waits, False)
         worst = max(out[at + SLOWDOWN], times_longer(least, most) * longer)
@@ -289,7 +328,8 @@ def run_pair(
 
 @either
 def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
-    """Return when the later of two has ended: together until one has, then the other alone. Rates 0..1, one above 0.
+    """Return when the later of two has ended: together until one has, then the other alone. Rates
+    0..1, one above 0.
 
     >>> until_both_ended((1.0, 1.0), (1.0, 0.5), (1.0, 1.0))
     1.5
@@ -305,7 +345,8 @@ _NARROWER = 1e-9  # than a share with an SM more
 
 
 def confine(demands: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, Floats]:
-    """Return demands on a `share`, 0..1, of the SMs, and how many times longer each takes there alone.
+    """Return demands on a `share`, 0..1, of the SMs, and how many times longer each takes there
+    alone.
 
     Demand on these SMs is higher, on DRAM lower in the same time.
     """
@@ -314,24 +355,31 @@ def confine(demands: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, 
         return demands, np.ones(len(demands.names))
     longer = vectors.confined(demands.launches, _busiest(demands), share, gpu)
     fuller = np.minimum(1.0, demands.cycles / (share * longer[:, None]))
-    less = {name: getattr(demands, name) / longer for name in ("dram", "l2_bandwidth", "l2_traffic")}
+    less = {
+        name: getattr(demands, name) / longer for name in ("dram", "l2_bandwidth", "l2_traffic")
+    }
     return replace(demands, cycles=fuller, **less), longer
 
 
 def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:
-    """Return how many times longer each takes alone on 0, 1, 2 .. SMs, by the widest share of so many: (rows, SMs).
+    """Return how many times longer each takes alone on 0, 1, 2 .. SMs, by the widest share of so
+    many: (rows, SMs).
 
     0 on none, which is no share; one column where the number of SMs is unknown.
     """
     requested, count = demand_vectors(demands, gpu, calibration), gpu.sms or 0
     longer, busiest = np.zeros((len(demands), count + 1)), _busiest(requested)
     for sms in range(1, count + 1):
-        longer[:, sms] = vectors.confined(requested.launches, busiest, (sms + 1) / count * (1 - _NARROWER), gpu)
+        longer[:, sms] = vectors.confined(
+            requested.launches, busiest, (sms + 1) / count * (1 - _NARROWER), gpu
+        )
     return longer
 
 
 def _busiest(demands: Vectors) -> Floats:
-    """Highest demand for cycles of an SM, over issue slots and pipelines; NaN: nothing was measured."""
+    """Highest demand for cycles of an SM, over issue slots and pipelines; NaN: nothing was
+    measured.
+    """
     known = np.isfinite(demands.cycles)
     most: Floats = np.max(np.where(known, demands.cycles, 0.0), axis=1, initial=0.0)
     return np.where(known.any(axis=1), most, np.nan)
@@ -339,5 +387,7 @@ def _busiest(demands: Vectors) -> Floats:
 
 @either
 def gain_of_two(seconds: Two, shared: Two, alone: Two) -> float:
-    """Return the time of two one after the other over their time together; see `until_both_ended`."""
+    """Return the time of two one after the other over their time together; see
+    `until_both_ended`.
+    """
     return (seconds[0] + seconds[1]) / until_both_ended(seconds, shared, alone)

@@ -1,4 +1,5 @@
-"""What a kernel, alone on a GPU, needs of each resource, what the GPU has, and what is expected when kernels share it.
+"""What a kernel, alone on a GPU, needs of each resource, what the GPU has, and what is expected
+when kernels share it.
 
 All else of this package is computed from these.
 """
@@ -13,10 +14,11 @@ from typing import Literal
 
 from tachograph.catalog.arrays import Bytes, Floats
 
-# pipelines of an SM, named as in sm__inst_executed_pipe_<name>; `tensor` is the busiest of the tensor pipes
+# pipelines of an SM, named as in sm__inst_executed_pipe_<name>; `tensor` is the busiest of the
+# tensor pipes
 PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "tex", "uniform", "xu")
-# what an SM provides per cycle: slots to issue warp instructions, each pipeline, and what its L1 delivers, of which
-# shared memory is a part, bank conflicts included
+# what an SM provides per cycle: slots to issue warp instructions, each pipeline, and what its L1
+# delivers, of which shared memory is a part, bank conflicts included
 CYCLES = ("issue", *PIPES, "l1_bandwidth")
 BandwidthBasis = Literal["achievable", "peak"]
 NOTHING = 255  # in Matrix.binding
@@ -26,7 +28,8 @@ NOTHING = 255  # in Matrix.binding
 class Footprint:
     """What the blocks of a launch occupy. None: unknown.
 
-    `shared_bytes`: of a block, static, dynamic and reserved. `blocks_per_sm`: how many fit into an empty SM.
+    `shared_bytes`: of a block, static, dynamic and reserved. `blocks_per_sm`: how many fit into an
+    empty SM.
     """
 
     blocks: int
@@ -38,16 +41,17 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Demand of a kernel, or a mix of kernels, that runs alone. None, or absent from `cycles`: not measured.
+    """Demand of a kernel, or a mix of kernels, that runs alone. None, or absent from `cycles`: not
+    measured.
 
-    cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}.
-    dram: fraction 0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: reused footprint, on the GPU and
-    on an SM. l2_most: bytes of L2 that it touches at all, at most, where the reused footprint is not known.
-    l2_hit, l1_hit: fraction of sectors found there. l2_bandwidth: fraction 0..1 of what L2 can deliver and take,
-    l2_bytes_per_s: what it does deliver and take. warps: resident on one scheduler, mean.
-    irregular: fraction 0..1 of its waiting that differs in length from time to time: for memory, barriers; 0 where it
-    only waits for arithmetic. sm_share: fraction 0..1 of the SMs' time that a warp is on them.
-    seconds: how long it takes alone.
+    cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}. dram: fraction
+    0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: reused footprint, on the GPU and
+    on an SM. l2_most: bytes of L2 that it touches at all, at most, where the reused footprint is
+    not known. l2_hit, l1_hit: fraction of sectors found there. l2_bandwidth: fraction 0..1 of what
+    L2 can deliver and take, l2_bytes_per_s: what it does deliver and take. warps: resident on one
+    scheduler, mean. irregular: fraction 0..1 of its waiting that differs in length from time to
+    time: for memory, barriers; 0 where it only waits for arithmetic. sm_share: fraction 0..1 of the
+    SMs' time that a warp is on them. seconds: how long it takes alone.
     """
 
     name: str
@@ -73,7 +77,8 @@ class Demand:
         return replace(self, name=name)
 
     def bandwidth(self, calibration: Calibration) -> float | None:
-        """Return the share of DRAM bandwidth that can be achieved, above 1 where calibration is too low; None: unknown.
+        """Return the share of DRAM bandwidth that can be achieved, above 1 where calibration is too
+        low; None: unknown.
 
         >>> round(Demand(name="copy", dram=0.42).bandwidth(Calibration()), 3)
         0.467
@@ -85,11 +90,14 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCapacity:
-    """Resources of a GPU. None: unknown. `sources`: {field: its source, the report or the catalogue of devices}."""
+    """Resources of a GPU. None: unknown. `sources`: {field: its source, the report or the
+    catalogue of devices}.
+    """
 
     name: str
     sms: int | None = None
-    schedulers: int = 4  # of an SM, each issues one warp instruction per cycle, on all chips since Volta
+    # Of an SM, each issues one warp instruction per cycle, on all chips since Volta.
+    schedulers: int = 4
     threads_per_sm: int | None = None
     blocks_per_sm: int | None = None
     registers_per_sm: int | None = None
@@ -104,17 +112,20 @@ class GpuCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Results of micro-benchmarks for one model of GPU; the defaults are published values, see docs/interference.md.
+    """Results of micro-benchmarks for one model of GPU; the defaults are published values, see
+    docs/interference.md.
 
-    dram_curvature: c of L(U) = 1 + c U^2, how latency of DRAM grows with its load U, from kernels that ran alone.
-    achievable_share: highest bandwidth that was achieved, of the peak. l2_miss_cost, l1_miss_cost: time of a miss over
-    that of a hit, without load. l2_bytes_per_s: what L2 delivers and takes at most, None unknown. l2_knee, l1_knee:
-    bytes swept again and again, over the size of the cache, up to which all of them stay; l2_cliff, l1_cliff: from
-    which on none do. measured_on: the GPU; None: nothing was measured on it.
+    dram_curvature: c of L(U) = 1 + c U^2, how latency of DRAM grows with its load U, from kernels
+    that ran alone. achievable_share: highest bandwidth that was achieved, of the peak.
+    l2_miss_cost, l1_miss_cost: time of a miss over that of a hit, without load. l2_bytes_per_s:
+    what L2 delivers and takes at most, None unknown. l2_knee, l1_knee: bytes swept again and again,
+    over the size of the cache, up to which all of them stay; l2_cliff, l1_cliff: from which on none
+    do. measured_on: the GPU; None: nothing was measured on it.
     """
 
     dram_curvature: float = 1.254
-    achievable_share: float = 0.9  # of a V100S copies of all SMs reach 1,024 of 1,134 GB/s; kernels 0.89 of an H100
+    # Of a V100S copies of all SMs reach 1,024 of 1,134 GB/s; kernels 0.89 of an H100.
+    achievable_share: float = 0.9
     issue_capacity: float = 1.0
     l2_miss_cost: float = 1.41
     l1_miss_cost: float = 5.75
@@ -148,9 +159,11 @@ CorunMode = Literal["streams", "mps"]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How kernels share: streams of one process, or processes under MPS, each with `shares` of the SMs (0..1).
+    """How kernels share: streams of one process, or processes under MPS, each with `shares` of the
+    SMs (0..1).
 
-    lasting: each launches repeatedly, as jobs do, and none ends; else each launches once, at the same time.
+    lasting: each launches repeatedly, as jobs do, and none ends; else each launches once, at the
+    same time.
     """
 
     mode: CorunMode = "streams"
@@ -160,11 +173,13 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class CorunOutcome:
-    """Outcome of one member while all run: its slowdown (1: none), the worst possible one, the binding resource.
+    """Outcome of one member while all run: its slowdown (1: none), the worst possible one, the
+    binding resource.
 
-    binding: one of demand.CYCLES, dram, l2_bandwidth, l2, l1, blocks, sms; None: nothing. slowdown None: undetermined,
-    see Estimate.unknown. worst: if the other gets every contended resource first; as in turn where something was not
-    measured that they may contend for, or a cache may lose what one finds in it.
+    binding: one of demand.CYCLES, dram, l2_bandwidth, l2, l1, blocks, sms; None: nothing. slowdown
+    None: undetermined, see Estimate.unknown. worst: if the other gets every contended resource
+    first; as in turn where something was not measured that they may contend for, or a cache may
+    lose what one finds in it.
     """
 
     name: str
@@ -175,7 +190,9 @@ class CorunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class MixCorunOutcome(CorunOutcome):
-    """Outcome of a mix of kernels, on average. worst_pair: slowdown of the kernel that is slowed most by another."""
+    """Outcome of a mix of kernels, on average. worst_pair: slowdown of the kernel that is slowed
+    most by another.
+    """
 
     worst_pair: float | None = None
 
@@ -184,11 +201,12 @@ class MixCorunOutcome(CorunOutcome):
 class Estimate:
     """Outcome when two `members` run together.
 
-    sums: {resource: total demand}; 1 is the capacity. gain: time one after the other over time together,
-    None where durations are not known; where they last, the sum of the work of each over its work alone in the same
-    time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, and at the worst neither is
-    slowed by more than what is allowed. unknown: what was not measured, a sentence each. reached: the resources of
-    which demand reaches the limit under which a pair is safe.
+    sums: {resource: total demand}; 1 is the capacity. gain: time one after the other over time
+    together, None where durations are not known; where they last, the sum of the work of each over
+    its work alone in the same time. worst_gain: the same at the worst slowdowns. safe: no resource
+    reaches its limit, and at the worst neither is slowed by more than what is allowed. unknown:
+    what was not measured, a sentence each. reached: the resources of which demand reaches the limit
+    under which a pair is safe.
     """
 
     members: tuple[CorunOutcome, ...]
@@ -204,9 +222,9 @@ class Estimate:
 class Matrix:
     """All pairs, as arrays of shape (rows, columns).
 
-    slowdown[i, j]: of row i while column j runs beside it, NaN unknown; worst[i, j]: the worst one, see CorunOutcome.
-    gain[i, j]: as in Estimate. binding[i, j]: place in `resources` of what binds row i, NOTHING for none.
-    safe[i, j]: 1 safe, 0 not.
+    slowdown[i, j]: of row i while column j runs beside it, NaN unknown; worst[i, j]: the worst one,
+    see CorunOutcome. gain[i, j]: as in Estimate. binding[i, j]: place in `resources` of what binds
+    row i, NOTHING for none. safe[i, j]: 1 safe, 0 not.
     """
 
     rows: tuple[str, ...]

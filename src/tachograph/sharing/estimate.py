@@ -1,7 +1,7 @@
 """What is expected when two kernels share a GPU: of one pair, and of all pairs.
 
-Both are computed by the same functions: `corun.run_pair` for rates, slowdowns and the worst ones, `_limits_reached` for
-limits. One pair runs them in Python, all pairs in one compiled loop.
+Both are computed by the same functions: `corun.run_pair` for rates, slowdowns and the worst ones,
+`_limits_reached` for limits. One pair runs them in Python, all pairs in one compiled loop.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def estimate(
 ) -> Estimate:
     """Return what happens when two kernels run together on `gpu`.
 
-    What was not measured counts as no demand, and is named in `unknown`. Without a calibration that of the H100 NVL
-    counts, as published. `dominance`: see contention.
-    Errors: InputError for more or fewer than two demands, and where `sharing.shares` are not one for each, above 0 and
-    at most 1.
+    What was not measured counts as no demand, and is named in `unknown`. Without a calibration that
+    of the H100 NVL counts, as published. `dominance`: see contention. Errors: InputError for more
+    or fewer than two demands, and where `sharing.shares` are not one for each, above 0 and at most
+    1.
 
     >>> from tachograph.sharing.demand import H100_NVL
     >>> fp64 = Demand(name="fp64", cycles={"issue": 0.38, "fp64": 0.73}, irregular=0.0, seconds=1.0)
@@ -80,12 +80,17 @@ def estimate(
         settings or InterferenceOptions(),
     )
     shares = shares_of(sharing)
-    one, other = (_Side.of([demand], share, gpu, calibration) for demand, share in zip(demands, shares, strict=True))
+    one, other = (
+        _Side.of([demand], share, gpu, calibration)
+        for demand, share in zip(demands, shares, strict=True)
+    )
     meet = _meet(one.vectors, other.vectors, sum(shares), gpu)
     out = _outcomes(one, other, meet, sharing, gpu, calibration, dominance)
     known = [bool(one.measured[0] & other.measured[0] or member[SHUT_OUT]) for member in out]
     reached = _limits_reached(one.vectors, other.vectors, meet, settings)[:, 0, 0]
-    room = not any(member[SHUT_OUT] for member in out) and max(one.longer[0], other.longer[0]) <= 1.0
+    room = (
+        not any(member[SHUT_OUT] for member in out) and max(one.longer[0], other.longer[0]) <= 1.0
+    )
     bounded = max(member[WORST] for member in out) <= settings.max_slowdown
     gain = worst_gain = None
     if all(known):
@@ -96,7 +101,9 @@ def estimate(
         gain=gain,
         worst_gain=worst_gain,
         safe=room and bounded and not reached.any(),
-        unknown=unknown(demands, demand_vectors(demands, gpu, calibration), gpu=gpu, calibration=calibration),
+        unknown=unknown(
+            demands, demand_vectors(demands, gpu, calibration), gpu=gpu, calibration=calibration
+        ),
         reached=tuple(name for name, flag in zip(LIMITED, reached.tolist(), strict=True) if flag),
     )
 
@@ -113,7 +120,11 @@ def _outcomes(
     """Rows OUT of both while both run."""
     machine = corun.machine(gpu, calibration, dominance=dominance, lasting=sharing.lasting).tolist()
     unsure = int(_unsure(one.vectors, other.vectors, gpu, calibration, meet)[0, 0])
-    beside, of_all, out = [[0.0] * BESIDE for _ in range(2)], [0.0] * (2 * contention.PARTS), [0.0] * (2 * OUT)
+    beside, of_all, out = (
+        [[0.0] * BESIDE for _ in range(2)],
+        [0.0] * (2 * contention.PARTS),
+        [0.0] * (2 * OUT),
+    )
     rows = one.rows[0].tolist(), other.rows[0].tolist()
     corun.run_pair(*rows, machine, bool(meet[0, 0]), unsure, beside, of_all, out)
     return out[:OUT], out[OUT:]
@@ -129,15 +140,21 @@ def _member(demand: Demand, out: Sequence[float], known: bool) -> CorunOutcome:
 def _gains(
     one: _Side, other: _Side, out: tuple[list[float], list[float]], *, lasting: bool
 ) -> tuple[float | None, float | None]:
-    """Time one after the other, on all SMs, over time together, as expected and at the worst; None: unknown times."""
+    """Time one after the other, on all SMs, over time together, as expected and at the worst;
+    None: unknown times.
+    """
     if lasting:
-        return sum(1.0 / member[SLOWDOWN] for member in out), sum(1.0 / member[WORST] for member in out)
+        return sum(1.0 / member[SLOWDOWN] for member in out), sum(
+            1.0 / member[WORST] for member in out
+        )
     first_s, second_s = float(one.vectors.seconds[0]), float(other.vectors.seconds[0])
     if not np.isfinite(first_s + second_s):
         return None, None
     alone = (1.0 / float(one.longer[0]), 1.0 / float(other.longer[0]))
     gain = corun.gain_of_two((first_s, second_s), (out[0][RATE], out[1][RATE]), alone)
-    worst = corun.gain_of_two((first_s, second_s), (1.0 / out[0][WORST], 1.0 / out[1][WORST]), alone)
+    worst = corun.gain_of_two(
+        (first_s, second_s), (1.0 / out[0][WORST], 1.0 / out[1][WORST]), alone
+    )
     return gain, min(gain, worst)
 
 
@@ -160,7 +177,8 @@ def matrix(
 ) -> Matrix:
     """Return what happens to each of `rows` beside each of `columns` (`rows` again where None).
 
-    Each pair has the values that `estimate` has for the kernel of the row; `sharing.shares` are of row and column.
+    Each pair has the values that `estimate` has for the kernel of the row; `sharing.shares` are of
+    row and column.
     """
     calibration, sharing, settings = (
         calibration or Calibration(),
@@ -169,11 +187,19 @@ def matrix(
     )
     shares = shares_of(sharing)
     one = _Side.of(rows, shares[0], gpu, calibration)
-    two = one if columns is None and shares[0] == shares[1] else _Side.of(columns or rows, shares[1], gpu, calibration)
+    two = (
+        one
+        if columns is None and shares[0] == shares[1]
+        else _Side.of(columns or rows, shares[1], gpu, calibration)
+    )
     shape = (len(one.rows), len(two.rows))
     meet = _meet(one.vectors, two.vectors, sum(shares), gpu)
     unsure = _unsure(one.vectors, two.vectors, gpu, calibration, meet)
-    answers = (np.empty((4, *shape)), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
+    answers = (
+        np.empty((4, *shape)),
+        np.empty(shape, dtype=np.uint8),
+        np.empty(shape, dtype=np.uint8),
+    )
     machine = corun.machine(gpu, calibration, lasting=sharing.lasting)
     fill = _fill if is_made(_fill) or shape[0] * shape[1] > _WORTH_COMPILING else plain(_fill)
     fill(one.rows, two.rows, machine, meet, unsure, one is two, sharing.lasting, answers)
@@ -191,10 +217,14 @@ def matrix(
         & (two.longer <= 1.0)[None, :]
     )
     safe = np.zeros(shape, dtype=np.uint8)
-    for part in (slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(one.rows), _ROWS_AT_ONCE)):
+    for part in (
+        slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(one.rows), _ROWS_AT_ONCE)
+    ):
         reached = _limits_reached(one.vectors.only(part), two.vectors, meet[part], settings)
         safe[part] = room[part] & ~reached.any(axis=0)
-    return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, worst, gain, binding, safe)
+    return Matrix(
+        one.vectors.names, two.vectors.names, RESOURCES, slowdown, worst, gain, binding, safe
+    )
 
 
 def shares_of(sharing: Sharing) -> tuple[float, float]:
@@ -205,15 +235,25 @@ def shares_of(sharing: Sharing) -> tuple[float, float]:
     shares = sharing.shares or (1.0, 1.0)
     if len(shares) != 2 or not all(0.0 < share <= 1.0 for share in shares):
         raise InputError(
-            f"{len(shares)} shares of the SMs for 2 kernels: {', '.join(f'{share:g}' for share in shares)}",
+            (
+                f"{len(shares)} shares of the SMs for 2 kernels: "
+                f"{', '.join(f'{share:g}' for share in shares)}"
+            ),
             do="give one for each, above 0 and at most 1",
         )
     return shares[0], shares[1]
 
 
-def _limits_reached(rows: Vectors, columns: Vectors, meet: Flags, settings: InterferenceOptions) -> Flags:
+def _limits_reached(
+    rows: Vectors, columns: Vectors, meet: Flags, settings: InterferenceOptions
+) -> Flags:
     """Return which of LIMITED reach their limit: (LIMITED, rows, columns)."""
-    limits = [settings.safe_cycles] * len(CYCLES) + [settings.safe_dram, settings.safe_cycles, 1.0, 1.0]
+    limits = [settings.safe_cycles] * len(CYCLES) + [
+        settings.safe_dram,
+        settings.safe_cycles,
+        1.0,
+        1.0,
+    ]
     mine, theirs = rows.demanded.T[:, :, None], columns.demanded.T[:, None, :]
     total = mine + theirs
     apart = _IN_SM.reshape(-1, 1, 1) & ~meet
@@ -222,25 +262,37 @@ def _limits_reached(rows: Vectors, columns: Vectors, meet: Flags, settings: Inte
     return reached
 
 
-def _unsure(one: Vectors, two: Vectors, gpu: GpuCapacity, calibration: Calibration, meet: Flags) -> NDArray[np.int64]:
+def _unsure(
+    one: Vectors, two: Vectors, gpu: GpuCapacity, calibration: Calibration, meet: Flags
+) -> NDArray[np.int64]:
     """What was not measured and might decide, of each pair; see corun.SURE."""
     of_memory = vectors.unsure_of_memory(one, two, gpu, calibration, meet=meet)
     of_sm = meet & vectors.unsure_of_sm(one, two, gpu)
-    return np.where(of_sm, corun.UNSURE_OF_SM, np.where(of_memory, corun.UNSURE_OF_MEMORY, corun.SURE))
+    return np.where(
+        of_sm, corun.UNSURE_OF_SM, np.where(of_memory, corun.UNSURE_OF_MEMORY, corun.SURE)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Rows, or columns: demands, the numbers that pairs are computed from, and what was measured, a bit each."""
+    """Rows, or columns: demands, the numbers that pairs are computed from, and what was
+    measured, a bit each.
+    """
 
     vectors: Vectors
     rows: Floats
     measured: NDArray[np.int64]
 
     @classmethod
-    def of(cls, demands: Sequence[Demand], share: float, gpu: GpuCapacity, calibration: Calibration) -> _Side:
+    def of(
+        cls, demands: Sequence[Demand], share: float, gpu: GpuCapacity, calibration: Calibration
+    ) -> _Side:
         own, longer = confine(demand_vectors(demands, gpu, calibration), share, gpu)
-        return cls(own, corun.rows(own, longer, gpu, calibration), own.known @ (1 << np.arange(own.known.shape[1])))
+        return cls(
+            own,
+            corun.rows(own, longer, gpu, calibration),
+            own.known @ (1 << np.arange(own.known.shape[1])),
+        )
 
     @property
     def longer(self) -> Floats:
@@ -251,7 +303,11 @@ class _Side:
 def _meet(one: Vectors, two: Vectors, shares: float, gpu: GpuCapacity) -> Flags:
     """Which pairs meet in SMs."""
     blocks = one.launches.blocks[:, None] + two.launches.blocks[None, :]
-    nowhere = vectors.meet_nowhere(0.0, shares, gpu) if gpu.sms is None or shares <= 1.0 else blocks <= gpu.sms
+    nowhere = (
+        vectors.meet_nowhere(0.0, shares, gpu)
+        if gpu.sms is None or shares <= 1.0
+        else blocks <= gpu.sms
+    )
     return ~np.broadcast_to(nowhere, blocks.shape)
 
 
@@ -266,7 +322,8 @@ def _fill(
     lasting: bool,
     answers: tuple[Floats, Bytes, Bytes],
 ) -> None:
-    """Fill in slowdown, the worst one, the higher one of both, gain; binding; and who finds no room, of each pair.
+    """Fill in slowdown, the worst one, the higher one of both, gain; binding; and who finds no
+    room, of each pair.
 
     `square`: columns are the rows, and each pair has two places.
     """
@@ -300,7 +357,9 @@ def _answer(
     numbers[1, i, j] = out[at + WORST]
     numbers[2, i, j] = max(out[at + WORST], out[theirs + WORST])
     binding[i, j] = int(out[at + BINDING])
-    shut_out[i, j] = (_OWN if out[at + SHUT_OUT] > 0.0 else 0) + (_OTHER if out[theirs + SHUT_OUT] > 0.0 else 0)
+    shut_out[i, j] = (_OWN if out[at + SHUT_OUT] > 0.0 else 0) + (
+        _OTHER if out[theirs + SHUT_OUT] > 0.0 else 0
+    )
     if lasting:
         numbers[3, i, j] = 1.0 / out[at + SLOWDOWN] + 1.0 / out[theirs + SLOWDOWN]
     elif own[SECONDS] > 0.0 and other[SECONDS] > 0.0:

@@ -8,7 +8,9 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class ShortKernel:
-    """A kernel in short. share: of the time of all kernels; limited_by: as KernelLimits has it; None: not known."""
+    """A kernel in short. share: of the time of all kernels; limited_by: as KernelLimits has it;
+    None: not known.
+    """
 
     name: str
     launches: int
@@ -19,9 +21,11 @@ class ShortKernel:
 
 @dataclass(frozen=True, slots=True)
 class AttachedReport:
-    """A report that is attached to a job. launches: in the file; `launches_kept` of them were attached.
+    """A report that is attached to a job. launches: in the file; `launches_kept` of them were
+    attached.
 
-    kernels, seconds: of those kept; longest: those that took most time. problems: what could not be read.
+    kernels, seconds: of those kept; longest: those that took most time. problems: what could not be
+    read.
     """
 
     report: str
@@ -37,7 +41,9 @@ class AttachedReport:
 
 @dataclass(frozen=True, slots=True)
 class JobKernels:
-    """Reports that are attached to a job, the first attached first. kernels, longest: of all of them together."""
+    """Reports that are attached to a job, the first attached first. kernels, longest: of all of
+    them together.
+    """
 
     reports: tuple[AttachedReport, ...] = ()
     kernels: int = 0

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from math import ceil, fsum
 
 from tachograph.sharing import kernel_metrics, nsight_scores
-from tachograph.sharing.demand import PIPES, Calibration, Estimate, GpuCapacity, Matrix, Sharing, unless_nan
+from tachograph.sharing.demand import (
+    PIPES,
+    Calibration,
+    Estimate,
+    GpuCapacity,
+    Matrix,
+    Sharing,
+    unless_nan,
+)
 from tachograph.sharing.kernel_limits import KernelLimits
 from tachograph.sharing.kernel_metrics import PIPE_NAMES, MetricValue
 from tachograph.sharing.kernel_names import NumberedKernel
@@ -27,9 +35,11 @@ _WAVES = "launch__waves_per_multiprocessor"
 
 @dataclass(frozen=True, slots=True)
 class KernelFact:
-    """One number of a kernel. value None: not collected; `metric`: what it was, or would be, read from.
+    """One number of a kernel. value None: not collected; `metric`: what it was, or would be, read
+    from.
 
-    unit: as units.text has it. share: fraction 0..1 of the capacity, None where the number is no fraction of one.
+    unit: as units.text has it. share: fraction 0..1 of the capacity, None where the number is no
+    fraction of one.
     """
 
     name: str
@@ -52,7 +62,8 @@ def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
         _share("gpu_util", "nvidia-smi", 1.0, "", "while it runs, whatever it does"),
         *_launched(kernel),
         _read("sm_share", "SMs busy", kernel_metrics.sm_share(metrics),
-              f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", "mean of SMs, of the time"),
+              f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", ("mean of SMs, of the "
+"time")),
         *_distributed(distribution(kernel)),
         _read("occupancy", "occupancy", kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY),
         _share("occupancy_possible", "occupancy possible", _possible_occupancy(kernel), possible,
@@ -83,14 +94,24 @@ def _possible_occupancy(kernel: Kernel) -> float | None:
     if footprint is None or footprint.blocks_per_sm is None or most is None:
         return None
     return min(
-        1.0, ceil(footprint.threads / kernel_metrics.WARP) * footprint.blocks_per_sm * kernel_metrics.WARP / most
+        1.0,
+        ceil(footprint.threads / kernel_metrics.WARP)
+        * footprint.blocks_per_sm
+        * kernel_metrics.WARP
+        / most,
     )
 
 
 def _ipc(kernel: Kernel) -> float | None:
     """Warp instructions issued per cycle and SM."""
     reported, issued = kernel.metrics.get(kernel_metrics.ISSUED), kernel.demand.cycles.get("issue")
-    return reported if reported is not None else None if issued is None else issued * kernel.gpu.schedulers
+    return (
+        reported
+        if reported is not None
+        else None
+        if issued is None
+        else issued * kernel.gpu.schedulers
+    )
 
 
 def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
@@ -103,16 +124,33 @@ def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
 
 
 def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
-    """Return {name: score 0..100, 0 best} of a kernel; value None: the note names the missing metrics."""
+    """Return {name: score 0..100, 0 best} of a kernel; value None: the note names the missing
+    metrics.
+    """
     threads, metrics = kernel.gpu.threads_per_sm, kernel.metrics
     warps = threads // 32 if threads else _WARPS
     assumed = "" if threads else f"taken as of {_WARPS} warps in an SM, not in the report"
     return {
         name: _score(name, label, score, note)
         for name, label, score, note in (
-            ("score_gpu_practice", "GPU, practice", nsight_scores.practice_gpu(metrics, max_warps=warps), assumed),
-            ("score_gpumem_practice", "GPU memory, practice", nsight_scores.practice_gpumem(metrics), ""),
-            ("score_gpumem_normalized", "GPU memory, shares", nsight_scores.practice_gpumem_normalized(metrics), ""),
+            (
+                "score_gpu_practice",
+                "GPU, practice",
+                nsight_scores.practice_gpu(metrics, max_warps=warps),
+                assumed,
+            ),
+            (
+                "score_gpumem_practice",
+                "GPU memory, practice",
+                nsight_scores.practice_gpumem(metrics),
+                "",
+            ),
+            (
+                "score_gpumem_normalized",
+                "GPU memory, shares",
+                nsight_scores.practice_gpumem_normalized(metrics),
+                "",
+            ),
             ("score_gpu_theory", "GPU, theory", nsight_scores.theory_gpu(metrics), ""),
             ("score_gpumem_theory", "GPU memory, theory", nsight_scores.theory_gpumem(metrics), ""),
         )
@@ -123,14 +161,24 @@ def _score(name: str, label: str, score: nsight_scores.CycleScore, note: str) ->
     """A score; `note`: remark on it where it has a value."""
     if score.value is None:
         note = f"needs {', '.join(score.needs)}" if score.needs else ""
-    return KernelFact(name, label, score.value, "score", "", None if score.value is None else score.value / 100, note)
+    return KernelFact(
+        name,
+        label,
+        score.value,
+        "score",
+        "",
+        None if score.value is None else score.value / 100,
+        note,
+    )
 
 
 def _share(name: str, label: str, value: float | None, metric: str, note: str = "") -> KernelFact:
     return KernelFact(name, label, value, "fraction", metric, value, note)
 
 
-def _read(name: str, label: str, reading: MetricValue | None, metric: str, note: str = "") -> KernelFact:
+def _read(
+    name: str, label: str, reading: MetricValue | None, metric: str, note: str = ""
+) -> KernelFact:
     """A share, with the metric that it was read from; `metric`: would be."""
     if reading is None:
         return _share(name, label, None, metric, note)
@@ -139,23 +187,38 @@ def _read(name: str, label: str, reading: MetricValue | None, metric: str, note:
 
 def _launched(kernel: Kernel) -> list[KernelFact]:
     """How its blocks are distributed over the SMs."""
-    sms, launch = kernel.gpu.sms, launched(kernel.demand.footprint, kernel.gpu, waves=kernel.metrics.get(_WAVES))
+    sms, launch = (
+        kernel.gpu.sms,
+        launched(kernel.demand.footprint, kernel.gpu, waves=kernel.metrics.get(_WAVES)),
+    )
     share = launch.needed / sms if launch.needed is not None and sms else None
     grid = "launch__grid_size"
     waves = _WAVES if _WAVES in kernel.metrics else f"{grid}, {_LIMITS}"
     of_sms = "" if sms is None else f"of {sms}"
     return [
-        KernelFact("sms_needed", "SMs needed", launch.needed, "count", f"{grid}, {_LIMITS}", share, of_sms),
-        _share("slots_taken", "block slots taken", launch.slots_taken, f"{grid}, {_LIMITS}", "for blocks like its own"),
+        KernelFact(
+            "sms_needed", "SMs needed", launch.needed, "count", f"{grid}, {_LIMITS}", share, of_sms
+        ),
+        _share(
+            "slots_taken",
+            "block slots taken",
+            launch.slots_taken,
+            f"{grid}, {_LIMITS}",
+            "for blocks like its own",
+        ),
         KernelFact("waves", "waves", launch.waves, "ratio", waves),
-        _share("tail", "places left empty", launch.tail, waves, "over all waves, the last being short"),
+        _share(
+            "tail", "places left empty", launch.tail, waves, "over all waves, the last being short"
+        ),
     ]
 
 
 def _distributed(found: SmDistribution | None) -> list[KernelFact]:
     """How much less work the mean and the least busy SM had than the busiest."""
     metric = f"{kernel_metrics.SM_ACTIVE.removesuffix('.avg')}.avg,.min,.max"
-    least = None if found is None or found.low is None or found.high <= 0 else found.low / found.high
+    least = (
+        None if found is None or found.low is None or found.high <= 0 else found.low / found.high
+    )
     idle = None if found is None else found.idle
     return [
         _share("sm_idle", "idle SMs", idle, metric, "mean SM against the busiest"),
@@ -165,7 +228,9 @@ def _distributed(found: SmDistribution | None) -> list[KernelFact]:
 
 @dataclass(frozen=True, slots=True)
 class KernelsRequest:
-    """A request for the report. together, explain: kernels by number, name, pattern. shares: of SMs, under MPS."""
+    """A request for the report. together, explain: kernels by number, name, pattern. shares: of
+    SMs, under MPS.
+    """
 
     kernels: tuple[str, ...] = ()
     device: str | None = None
@@ -247,7 +312,9 @@ def total_s(part: GpuPart) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class KernelPair:
-    """A kernel beside another. slowdown, gain None: not known. binding: the resource, None nothing."""
+    """A kernel beside another. slowdown, gain None: not known. binding: the resource, None
+    nothing.
+    """
 
     row: KernelView
     column: KernelView

@@ -20,8 +20,9 @@ LimitKind = Literal["throughput", "latency", "small_grid"]
 class Limit:
     """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what is unused.
 
-    resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth. measured_on: for DRAM the GPU on which the
-    achievable bandwidth was measured, of which `demand` is a share; None: on other GPUs.
+    resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth. measured_on: for DRAM the
+    GPU on which the achievable bandwidth was measured, of which `demand` is a share; None: on other
+    GPUs.
     """
 
     resource: str
@@ -43,10 +44,11 @@ class Stall:
 class KernelLimits:
     """All resources that were measured, the fullest first.
 
-    bound: throughput, the first of `resources` is nearly full; small_grid, nothing is, and SMs have no block; latency,
-    nothing is, its warps wait; None: schedulers or DRAM were not measured, and nothing that was is nearly full.
-    limiting: the resource, for throughput. stall: the main reason why its warps wait, where that was collected.
-    small_grid: (blocks, SMs) of a launch with fewer blocks than the GPU has SMs, else None.
+    bound: throughput, the first of `resources` is nearly full; small_grid, nothing is, and SMs have
+    no block; latency, nothing is, its warps wait; None: schedulers or DRAM were not measured, and
+    nothing that was is nearly full. limiting: the resource, for throughput. stall: the main reason
+    why its warps wait, where that was collected. small_grid: (blocks, SMs) of a launch with fewer
+    blocks than the GPU has SMs, else None.
     """
 
     bound: LimitKind | None
@@ -62,7 +64,9 @@ class KernelLimits:
 
 
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
-    """Return what a kernel uses of each resource, and what limits it. Ties: in the order of resources."""
+    """Return what a kernel uses of each resource, and what limits it. Ties: in the order of
+    resources.
+    """
     calibration = calibration or Calibration()
     known = _loads(kernel, calibration)
     same = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
@@ -73,17 +77,24 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
     resources = tuple(sorted(found, key=lambda limit: -limit.demand))
     limiting = resources[0] if resources and resources[0].demand >= NEAR else None
     small, waits = _small_grid(kernel), {"issue", "dram"} <= known.keys()
-    bound: LimitKind | None = "throughput" if limiting else "small_grid" if small else "latency" if waits else None
+    bound: LimitKind | None = (
+        "throughput" if limiting else "small_grid" if small else "latency" if waits else None
+    )
     return KernelLimits(bound, resources, limiting, _worst_stall(kernel.metrics), small)
 
 
 def _small_grid(kernel: Kernel) -> tuple[int, int] | None:
     footprint, sms = kernel.demand.footprint, kernel.gpu.sms
-    return None if footprint is None or sms is None or footprint.blocks >= sms else (footprint.blocks, sms)
+    return (
+        None
+        if footprint is None or sms is None or footprint.blocks >= sms
+        else (footprint.blocks, sms)
+    )
 
 
 def achievable(share: float, calibration: Calibration) -> float:
-    """Return a share of DRAM's peak as one of the bandwidth that can be achieved, the same that estimates count with.
+    """Return a share of DRAM's peak as one of the bandwidth that can be achieved, the same that
+    estimates count with.
 
     >>> achievable(0.45, Calibration())
     0.5
@@ -93,11 +104,16 @@ def achievable(share: float, calibration: Calibration) -> float:
 
 def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, MetricValue]:
     metrics = kernel.metrics
-    issue, dram = kernel_metrics.issue(metrics, kernel.gpu), kernel_metrics.dram(metrics, kernel.gpu)
+    issue, dram = (
+        kernel_metrics.issue(metrics, kernel.gpu),
+        kernel_metrics.dram(metrics, kernel.gpu),
+    )
     loads: dict[str, MetricValue | None] = {
         "issue": issue,
         **kernel_metrics.pipes(metrics),
-        "dram": None if dram is None else MetricValue(achievable(dram.value, calibration), dram.metric),
+        "dram": None
+        if dram is None
+        else MetricValue(achievable(dram.value, calibration), dram.metric),
         "l2_bandwidth": kernel_metrics.share(metrics, kernel_metrics.L2_BUSY),
         "l1_bandwidth": kernel_metrics.l1_bandwidth(metrics),
     }

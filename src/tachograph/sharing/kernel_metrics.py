@@ -1,4 +1,6 @@
-"""Metrics of Nsight Compute: of many launches as one kernel, and what each metric means as a fraction of a resource."""
+"""Metrics of Nsight Compute: of many launches as one kernel, and what each metric means as a
+fraction of a resource.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _L2_SECTORS, _L2_READS = "lts__t_sectors.sum", "lts__t_sectors_op_read.sum"
 L2_BUSY = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
 L1_BUSY = f"l1tex__throughput.{_ACTIVE}"
 THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
-SM_ACTIVE, SM_ACTIVE_MIN, SM_ACTIVE_MAX = (f"sm__cycles_active.{kind}" for kind in ("avg", "min", "max"))
+SM_ACTIVE, SM_ACTIVE_MIN, SM_ACTIVE_MAX = (
+    f"sm__cycles_active.{kind}" for kind in ("avg", "min", "max")
+)
 # the SMs' own clock first; one of these is the length of a launch in cycles
 ELAPSED = ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max", "sm__cycles_elapsed.avg")
 # what people call a pipeline
@@ -47,7 +51,9 @@ PIPE_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_TENSOR = re.compile(r"sm__(?:inst_executed_pipe_tensor\w*|pipe_tensor\w*_cycles_active)\.(?P<of>.+)")
+_TENSOR = re.compile(
+    r"sm__(?:inst_executed_pipe_tensor\w*|pipe_tensor\w*_cycles_active)\.(?P<of>.+)"
+)
 _STALL = re.compile(
     r"smsp__average_warps_issue_stalled_(?P<ratio>\w+)_per_issue_active\.ratio"
     r"|smsp__average_warp_latency_issue_stalled_(?P<latency>\w+)\.ratio"
@@ -59,13 +65,29 @@ _READY = frozenset({"selected", "not_selected"})
 IRREGULAR_STALLS = frozenset(
     {
         *("barrier", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "membar"),
-        *("mio_throttle", "no_instruction", "no_instructions", "short_scoreboard", "sleeping", "tex_throttle"),
+        *(
+            "mio_throttle",
+            "no_instruction",
+            "no_instructions",
+            "short_scoreboard",
+            "sleeping",
+            "tex_throttle",
+        ),
     }
 )
-# without one of these, shares of the waiting would depend on the collected reasons; every chip has them
+# without one of these, shares of the waiting would depend on the collected reasons; every chip has
+# them
 _CORE_STALLS = frozenset(
     {
-        *("barrier", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle"),
+        *(
+            "barrier",
+            "drain",
+            "lg_throttle",
+            "long_scoreboard",
+            "math_pipe_throttle",
+            "membar",
+            "mio_throttle",
+        ),
         *("short_scoreboard", "sleeping", "tex_throttle", "wait"),
     }
 )
@@ -125,7 +147,8 @@ def issue(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
 
 
 def pipes(metrics: Mapping[str, float]) -> dict[str, MetricValue]:
-    """Return {pipeline of PIPES: fraction of its peak, while a warp was on the SM} of those that were measured.
+    """Return {pipeline of PIPES: fraction of its peak, while a warp was on the SM} of those that
+    were measured.
 
     A metric of the whole time only is divided by the share of it that a warp was on the SMs.
 
@@ -140,7 +163,8 @@ def pipes(metrics: Mapping[str, float]) -> dict[str, MetricValue]:
 
 
 def dram(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
-    """Return the fraction of the DRAM's peak bandwidth; traffic counts where the GPU's peak is known.
+    """Return the fraction of the DRAM's peak bandwidth; traffic counts where the GPU's peak is
+    known.
 
     >>> dram({DRAM: 42.0}, GpuCapacity(name="H100")).value
     0.42
@@ -166,12 +190,15 @@ def traffic(metrics: Mapping[str, float]) -> MetricValue | None:
 
 
 def l2_traffic(metrics: Mapping[str, float]) -> MetricValue | None:
-    """Return byte/s read from L2 and written to it, as reported or by sectors and time; see `traffic`.
+    """Return byte/s read from L2 and written to it, as reported or by sectors and time; see
+    `traffic`.
 
     >>> l2_traffic({"lts__t_sectors.sum": 1000.0, DURATION: 1000.0})
     MetricValue(value=32000000000.0, metric='lts__t_sectors.sum / gpu__time_duration.sum')
     """
-    known = first(metrics, {"lts__t_bytes.sum.per_second": 1.0, "lts__t_sectors.sum.per_second": SECTOR})
+    known = first(
+        metrics, {"lts__t_bytes.sum.per_second": 1.0, "lts__t_sectors.sum.per_second": SECTOR}
+    )
     took = metrics.get(DURATION)
     if known is not None or not took or not isfinite(took):
         return known
@@ -182,21 +209,28 @@ def l2_traffic(metrics: Mapping[str, float]) -> MetricValue | None:
 
 
 def l2_reuse(metrics: Mapping[str, float]) -> MetricValue | None:
-    """Return the fraction of the sectors of L2 that a kernel comes back to, at most; None: its hits were not collected.
+    """Return the fraction of the sectors of L2 that a kernel comes back to, at most; None: its hits
+    were not collected.
 
-    It is read, and found there. Stores hit L2 whether or not anything comes back to them, and what passes to DRAM
-    anyway is not found again, so that a stream of stores does not live on L2.
+    It is read, and found there. Stores hit L2 whether or not anything comes back to them, and what
+    passes to DRAM anyway is not found again, so that a stream of stores does not live on L2.
 
     >>> stores = {L2_HIT: 99.0, L2_READ_HIT: 90.0, _L2_READS: 10.0, _L2_SECTORS: 1000.0}
     >>> round(l2_reuse(stores).value, 3), l2_reuse({L2_HIT: 55.0}).value
     (0.009, 0.55)
     """
     whole, reads = metrics.get(_L2_SECTORS), metrics.get(_L2_READS)
-    known = [hits for metric in (L2_READ_HIT, L2_HIT) if (hits := share(metrics, metric)) is not None]
+    known = [
+        hits for metric in (L2_READ_HIT, L2_HIT) if (hits := share(metrics, metric)) is not None
+    ]
     if not known or not whole:
         return min(known, key=lambda hits: hits.value, default=None)
     if known[0].metric == L2_READ_HIT and reads is not None:
-        known.append(MetricValue(known[0].value * reads / whole, f"{L2_READ_HIT} x {_L2_READS} / {_L2_SECTORS}"))
+        known.append(
+            MetricValue(
+                known[0].value * reads / whole, f"{L2_READ_HIT} x {_L2_READS} / {_L2_SECTORS}"
+            )
+        )
     if "dram__bytes.sum" in metrics:
         again = 1.0 - metrics["dram__bytes.sum"] / (whole * SECTOR)
         known.append(MetricValue(max(again, 0.0), f"1 - dram__bytes.sum / {_L2_SECTORS}"))
@@ -204,20 +238,25 @@ def l2_reuse(metrics: Mapping[str, float]) -> MetricValue | None:
 
 
 def l1_bandwidth(metrics: Mapping[str, float]) -> MetricValue | None:
-    """Return the fraction of what L1 can deliver, shared memory and conflicts of its banks included.
+    """Return the fraction of what L1 can deliver, shared memory and conflicts of its banks
+    included.
 
-    The unit's own throughput, or its data stage, where that is higher: each wavefront of a load, a store or shared
-    memory takes one of its cycles.
+    The unit's own throughput, or its data stage, where that is higher: each wavefront of a load, a
+    store or shared memory takes one of its cycles.
 
     >>> l1_bandwidth({L1_BUSY: 40.0, f"l1tex__data_pipe_lsu_wavefronts.{_ACTIVE}": 60.0}).value
     0.6
     """
-    named = (L1_BUSY, *(f"l1tex__data_pipe_lsu_wavefronts{of}.{_ACTIVE}" for of in ("", "_mem_shared")))
+    named = (
+        L1_BUSY,
+        *(f"l1tex__data_pipe_lsu_wavefronts{of}.{_ACTIVE}" for of in ("", "_mem_shared")),
+    )
     return _busiest(metrics, named)
 
 
 def share(metrics: Mapping[str, float], metric: str) -> MetricValue | None:
-    """Return a percentage as a fraction: the hit rate of a cache (L1_HIT), how busy it was (L1_BUSY).
+    """Return a percentage as a fraction: the hit rate of a cache (L1_HIT), how busy it was
+    (L1_BUSY).
 
     >>> share({L2_HIT: 55.0}, L2_HIT).value
     0.55
@@ -243,14 +282,18 @@ def warps(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
     >>> warps({"sm__warps_active.avg.per_cycle_active": 4.0}, GpuCapacity(name="H100")).value
     1.0
     """
-    scales = {"sm__warps_active.avg.per_cycle_active": 1 / gpu.schedulers, "smsp__warps_active.avg.per_cycle_active": 1}
+    scales = {
+        "sm__warps_active.avg.per_cycle_active": 1 / gpu.schedulers,
+        "smsp__warps_active.avg.per_cycle_active": 1,
+    }
     if gpu.threads_per_sm:
         scales[OCCUPANCY] = gpu.threads_per_sm / WARP / gpu.schedulers / 100
     return first(metrics, scales)
 
 
 def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
-    """Return {reason: fraction of the waiting}, adding up to 1; None: the reasons that matter were not all collected.
+    """Return {reason: fraction of the waiting}, adding up to 1; None: the reasons that matter were
+    not all collected.
 
     A warp that issues, or could, does not wait. Nothing waits: an empty mapping.
     """
@@ -263,13 +306,17 @@ def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
 
 
 def irregular(metrics: Mapping[str, float], gpu: GpuCapacity) -> float | None:
-    """Return the fraction of the waiting that differs in length; None: the reasons to wait were not collected.
+    """Return the fraction of the waiting that differs in length; None: the reasons to wait were not
+    collected.
 
-    A kernel that was measured to touch no memory (under 1 % of DRAM and of the load/store pipeline) has none: 0.
+    A kernel that was measured to touch no memory (under 1 % of DRAM and of the load/store pipeline)
+    has none: 0.
     """
     shares = stalls(metrics)
     if shares is not None:
-        return min(1.0, sum(share for reason, share in shares.items() if reason in IRREGULAR_STALLS))
+        return min(
+            1.0, sum(share for reason, share in shares.items() if reason in IRREGULAR_STALLS)
+        )
     memory = (dram(metrics, gpu), _pipe(metrics, "lsu"))
     untouched = all(reading is not None and reading.value < _NO_MEMORY for reading in memory)
     return 0.0 if untouched else None
@@ -304,15 +351,25 @@ def _pipe_of_elapsed(metrics: Mapping[str, float], pipe: str) -> MetricValue | N
 
 
 def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> MetricValue | None:
-    """An instruction of a tensor pipeline takes many cycles there: the higher of count and cycles."""
-    readings = [reading for name in sorted(names) if (reading := first(metrics, {name: 0.01})) is not None]
+    """An instruction of a tensor pipeline takes many cycles there: the higher of count and
+    cycles.
+    """
+    readings = [
+        reading for name in sorted(names) if (reading := first(metrics, {name: 0.01})) is not None
+    ]
     return _fraction(max(readings, key=lambda reading: reading.value, default=None))
 
 
 def _stalls_of_kind(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
-    """{reason: as reported}; without those of cycles in which the scheduler issued nothing, a part of the same."""
+    """{reason: as reported}; without those of cycles in which the scheduler issued nothing, a
+    part of the same.
+    """
     named = ((metric, _stall_of(metric)) for metric in metrics)
-    known = {stall[1]: metrics[metric] for metric, stall in named if stall is not None and stall[0] == kind}
+    known = {
+        stall[1]: metrics[metric]
+        for metric, stall in named
+        if stall is not None and stall[0] == kind
+    }
     return {reason: max(0.0, value) for reason, value in known.items() if isfinite(value)}
 
 
@@ -332,14 +389,18 @@ def _stall_of(metric: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=4096)
 def _tensor_of(metric: str) -> str | None:
-    """Basis of a metric of a tensor pipeline, active or elapsed cycles; None: it is another metric."""
+    """Basis of a metric of a tensor pipeline, active or elapsed cycles; None: it is another
+    metric.
+    """
     found = _TENSOR.fullmatch(metric)
     return None if found is None else found["of"]
 
 
 def _fraction(reading: MetricValue | None) -> MetricValue | None:
     """Limited to 0..1: passes of a profiler that differ give a little more than 1."""
-    return None if reading is None else MetricValue(min(1.0, max(0.0, reading.value)), reading.metric)
+    return (
+        None if reading is None else MetricValue(min(1.0, max(0.0, reading.value)), reading.metric)
+    )
 
 
 _NS = 1e-9
@@ -378,24 +439,29 @@ class MergedLaunches:
 def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     """Return the metrics of launches of one kernel as one: the order of launches does not matter.
 
-    Rates, percentages and ratios are weighted by duration; those per active cycle by active cycles, hit rates and
-    stalls by sectors and instructions, where every launch has them. Counts (`.sum`, `.avg`, `.min`, `.max`) add up:
-    the sum of the highest over the sum of the mean is then their ratio over all launches. One that some launches lack
-    is that of the others over their share of the time, so that quotients of counts are right, whoever has them.
-    `launch__*` are those of the longest. A launch without a duration adds nothing where others have one; where none
-    has, each counts alike.
+    Rates, percentages and ratios are weighted by duration; those per active cycle by active cycles,
+    hit rates and stalls by sectors and instructions, where every launch has them. Counts (`.sum`,
+    `.avg`, `.min`, `.max`) add up: the sum of the highest over the sum of the mean is then their
+    ratio over all launches. One that some launches lack is that of the others over their share of
+    the time, so that quotients of counts are right, whoever has them. `launch__*` are those of the
+    longest. A launch without a duration adds nothing where others have one; where none has, each
+    counts alike.
 
     Errors: ValueError without launches.
     """
     if not launches:
         raise ValueError("no launches: there is no kernel")
     durations = [duration_s(launch) for launch in launches]
-    timed = [(launch, seconds) for launch, seconds in zip(launches, durations, strict=True) if seconds]
+    timed = [
+        (launch, seconds) for launch, seconds in zip(launches, durations, strict=True) if seconds
+    ]
     weighted = timed or [(launch, 1.0) for launch in launches]
     longest = min(weighted, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
     seconds = fsum(seconds for _, seconds in timed) if timed else None
     if len(weighted) == 1:
-        known = {name: value for name, value in sorted(longest.metrics.items()) if is_measured(value)}
+        known = {
+            name: value for name, value in sorted(longest.metrics.items()) if is_measured(value)
+        }
         return MergedLaunches(known, {}, seconds, longest, _problems(durations, {}))
     means = _Means([launch.metrics for launch, _ in weighted], [weight for _, weight in weighted])
     metrics, coverage = {}, {}
@@ -411,7 +477,8 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
 
 
 def is_measured(value: float) -> bool:
-    """Return whether a value is one that a profiler measures: no metric is below 0, or beyond 64-bit counters.
+    """Return whether a value is one that a profiler measures: no metric is below 0, or beyond
+    64-bit counters.
 
     >>> is_measured(0.0), is_measured(-1.0), is_measured(float("nan"))
     (True, False, False)
@@ -420,10 +487,11 @@ def is_measured(value: float) -> bool:
 
 
 def duration_s(launch: Launch) -> float | None:
-    """Return the duration of a launch, in s; None: unknown. From its cycles and their clock where no time is reported.
+    """Return the duration of a launch, in s; None: unknown. From its cycles and their clock where
+    no time is reported.
 
-    A duration of zero or less is 0: such a launch adds nothing to any measurement. One beyond 64-bit counters
-    is unknown.
+    A duration of zero or less is 0: such a launch adds nothing to any measurement. One beyond
+    64-bit counters is unknown.
     """
     for metric in _DURATIONS:
         if -_BEYOND < (value := launch.metrics.get(metric, _NAN)) < _BEYOND:
@@ -443,7 +511,8 @@ class _Means:
     _shares: dict[str, list[float]] = field(default_factory=dict)
 
     def of(self, metric: str) -> tuple[float, float | None] | None:
-        """Return the metric of all launches that have it, and the fraction of the weight of these, None: all have it.
+        """Return the metric of all launches that have it, and the fraction of the weight of these,
+        None: all have it.
 
         None: no launch has it.
         """
@@ -460,18 +529,25 @@ class _Means:
     def _values(self, metric: str) -> list[float]:
         return [metrics.get(metric, _NAN) for metrics in self.launches]
 
-    def _combined(self, metric: str, values: Sequence[float], holders: Sequence[int] | None) -> float:
-        """The values of one metric as one; `holders`: the places of the launches that have it, None: all have it."""
+    def _combined(
+        self, metric: str, values: Sequence[float], holders: Sequence[int] | None
+    ) -> float:
+        """The values of one metric as one; `holders`: the places of the launches that have it,
+        None: all have it.
+        """
         if len(values) == 1:
             return values[0]
         if metric.endswith(_COUNTS):
             return fsum(values)
         weights = self._weights(_whole(metric), holders)
         mean = fsum(map(mul, values, weights)) / fsum(weights)
-        return min(max(values), max(min(values), mean))  # rounding may lead out of the range of the values
+        # Rounding may lead out of the range of the values.
+        return min(max(values), max(min(values), mean))
 
     def _weights(self, whole: str, holders: Sequence[int] | None) -> Sequence[float]:
-        """How much of `whole` each holder has; its weight where one of them does not report it, or all are 0."""
+        """How much of `whole` each holder has; its weight where one of them does not report it,
+        or all are 0.
+        """
         if whole:
             if whole not in self._shares:
                 self._shares[whole] = self._values(whole)
@@ -504,7 +580,11 @@ def _whole(metric: str) -> str:
 
 def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) -> tuple[str, ...]:
     """Lines for people: launches, or metrics of them, that could not be used."""
-    total, unknown, zero = len(durations), durations.count(None), sum(seconds == 0 for seconds in durations)
+    total, unknown, zero = (
+        len(durations),
+        durations.count(None),
+        sum(seconds == 0 for seconds in durations),
+    )
     timed = total - unknown - zero
     lines = []
     if not timed and total > 1:
@@ -512,7 +592,9 @@ def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) 
     if not timed and zero:
         lines.append(f"{zero} of {total} launches took no time: their metrics may mean nothing")
     if timed and unknown:
-        lines.append(f"{unknown} of {total} launches have no duration: counted, their metrics left out")
+        lines.append(
+            f"{unknown} of {total} launches have no duration: counted, their metrics left out"
+        )
     if timed and zero:
         lines.append(f"{zero} of {total} launches took no time: counted, their metrics left out")
     if coverage:

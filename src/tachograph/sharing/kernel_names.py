@@ -1,4 +1,6 @@
-"""Which kernels are meant: by number, by name, by pattern; and the label of each, distinct in a table."""
+"""Which kernels are meant: by number, by name, by pattern; and the label of each, distinct in a
+table.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _WIDTH = 26  # characters of a name
 
 @dataclass(frozen=True, slots=True)
 class NumberedKernel:
-    """One kernel. share: fraction 0..1 of the time of all kernels on its GPU, None where times are unknown."""
+    """One kernel. share: fraction 0..1 of the time of all kernels on its GPU, None where times
+    are unknown.
+    """
 
     number: int
     label: str
@@ -40,16 +44,27 @@ def matches(pattern: str, name: str) -> bool:
     return pattern in name or fnmatch.fnmatchcase(name, pattern)
 
 
-def matching_kernels(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | None) -> list[Kernel]:
-    """Return the kernels that fit one of the patterns, all where there are none, on the requested GPUs.
+def matching_kernels(
+    kernels: Sequence[Kernel], patterns: Sequence[str], device: str | None
+) -> list[Kernel]:
+    """Return the kernels that fit one of the patterns, all where there are none, on the requested
+    GPUs.
 
     Raises NotFoundError where none does.
     """
-    of_device = [kernel for kernel in kernels if device is None or device.lower() in kernel.gpu.name.lower()]
+    of_device = [
+        kernel for kernel in kernels if device is None or device.lower() in kernel.gpu.name.lower()
+    ]
     if not of_device:
         names = ", ".join(sorted({kernel.gpu.name for kernel in kernels}))
-        raise NotFoundError(f"nothing ran on a GPU with {device!r} in its name", do=f"the reports have: {names}")
-    fitting = [kernel for kernel in of_device if not patterns or any(_fits(pattern, kernel) for pattern in patterns)]
+        raise NotFoundError(
+            f"nothing ran on a GPU with {device!r} in its name", do=f"the reports have: {names}"
+        )
+    fitting = [
+        kernel
+        for kernel in of_device
+        if not patterns or any(_fits(pattern, kernel) for pattern in patterns)
+    ]
     if not fitting:
         raise _no_kernel(" or ".join(patterns), [kernel.short for kernel in of_device])
     return fitting
@@ -65,7 +80,8 @@ def matching_kernel(views: Sequence[NumberedKernel], name: str) -> NumberedKerne
         lambda view: name in (view.kernel.short, view.kernel.name),
         lambda view: _fits(name, view.kernel),
     )
-    if name.isdecimal():  # never a part of a name: its meaning would change with the number of kernels
+    # Never a part of a name: its meaning would change with the number of kernels.
+    if name.isdecimal():
         tests = (lambda view: name == str(view.number),)
     for test in tests:
         fitting = [view for view in views if test(view)]
@@ -78,11 +94,18 @@ def matching_kernel(views: Sequence[NumberedKernel], name: str) -> NumberedKerne
 
 
 def labels(kernels: Sequence[Kernel]) -> list[str]:
-    """Return the label of each kernel: its short name, with template arguments, block or grid where these differ."""
+    """Return the label of each kernel: its short name, with template arguments, block or grid
+    where these differ.
+    """
     names = [printable(kernel.short) for kernel in kernels]
     names = _distinct(names, [printable(_with_arguments(kernel)) for kernel in kernels])
-    with_block = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
-    with_grid = [f"{name} {_blocks(kernel)}x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
+    with_block = [
+        f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)
+    ]
+    with_grid = [
+        f"{name} {_blocks(kernel)}x{_threads(kernel)}"
+        for name, kernel in zip(names, kernels, strict=True)
+    ]
     names = _distinct(_distinct(names, with_block), with_grid)
     places: dict[str, dict[str, int]] = {}  # names may differ in a space only
     for index, (name, kernel) in enumerate(zip(names, kernels, strict=True)):
@@ -128,7 +151,8 @@ def _fits(pattern: str, kernel: Kernel) -> bool:
 
 def _no_kernel(name: str, names: Iterable[str]) -> NotFoundError:
     return NotFoundError(
-        f"no kernel {printable(name)!r}", do=f"the reports have: {_listed(list(dict.fromkeys(names)))}"
+        f"no kernel {printable(name)!r}",
+        do=f"the reports have: {_listed(list(dict.fromkeys(names)))}",
     )
 
 
@@ -138,7 +162,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def shortened(name: str, width: int = _WIDTH) -> str:
-    """Return a name of at most `width` characters, its middle left out: the ends distinguish kernels.
+    """Return a name of at most `width` characters, its middle left out: the ends distinguish
+    kernels.
 
     >>> shortened("cutlass_sm90_gemm_128x128x64", 15)
     'cutlass…x128x64'
@@ -150,7 +175,8 @@ def shortened(name: str, width: int = _WIDTH) -> str:
 
 
 def shortened_apart(names: Sequence[str], width: int = _WIDTH) -> list[str]:
-    """Return names of at most `width` characters; of those whose ends are alike, the distinct part is kept.
+    """Return names of at most `width` characters; of those whose ends are alike, the distinct part
+    is kept.
 
     >>> shortened_apart(["gemm_bf16_tile128x64_execute", "gemm_bf16_tile128x256_execute", "copy"], 16)
     ['gemm…tile128x64…', 'gemm…ile128x256…', 'copy']
@@ -166,7 +192,9 @@ def shortened_apart(names: Sequence[str], width: int = _WIDTH) -> list[str]:
 
 
 def _middle(name: str, group: Collection[str], width: int) -> str:
-    """The beginning of a name, and what is behind what all of its group begin with, before what all end with."""
+    """The beginning of a name, and what is behind what all of its group begin with, before what
+    all end with.
+    """
     begin = _shared_start(group)
     stop = len(name) - _shared_start([other[::-1] for other in group])
     kept = (width - 2) // 3

@@ -1,7 +1,7 @@
 """The report on profiled kernels, built from reports: selected, numbered, evaluated where shown.
 
-Kernels of different GPUs are never compared: each GPU has its own part, and no pair spans two. Only kernels that are
-shown are evaluated; of the others only the demands are known.
+Kernels of different GPUs are never compared: each GPU has its own part, and no pair spans two. Only
+kernels that are shown are evaluated; of the others only the demands are known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from tachograph.sharing.kernel_facts import (
     scores_of,
 )
 from tachograph.sharing.kernel_limits import limits
-from tachograph.sharing.kernel_names import NumberedKernel, labels, matching_kernel, matching_kernels
+from tachograph.sharing.kernel_names import (
+    NumberedKernel,
+    labels,
+    matching_kernel,
+    matching_kernels,
+)
 from tachograph.sharing.kernels import Kernel, kernels_of, options
 from tachograph.sharing.utilization import pitfalls, sensitivities
 
@@ -67,22 +72,30 @@ def build_kernels_report(
 
 
 def on_one_gpu(reports: Sequence[NcuReport], device: Device) -> tuple[NcuReport, ...]:
-    """Return reports of which those that name no GPU, as CSV of the details page, are of `device`."""
+    """Return reports of which those that name no GPU, as CSV of the details page, are of
+    `device`.
+    """
     name, capability = f"NVIDIA {device.name}", capability_of_device(device)
 
     def placed(launch: Launch) -> Launch:
         chip = launch.chip
         if chip.name is not None:
             return launch
-        return replace(launch, chip=Chip(name, chip.compute_capability or capability, chip.attributes))
+        return replace(
+            launch, chip=Chip(name, chip.compute_capability or capability, chip.attributes)
+        )
 
-    return tuple(replace(report, launches=tuple(map(placed, report.launches))) for report in reports)
+    return tuple(
+        replace(report, launches=tuple(map(placed, report.launches))) for report in reports
+    )
 
 
 def _kernels(reports: Sequence[NcuReport]) -> tuple[Kernel, ...]:
     launches = [launch for report in reports for launch in report.launches]
     if not launches:
-        text = next((problem for report in reports for problem in report.problems), "no kernel was profiled")
+        text = next(
+            (problem for report in reports for problem in report.problems), "no kernel was profiled"
+        )
         files = ", ".join(Path(report.file).name for report in reports[:3])
         raise InputError(text, where=files, do="profile with `ncu -o FILE PROGRAM`")
     return kernels_of(launches)
@@ -105,12 +118,19 @@ def _view(numbered: NumberedKernel, calibration: Calibration) -> KernelView:
 
 
 def _numbered(kernels: Sequence[Kernel]) -> list[NumberedKernel]:
-    """All kernels, numbered in the order in which they come; shares are of the time on the same GPU."""
+    """All kernels, numbered in the order in which they come; shares are of the time on the same
+    GPU.
+    """
     seconds: dict[tuple[object, ...], float] = defaultdict(float)
     for kernel in kernels:
         seconds[_gpu_key(kernel)] += kernel.seconds or 0.0
     return [
-        NumberedKernel(number, label, kernel, kernel.seconds / seconds[_gpu_key(kernel)] if kernel.seconds else None)
+        NumberedKernel(
+            number,
+            label,
+            kernel,
+            kernel.seconds / seconds[_gpu_key(kernel)] if kernel.seconds else None,
+        )
         for number, (kernel, label) in enumerate(zip(kernels, labels(kernels), strict=True), 1)
     ]
 
@@ -130,7 +150,10 @@ def _by_gpu(views: Sequence[NumberedKernel]) -> Iterable[list[NumberedKernel]]:
 
 
 def _part(
-    numbered: Sequence[NumberedKernel], request: KernelsRequest, sharing: Sharing, configuration: Configuration
+    numbered: Sequence[NumberedKernel],
+    request: KernelsRequest,
+    sharing: Sharing,
+    configuration: Configuration,
 ) -> GpuPart:
     gpu, calibration = numbered[0].kernel.gpu, calibration_of(configuration)
     views = tuple(_view(kernel, calibration) for kernel in numbered[: request.top])
@@ -144,16 +167,23 @@ def _part(
             settings=configuration.interference,
         )
     lacking = _lacking(views)
-    return GpuPart(gpu, calibration, views, len(numbered) - len(views), pairs, lacking, _command(lacking))
+    return GpuPart(
+        gpu, calibration, views, len(numbered) - len(views), pairs, lacking, _command(lacking)
+    )
 
 
 def _together(
-    numbered: Sequence[NumberedKernel], names: tuple[str, str], sharing: Sharing, configuration: Configuration
+    numbered: Sequence[NumberedKernel],
+    names: tuple[str, str],
+    sharing: Sharing,
+    configuration: Configuration,
 ) -> PairEstimate:
     members = tuple(matching_kernel(numbered, name) for name in names)
     if len({_gpu_key(view.kernel) for view in members}) > 1:
         ran = "; ".join(f"{view.label} on {view.kernel.gpu.name}" for view in members)
-        raise UsageError(f"kernels of different GPUs cannot be put together: {ran}", do="profile both on one GPU")
+        raise UsageError(
+            f"kernels of different GPUs cannot be put together: {ran}", do="profile both on one GPU"
+        )
     outcome = estimate(
         [view.demand for view in members],
         gpu=members[0].kernel.gpu,
@@ -170,7 +200,9 @@ def _lacking(views: Sequence[KernelView]) -> tuple[MissingMetric, ...]:
     for view in views:
         for missing in view.kernel.missing:
             of.setdefault((missing.metric, missing.meaning), []).append(view.number)
-    return tuple(MissingMetric(metric, meaning, tuple(numbers)) for (metric, meaning), numbers in of.items())
+    return tuple(
+        MissingMetric(metric, meaning, tuple(numbers)) for (metric, meaning), numbers in of.items()
+    )
 
 
 def _command(lacking: Sequence[MissingMetric]) -> str | None:
@@ -190,7 +222,9 @@ def _problems(reports: Sequence[NcuReport], kernels: Sequence[Kernel]) -> tuple[
     """Lines for people: unusable parts of each file, anomalies of each kernel."""
     sentences = []
     for report in reports:
-        sentences += [f"{report.file}: {problem}" for problem in (*report.problems, *reject_sentences(report))]
+        sentences += [
+            f"{report.file}: {problem}" for problem in (*report.problems, *reject_sentences(report))
+        ]
     sentences += [f"{kernel.short}: {problem}" for kernel in kernels for problem in kernel.problems]
     return tuple(dict.fromkeys(sentences))
 

@@ -1,4 +1,6 @@
-"""Kernels of profiled launches: their demands, and which metrics are missing, with how to collect them."""
+"""Kernels of profiled launches: their demands, and which metrics are missing, with how to
+collect them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tachograph.sharing.nsight_scores import full_set_metric
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A metric that no launch of a kernel has. `meaning`: its meaning; `options`: those of ncu that collect it."""
+    """A metric that no launch of a kernel has. `meaning`: its meaning; `options`: those of ncu
+    that collect it.
+    """
 
     metric: str
     meaning: str
@@ -45,18 +49,26 @@ _NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # metric, meaning, alt
     ),
     (kernel_metrics.THREADS, "how many threads of a warp take part", ()),
 )
-_RAW_PAGE = "--page raw"  # attributes are part of every report; of text, the raw page alone has them
+# Attributes are part of every report; of text, the raw page alone has them.
+_RAW_PAGE = "--page raw"
 # pipelines that every chip since Volta has
 _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 
 
-def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> tuple[Missing, ...]:
-    """Return the missing metrics of a kernel, and how to collect them; `demand`: as read from `metrics`.
+def missing_of(
+    metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
+) -> tuple[Missing, ...]:
+    """Return the missing metrics of a kernel, and how to collect them; `demand`: as read from
+    `metrics`.
 
     >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
-    lacks = [(metric, meaning) for metric, meaning, others in _NEEDS if not metrics.keys() & {metric, *others}]
+    lacks = [
+        (metric, meaning)
+        for metric, meaning, others in _NEEDS
+        if not metrics.keys() & {metric, *others}
+    ]
     lacks += _unread(metrics, gpu, demand)
     lacks += [(kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
               for pipe in _EVERYWHERE if pipe not in demand.cycles]  # fmt: skip
@@ -69,7 +81,9 @@ def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -
     return tuple(Missing(metric, reports, options(metric)) for metric, reports in lacks)
 
 
-def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> list[tuple[str, str]]:
+def _unread(
+    metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
+) -> list[tuple[str, str]]:
     """Quantities for which none of several metrics was collected."""
     requested = (
         (
@@ -80,8 +94,16 @@ def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> l
         (demand.dram, kernel_metrics.DRAM, "the load of DRAM"),
         (demand.l2_hit, kernel_metrics.L2_HIT, "whether others in L2 slow it down"),
         (demand.l1_hit, kernel_metrics.L1_HIT, "whether others in L1 slow it down"),
-        (kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY, "how many warps are resident"),
-        (kernel_metrics.stalls(metrics), full_set_metric("long_scoreboard"), "what its warps wait for"),
+        (
+            kernel_metrics.occupancy(metrics, gpu),
+            kernel_metrics.OCCUPANCY,
+            "how many warps are resident",
+        ),
+        (
+            kernel_metrics.stalls(metrics),
+            full_set_metric("long_scoreboard"),
+            "what its warps wait for",
+        ),
     )
     return [(metric, reports) for value, metric, reports in requested if value is None]
 
@@ -103,10 +125,11 @@ _WAVES = "launch__waves_per_multiprocessor"
 class Kernel:
     """All launches of one kernel that occupy the same of one chip, see `kernels_of`.
 
-    short: the name without result type, template arguments and parameters. seconds: of all launches together, None
-    where no launch has one. variants: how many different shapes of grids and blocks were launched. metrics: as in
-    Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`) added up, `launch__*` of the
-    longest launch. missing: metrics that no launch has. problems: lines about launches that could not be used.
+    short: the name without result type, template arguments and parameters. seconds: of all launches
+    together, None where no launch has one. variants: how many different shapes of grids and blocks
+    were launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`,
+    `.avg`, `.min`, `.max`) added up, `launch__*` of the longest launch. missing: metrics that no
+    launch has. problems: lines about launches that could not be used.
     """
 
     name: str
@@ -127,17 +150,20 @@ class Kernel:
 
 
 def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
-    """Return the kernels of launches, the longest first: one per name, chip, and what a launch occupies.
+    """Return the kernels of launches, the longest first: one per name, chip, and what a launch
+    occupies.
 
-    Launches of one name with another size of block, other registers or shared memory are kept apart; so are those with
-    another number of blocks, unless each fills the GPU. Unnamed chips are distinguished by report: two may be different
-    GPUs. The order of launches does not matter.
+    Launches of one name with another size of block, other registers or shared memory are kept
+    apart; so are those with another number of blocks, unless each fills the GPU. Unnamed chips are
+    distinguished by report: two may be different GPUs. The order of launches does not matter.
     """
     groups: dict[Hashable, list[Launch]] = defaultdict(list)
     for launch in launches:
         groups[launch.kernel, _chip_key(launch), *_occupies(launch)].append(launch)
     found = [_kernel(group) for group in groups.values()]
-    return tuple(sorted(found, key=lambda kernel: (-(kernel.seconds or 0.0), kernel.name, *_rest(kernel))))
+    return tuple(
+        sorted(found, key=lambda kernel: (-(kernel.seconds or 0.0), kernel.name, *_rest(kernel)))
+    )
 
 
 def short_name(name: str) -> str:
@@ -165,7 +191,8 @@ def demand_of(metrics: Mapping[str, float], gpu: GpuCapacity, *, name: str, seco
               footprint: Footprint | None = None) -> Demand:  # fmt: skip
     """Return the demand of a kernel for each resource, from its metrics alone; None: not collected.
 
-    Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process holds: None.
+    Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process
+    holds: None.
 
     >>> gpu = GpuCapacity(name="H100")
     >>> demand = demand_of({kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}, gpu, name="mm")
@@ -244,7 +271,9 @@ def _shape(launch: Launch) -> Hashable:
 
 
 def _chip_key(launch: Launch) -> Hashable:
-    """Key of a chip, the same for its launches. A slice of a GPU has the GPU's name, with fewer SMs."""
+    """Key of a chip, the same for its launches. A slice of a GPU has the GPU's name, with fewer
+    SMs.
+    """
     chip = launch.chip
     if chip.name is not None:
         return chip.name, chip.compute_capability, chip.attributes.get("multiprocessor_count")
@@ -254,7 +283,13 @@ def _chip_key(launch: Launch) -> Hashable:
 
 
 def _rest(kernel: Kernel) -> tuple[str, ...]:
-    return str(kernel.grid), str(kernel.block), kernel.chip.name or "", str(kernel.gpu.sms), *kernel.reports
+    return (
+        str(kernel.grid),
+        str(kernel.block),
+        kernel.chip.name or "",
+        str(kernel.gpu.sms),
+        *kernel.reports,
+    )
 
 
 def _value(reading: kernel_metrics.MetricValue | None) -> float | None:

@@ -1,7 +1,8 @@
 """Scores from raw metrics of Nsight Compute, of one kernel or of averages over kernels.
 
-Metric names as the tool writes them; values as it gives them. Corrected against the paper: the warp stalls are
-`smsp__warp_issue_stalled_*` (`smsp__warps_issue_stalled_*` exists on no chip), and `imc_miss` is gone on Blackwell.
+Metric names as the tool writes them; values as it gives them. Corrected against the paper: the warp
+stalls are `smsp__warp_issue_stalled_*` (`smsp__warps_issue_stalled_*` exists on no chip), and
+`imc_miss` is gone on Blackwell.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from tachograph.catalog.score_formulas import CycleScore as CycleScore
 from tachograph.catalog.score_formulas import limited_score, missing_metrics
 from tachograph.catalog.score_formulas import practice_gpu as practice_gpu
 from tachograph.catalog.score_formulas import practice_gpumem as practice_gpumem
-from tachograph.catalog.score_formulas import practice_gpumem_normalized as practice_gpumem_normalized
+from tachograph.catalog.score_formulas import (
+    practice_gpumem_normalized as practice_gpumem_normalized,
+)
 
 # stalls that wait for memory
 MEMORY_STALLS = (
@@ -20,7 +23,8 @@ MEMORY_STALLS = (
     *("membar", "mio_throttle", "short_scoreboard", "tex_throttle"),
 )
 OPTIONAL_STALLS = frozenset({"imc_miss"})  # not on Blackwell: there it adds nothing
-MAX_IPC = 4.0  # warp instructions per cycle and SM: four schedulers, one each, on all chips since Volta
+# Warp instructions per cycle and SM: four schedulers, one each, on all chips since Volta.
+MAX_IPC = 4.0
 WARP_THREADS = 32.0
 IPC = "sm__inst_executed.avg.per_cycle_elapsed"
 THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
@@ -28,7 +32,8 @@ LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
 
 
 def theory_gpu(metrics: Mapping[str, float], *, max_ipc: float = MAX_IPC) -> CycleScore:
-    """Return 100 (1 - IPC x warp efficiency / IPC_max): instructions per elapsed cycle, threads that take part in one.
+    """Return 100 (1 - IPC x warp efficiency / IPC_max): instructions per elapsed cycle, threads
+    that take part in one.
 
     >>> theory_gpu({IPC: 2.0, THREADS: 16.0}).value
     75.0
@@ -41,7 +46,8 @@ def theory_gpu(metrics: Mapping[str, float], *, max_ipc: float = MAX_IPC) -> Cyc
 def theory_gpumem(metrics: Mapping[str, float]) -> CycleScore:
     """Return which percent of warp latency the stalls on memory are, added up.
 
-    Of the stalls' own metrics, else as `--set full` gives it: warps stalled per issue over latency per instruction.
+    Of the stalls' own metrics, else as `--set full` gives it: warps stalled per issue over latency
+    per instruction.
 
     >>> given = {stall_metric(stall): 5.0 for stall in MEMORY_STALLS if stall != "imc_miss"}
     >>> theory_gpumem(given).value
@@ -59,7 +65,9 @@ def theory_gpumem(metrics: Mapping[str, float]) -> CycleScore:
         return CycleScore(None, direct if len(direct) <= len(derived) else derived)
     if metrics[LATENCY] <= 0:
         return CycleScore(None)
-    return limited_score(_sum(metrics, [full_set_metric(stall) for stall in MEMORY_STALLS]) / metrics[LATENCY])
+    return limited_score(
+        _sum(metrics, [full_set_metric(stall) for stall in MEMORY_STALLS]) / metrics[LATENCY]
+    )
 
 
 def stall_metric(stall: str) -> str:
@@ -81,4 +89,6 @@ def full_set_metric(stall: str) -> str:
 
 
 def _sum(metrics: Mapping[str, float], names: Sequence[str]) -> float:
-    return sum(metrics[name] for name in names if name in metrics and metrics[name] == metrics[name])
+    return sum(
+        metrics[name] for name in names if name in metrics and metrics[name] == metrics[name]
+    )

@@ -24,13 +24,22 @@ from tachograph.sharing.demand import (
     Sharing,
 )
 from tachograph.sharing.job_groups import JobGroup
-from tachograph.sharing.mixes import Mix, MixOutcome, PairsFunction, corun_of_mixes, folded, mix_issuing, shares_of
+from tachograph.sharing.mixes import (
+    Mix,
+    MixOutcome,
+    PairsFunction,
+    corun_of_mixes,
+    folded,
+    mix_issuing,
+    shares_of,
+)
 from tachograph.sharing.partitions import by_kernels_ruled_out, ruled_out
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """Functions that estimate demands on one GPU: rows beside columns, and a pair, in some sharing mode.
+    """Functions that estimate demands on one GPU: rows beside columns, and a pair, in some sharing
+    mode.
 
     alone: least slowdown of each alone on 0, 1, 2 .. SMs, (demands, SMs); None: not supported.
     """
@@ -43,17 +52,19 @@ class Estimator:
 # the estimator of one GPU, calibrated
 EstimatorOf = Callable[[GpuCapacity, Calibration], Estimator]
 _BESIDE = Sharing("mps", lasting=True)  # jobs launch repeatedly
-_NOT_ESTIMATED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
+# Of a pair that memory does not hold.
+_NOT_ESTIMATED = Estimate((), {}, None, None, safe=False, unknown=())
 
 
 @dataclass(frozen=True, slots=True)
 class SharingProposal:
     """Two job groups on one GPU in place of two; both may be the same group: two of its runs.
 
-    overlap_h: GPU-hours of one of them that the other can run beside, at most. saved_h: GPU-hours saved then; 0
-    where it is not proposed. taken: one of them is in a pair that saves more. runs: expected over all pairs of their
-    runs; None where not requested. kernels: the same over all pairs of their kernels, while both are busy,
-    conservative, where one was profiled; a group that was not is one kernel.
+    overlap_h: GPU-hours of one of them that the other can run beside, at most. saved_h: GPU-hours
+    saved then; 0 where it is not proposed. taken: one of them is in a pair that saves more. runs:
+    expected over all pairs of their runs; None where not requested. kernels: the same over all
+    pairs of their kernels, while both are busy, conservative, where one was profiled; a group that
+    was not is one kernel.
     """
 
     one: JobGroup
@@ -67,7 +78,9 @@ class SharingProposal:
 
     @property
     def memory(self) -> float | None:
-        """Share of a GPU's memory that both need together, and a further context; None not known."""
+        """Share of a GPU's memory that both need together, and a further context; None not
+        known.
+        """
         return memory_share(self.one, self.other)
 
     @property
@@ -80,8 +93,8 @@ class SharingProposal:
 class Outlook:
     """All pairs of job groups, before any is evaluated.
 
-    slowdown: of each group (row) beside each (column) by MPS, all its time, decisive, NaN unknown. gone:
-    certainly not to be proposed. matrix: while both are busy, as expected.
+    slowdown: of each group (row) beside each (column) by MPS, all its time, decisive, NaN unknown.
+    gone: certainly not to be proposed. matrix: while both are busy, as expected.
     """
 
     slowdown: Floats
@@ -89,11 +102,15 @@ class Outlook:
     matrix: Matrix
 
     def short_of(self, i: int, j: int) -> str | None:
-        """Limiting resource of a pair that is ruled out, as in its advice; None where it has to be evaluated."""
+        """Limiting resource of a pair that is ruled out, as in its advice; None where it has to
+        be evaluated.
+        """
         if not self.gone[i, j]:
             return None
         slowdown, binding = self.matrix.slowdown, self.matrix.binding
-        ends = [(slowdown[at], int(binding[at])) for at in ((i, j), (j, i)) if binding[at] != NOTHING]
+        ends = [
+            (slowdown[at], int(binding[at])) for at in ((i, j), (j, i)) if binding[at] != NOTHING
+        ]
         return self.matrix.resources[max(ends, key=lambda end: end[0])[1]] if ends else None
 
 
@@ -112,14 +129,17 @@ class PairJudge:
         most, busy = [kind.demand.mean for kind in kinds], [kind.busy for kind in kinds]
         gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
         by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
-        gone &= ~(by_kernels[:, None] | by_kernels[None, :])  # kernels may fit on parts of the SMs where means do not
+        # Kernels may fit on parts of the SMs where means do not.
+        gone &= ~(by_kernels[:, None] | by_kernels[None, :])
         slowdown = met(decisive(found, kinds), kinds)
         if any(by_kernels) and self.estimator.alone is not None:
             demands = [kind.demand for kind in kinds]
             gone |= by_kernels_ruled_out(
                 slowdown,
                 demands,
-                by_memory=np.isin(found.binding, [found.resources.index(name) for name in NOT_KEPT_APART]),
+                by_memory=np.isin(
+                    found.binding, [found.resources.index(name) for name in NOT_KEPT_APART]
+                ),
                 narrow=self._narrow(demands, self.estimator.alone),
                 profiled=by_kernels.tolist(),
                 busy=busy,
@@ -129,14 +149,20 @@ class PairJudge:
             )
         return Outlook(slowdown, gone, found)
 
-    def _narrow(self, demands: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]) -> Floats:
+    def _narrow(
+        self, demands: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]
+    ) -> Floats:
         """Least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
         mixes = self._conservative(demands)
-        lost: Floats = shares_of(mixes) @ alone([demand for one in mixes for _, demand in one.members])
+        lost: Floats = shares_of(mixes) @ alone(
+            [demand for one in mixes for _, demand in one.members]
+        )
         return lost
 
     def matrix(self, kinds: Sequence[JobGroup], assumed: float = 0.0) -> Matrix:
-        """Each job group beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""
+        """Each job group beside each while both are busy, under MPS; where issue slots were not
+        measured: `assumed`.
+        """
         mixes = [mix_issuing(kind.demand, assumed) for kind in kinds]
         members = [demand for _, demand in chain.from_iterable(one.members for one in mixes)]
         found = self.estimator.pairs(members, members, _BESIDE)
@@ -150,7 +176,9 @@ class PairJudge:
         return (memory_share(one, other) or 0.0) > self.settings.safe_hbm
 
     def proposal(self, one: JobGroup, other: JobGroup) -> SharingProposal:
-        """The decisive result of a pair: limits and slowdowns are those of the runs of highest demand."""
+        """The decisive result of a pair: limits and slowdowns are those of the runs of highest
+        demand.
+        """
         full = self.full(one, other)  # then nothing else is examined
         demands, profiled = (one.demand, other.demand), bool(one.profile or other.profile)
         advice = self._advice(
@@ -175,7 +203,9 @@ class PairJudge:
         full: bool = False,
     ) -> SharingAdvice:
         least, most = [mix_issuing(one) for one in demands], self._conservative(demands)
-        unmeasured = any("issue" not in demand.cycles for one in demands for _, demand in one.members)
+        unmeasured = any(
+            "issue" not in demand.cycles for one in demands for _, demand in one.members
+        )
 
         def estimated(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
             if by_kernels:
@@ -217,19 +247,24 @@ class PairJudge:
 
     def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing) -> MixOutcome:
         one, other = mixes
-        turned = sharing if sharing.shares is None else replace(sharing, shares=sharing.shares[::-1])
+        turned = (
+            sharing if sharing.shares is None else replace(sharing, shares=sharing.shares[::-1])
+        )
         return corun_of_mixes(one, other, pairs=self._beside(sharing), turned=self._beside(turned))
 
     def _beside(self, sharing: Sharing) -> PairsFunction:
         return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
 
     def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
-        """The same with the expected outcome over all pairs of kernels, where one was profiled: shown, not decisive."""
+        """The same with the expected outcome over all pairs of kernels, where one was profiled:
+        shown, not decisive.
+        """
         one, other = proposal.one, proposal.other
         if not (one.profile or other.profile):
             return proposal
         return replace(
-            proposal, kernels=self._member_by_member(self._conservative((one.demand, other.demand)), _BESIDE)
+            proposal,
+            kernels=self._member_by_member(self._conservative((one.demand, other.demand)), _BESIDE),
         )
 
     def over_runs(self, proposal: SharingProposal) -> SharingProposal:
@@ -237,14 +272,18 @@ class PairJudge:
         one, other = proposal.one, proposal.other
         if one.profile or other.profile:
             return proposal
-        return replace(proposal, runs=self._member_by_member(self._conservative((one.mix, other.mix)), _BESIDE))
+        return replace(
+            proposal, runs=self._member_by_member(self._conservative((one.mix, other.mix)), _BESIDE)
+        )
 
     def _conservative(self, demands: Sequence[Mix]) -> list[Mix]:
         return [mix_issuing(one, self.settings.assumed_issue) for one in demands]
 
 
 def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
-    """Return the slowdown of each job group beside each over all its time, from that while both are busy."""
+    """Return the slowdown of each job group beside each over all its time, from that while both
+    are busy.
+    """
     over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
     return over_all
 
@@ -252,8 +291,8 @@ def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
 def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
     """Return the decisive slowdown of each job group beside each, while both are busy.
 
-    Where one was profiled the worst ones, unless both were and all pairs of their kernels are safe; else as
-    expected.
+    Where one was profiled the worst ones, unless both were and all pairs of their kernels are safe;
+    else as expected.
     """
     profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
     measured = np.array([kind.issue == "profile" for kind in kinds], dtype=bool)
@@ -262,7 +301,9 @@ def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
 
 
 def _unlike(whole: Mix) -> list[Demand]:
-    """One member for each set of measured values, under the name of all: to report what was not measured."""
+    """One member for each set of measured values, under the name of all: to report what was not
+    measured.
+    """
     found: dict[object, Demand] = {}
     for _, demand in whole.members:
         lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
@@ -271,18 +312,30 @@ def _unlike(whole: Mix) -> list[Demand]:
 
 
 def memory_share(one: JobGroup, other: JobGroup) -> float | None:
-    """Return the share of a GPU's memory that both need at their peaks, and a further context; None not known."""
-    known = [kind.mix.highest.hbm_bytes for kind in (one, other) if kind.mix.highest.hbm_bytes is not None]
-    return None if len(known) < 2 else (math.fsum(known) + CONTEXT_BYTES) / (one.device.hbm_mib * MI)
+    """Return the share of a GPU's memory that both need at their peaks, and a further context;
+    None not known.
+    """
+    known = [
+        kind.mix.highest.hbm_bytes
+        for kind in (one, other)
+        if kind.mix.highest.hbm_bytes is not None
+    ]
+    return (
+        None if len(known) < 2 else (math.fsum(known) + CONTEXT_BYTES) / (one.device.hbm_mib * MI)
+    )
 
 
 def overlap_h(one: JobGroup, other: JobGroup) -> float:
-    """GPU-hours of each that can run beside the other, if they are always present at the same time."""
+    """GPU-hours of each that can run beside the other, if they are always present at the same
+    time.
+    """
     return one.gpu_hours / 2 if one is other else min(one.gpu_hours, other.gpu_hours)
 
 
 def _saved_h(advice: SharingAdvice, overlap: float) -> float:
-    """Two GPUs for the overlap, less the one GPU that both use until the slower one has ended, conservative."""
+    """Two GPUs for the overlap, less the one GPU that both use until the slower one has ended,
+    conservative.
+    """
     known = [slowdown for slowdown in advice.conservative if slowdown is not None]
     if advice.mode == "no" or len(known) < 2:
         return 0.0
@@ -291,11 +344,13 @@ def _saved_h(advice: SharingAdvice, overlap: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GroupMatrix:
-    """Job groups on as many GPUs of one model, each (row) beside each (column) under MPS, also itself.
+    """Job groups on as many GPUs of one model, each (row) beside each (column) under MPS, also
+    itself.
 
-    slowdown: of the row over all its time, expected from measured demand; conservative: decisive, with assumed issue
-    slots where not measured, and the margin of the estimator where one was profiled; NaN unknown. binding: place in
-    `resources` of what slows the row, conservative, 255 nothing. full: whether memory is known not to hold both.
+    slowdown: of the row over all its time, expected from measured demand; conservative: decisive,
+    with assumed issue slots where not measured, and the margin of the estimator where one was
+    profiled; NaN unknown. binding: place in `resources` of what slows the row, conservative, 255
+    nothing. full: whether memory is known not to hold both.
     """
 
     kinds: tuple[JobGroup, ...]

@@ -1,4 +1,6 @@
-"""Utilization of a GPU by a kernel: metrics side by side, sensitivity to co-runners, and wrong conclusions."""
+"""Utilization of a GPU by a kernel: metrics side by side, sensitivity to co-runners, and wrong
+conclusions.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from tachograph.sharing.kernels import Kernel, options
 class LaunchPlacement:
     """How a launch is distributed over the SMs; None: unknown.
 
-    needed: SMs it needs when each gets as many blocks as fit. reached: SMs that get a block, as blocks are spread
-    out. slots_taken: fraction 0..1 of the places for its blocks on all SMs that it takes. waves: how many times it
-    fills the GPU. tail: fraction 0..1 of the places that stay empty over all waves, the last one being short.
+    needed: SMs it needs when each gets as many blocks as fit. reached: SMs that get a block, as
+    blocks are spread out. slots_taken: fraction 0..1 of the places for its blocks on all SMs that
+    it takes. waves: how many times it fills the GPU. tail: fraction 0..1 of the places that stay
+    empty over all waves, the last one being short.
     """
 
     needed: int | None = None
@@ -33,7 +36,8 @@ class LaunchPlacement:
 
 @dataclass(frozen=True, slots=True)
 class SmDistribution:
-    """Cycles in which an SM had a warp: of the mean SM, the least and the most busy one, over all launches.
+    """Cycles in which an SM had a warp: of the mean SM, the least and the most busy one, over all
+    launches.
 
     idle: fraction 0..1 of the busiest SM's cycles in which the mean SM had no warp.
     """
@@ -55,8 +59,11 @@ class SmDistribution:
 _SM_ACTIVE = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
 
 
-def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None) -> LaunchPlacement:
-    """Return how a launch is distributed over the SMs of `gpu`; `waves` as reported by the profiler, else computed.
+def launched(
+    footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None
+) -> LaunchPlacement:
+    """Return how a launch is distributed over the SMs of `gpu`; `waves` as reported by the
+    profiler, else computed.
 
     >>> launched(Footprint(198, 1024, blocks_per_sm=1), GpuCapacity(name="H100", sms=132))
     LaunchPlacement(needed=132, reached=132, slots_taken=1.0, waves=1.5, tail=0.25)
@@ -92,16 +99,18 @@ def _tail(waves: float | None) -> float | None:
 
 
 SensitivityLevel = Literal["high", "some", "low", "unknown"]
-_LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
+_LIMITS = tuple(
+    f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
     """Sensitivity of a kernel to co-runners on one resource.
 
-    resource: blocks, l2, dram, l1, issue, a pipeline, or sms (how evenly its work is spread: it qualifies the
-    others). value: fraction 0..1, None where unknown; threshold: from which on it is high. metrics: sources of the
-    value. missing: options of ncu that collect what is unknown.
+    resource: blocks, l2, dram, l1, issue, a pipeline, or sms (how evenly its work is spread: it
+    qualifies the others). value: fraction 0..1, None where unknown; threshold: from which on it is
+    high. metrics: sources of the value. missing: options of ncu that collect what is unknown.
     """
 
     resource: str
@@ -121,20 +130,29 @@ class _Scale:
     some: float
     meanings: Mapping[SensitivityLevel, str]
 
-    def judge(self, resource: str, value: float | None, metrics: tuple[str, ...], *, lacks: str) -> Sensitivity:
-        """Return the sensitivity at a value; `lacks`: the metric that is missing where it is unknown."""
+    def judge(
+        self, resource: str, value: float | None, metrics: tuple[str, ...], *, lacks: str
+    ) -> Sensitivity:
+        """Return the sensitivity at a value; `lacks`: the metric that is missing where it is
+        unknown.
+        """
         level: SensitivityLevel = "unknown"
         if value is not None:
             level = "high" if value >= self.high else "some" if value >= self.some else "low"
         missing = options(lacks) if value is None else ""
-        return Sensitivity(resource, level, value, self.high, self.meanings[level], metrics, missing)
+        return Sensitivity(
+            resource, level, value, self.high, self.meanings[level], metrics, missing
+        )
 
 
-# of the capacity of an SM per cycle: above one half two such kernels do not fit; a tenth is lost beside a full one
+# of the capacity of an SM per cycle: above one half two such kernels do not fit; a tenth is lost
+# beside a full one
 CYCLES = (0.5, 0.1)
-# of achievable bandwidth: published slowdowns beside the same are 1.36, 1.23, 1.14, 1.06 at 47, 37, 27, 14 %
+# of achievable bandwidth: published slowdowns beside the same are 1.36, 1.23, 1.14, 1.06 at 47, 37,
+# 27, 14 %
 DRAM = (0.35, 0.15)
-# a stream without reuse still hits with all its writes: a hit rate of one half is no evidence of reuse
+# a stream without reuse still hits with all its writes: a hit rate of one half is no evidence of
+# reuse
 HITS = (0.7, 0.3)
 # of the throughput of a cache: below it hits are too few to matter
 TRAFFIC = 0.05
@@ -171,7 +189,9 @@ _ISSUE = _Scale(
 _EVENNESS = _Scale(
     *IDLE,
     {
-        "high": "SMs stand idle while others work: its other numbers are those of the SMs that work",
+        "high": (
+            "SMs stand idle while others work: its other numbers are those of the SMs that work"
+        ),
         "some": "some SMs finish early",
         "low": "all SMs work alike",
         "unknown": "the distribution of its work over the SMs is not measured",
@@ -179,8 +199,12 @@ _EVENNESS = _Scale(
 )
 
 
-def sensitivities(kernel: Kernel, *, calibration: Calibration | None = None) -> tuple[Sensitivity, ...]:
-    """Return the sensitivity of a kernel on each resource, from those shared by all SMs to those within one SM."""
+def sensitivities(
+    kernel: Kernel, *, calibration: Calibration | None = None
+) -> tuple[Sensitivity, ...]:
+    """Return the sensitivity of a kernel on each resource, from those shared by all SMs to those
+    within one SM.
+    """
     metrics, gpu = kernel.metrics, kernel.gpu
     slots = launched(kernel.demand.footprint, gpu).slots_taken
     issue = kernel_metrics.issue(metrics, gpu)
@@ -194,7 +218,12 @@ def sensitivities(kernel: Kernel, *, calibration: Calibration | None = None) -> 
         ),
         _cache(kernel, "l2", kernel_metrics.l2_reuse(metrics), kernel_metrics.L2_BUSY),
         _dram(kernel, calibration or Calibration()),
-        _cache(kernel, "l1", kernel_metrics.share(metrics, kernel_metrics.L1_HIT), kernel_metrics.L1_BUSY),
+        _cache(
+            kernel,
+            "l1",
+            kernel_metrics.share(metrics, kernel_metrics.L1_HIT),
+            kernel_metrics.L1_BUSY,
+        ),
         _ISSUE.judge(
             "issue",
             None if issue is None else issue.value,
@@ -202,7 +231,9 @@ def sensitivities(kernel: Kernel, *, calibration: Calibration | None = None) -> 
             lacks=kernel_metrics.ISSUED,
         ),
         *_pipes(kernel),
-        _EVENNESS.judge("sms", None if spread is None else spread.idle, _SM_ACTIVE, lacks=_SM_ACTIVE[0]),
+        _EVENNESS.judge(
+            "sms", None if spread is None else spread.idle, _SM_ACTIVE, lacks=_SM_ACTIVE[0]
+        ),
     )
 
 
@@ -211,7 +242,9 @@ def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
     metrics = _metrics_of(reading, kernel_metrics.DRAM)
     if reading is None:
         return _DRAM.judge("dram", None, metrics, lacks=kernel_metrics.DRAM)
-    judged = _DRAM.judge("dram", achievable(reading.value, calibration), metrics, lacks=kernel_metrics.DRAM)
+    judged = _DRAM.judge(
+        "dram", achievable(reading.value, calibration), metrics, lacks=kernel_metrics.DRAM
+    )
     basis = "of what other GPUs can achieve; not measured on this one"
     if calibration.measured_on == kernel.gpu.name:
         basis = "of what can be achieved"
@@ -223,7 +256,10 @@ def _metrics_of(reading: kernel_metrics.MetricValue | None, metric: str) -> tupl
 
 
 def _cache(
-    kernel: Kernel, resource: Literal["l1", "l2"], hits: kernel_metrics.MetricValue | None, busy: str
+    kernel: Kernel,
+    resource: Literal["l1", "l2"],
+    hits: kernel_metrics.MetricValue | None,
+    busy: str,
 ) -> Sensitivity:
     """Hits of a cache count where it has much to do; where that was not collected, they count."""
     name = resource.upper()
@@ -246,7 +282,9 @@ def _cache(
         note = "" if judged.level == "low" else "; how busy the cache is was not collected"
         return replace(judged, why=judged.why + note, missing=options(busy))
     if traffic.value < TRAFFIC:
-        return replace(judged, level="low", why=f"{name} has little to do for it: its hits there do not count")
+        return replace(
+            judged, level="low", why=f"{name} has little to do for it: its hits there do not count"
+        )
     return judged
 
 
@@ -259,13 +297,18 @@ def _pipes(kernel: Kernel) -> Iterator[Sensitivity]:
             "some": f"it slows down beside a kernel that takes most of the {name} pipeline",
             "low": f"it seldom uses the {name} pipeline",
         }
-        yield _Scale(*CYCLES, meanings).judge(pipe, reading.value, (reading.metric,), lacks=reading.metric)
+        yield _Scale(*CYCLES, meanings).judge(
+            pipe, reading.value, (reading.metric,), lacks=reading.metric
+        )
     if not readings:
         metric = kernel_metrics.pipe_metric("fma")
-        yield _Scale(*CYCLES, {"unknown": "no pipeline was measured"}).judge("pipelines", None, (metric,), lacks=metric)
+        yield _Scale(*CYCLES, {"unknown": "no pipeline was measured"}).judge(
+            "pipelines", None, (metric,), lacks=metric
+        )
 
 
-# IPC of the published copy kernel, alone on an H100: the memory-bound partner that such schedulers would choose
+# IPC of the published copy kernel, alone on an H100: the memory-bound partner that such schedulers
+# would choose
 COPY_IPC = 0.61
 # the schedulers, and pipelines that compute, without those that move data
 _COMPUTING = ("issue", "alu", "fma", "fp16", "fp64", "tensor", "xu")
@@ -275,10 +318,12 @@ FEW_SMS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Pitfall:
-    """A conclusion that would be wrong. numbers: {name: value}, the evidence; IPC per SM, fractions 0..1.
+    """A conclusion that would be wrong. numbers: {name: value}, the evidence; IPC per SM, fractions
+    0..1.
 
-    name: roofline_class (a scheduler pairs it with a memory-bound kernel, for which it leaves no issue slots),
-    occupancy (two of it seem to fit, their occupancy being under 100 %), nvidia_smi (100 % busy, on few SMs).
+    name: roofline_class (a scheduler pairs it with a memory-bound kernel, for which it leaves no
+    issue slots), occupancy (two of it seem to fit, their occupancy being under 100 %), nvidia_smi
+    (100 % busy, on few SMs).
     """
 
     name: Literal["roofline_class", "occupancy", "nvidia_smi"]
@@ -287,13 +332,17 @@ class Pitfall:
 
 
 def pitfalls(kernel: Kernel) -> tuple[Pitfall, ...]:
-    """Return the pitfalls that apply to a kernel, without those whose numbers were not collected."""
+    """Return the pitfalls that apply to a kernel, without those whose numbers were not
+    collected.
+    """
     applicable = (_roofline_class(kernel), _occupancy(kernel), _nvidia_smi(kernel))
     return tuple(pitfall for pitfall in applicable if pitfall is not None)
 
 
 def _roofline_class(kernel: Kernel) -> Pitfall | None:
-    """A kernel is compute-bound where a computing pipeline or the schedulers are busier than DRAM."""
+    """A kernel is compute-bound where a computing pipeline or the schedulers are busier than
+    DRAM.
+    """
     cycles = kernel.demand.cycles
     issue = cycles.get("issue")
     loads = [cycles[name] for name in _COMPUTING if name in cycles]
@@ -303,7 +352,8 @@ def _roofline_class(kernel: Kernel) -> Pitfall | None:
     if most - ipc >= COPY_IPC:
         return None
     why = (
-        "compute-bound, so memory-bound kernels seem to fit beside it; yet it leaves fewer issue slots than "
+        "compute-bound, so memory-bound kernels seem to fit beside it; yet it leaves fewer "
+        "issue slots than "
         "even a copy needs"
     )
     numbers = {"ipc": ipc, "ipc_left": most - ipc, "ipc_of_copy": COPY_IPC}
@@ -320,7 +370,9 @@ def _occupancy(kernel: Kernel) -> Pitfall | None:
         return None
     named = {"issue": "issue slots", "l1_bandwidth": "bandwidth of L1"}
     what = named.get(fullest) or f"{kernel_metrics.PIPE_NAMES[fullest]} pipeline"
-    why = f"by occupancy two of it fit with room to spare; yet they need more than all of the {what}"
+    why = (
+        f"by occupancy two of it fit with room to spare; yet they need more than all of the {what}"
+    )
     numbers = {"occupancy": occupied.value, "occupancy_of_two": 2 * occupied.value,
                fullest: loads[fullest], f"{fullest}_of_two": 2 * loads[fullest]}  # fmt: skip
     return Pitfall("occupancy", why, MappingProxyType(numbers))

@@ -20,14 +20,18 @@ LIMITED = (
 _UNIT = 256.0  # registers are allocated to a warp in this unit
 _WARP = 32.0
 _LEAST = 1e-9  # a share below this is none, and no divisor
-_TIMES = (1e-12, 1e12)  # seconds: values are clipped to this range, so that no quotient of two overflows
+# Seconds: values are clipped to this range, so that no quotient of two overflows.
+_TIMES = (1e-12, 1e12)
 _FILLED = 1e9  # times full, at most
 L2_OVER_DRAM = 6.0  # times the bandwidth of DRAM: no L2 delivers more
-_FEW = 0.05  # share of misses below which the traffic of L2 does not follow from that of DRAM: two roundings
-_QUIET = 0.01  # of the capacity: below this demand for memory, the cached data of a kernel are negligible
+# Share of misses below which the traffic of L2 does not follow from that of DRAM: two roundings.
+_FEW = 0.05
+# Of the capacity: below this demand for memory, the cached data of a kernel are negligible.
+_QUIET = 0.01
 _HITS = 0.1  # at this hit rate in a cache, the reused bytes of a kernel matter
 _SURELY = 0.75  # share of what stays in a cache by the estimate that surely does
-_L2_DELIVERED = 0.5  # of the peak that a profiler counts: any L2 delivers as much, where it was not measured
+# Of the peak that a profiler counts: any L2 delivers as much, where it was not measured.
+_L2_DELIVERED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,9 @@ class LaunchVectors:
 class CacheUse:
     """What decides whether a cache matters to kernels. `uses`: more than negligible, or unknown.
 
-    `finds`: uses it with a high hit rate, or unknown. `unknown_reuse`: uses it, and its reused bytes are unknown.
-    `most`: upper bound of the bytes that it touches, over the capacity of the cache; NaN: unknown.
+    `finds`: uses it with a high hit rate, or unknown. `unknown_reuse`: uses it, and its reused
+    bytes are unknown. `most`: upper bound of the bytes that it touches, over the capacity of the
+    cache; NaN: unknown.
     """
 
     uses: Flags
@@ -60,7 +65,8 @@ class CacheUse:
 
 
 def contended(one: CacheUse, other: CacheUse, held: float) -> Flags:
-    """Return of (rows of one, rows of other): whether both use a cache, one has a high hit rate, and bytes may be lost.
+    """Return of (rows of one, rows of other): whether both use a cache, one has a high hit rate,
+    and bytes may be lost.
 
     `held`: up to this share of the cache, all that both touch surely stays.
     """
@@ -75,10 +81,11 @@ def contended(one: CacheUse, other: CacheUse, held: float) -> Flags:
 class Vectors:
     """Demands, a row each; NaN: not measured.
 
-    cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also assumed where
-    not `counted`. irregular: 1 where unknown. l2, l1: footprint over the size of the cache. l2_bandwidth: share of what
-    L2 can deliver; l2_traffic: the same bytes, as a share of what can be achieved with DRAM.
-    exposed: share of the time, at most, in which it waits for memory.
+    cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also
+    assumed where not `counted`. irregular: 1 where unknown. l2, l1: footprint over the size of the
+    cache. l2_bandwidth: share of what L2 can deliver; l2_traffic: the same bytes, as a share of
+    what can be achieved with DRAM. exposed: share of the time, at most, in which it waits for
+    memory.
     """
 
     names: tuple[str, ...]
@@ -118,7 +125,9 @@ class Vectors:
     def only(self, part: slice | list[int]) -> Vectors:
         """Return some of them."""
         chosen = range(len(self.names))[part] if isinstance(part, slice) else part
-        launches = LaunchVectors(*(getattr(self.launches, name)[part] for name in LaunchVectors.__slots__))
+        launches = LaunchVectors(
+            *(getattr(self.launches, name)[part] for name in LaunchVectors.__slots__)
+        )
         columns = {name: getattr(self, name)[part] for name in _PLAIN}
         return Vectors(
             names=tuple(self.names[place] for place in chosen),
@@ -129,17 +138,25 @@ class Vectors:
         )
 
 
-_PLAIN = tuple(name for name in Vectors.__slots__ if name not in ("names", "in_l2", "in_l1", "launches"))
+_PLAIN = tuple(
+    name for name in Vectors.__slots__ if name not in ("names", "in_l2", "in_l1", "launches")
+)
 
 
-def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Vectors:
-    """Return the demands as arrays, those on issue slots and DRAM as shares of what can be achieved."""
+def demand_vectors(
+    demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration
+) -> Vectors:
+    """Return the demands as arrays, those on issue slots and DRAM as shares of what can be
+    achieved.
+    """
     cycles = np.array([[_number(demand.cycles.get(name)) for name in CYCLES] for demand in demands])
     cycles = np.clip(cycles.reshape(len(demands), len(CYCLES)), 0.0, 1.0)
     cycles[cycles < _LEAST] = 0.0
     cycles[:, 0] = np.minimum(cycles[:, 0] / calibration.issue_capacity, 1.0)
     warps = np.fmax(_column(demands, lambda one: one.warps), 1.0)
-    irregular = np.clip(np.nan_to_num(_column(demands, lambda one: one.irregular), nan=1.0), 0.0, 1.0)
+    irregular = np.clip(
+        np.nan_to_num(_column(demands, lambda one: one.irregular), nan=1.0), 0.0, 1.0
+    )
     busiest = np.max(np.nan_to_num(cycles), axis=1, initial=0.0)
     dram = _bandwidth(demands, calibration)
     hits = [_column(demands, lambda one: one.l2_hit), _column(demands, lambda one: one.l1_hit)]
@@ -167,7 +184,9 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
     few = (dram < _QUIET * missed) & (missed >= _FEW)  # traffic of DRAM is the misses of L2
     little = few | (quiet & (dram < _QUIET))
-    counted = np.isfinite(_column(demands, lambda one: one.l2_bytes_per_s or one.l2_bandwidth)) & np.isfinite(bandwidth)
+    counted = np.isfinite(
+        _column(demands, lambda one: one.l2_bytes_per_s or one.l2_bandwidth)
+    ) & np.isfinite(bandwidth)
     little = np.where(counted, bandwidth < _QUIET, little)
     touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes)
     return Vectors(
@@ -184,7 +203,9 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
         l2_hit=found[0],
         l1=sizes[1],
         l1_hit=found[1],
-        seconds=np.clip(_column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES),
+        seconds=np.clip(
+            _column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES
+        ),
         in_l2=_cached(~little, found[0], sizes[0], touched),
         in_l1=_cached(~quiet, found[1], sizes[1], sizes[1]),
         launches=_launches(demands, gpu),
@@ -205,14 +226,22 @@ def _hits(hit: Floats, filled: Floats, knee: float, cliff: float) -> Floats:
 def _l2_traffic(
     demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration, dram: Floats, hit: Floats
 ) -> tuple[Floats, Floats]:
-    """Share of what L2 delivers, and its traffic as a share of what DRAM can achieve; NaN: not known.
+    """Share of what L2 delivers, and its traffic as a share of what DRAM can achieve; NaN: not
+    known.
 
-    Each follows from the other where both capacities are known. Without either the traffic is that with DRAM over the
-    share of misses. Where the capacity was measured, the share is that of it, whatever a profiler takes for the peak.
+    Each follows from the other where both capacities are known. Without either the traffic is that
+    with DRAM over the share of misses. Where the capacity was measured, the share is that of it,
+    whatever a profiler takes for the peak.
     """
-    measured, capacity = _number(calibration.l2_bytes_per_s), _number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s)
+    measured, capacity = (
+        _number(calibration.l2_bytes_per_s),
+        _number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s),
+    )
     achievable = _number(gpu.dram_bytes_per_s) * calibration.achievable_share
-    share, moved = _column(demands, lambda one: one.l2_bandwidth), _column(demands, lambda one: one.l2_bytes_per_s)
+    share, moved = (
+        _column(demands, lambda one: one.l2_bandwidth),
+        _column(demands, lambda one: one.l2_bytes_per_s),
+    )
     share = np.where(np.isnan(moved / measured), share, moved / measured)
     moved = np.where(np.isnan(moved), share * capacity, moved)
     missed = np.where(1.0 - hit < _FEW, np.nan, 1.0 - hit)
@@ -258,18 +287,24 @@ def _launches(demands: Sequence[Demand], gpu: GpuCapacity) -> LaunchVectors:
     for all_there_is, of_a_block in room:
         some = np.where(of_a_block >= 1.0, of_a_block, np.nan)
         fit = np.fmin(fit, np.floor(_number(all_there_is) / some))
-    fit = np.where(np.isnan(threads), np.nan, np.maximum(np.where(np.isnan(known), fit, known), 1.0))
+    fit = np.where(
+        np.isnan(threads), np.nan, np.maximum(np.where(np.isnan(known), fit, known), 1.0)
+    )
     return LaunchVectors(of(lambda one: one.blocks), threads, registers, shared, fit)
 
 
 def occupied(launches: LaunchVectors, gpu: GpuCapacity) -> Floats:
-    """Return what launches occupy of the SM that they load least: (rows; blocks, threads, registers, shared bytes).
+    """Return what launches occupy of the SM that they load least: (rows; blocks, threads,
+    registers, shared bytes).
 
     NaN: unknown, as where the number of SMs is.
     """
     on_each = np.floor(launches.blocks / _number(gpu.sms))
     count = np.where(np.isnan(on_each), np.nan, np.fmin(on_each, launches.fit))
-    return np.stack([count, count * launches.threads, count * launches.registers, count * launches.shared], axis=-1)
+    return np.stack(
+        [count, count * launches.threads, count * launches.registers, count * launches.shared],
+        axis=-1,
+    )
 
 
 def of_a_block(launches: LaunchVectors) -> Floats:
@@ -285,17 +320,20 @@ def room(gpu: GpuCapacity) -> Floats:
 
 
 def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
-    """Return for which launches all values are known that decide whether their blocks fit beside others."""
+    """Return for which launches all values are known that decide whether their blocks fit beside
+    others.
+    """
     needs = np.concatenate([occupied(launches, gpu), of_a_block(launches)], axis=-1)
     known: Flags = np.isfinite(needs).all(axis=-1) & np.isfinite(room(gpu)).all()
     return known
 
 
 def unsure_of_sm(one: Vectors, other: Vectors, gpu: GpuCapacity) -> Flags:
-    """Return of (rows of one, rows of other): whether something is unknown that they may contend for in an SM.
+    """Return of (rows of one, rows of other): whether something is unknown that they may contend
+    for in an SM.
 
-    That is room for blocks, issue slots, all pipelines, or the bandwidth of an L1 that is used; or a pipeline that one
-    needs and that was not measured of the other: reports of different coverage.
+    That is room for blocks, issue slots, all pipelines, or the bandwidth of an L1 that is used; or
+    a pipeline that one needs and that was not measured of the other: reports of different coverage.
     """
     lacks = _lacks_in_sm(one, gpu)[:, None] | _lacks_in_sm(other, gpu)[None, :]
     for mine, theirs in ((one, other), (other, one)):
@@ -314,8 +352,12 @@ def _lacks_in_sm(demands: Vectors, gpu: GpuCapacity) -> Flags:
     return ~(slots & pipes & l1 & room_known(demands.launches, gpu))
 
 
-def unsure_of_memory(one: Vectors, other: Vectors, gpu: GpuCapacity, calibration: Calibration, *, meet: Flags) -> Flags:
-    """Return of (rows of one, rows of other): whether bandwidth is unknown, or a cache may lose what one finds."""
+def unsure_of_memory(
+    one: Vectors, other: Vectors, gpu: GpuCapacity, calibration: Calibration, *, meet: Flags
+) -> Flags:
+    """Return of (rows of one, rows of other): whether bandwidth is unknown, or a cache may lose
+    what one finds.
+    """
     both_l2 = one.in_l2.uses[:, None] & other.in_l2.uses[None, :]
     unmeasured = np.isnan(one.l2_bandwidth)[:, None] | np.isnan(other.l2_bandwidth)[None, :]
     dram = np.isnan(one.dram)[:, None] | np.isnan(other.dram)[None, :]
@@ -328,12 +370,15 @@ def unsure_of_memory(one: Vectors, other: Vectors, gpu: GpuCapacity, calibration
 
 
 def l2_measured(gpu: GpuCapacity, calibration: Calibration) -> bool:
-    """Return whether the bandwidth that L2 can deliver is known, and not only the peak that a profiler counts."""
+    """Return whether the bandwidth that L2 can deliver is known, and not only the peak that a
+    profiler counts.
+    """
     return (calibration.l2_bytes_per_s or gpu.l2_bytes_per_s) is not None
 
 
 def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
-    """Return whether launches of so many blocks on such shares of the SMs, all together, meet in no SM.
+    """Return whether launches of so many blocks on such shares of the SMs, all together, meet in no
+    SM.
 
     This holds where each has SMs of its own, or there is an SM for each block. NaN: unknown.
     """
@@ -341,10 +386,12 @@ def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
 
 
 def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCapacity) -> Floats:
-    """Return how many times longer launches take on a `share` of the SMs: waves of blocks, each of least time.
+    """Return how many times longer launches take on a `share` of the SMs: waves of blocks, each of
+    least time.
 
-    `busiest`: highest demand for cycles of an SM, 0..1; NaN counts as 1. A wave takes longer
-    than one block once the demand of its blocks exceeds the capacity. Where the launch is unknown: by cycles alone.
+    `busiest`: highest demand for cycles of an SM, 0..1; NaN counts as 1. A wave takes longer than
+    one block once the demand of its blocks exceeds the capacity. Where the launch is unknown: by
+    cycles alone.
 
     >>> few = LaunchVectors(*(np.array([x]) for x in (132.0, 128.0, np.nan, np.nan, 16.0)))
     >>> confined(few, np.array([0.8625]), 0.0625, GpuCapacity(name="", sms=132)).round(2).tolist()
@@ -377,18 +424,30 @@ _LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM", "l1_bandwidth": 
 def unknown(
     demands: Sequence[Demand], vectors: Vectors, *, gpu: GpuCapacity, calibration: Calibration
 ) -> tuple[str, ...]:
-    """Return a sentence for all that is missing of these demands, of the GPU, of its calibration; each once."""
-    text = (*_of_members(demands, vectors), *_of_caches(demands, vectors), *_of_gpu(vectors, gpu, calibration))
+    """Return a sentence for all that is missing of these demands, of the GPU, of its
+    calibration; each once.
+    """
+    text = (
+        *_of_members(demands, vectors),
+        *_of_caches(demands, vectors),
+        *_of_gpu(vectors, gpu, calibration),
+    )
     return tuple(dict.fromkeys(text))
 
 
 def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     names = (*CYCLES, "dram")
     known = vectors.known[:, : len(names)]
-    requested = np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
+    requested = (
+        np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
+    )
     wanted = requested | np.array([name in ("issue", "dram") for name in names])
     for demand, has in zip(demands, known, strict=True):
-        missing = [_LABELS.get(name, name) for name, one, need in zip(names, has, wanted, strict=True) if need > one]
+        missing = [
+            _LABELS.get(name, name)
+            for name, one, need in zip(names, has, wanted, strict=True)
+            if need > one
+        ]
         if missing:
             yield f"{demand.name}: not measured: {', '.join(missing)}"
         if demand.irregular is None:
@@ -396,21 +455,33 @@ def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
         if demand.irregular != 0 and demand.warps is None:
             yield f"{demand.name}: warps on a scheduler are not known; taken as one"
         if demand.footprint is None:
-            yield f"{demand.name}: launch is not known; its blocks are assumed to find room beside others"
+            yield (
+                f"{demand.name}: launch is not known; its blocks are assumed to find room "
+                "beside others"
+            )
         if not demand.seconds:
             yield f"{demand.name}: how long it takes alone is not known"
 
 
 def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
-    for label, cached, hits in (("L2", vectors.in_l2, vectors.l2_hit), ("L1", vectors.in_l1, vectors.l1_hit)):
+    for label, cached, hits in (
+        ("L2", vectors.in_l2, vectors.l2_hit),
+        ("L1", vectors.in_l1, vectors.l1_hit),
+    ):
         lacks = cached.unknown_reuse | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
         if missing and contended(cached.only([0]), cached.only([1]), 1.0).any():
-            verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"
+            verbs = (
+                "finds there or comes back to"
+                if len(missing) == 1
+                else "find there or come back to"
+            )
             yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
     busy = vectors.in_l2.uses & ~(vectors.l2_bandwidth <= 0)
     missing = dict.fromkeys(
-        one.name for one, lack in zip(demands, busy & np.isnan(vectors.l2_bandwidth), strict=True) if lack
+        one.name
+        for one, lack in zip(demands, busy & np.isnan(vectors.l2_bandwidth), strict=True)
+        if lack
     )
     if missing and np.count_nonzero(busy) > 1:
         verb = "take" if len(missing) > 1 else "takes"
@@ -420,8 +491,16 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
 def _of_gpu(vectors: Vectors, gpu: GpuCapacity, calibration: Calibration) -> Iterator[str]:
     if np.isfinite(vectors.launches.blocks).any() and gpu.sms is None:
         yield "the GPU: number of SMs is not known; where blocks go is left out"
-    if calibration.measured_on != gpu.name and np.count_nonzero(np.nan_to_num(vectors.dram) > 0) > 1:
+    if (
+        calibration.measured_on != gpu.name
+        and np.count_nonzero(np.nan_to_num(vectors.dram) > 0) > 1
+    ):
         of = calibration.measured_on or "another GPU"
-        yield f"{gpu.name}: latency of DRAM under load was not measured on it; that of {of} is taken"
-    if not l2_measured(gpu, calibration) and np.count_nonzero(np.nan_to_num(vectors.l2_bandwidth) > 0) > 1:
+        yield (
+            f"{gpu.name}: latency of DRAM under load was not measured on it; that of {of} is taken"
+        )
+    if (
+        not l2_measured(gpu, calibration)
+        and np.count_nonzero(np.nan_to_num(vectors.l2_bandwidth) > 0) > 1
+    ):
         yield f"{gpu.name}: what its L2 can deliver was not measured"

@@ -1,4 +1,6 @@
-"""What the site writes beside the telemetry: Slurm's accounting, the map of GPUs, the devices, the configuration."""
+"""What the site writes beside the telemetry: Slurm's accounting, the map of GPUs, the devices,
+the configuration.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,34 @@ from tachograph.simulate.truth import display_id, raw_id, state_of, user_name
 from tachograph.simulate.workload import LARGE_MEMORY_MIB, SimulatedRun
 
 FIELDS = (
-    *("JobID", "JobIDRaw", "Cluster", "Partition", "QOS", "Account", "User", "Submit", "Eligible", "Start", "End"),
-    *("Elapsed", "State", "ExitCode", "NNodes", "NodeList", "AllocTRES", "ReqTRES", "Constraints", "Timelimit"),
+    *(
+        "JobID",
+        "JobIDRaw",
+        "Cluster",
+        "Partition",
+        "QOS",
+        "Account",
+        "User",
+        "Submit",
+        "Eligible",
+        "Start",
+        "End",
+    ),
+    *(
+        "Elapsed",
+        "State",
+        "ExitCode",
+        "NNodes",
+        "NodeList",
+        "AllocTRES",
+        "ReqTRES",
+        "Constraints",
+        "Timelimit",
+    ),
     *("ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "NTasks", "JobName", "SubmitLine"),
 )
-BETWEEN = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"  # of a delimiter that was random once: no name of a job holds it
+# Of a delimiter that was random once: no name of a job holds it.
+BETWEEN = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"
 CPU_NODE = "cpu0001"
 _CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
 _BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
@@ -33,7 +58,9 @@ def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedR
 
 
 def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
-    """Write which GPUs the jobs on shared nodes held, as a prolog and an epilog would; some are deliberately absent."""
+    """Write which GPUs the jobs on shared nodes held, as a prolog and an epilog would; some are
+    deliberately absent.
+    """
     names = [node.name for node in plan.nodes()]
     with file.open("w", encoding="utf-8") as out:
         out.write("job_id,node,gpu,start,end\n")
@@ -43,7 +70,9 @@ def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]
             end = "" if run.end_s > plan.seconds else _iso(plan, run.end_s)
             for node, gpus in run.places:
                 for gpu in gpus:
-                    out.write(f"{raw_id(run.request)},{names[node]},{gpu},{_iso(plan, run.start_s)},{end}\n")
+                    out.write(
+                        f"{raw_id(run.request)},{names[node]},{gpu},{_iso(plan, run.start_s)},{end}\n"
+                    )
 
 
 def write_devices(plan: SimulationPlan, file: Path) -> None:
@@ -52,17 +81,23 @@ def write_devices(plan: SimulationPlan, file: Path) -> None:
         out.write("node,gpu,uuid,pci,model,hbm_mib\n")
         for node in plan.nodes():
             group = plan.groups[node.group]
-            parts = np.random.default_rng([plan.seed, 9, node.index]).integers(0, 1 << 32, (group.gpus, 4))
+            parts = np.random.default_rng([plan.seed, 9, node.index]).integers(
+                0, 1 << 32, (group.gpus, 4)
+            )
             for gpu in range(group.gpus):
                 text = "".join(f"{int(word):08x}" for word in parts[gpu])
                 uuid = f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
                 pci = f"00000000:{0x03 + 0x40 * (gpu % 4) + gpu // 4:02X}:00.0"
-                out.write(f"{node.name},{gpu},{uuid},{pci},{group.driver.name},{group.driver.total_mib}\n")
+                out.write(
+                    f"{node.name},{gpu},{uuid},{pci},{group.driver.name},{group.driver.total_mib}\n"
+                )
 
 
 def write_devices_mapping(file: Path) -> None:
     """Write what the columns of the list of GPUs mean, for `tachograph ingest table --mapping`."""
-    columns = "".join(f'{name} = {{ to = "{name}" }}\n' for name in ("uuid", "pci", "model", "hbm_mib"))
+    columns = "".join(
+        f'{name} = {{ to = "{name}" }}\n' for name in ("uuid", "pci", "model", "hbm_mib")
+    )
     text = f'table = "devices"\n\n[node]\ncolumn = "node"\n\n[gpu]\ncolumn = "gpu"\n\n[columns]\n{columns}'
     file.write_text(text, encoding="utf-8")
 
@@ -105,7 +140,9 @@ def fold(names: Iterable[str]) -> str:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    inside = ",".join(f"{low:06d}" if low == high else f"{low:06d}-{high:06d}" for low, high in ranges)
+    inside = ",".join(
+        f"{low:06d}" if low == high else f"{low:06d}-{high:06d}" for low, high in ranges
+    )
     return f"{found[0][:-6]}[{inside}]"
 
 
@@ -134,7 +171,9 @@ def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tup
         yield from (tuple(row[field] for field in FIELDS) for row in rows)
 
 
-def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNode]) -> dict[str, str]:
+def _record(
+    plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNode]
+) -> dict[str, str]:
     """One row of a job, {field: text}."""
     request, state = run.request, state_of(plan, run)
     start_s, end_s = run.start_s, run.end_s
@@ -156,7 +195,11 @@ def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNo
         "User": user_name(request),
         "Submit": _local(plan, run.submit_s),
         "Eligible": _local(plan, run.submit_s),
-        "Start": _local(plan, start_s) if start_s is not None else "Unknown" if state == "PENDING" else "None",
+        "Start": _local(plan, start_s)
+        if start_s is not None
+        else "Unknown"
+        if state == "PENDING"
+        else "None",
         "End": "Unknown" if running or state == "PENDING" else _local(plan, end_s or 0),
         "Elapsed": elapsed(0 if start_s is None else until - start_s),
         "State": f"CANCELLED by {request.uid}" if state == "CANCELLED" else state,
@@ -178,7 +221,9 @@ def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNo
 
 
 def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
-    """Requested features: the model where it is not the usual one, and the memory tier where there are several."""
+    """Requested features: the model where it is not the usual one, and the memory tier where
+    there are several.
+    """
     if not run.request.gpus:
         return ""
     group = plan.groups[run.request.group]
@@ -204,7 +249,9 @@ def _memory_gib(gpus: int) -> int:
 
 
 def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -> tuple[int, int]:
-    """CPU time (s) of a run and memory of its largest task (KiB); a running job has handed on neither."""
+    """CPU time (s) of a run and memory of its largest task (KiB); a running job has handed on
+    neither.
+    """
     if record["State"] == "RUNNING" or run.start_s is None or run.end_s is None:
         return 0, 0
     busy, held = np.random.default_rng([plan.seed, 10, raw_id(run.request)]).uniform(0.02, 0.6, 2)
@@ -217,7 +264,13 @@ def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -
 
 def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str:
     request = run.request
-    line = ["sbatch", f"-J '{request.name}'", f"-p {partition}", f"-A {request.account}", f"-q {request.qos}"]
+    line = [
+        "sbatch",
+        f"-J '{request.name}'",
+        f"-p {partition}",
+        f"-A {request.account}",
+        f"-q {request.qos}",
+    ]
     line += [f"-t {request.limit_min}", f"-N {max(1, request.nodes)}"]
     if request.gpus:
         line += [f'-C "{_constraint(plan, run)}"']
@@ -228,7 +281,8 @@ def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str
         line.append("--array=0-7")
     if request.het:  # one line requests all components
         line.insert(1, f"-J '{request.name}' -p cpu -A {request.account} -n 1 :")
-    script = "job.sh" if request.serial % 11 else "--wrap 'srun ./run | tee out.log'"  # the delimiter in the last field
+    # The delimiter in the last field.
+    script = "job.sh" if request.serial % 11 else "--wrap 'srun ./run | tee out.log'"
     return " ".join([*line, script])
 
 
@@ -250,9 +304,22 @@ def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str
 
 
 def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, str]]:
-    """Rows of a job, its batch step, its extern step and one srun, which used `use` (CPU seconds, KiB)."""
-    batch_state = {"TIMEOUT": "CANCELLED", "NODE_FAIL": "CANCELLED"}.get(record["State"], record["State"].split()[0])
-    blank = ("Partition", "QOS", "User", "ReqTRES", "Constraints", "Timelimit", "ReqMem", "SubmitLine")
+    """Rows of a job, its batch step, its extern step and one srun, which used `use` (CPU
+    seconds, KiB).
+    """
+    batch_state = {"TIMEOUT": "CANCELLED", "NODE_FAIL": "CANCELLED"}.get(
+        record["State"], record["State"].split()[0]
+    )
+    blank = (
+        "Partition",
+        "QOS",
+        "User",
+        "ReqTRES",
+        "Constraints",
+        "Timelimit",
+        "ReqMem",
+        "SubmitLine",
+    )
     running = record["State"] == "RUNNING"
     small = (0, 0) if running else (_BATCH_S, _BATCH_KIB)
     steps = (
@@ -262,7 +329,8 @@ def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, 
     )
     rows = []
     for step, name, state, (cpu_s, kib) in steps:
-        counted_s = 0 if state == "CANCELLED" else cpu_s  # killed processes do not hand on their CPU time
+        # Killed processes do not hand on their CPU time.
+        counted_s = 0 if state == "CANCELLED" else cpu_s
         row = record | dict.fromkeys(blank, "") | {"JobName": name, "State": state}
         row |= {"TotalCPU": elapsed(counted_s), "MaxRSS": f"{kib}K" if kib else ""}
         row["TRESUsageInTot"] = f"cpu={elapsed(cpu_s)},energy=0,mem={kib}K" if kib else ""
@@ -276,7 +344,9 @@ def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, 
 
 
 def _local(plan: SimulationPlan, seconds: int) -> str:
-    return f"{datetime.fromtimestamp(plan.start_s + seconds, zone(plan.time_zone)):%Y-%m-%dT%H:%M:%S}"
+    return (
+        f"{datetime.fromtimestamp(plan.start_s + seconds, zone(plan.time_zone)):%Y-%m-%dT%H:%M:%S}"
+    )
 
 
 def _iso(plan: SimulationPlan, seconds: int) -> str:

@@ -1,8 +1,10 @@
-"""Behaviours of simulated jobs: what their GPUs do over time, which problem is planted, and a population for accuracy.
+"""Behaviours of simulated jobs: what their GPUs do over time, which problem is planted, and a
+population for accuracy.
 
-Of each job of the population the course is sampled: what it does when, and which GPUs take part. Intervals without work
-are 61 minutes and longer, or 50 and shorter: between them seconds decide whether the published length T of 60 minutes
-is reached. The truth follows from the courses (`truth`), not from a check.
+Of each job of the population the course is sampled: what it does when, and which GPUs take part.
+Intervals without work are 61 minutes and longer, or 50 and shorter: between them seconds decide
+whether the published length T of 60 minutes is reached. The truth follows from the courses
+(`truth`), not from a check.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobKindFacts:
-    """Planted problem (None: nothing wrong), share of jobs, least and most run time, least number of GPUs."""
+    """Planted problem (None: nothing wrong), share of jobs, least and most run time, least
+    number of GPUs.
+    """
 
     problem: str | None
     weight: float
@@ -81,9 +85,11 @@ JOB_KINDS: Mapping[JobKind, JobKindFacts] = MappingProxyType(
 
 
 class ActivityLevel(NamedTuple):
-    """Activity of a GPU at full work: fractions, MiB, bytes per second; `noise` is how far samples fall below.
+    """Activity of a GPU at full work: fractions, MiB, bytes per second; `noise` is how far samples
+    fall below.
 
-    With `period_s` > 0 the GPU works during the first `duty` of each period and waits for the rest of it.
+    With `period_s` > 0 the GPU works during the first `duty` of each period and waits for the rest
+    of it.
     """
 
     util: float = 0.0
@@ -107,7 +113,9 @@ class ActivityLevel(NamedTuple):
     @property
     def heat(self) -> float:
         """Share of the range between idle and full power at full work."""
-        pipes = self.fp64 + 0.7 * self.fp32 + 0.7 * self.fp16 + self.hmma + 0.7 * self.imma + self.dfma
+        pipes = (
+            self.fp64 + 0.7 * self.fp32 + 0.7 * self.fp16 + self.hmma + 0.7 * self.imma + self.dfma
+        )
         return min(1.0, 0.12 * self.util + 0.28 * self.sm + 0.4 * pipes + 0.35 * self.dram)
 
     @property
@@ -118,7 +126,9 @@ class ActivityLevel(NamedTuple):
     def scaled(self, share: float) -> ActivityLevel:
         """The same work at a share of the activity; memory held stays."""
         names = ("util", "sm", "occupancy", "fp64", "fp32", "fp16", "hmma", "imma", "dfma", "dram")
-        scaled = {name: getattr(self, name) * share for name in (*names, "pcie_rx", "pcie_tx", "nvlink")}
+        scaled = {
+            name: getattr(self, name) * share for name in (*names, "pcie_rx", "pcie_tx", "nvlink")
+        }
         return self._replace(**scaled)
 
 
@@ -126,7 +136,9 @@ NOTHING_HELD_MIB = 4.0  # what a driver shows without any process
 
 
 def idle_level(hbm_mib: float = NOTHING_HELD_MIB) -> ActivityLevel:
-    """Return the level of a GPU that does nothing; memory traffic near 1e-8 is what idle devices report."""
+    """Return the level of a GPU that does nothing; memory traffic near 1e-8 is what idle devices
+    report.
+    """
     return ActivityLevel(dram=3e-8, hbm_mib=hbm_mib)
 
 
@@ -139,7 +151,8 @@ class ActivityPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobBehaviour:
-    """How one job behaves: its work, when loading ends, the planted interval (s after the start), GPUs that work.
+    """How one job behaves: its work, when loading ends, the planted interval (s after the start),
+    GPUs that work.
 
     `uneven`: how far the work of a GPU may be below that of the first one.
     """
@@ -156,9 +169,15 @@ class JobBehaviour:
         """Return what GPU number `slot` of `slots` does, from the start of the job on."""
         held = idle_level(self.work.hbm_mib)
         if self.kind is JobKind.IDLE or not self._works(slot, slots):
-            return [ActivityPhase(0, idle_level(min(self.work.hbm_mib, 1694.0) if slot % 2 else NOTHING_HELD_MIB))]
+            return [
+                ActivityPhase(
+                    0, idle_level(min(self.work.hbm_mib, 1694.0) if slot % 2 else NOTHING_HELD_MIB)
+                )
+            ]
         work = self.work.scaled(self._share(slot))
-        loading = ActivityLevel(util=0.05, sm=0.02, occupancy=0.01, dram=0.01, pcie_rx=4e8, noise=0.2)
+        loading = ActivityLevel(
+            util=0.05, sm=0.02, occupancy=0.01, dram=0.01, pcie_rx=4e8, noise=0.2
+        )
         loading = loading._replace(hbm_mib=float(round(self.work.hbm_mib * 0.4)))
         phases = (
             [ActivityPhase(0, loading), ActivityPhase(self.loaded_s, work)]
@@ -175,17 +194,25 @@ class JobBehaviour:
         return self.kind is not JobKind.HALF_USED or slot < (slots + 1) // 2
 
     def _share(self, slot: int) -> float:
-        """Share of the work of this GPU: one GPU has all, the others 10 to 35 %, in imbalanced jobs."""
+        """Share of the work of this GPU: one GPU has all, the others 10 to 35 %, in imbalanced
+        jobs.
+        """
         if slot == 0:
             return 1.0
         if self.kind is not JobKind.IMBALANCED:
             return max(0.02, 1.0 - self.uneven * ((slot * 0.381966 + self.spread) % 1.0))
         return 0.10 + 0.25 * ((slot * 0.381966 + self.spread) % 1.0)
 
-    def _with_rest(self, phases: list[ActivityPhase], held: ActivityLevel, work: ActivityLevel) -> list[ActivityPhase]:
+    def _with_rest(
+        self, phases: list[ActivityPhase], held: ActivityLevel, work: ActivityLevel
+    ) -> list[ActivityPhase]:
         """No work in the planted interval; in a deadlock the GPU is busy-waiting there."""
         begin, end = self.planted or (0, 0)
-        resting = held._replace(util=1.0, sm=0.008, occupancy=0.001) if self.kind is JobKind.DEADLOCK else held
+        resting = (
+            held._replace(util=1.0, sm=0.008, occupancy=0.001)
+            if self.kind is JobKind.DEADLOCK
+            else held
+        )
         if self.kind is JobKind.COLD_START:
             return [ActivityPhase(0, idle_level(NOTHING_HELD_MIB)), ActivityPhase(end, work)]
         kept = [phase for phase in phases if phase.begin_s < begin]
@@ -195,7 +222,12 @@ class JobBehaviour:
 
 _WORK: Mapping[JobKind, Mapping[str, tuple[float, float]]] = MappingProxyType(
     {
-        JobKind.MEMORY_BOUND: {"util": (0.85, 1), "sm": (0.6, 0.84), "fp64": (0.08, 0.3), "dram": (0.62, 0.85)},
+        JobKind.MEMORY_BOUND: {
+            "util": (0.85, 1),
+            "sm": (0.6, 0.84),
+            "fp64": (0.08, 0.3),
+            "dram": (0.62, 0.85),
+        },
         JobKind.COMPUTE_BOUND: {
             "util": (0.95, 1),
             "sm": (0.8, 0.93),
@@ -239,9 +271,17 @@ _AS_TENSOR = frozenset({JobKind.BURSTY, JobKind.DEADLOCK, JobKind.COLD_START, Jo
 
 
 def behave(
-    kind: JobKind, rng: np.random.Generator, *, elapsed_s: int, gpus: int, capacity_mib: float, usable_mib: float
+    kind: JobKind,
+    rng: np.random.Generator,
+    *,
+    elapsed_s: int,
+    gpus: int,
+    capacity_mib: float,
+    usable_mib: float,
 ) -> JobBehaviour:
-    """Return how a job of `kind` behaves that runs `elapsed_s` on `gpus` GPUs of `capacity_mib` (nominal)."""
+    """Return how a job of `kind` behaves that runs `elapsed_s` on `gpus` GPUs of `capacity_mib`
+    (nominal).
+    """
     source = kind if kind in _WORK else JobKind.TENSOR if kind in _AS_TENSOR else JobKind.STEADY
     drawn = {name: float(rng.uniform(low, high)) for name, (low, high) in _WORK[source].items()}
     drawn["occupancy"] = drawn["sm"] * float(rng.uniform(0.2, 0.7))
@@ -256,14 +296,21 @@ def behave(
     drawn["nvlink"] = float(np.exp(rng.uniform(np.log(1e8), np.log(4e10)))) if gpus > 1 else 0.0
     drawn["noise"] = float(rng.uniform(0.04, 0.25))
     if kind is JobKind.BURSTY:
-        drawn["period_s"], drawn["duty"] = float(rng.integers(420, 780)), float(rng.uniform(0.35, 0.45))
+        drawn["period_s"], drawn["duty"] = (
+            float(rng.integers(420, 780)),
+            float(rng.uniform(0.35, 0.45)),
+        )
     loaded_s = 0 if elapsed_s < 600 else int(rng.integers(15, 90))
     slot, spread = int(rng.integers(0, max(1, gpus))), float(rng.random())
-    return JobBehaviour(kind, ActivityLevel(**drawn), loaded_s, _planted(kind, rng, elapsed_s), slot, spread)
+    return JobBehaviour(
+        kind, ActivityLevel(**drawn), loaded_s, _planted(kind, rng, elapsed_s), slot, spread
+    )
 
 
 def _planted(kind: JobKind, rng: np.random.Generator, elapsed_s: int) -> tuple[int, int] | None:
-    """Seconds after the start in which nothing is done: to the end, from the start, or in the middle."""
+    """Seconds after the start in which nothing is done: to the end, from the start, or in the
+    middle.
+    """
     if kind in (JobKind.HUNG, JobKind.DEADLOCK):
         return min(int(elapsed_s * rng.uniform(0.35, 0.6)), elapsed_s - 4200), elapsed_s
     if kind is JobKind.COLD_START:
@@ -288,7 +335,9 @@ class CourseActivity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CourseStretch:
-    """Minutes of doing something. `share`: of the work; of a blip its utilisation, of spinning its SM activity."""
+    """Minutes of doing something. `share`: of the work; of a blip its utilisation, of spinning
+    its SM activity.
+    """
 
     minutes: float
     doing: CourseActivity = CourseActivity.WORK
@@ -297,9 +346,11 @@ class CourseStretch:
 
 @dataclass(frozen=True, slots=True)
 class JobCourse:
-    """What a job does: its stretches one after the other; `taking_part`: how its GPUs share the work (SHARING).
+    """What a job does: its stretches one after the other; `taking_part`: how its GPUs share the
+    work (SHARING).
 
-    `work`: levels of the work that differ from those of its kind. `stuck`: ends at its limit or by hand.
+    `work`: levels of the work that differ from those of its kind. `stuck`: ends at its limit or by
+    hand.
     """
 
     scenario: str
@@ -339,12 +390,22 @@ class CourseBehaviour(JobBehaviour):
         held = idle_level(self.work.hbm_mib)
         match stretch.doing:
             case CourseActivity.SPIN:
-                return held._replace(util=1.0, sm=stretch.share, occupancy=stretch.share / 8, noise=0.02)
+                return held._replace(
+                    util=1.0, sm=stretch.share, occupancy=stretch.share / 8, noise=0.02
+                )
             case CourseActivity.BLIP if slot == 0:
-                return held._replace(util=stretch.share, sm=stretch.share / 8, occupancy=stretch.share / 64)
+                return held._replace(
+                    util=stretch.share, sm=stretch.share / 8, occupancy=stretch.share / 64
+                )
             case CourseActivity.LOAD:
                 return ActivityLevel(
-                    util=0.05, sm=0.02, occupancy=0.01, dram=0.01, pcie_rx=4e8, noise=0.2, hbm_mib=held.hbm_mib
+                    util=0.05,
+                    sm=0.02,
+                    occupancy=0.01,
+                    dram=0.01,
+                    pcie_rx=4e8,
+                    noise=0.2,
+                    hbm_mib=held.hbm_mib,
                 )
             case CourseActivity.WORK:
                 return self.work.scaled(stretch.share * share)
@@ -364,7 +425,9 @@ def follow(
 
 
 def _idle_nodes(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
-    idle_ones = set(rng.choice(len(per_node), int(rng.integers(1, len(per_node))), replace=False).tolist())
+    idle_ones = set(
+        rng.choice(len(per_node), int(rng.integers(1, len(per_node))), replace=False).tolist()
+    )
     return [float(node not in idle_ones) for node, gpus in enumerate(per_node) for _ in range(gpus)]
 
 
@@ -386,34 +449,46 @@ def _half(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
     return [float(slot < (sum(per_node) + 1) // 2) for slot in range(sum(per_node))]
 
 
-# how GPUs take part: {name: share of the work of each GPU, of the GPUs on each node}; GPUs of all nodes in a row
-SHARING: Mapping[str, Callable[[np.random.Generator, Sequence[int]], list[float]]] = MappingProxyType(
-    {
-        "all": lambda rng, per_node: [1.0] * sum(per_node),
-        "none": lambda rng, per_node: [0.0] * sum(per_node),
-        "one": _one,
-        "but_one": _but_one,
-        "half": _half,
-        "imbalanced": lambda rng, per_node: [1.0, *rng.uniform(0.10, 0.40, sum(per_node) - 1)],
-        "uneven": lambda rng, per_node: [1.0, *rng.uniform(0.62, 0.95, sum(per_node) - 1)],
-        "idle_nodes": _idle_nodes,
-        "uneven_nodes": _uneven_nodes,
-    }
+# how GPUs take part: {name: share of the work of each GPU, of the GPUs on each node}; GPUs of all
+# nodes in a row
+SHARING: Mapping[str, Callable[[np.random.Generator, Sequence[int]], list[float]]] = (
+    MappingProxyType(
+        {
+            "all": lambda rng, per_node: [1.0] * sum(per_node),
+            "none": lambda rng, per_node: [0.0] * sum(per_node),
+            "one": _one,
+            "but_one": _but_one,
+            "half": _half,
+            "imbalanced": lambda rng, per_node: [1.0, *rng.uniform(0.10, 0.40, sum(per_node) - 1)],
+            "uneven": lambda rng, per_node: [1.0, *rng.uniform(0.62, 0.95, sum(per_node) - 1)],
+            "idle_nodes": _idle_nodes,
+            "uneven_nodes": _uneven_nodes,
+        }
+    )
 )
 
 _SIZES = ((0, 0.12), (1, 0.68), (2, 0.12), (4, 0.08))
 _ONE_NODE = ((1, 1.0),)
 _NODES = ((2, 0.5), (4, 0.35), (8, 0.15))
-_ORDINARY = (JobKind.STEADY, JobKind.MEMORY_BOUND, JobKind.COMPUTE_BOUND, JobKind.TENSOR, JobKind.NO_TENSOR)
+_ORDINARY = (
+    JobKind.STEADY,
+    JobKind.MEMORY_BOUND,
+    JobKind.COMPUTE_BOUND,
+    JobKind.TENSOR,
+    JobKind.NO_TENSOR,
+)
 _ANY = (*_ORDINARY, JobKind.LOW_UTILISATION, JobKind.LOW_MEMORY, JobKind.FULL_MEMORY)
 BLIPS = 0.25  # of the idle stretches: something tiny runs in them now and then
 Draw = np.random.Generator
-Drawn = tuple[list[CourseStretch], dict[str, float]]  # stretches, and levels of the work that are the course's own
+# Stretches, and levels of the work that are the course's own.
+Drawn = tuple[list[CourseStretch], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class CourseScenario:
-    """What is planted: share of the jobs, how a course is sampled, job kinds, nodes (0: a part of a shared one)."""
+    """What is planted: share of the jobs, how a course is sampled, job kinds, nodes (0: a part
+    of a shared one).
+    """
 
     name: str
     share: float
@@ -446,11 +521,16 @@ class CourseScenario:
 def _works(rng: Draw, low: float = 20, high: float = 240) -> list[CourseStretch]:
     """Work after a short loading."""
     loading = float(rng.uniform(0.25, 1.5))
-    return [CourseStretch(loading, CourseActivity.LOAD), CourseStretch(float(rng.uniform(low, high)) - loading)]
+    return [
+        CourseStretch(loading, CourseActivity.LOAD),
+        CourseStretch(float(rng.uniform(low, high)) - loading),
+    ]
 
 
 def _of(*parts: tuple[CourseActivity, float, float]) -> Callable[[Draw], Drawn]:
-    """Stretches of lengths between two bounds (minutes), one after the other; work at the start loads first."""
+    """Stretches of lengths between two bounds (minutes), one after the other; work at the start
+    loads first.
+    """
 
     def draw(rng: Draw) -> Drawn:
         found: list[CourseStretch] = []
@@ -460,7 +540,11 @@ def _of(*parts: tuple[CourseActivity, float, float]) -> Callable[[Draw], Drawn]:
                 case CourseActivity.WORK if not found:
                     found += _works(rng, low, high)
                 case CourseActivity.SPIN:
-                    found.append(CourseStretch(minutes, doing, float(np.exp(rng.uniform(np.log(0.005), np.log(0.25))))))
+                    found.append(
+                        CourseStretch(
+                            minutes, doing, float(np.exp(rng.uniform(np.log(0.005), np.log(0.25))))
+                        )
+                    )
                 case CourseActivity.REST if rng.random() < BLIPS:
                     found += _rest_with_blips(rng, minutes)
                 case _:
@@ -484,19 +568,27 @@ def _rest_with_blips(rng: Draw, minutes: float) -> list[CourseStretch]:
 
 def _with(low: float, high: float, **levels: tuple[float, float]) -> Callable[[Draw], Drawn]:
     """Work all along, with levels between bounds."""
-    return lambda rng: (_works(rng, low, high), {name: float(rng.uniform(*ends)) for name, ends in levels.items()})
+    return lambda rng: (
+        _works(rng, low, high),
+        {name: float(rng.uniform(*ends)) for name, ends in levels.items()},
+    )
 
 
 def _again(
     first: tuple[float, float], then: tuple[CourseActivity, float, float], *, least: float
 ) -> Callable[[Draw], Drawn]:
-    """Work and something else in turns, until `least` to three times as many minutes are over; ends with work."""
+    """Work and something else in turns, until `least` to three times as many minutes are over;
+    ends with work.
+    """
 
     def draw(rng: Draw) -> Drawn:
         found, most = _works(rng, *first), least * float(rng.uniform(1, 3))
         while sum(stretch.minutes for stretch in found) < most:
             doing, low, high = then
-            found += [CourseStretch(float(rng.uniform(low, high)), doing), CourseStretch(float(rng.uniform(*first)))]
+            found += [
+                CourseStretch(float(rng.uniform(low, high)), doing),
+                CourseStretch(float(rng.uniform(*first))),
+            ]
         return found, {}
 
     return draw
@@ -513,7 +605,10 @@ def _levels(rng: Draw) -> Drawn:
 
 def _little_at_the_end(rng: Draw) -> Drawn:
     """Work, and then for a long time a small part of it: no hang, for something is done."""
-    return [*_works(rng, 70, 200), CourseStretch(float(rng.uniform(65, 150)), share=float(rng.uniform(0.06, 0.2)))], {}
+    return [
+        *_works(rng, 70, 200),
+        CourseStretch(float(rng.uniform(65, 150)), share=float(rng.uniform(0.06, 0.2))),
+    ], {}
 
 
 _LITTLE = {
@@ -565,8 +660,14 @@ SCENARIOS: tuple[CourseScenario, ...] = (
 
 
 def accuracy_population(jobs: int, rng: Draw) -> list[JobCourse]:
-    """Return the courses of so many jobs, in no order: each scenario has its share, to the nearest job."""
+    """Return the courses of so many jobs, in no order: each scenario has its share, to the
+    nearest job.
+    """
     edges = np.rint(np.cumsum([scenario.share for scenario in SCENARIOS]) * jobs).astype(int)
     counts = np.diff(edges, prepend=0).tolist()
-    courses = [scenario.course(rng) for scenario, count in zip(SCENARIOS, counts, strict=True) for _ in range(count)]
+    courses = [
+        scenario.course(rng)
+        for scenario, count in zip(SCENARIOS, counts, strict=True)
+        for _ in range(count)
+    ]
     return [courses[place] for place in rng.permutation(len(courses)).tolist()]

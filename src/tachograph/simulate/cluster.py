@@ -22,9 +22,10 @@ from tachograph.simulate.workload import place_runs, sample_requests
 class SimulatedCluster:
     """Where everything is, and the truth.
 
-    jobs: one row per run of a job (`truth.jobs_frame`); gpus: one row per run and GPU (`truth.gpus_frame`);
-    defects: one row per planted defect (`defects.SCHEMA`). `rows` is the number of rows in all telemetry files of
-    GPUs. hosts: files of what hosts count, where the plan has them; what is wrong with those is in truth/hosts.parquet.
+    jobs: one row per run of a job (`truth.jobs_frame`); gpus: one row per run and GPU
+    (`truth.gpus_frame`); defects: one row per planted defect (`defects.SCHEMA`). `rows` is the
+    number of rows in all telemetry files of GPUs. hosts: files of what hosts count, where the plan
+    has them; what is wrong with those is in truth/hosts.parquet.
     """
 
     plan: SimulationPlan
@@ -66,10 +67,11 @@ def simulate(
 ) -> SimulatedCluster:
     """Write the simulated cluster into `folder` and return it with its truth.
 
-    Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length of the recording. The same plan
-    gives the same files. `progress(samples done, samples in all)` is called after each file of GPUs. `take` is called
-    with each file of telemetry, which is its own from then on: the cluster lists none.
-    Errors: UsageError when the folder already holds something; LakeError when it cannot be written.
+    Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length of the recording.
+    The same plan gives the same files. `progress(samples done, samples in all)` is called after
+    each file of GPUs. `take` is called with each file of telemetry, which is its own from then on:
+    the cluster lists none. Errors: UsageError when the folder already holds something; LakeError
+    when it cannot be written.
     """
     root = Path(folder)
     try:
@@ -78,7 +80,9 @@ def simulate(
         return _simulate(plan, root, progress, take)
     except OSError as problem:
         raise LakeError(
-            problem.strerror or str(problem), where=str(root), do="name a folder that can be written"
+            problem.strerror or str(problem),
+            where=str(root),
+            do="name a folder that can be written",
         ) from None
 
 
@@ -93,7 +97,9 @@ def _simulate(
     runs = place_runs(plan, sample_requests(plan))
     allocations = allocations_of(runs)
     held = by_gpu(allocations)
-    files, rows, sums, log = write_telemetry(plan, root / "telemetry", runs, allocations, held, progress, take=take)
+    files, rows, sums, log = write_telemetry(
+        plan, root / "telemetry", runs, allocations, held, progress, take=take
+    )
     hosts: list[Path] = []
     if plan.hosts:
         hosts, of_hosts = write_hosts(plan, root / "telemetry", runs, allocations, held, take=take)
@@ -109,7 +115,11 @@ def _simulate(
     accounting.write_configuration(plan, cluster.configuration)
     if take is not None:
         (root / "telemetry").rmdir()
-    for name, frame in (("jobs", cluster.jobs), ("gpus", cluster.gpus), ("defects", cluster.defects)):
+    for name, frame in (
+        ("jobs", cluster.jobs),
+        ("gpus", cluster.gpus),
+        ("defects", cluster.defects),
+    ):
         frame.write_parquet(root / "truth" / f"{name}.parquet")
     if plan.judged_jobs:
         classes_frame(plan, runs).write_parquet(root / "truth" / CLASSES_FILE)

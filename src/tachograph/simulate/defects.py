@@ -1,4 +1,6 @@
-"""Planted defects of recordings: each is sampled from the seed and recorded with what it changed."""
+"""Planted defects of recordings: each is sampled from the seed and recorded with what it
+changed.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,12 @@ _RATES: Mapping[DefectKind, float] = MappingProxyType(
         DefectKind.CLOCK_SKEW: 0.03,
     }
 )
-_OF_WHOLE_NODE = frozenset({DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.CLOCK_SKEW})
-_ROWS_CHANGE = frozenset({DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.OUT_OF_ORDER})
+_OF_WHOLE_NODE = frozenset(
+    {DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.CLOCK_SKEW}
+)
+_ROWS_CHANGE = frozenset(
+    {DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.OUT_OF_ORDER}
+)
 _VALUES_CHANGE = frozenset({DefectKind.SENTINEL, DefectKind.UTIL_OVERFLOW, DefectKind.SM_OVER_ONE})
 _LENGTH_S: Mapping[DefectKind, tuple[int, int]] = MappingProxyType(
     {
@@ -81,7 +87,9 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TelemetryDefect:
-    """One planted defect; times in ns since 1970, `gpu` None: all GPUs of the node, `value` what is written."""
+    """One planted defect; times in ns since 1970, `gpu` None: all GPUs of the node, `value` what
+    is written.
+    """
 
     kind: DefectKind
     node: int
@@ -97,23 +105,39 @@ class TelemetryDefect:
 class DefectLog:
     """What was done: one row per defect, with the samples it touched and their true times."""
 
-    rows: list[tuple[str, str, int | None, str | None, int | None, int | None, float | None, int]] = field(
-        default_factory=list
-    )
+    rows: list[
+        tuple[str, str, int | None, str | None, int | None, int | None, float | None, int]
+    ] = field(default_factory=list)
 
     def note(self, defect: TelemetryDefect, node: SimulatedNode, times: I64, samples: int) -> None:
         """Add a row; `times` are the true times (ns) of the samples it touched."""
         if not times.size:
             return
         first, last = int(times[0]) // 1000, int(times[-1]) // 1000
-        self.rows.append((defect.kind.value, node.name, defect.gpu, defect.column, first, last, defect.value, samples))
+        self.rows.append(
+            (
+                defect.kind.value,
+                node.name,
+                defect.gpu,
+                defect.column,
+                first,
+                last,
+                defect.value,
+                samples,
+            )
+        )
 
     def frame(self) -> pl.DataFrame:
         """Return the log as a table: one row per defect, ordered by node and time."""
         frame = pl.DataFrame(
-            self.rows, schema=dict(DEFECT_SCHEMA) | {"start": pl.Int64(), "end": pl.Int64()}, orient="row"
+            self.rows,
+            schema=dict(DEFECT_SCHEMA) | {"start": pl.Int64(), "end": pl.Int64()},
+            orient="row",
         )
-        times = [pl.col(name).cast(pl.Datetime("us")).dt.replace_time_zone("UTC") for name in ("start", "end")]
+        times = [
+            pl.col(name).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+            for name in ("start", "end")
+        ]
         return frame.with_columns(times).sort("node", "start", "gpu", "kind", nulls_last=True)
 
 
@@ -126,7 +150,11 @@ def sample_defects(
     rng = np.random.default_rng([plan.seed, 7])
     node_days = len(nodes) * plan.days
     slots = 86400 // _SLOT_S
-    kinds = [kind for kind, rate in _RATES.items() for _ in range(max(1, int(rng.poisson(rate * node_days))))]
+    kinds = [
+        kind
+        for kind, rate in _RATES.items()
+        for _ in range(max(1, int(rng.poisson(rate * node_days))))
+    ]
     cells = rng.choice(node_days * slots, min(len(kinds), node_days * slots), replace=False)
     drawn: dict[tuple[int, int], list[TelemetryDefect]] = {}
     for kind, cell in zip(kinds, cells, strict=False):
@@ -135,7 +163,10 @@ def sample_defects(
         defect = _draw_one(plan, rng, kind, nodes[index], day, slot * _SLOT_S)
         if defect is not None:
             drawn.setdefault((index, day), []).append(defect)
-    return {key: sorted(defects, key=lambda defect: defect.begin_ns) for key, defects in sorted(drawn.items())}
+    return {
+        key: sorted(defects, key=lambda defect: defect.begin_ns)
+        for key, defects in sorted(drawn.items())
+    }
 
 
 def measured(plan: SimulationPlan, group: NodeGroup) -> tuple[str, ...]:
@@ -144,7 +175,12 @@ def measured(plan: SimulationPlan, group: NodeGroup) -> tuple[str, ...]:
 
 
 def _draw_one(
-    plan: SimulationPlan, rng: np.random.Generator, kind: DefectKind, node: SimulatedNode, day: int, slot_s: int
+    plan: SimulationPlan,
+    rng: np.random.Generator,
+    kind: DefectKind,
+    node: SimulatedNode,
+    day: int,
+    slot_s: int,
 ) -> TelemetryDefect | None:
     group = plan.groups[node.group]
     there = measured(plan, group)
@@ -167,21 +203,32 @@ def _draw_one(
         column, value = wanted.get(kind, (None, None))
     if column is not None and column not in there:
         return None
-    return TelemetryDefect(kind, node.index, day, gpu, column, begin * 10**9, (begin + length) * 10**9, value)
+    return TelemetryDefect(
+        kind, node.index, day, gpu, column, begin * 10**9, (begin + length) * 10**9, value
+    )
 
 
 def _mark(column: str, rng: np.random.Generator) -> float:
     """A mark that the column's type can hold: DCGM's blank values, or NaN where it is floating."""
     if column == "energy_j":
         return float(INT64_MARK)
-    if column in ("gpu_util", "mem_copy_util", "gpu_temp_c", "mem_temp_c", "hbm_used_mib", "hbm_free_mib"):
+    if column in (
+        "gpu_util",
+        "mem_copy_util",
+        "gpu_temp_c",
+        "mem_temp_c",
+        "hbm_used_mib",
+        "hbm_free_mib",
+    ):
         return float(INT32_MARK)
     return FP64_MARK if rng.random() < 0.5 else float("nan")
 
 
 @dataclass(slots=True)
 class CounterResets:
-    """Energy (mJ) that each GPU's counter has forgotten by resets, and its value at the last sample of yesterday."""
+    """Energy (mJ) that each GPU's counter has forgotten by resets, and its value at the last
+    sample of yesterday.
+    """
 
     offset: F64
     last: F64
@@ -194,7 +241,9 @@ class CounterResets:
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Rows of one node and day in a file: first row, GPUs (one behind the other), true times (ns), defects."""
+    """Rows of one node and day in a file: first row, GPUs (one behind the other), true times
+    (ns), defects.
+    """
 
     first: int
     node: SimulatedNode
@@ -203,7 +252,9 @@ class SampleBlock:
     defects: Sequence[TelemetryDefect]
 
 
-def apply_values(block: SampleBlock, out: Mapping[str, Array], resets: CounterResets, log: DefectLog) -> I64:
+def apply_values(
+    block: SampleBlock, out: Mapping[str, Array], resets: CounterResets, log: DefectLog
+) -> I64:
     """Change values in place and return the times as the node's clock wrote them (ns).
 
     `out`: {counter: rows of this node and day, GPU behind GPU}; energy in mJ.
@@ -224,7 +275,9 @@ def apply_values(block: SampleBlock, out: Mapping[str, Array], resets: CounterRe
     return written
 
 
-def _apply_resets(block: SampleBlock, out: Mapping[str, Array], resets: CounterResets, log: DefectLog) -> None:
+def _apply_resets(
+    block: SampleBlock, out: Mapping[str, Array], resets: CounterResets, log: DefectLog
+) -> None:
     """Energy counted from the sample before the reset on."""
     if "energy_j" not in out:
         return
@@ -232,7 +285,11 @@ def _apply_resets(block: SampleBlock, out: Mapping[str, Array], resets: CounterR
     energy: Array = out["energy_j"].reshape(block.gpus, times.size)
     clean_last = energy[:, -1].astype(np.float64)
     for gpu in range(block.gpus):
-        mine = [each for each in block.defects if each.kind is DefectKind.ENERGY_RESET and each.gpu == gpu]
+        mine = [
+            each
+            for each in block.defects
+            if each.kind is DefectKind.ENERGY_RESET and each.gpu == gpu
+        ]
         clean = energy[gpu].copy() if mine else energy[gpu]
         if resets.offset[gpu]:
             energy[gpu] = clean - np.int64(resets.offset[gpu])
@@ -269,10 +326,16 @@ def apply_rows(
 
 
 def _edit(
-    frame: pl.DataFrame, block: SampleBlock, defect: TelemetryDefect, columns: Sequence[str], log: DefectLog
+    frame: pl.DataFrame,
+    block: SampleBlock,
+    defect: TelemetryDefect,
+    columns: Sequence[str],
+    log: DefectLog,
 ) -> list[tuple[int, int, list[pl.DataFrame]]]:
     """(begin row, end row, frames instead) for each GPU that the defect touches."""
-    low, high = (int(edge) for edge in np.searchsorted(block.times, [defect.begin_ns, defect.end_ns]))
+    low, high = (
+        int(edge) for edge in np.searchsorted(block.times, [defect.begin_ns, defect.end_ns])
+    )
     if low == high:
         return []
     gpus = range(block.gpus) if defect.gpu is None else [defect.gpu]

@@ -1,7 +1,8 @@
-"""What the hosts of a simulated cluster count: CPU, load, network, file systems, cache misses, in the form of LDMS.
+"""What the hosts of a simulated cluster count: CPU, load, network, file systems, cache misses, in
+the form of LDMS.
 
-It follows from what the GPUs of a node do (`timeline`), so jobs that wait are seen to wait on the host, too, except
-those that busy-wait: such a process spins on its CPUs, without network traffic.
+It follows from what the GPUs of a node do (`timeline`), so jobs that wait are seen to wait on the
+host, too, except those that busy-wait: such a process spins on its CPUs, without network traffic.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.tables import TIME
 from tachograph.simulate.plan import SimulatedNode, SimulationPlan
-from tachograph.simulate.samples import COLUMN, F32, F64, I64, ActivityTimeline, SimulatedAllocation, timelines
+from tachograph.simulate.samples import (
+    COLUMN,
+    F32,
+    F64,
+    I64,
+    ActivityTimeline,
+    SimulatedAllocation,
+    timelines,
+)
 from tachograph.simulate.workload import SimulatedRun
 
 Flags = NDArray[np.bool_]
@@ -98,21 +107,34 @@ def host_days(
     allocations: Sequence[SimulatedAllocation],
     held: Mapping[tuple[int, int], list[int]],
 ) -> Iterator[HostDay]:
-    """Yield the host samples of the plan, some nodes at a time, day by day; `held`: `timeline.by_gpu`."""
+    """Yield the host samples of the plan, some nodes at a time, day by day; `held`:
+    `timeline.by_gpu`.
+    """
     nodes = plan.nodes()
     lacking = _lacking(plan)
     wide = np.array([len(runs[row.run].places) > 1 for row in allocations] + [False])
     step = max(1, plan.rows_per_file // (plan.seconds // INTERVAL_S))
     for part, at in enumerate(range(0, len(nodes), step)):
         made = [
-            _of_node(plan, node, timelines(plan, node, runs, allocations, held), wide, lacking.get(node.index))
+            _of_node(
+                plan,
+                node,
+                timelines(plan, node, runs, allocations, held),
+                wide,
+                lacking.get(node.index),
+            )
             for node in nodes[at : at + step]
         ]
-        frame, defects = pl.concat([each[0] for each in made]), pl.concat([each[1] for each in made])
+        frame, defects = (
+            pl.concat([each[0] for each in made]),
+            pl.concat([each[1] for each in made]),
+        )
         for day in range(plan.days):
             begin = pl.lit(plan.start + timedelta(days=day), dtype=TIME)
             end = begin + pl.duration(days=1)
-            of_day = frame.filter((pl.col("ts_ns") >= begin.dt.epoch("ns")) & (pl.col("ts_ns") < end.dt.epoch("ns")))
+            of_day = frame.filter(
+                (pl.col("ts_ns") >= begin.dt.epoch("ns")) & (pl.col("ts_ns") < end.dt.epoch("ns"))
+            )
             noted = defects.filter((pl.col("start") >= begin) & (pl.col("start") < end))
             yield HostDay(part, day, of_day, noted)
 
@@ -126,7 +148,8 @@ def write_hosts(
     *,
     take: Callable[[Path], None] | None = None,
 ) -> tuple[list[Path], pl.DataFrame]:
-    """Write the host samples, one file per day and part of the nodes; return the files and what was broken.
+    """Write the host samples, one file per day and part of the nodes; return the files and what was
+    broken.
 
     `take` is called with each file, which is then not among those that are returned.
     """
@@ -149,7 +172,10 @@ def _lacking(plan: SimulationPlan) -> dict[int, str]:
         return {}
     each = max(1, round(_LACKING * nodes))
     chosen = np.random.default_rng([plan.seed, 21]).choice(nodes, 2 * each, replace=False).tolist()
-    return {**dict.fromkeys(chosen[:each], "no_cache_counters"), **dict.fromkeys(chosen[each:], "no_host_samples")}
+    return {
+        **dict.fromkeys(chosen[:each], "no_cache_counters"),
+        **dict.fromkeys(chosen[each:], "no_host_samples"),
+    }
 
 
 def _of_node(
@@ -180,13 +206,20 @@ def _of_node(
     for name in _OF_PAPI if lacks == "no_cache_counters" else ():
         columns[_COLUMNS[name]] = pl.repeat(None, len(whole), dtype=pl.Int64, eager=True)
     stamps = np.round((seconds[kept] + plan.start_s) * 1e6).astype(np.int64) * 1000
-    keys = {"ProducerName": pl.repeat(node.name, len(whole), eager=True), "ts_ns": pl.Series(stamps)}
-    return pl.DataFrame({**keys, **columns, _IDLE_COLUMN: pl.Series(whole[:, len(COUNTED)])}), defects
+    keys = {
+        "ProducerName": pl.repeat(node.name, len(whole), eager=True),
+        "ts_ns": pl.Series(stamps),
+    }
+    return pl.DataFrame(
+        {**keys, **columns, _IDLE_COLUMN: pl.Series(whole[:, len(COUNTED)])}
+    ), defects
 
 
 def _times(plan: SimulationPlan, rng: np.random.Generator) -> F64:
     """When the node samples, in seconds after the plan's start."""
-    steps: F64 = np.arange(0, plan.seconds, INTERVAL_S, dtype=np.float64) + float(rng.uniform(0.05, 0.95))
+    steps: F64 = np.arange(0, plan.seconds, INTERVAL_S, dtype=np.float64) + float(
+        rng.uniform(0.05, 0.95)
+    )
     jitter: F64 = rng.uniform(0.0, 0.04, steps.size)
     return np.add(steps, jitter) if plan.defects else steps
 
@@ -198,8 +231,12 @@ def _grown(lines: Sequence[ActivityTimeline], wide: Flags, edges: F64) -> F64:
         rates = _rates(line.level, wide[line.allocation]) / [
             len(lines) if name in _JIFFIES else 1.0 for name in COUNTED
         ]
-        period = np.where(line.level[:, COLUMN["period_s"]] > 0, line.level[:, COLUMN["period_s"]], 1.0).astype(float)
-        duty = np.where(line.level[:, COLUMN["period_s"]] > 0, line.level[:, COLUMN["duty"]], 1.0).astype(float)
+        period = np.where(
+            line.level[:, COLUMN["period_s"]] > 0, line.level[:, COLUMN["period_s"]], 1.0
+        ).astype(float)
+        duty = np.where(
+            line.level[:, COLUMN["period_s"]] > 0, line.level[:, COLUMN["duty"]], 1.0
+        ).astype(float)
         origin, begin = line.origin_s.astype(float), line.begin_s.astype(float)
         start = _worked(begin - origin, period, duty)
         lasted = _worked(np.append(begin[1:], begin[-1]) - origin, period, duty) - start
@@ -211,18 +248,31 @@ def _grown(lines: Sequence[ActivityTimeline], wide: Flags, edges: F64) -> F64:
 
 
 def _worked(elapsed: F64, period: F64, duty: F64) -> F64:
-    """Seconds of work in the first `elapsed` ones of a job that works in the first part of each period."""
+    """Seconds of work in the first `elapsed` ones of a job that works in the first part of each
+    period.
+    """
     rounds = np.floor(elapsed / period)
-    return np.asarray((rounds * duty + np.minimum(elapsed / period - rounds, duty)) * period, np.float64)
+    return np.asarray(
+        (rounds * duty + np.minimum(elapsed / period - rounds, duty)) * period, np.float64
+    )
 
 
 def _rates(level: F32, wide: Flags) -> F64:
-    """What a GPU's process does to each counter per second, per level; CPU times as shares of its part of the CPUs."""
-    util, dram, rx, nvlink = (level[:, COLUMN[name]].astype(float) for name in ("util", "dram", "pcie_rx", "nvlink"))
+    """What a GPU's process does to each counter per second, per level; CPU times as shares of
+    its part of the CPUs.
+    """
+    util, dram, rx, nvlink = (
+        level[:, COLUMN[name]].astype(float) for name in ("util", "dram", "pcie_rx", "nvlink")
+    )
     resting = dram < 1e-4
-    spins, loads = resting & (util > 0.5), (rx >= 3e8) & ~level[:, [COLUMN[name] for name in _PIPES]].any(axis=1)
+    spins, loads = (
+        resting & (util > 0.5),
+        (rx >= 3e8) & ~level[:, [COLUMN[name] for name in _PIPES]].any(axis=1),
+    )
     works = ~resting & ~loads
-    others = np.where(works & wide, 2e6 + 0.05 * nvlink + 0.3 * rx, np.where(works, 3e4 * util, 0.0))
+    others = np.where(
+        works & wide, 2e6 + 0.05 * nvlink + 0.3 * rx, np.where(works, 3e4 * util, 0.0)
+    )
     read = np.where(loads, rx, np.where(works, 0.02 * rx, 0.0))
     write = np.where(works, 1.5e6 * util, 0.0)
     found = {
@@ -243,7 +293,9 @@ def _rates(level: F32, wide: Flags) -> F64:
 
 
 def _counted(grown: F64, reboot: int | None, rng: np.random.Generator) -> F64:
-    """Counters from what they grow by: of a node that has been up for a while, from zero again after a reboot."""
+    """Counters from what they grow by: of a node that has been up for a while, from zero again
+    after a reboot.
+    """
     up = rng.uniform(1e5, 5e6) * np.maximum(grown.mean(axis=0), 0.0) / INTERVAL_S
     total = np.cumsum(grown, axis=0) + up
     if reboot is not None:
@@ -252,7 +304,11 @@ def _counted(grown: F64, reboot: int | None, rng: np.random.Generator) -> F64:
 
 
 def _defects(
-    plan: SimulationPlan, node: SimulatedNode, seconds: F64, rng: np.random.Generator, lacks: str | None
+    plan: SimulationPlan,
+    node: SimulatedNode,
+    seconds: F64,
+    rng: np.random.Generator,
+    lacks: str | None,
 ) -> tuple[I64, int | None, pl.DataFrame]:
     """Samples that are there, the first one after a reboot, and what was planted."""
     count, days = seconds.size, plan.days
@@ -272,6 +328,10 @@ def _defects(
     if lacks is not None:
         noted.append((lacks, 0, count - 1))
         missing |= lacks == "no_host_samples"
-    times = [plan.start + timedelta(seconds=float(second)) for _, *span in noted for second in seconds[span]]
+    times = [
+        plan.start + timedelta(seconds=float(second))
+        for _, *span in noted
+        for second in seconds[span]
+    ]
     rows = [(kind, node.name, times[2 * i], times[2 * i + 1]) for i, (kind, *_) in enumerate(noted)]
     return np.flatnonzero(~missing), reboot, pl.DataFrame(rows, schema=dict(DEFECTS), orient="row")

@@ -1,4 +1,6 @@
-"""The plan of a simulated cluster: its nodes and GPUs, how long it runs, its load and its defects."""
+"""The plan of a simulated cluster: its nodes and GPUs, how long it runs, its load and its
+defects.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from tachograph.catalog.units import zone
 
 RECORDED_COUNTERS = tuple(counter.name for counter in COUNTERS if counter.ldms_name)
 LEAN_COUNTERS = (
-    *("gpu_util", "sm_active", "gr_engine_active", "fp64_active", "fp32_active", "fp16_active", "tensor_active"),
+    *(
+        "gpu_util",
+        "sm_active",
+        "gr_engine_active",
+        "fp64_active",
+        "fp32_active",
+        "fp16_active",
+        "tensor_active",
+    ),
     *("dram_active", "hbm_used_mib", "pcie_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
     *("power_w", "energy_j", "gpu_temp_c"),
 )
@@ -26,7 +36,9 @@ PIPE_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """How a driver presents a model: its name, total memory, memory kept back (MiB), power when idle (W)."""
+    """How a driver presents a model: its name, total memory, memory kept back (MiB), power when
+    idle (W).
+    """
 
     name: str
     total_mib: int
@@ -54,7 +66,9 @@ _BOARD_W = MappingProxyType({"GH200 96GB": 700.0})  # where no power of the GPU 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of one kind. `model` is a name of the device catalogue; `lacks`: counters that are not measured there."""
+    """Nodes of one kind. `model` is a name of the device catalogue; `lacks`: counters that are
+    not measured there.
+    """
 
     count: int
     gpus: int
@@ -79,7 +93,9 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """One node: its name, its place in the cluster, its group; `shared` nodes run several jobs at a time."""
+    """One node: its name, its place in the cluster, its group; `shared` nodes run several jobs
+    at a time.
+    """
 
     name: str
     index: int
@@ -91,14 +107,15 @@ class SimulatedNode:
 class SimulationPlan:
     """Everything a simulated cluster follows from; the same plan gives the same files.
 
-    `load`: share of GPU time that jobs request. `shared`: share of the nodes that run several jobs at a time.
-    `unmapped`: share of the jobs on shared nodes whose GPUs were not recorded. `each_kind`: how often every job
-    kind occurs at least, where the nodes and the time allow it. `time_zone`: of the accounting.
-    `rows_per_file`: upper bound of samples held in memory and written into one file. `as_printed`: values in the
-    digits that dcgm-exporter prints. `as_in_study`: a population with the shapes of the published study.
-    `job_groups`: jobs repeat those of so many groups, by load; 0: each job is another.
-    `judged_jobs`: so many jobs to measure judgement with (`judging`), at any load; 0: jobs by load.
-    `hosts`: what the hosts count is written, too, once a minute.
+    `load`: share of GPU time that jobs request. `shared`: share of the nodes that run several jobs
+    at a time. `unmapped`: share of the jobs on shared nodes whose GPUs were not recorded.
+    `each_kind`: how often every job kind occurs at least, where the nodes and the time allow it.
+    `time_zone`: of the accounting. `rows_per_file`: upper bound of samples held in memory and
+    written into one file. `as_printed`: values in the digits that dcgm-exporter prints.
+    `as_in_study`: a population with the shapes of the published study. `job_groups`: jobs repeat
+    those of so many groups, by load; 0: each job is another. `judged_jobs`: so many jobs to measure
+    judgement with (`judging`), at any load; 0: jobs by load. `hosts`: what the hosts count is
+    written, too, once a minute.
     """
 
     seed: int = 1
@@ -127,7 +144,10 @@ class SimulationPlan:
         zone(self.time_zone)
         wrong = [
             (self.days < 1, "days must be 1 or more"),
-            (not self.groups or any(g.count < 1 or not 1 <= g.gpus <= 16 for g in self.groups), "a group is empty"),
+            (
+                not self.groups or any(g.count < 1 or not 1 <= g.gpus <= 16 for g in self.groups),
+                "a group is empty",
+            ),
             (
                 not 1 <= self.interval_s <= 600 or 86400 % self.interval_s > 0,
                 "interval_s must divide a day, at most 600",
@@ -135,13 +155,24 @@ class SimulationPlan:
             (not 0 <= self.load <= 2, "load must lie between 0 and 2"),
             (not 0 <= self.judged_jobs <= 100_000, "judged_jobs must lie between 0 and 100000"),
             (not 0 <= self.job_groups <= 100_000, "job_groups must lie between 0 and 100000"),
-            (not (0 <= self.shared <= 1 and 0 <= self.unmapped <= 1), "shares must lie between 0 and 1"),
-            (self.start.tzinfo is None or self.start.timestamp() % 86400 != 0, "start must be a midnight in UTC"),
+            (
+                not (0 <= self.shared <= 1 and 0 <= self.unmapped <= 1),
+                "shares must lie between 0 and 1",
+            ),
+            (
+                self.start.tzinfo is None or self.start.timestamp() % 86400 != 0,
+                "start must be a midnight in UTC",
+            ),
         ]
         unknown = [name for name in self.counters if name not in RECORDED_COUNTERS]
         wrong.append((bool(unknown), f"counters not recorded in this form: {', '.join(unknown)}"))
         models = [group.model for group in self.groups if group.model not in DRIVER]
-        wrong.append((bool(models), f"models not simulated: {', '.join(models)}; there are {', '.join(DRIVER)}"))
+        wrong.append(
+            (
+                bool(models),
+                f"models not simulated: {', '.join(models)}; there are {', '.join(DRIVER)}",
+            )
+        )
         for is_wrong, what in wrong:
             if is_wrong:
                 raise UsageError(f"plan of a simulated cluster: {what}", do="change the plan")
@@ -166,7 +197,9 @@ class SimulationPlan:
 
     @classmethod
     def benchmark(cls, samples: int, *, seed: int = 1) -> SimulationPlan:
-        """At least `samples` samples (before defects) of four-GPU nodes every 10 s, with the counters that matter."""
+        """At least `samples` samples (before defects) of four-GPU nodes every 10 s, with the
+        counters that matter.
+        """
         gpu_days = max(1.0, samples / 8640)
         days = min(31, max(1, round((gpu_days / 8) ** (1 / 3))))
         nodes = -int(-gpu_days // (4 * days))
@@ -174,11 +207,15 @@ class SimulationPlan:
         groups = [NodeGroup(nodes - large, 4, "A100 SXM 40GB")]
         if large:
             groups.append(NodeGroup(large, 4, "A100 SXM 80GB"))
-        return cls(seed=seed, days=days, groups=tuple(groups), counters=LEAN_COUNTERS, median_hours=2.0)
+        return cls(
+            seed=seed, days=days, groups=tuple(groups), counters=LEAN_COUNTERS, median_hours=2.0
+        )
 
     @classmethod
     def month(cls, *, seed: int = 1) -> SimulationPlan:
-        """31 days of 1,792 nodes with 7,168 A100: 1.92e9 samples, jobs with the shapes of the published study."""
+        """31 days of 1,792 nodes with 7,168 A100: 1.92e9 samples, jobs with the shapes of the
+        published study.
+        """
         return cls(
             seed=seed,
             days=31,
@@ -193,7 +230,9 @@ class SimulationPlan:
 
     @classmethod
     def judging(cls, jobs: int = 4000, *, seed: int = 1) -> SimulationPlan:
-        """Jobs to measure judgement with, on nodes of four models, one of them without counters of the pipes."""
+        """Jobs to measure judgement with, on nodes of four models, one of them without counters
+        of the pipes.
+        """
         days = 2 if jobs < 1000 else 4
         nodes = max(32, round(7.5 * jobs / (24 * days)))
         large, larger, other = round(0.3 * nodes), round(0.2 * nodes), max(2, round(0.1 * nodes))
@@ -249,5 +288,9 @@ class SimulationPlan:
             shared = round(group.count * self.shared) if group.gpus > 1 else 0
             for place in range(group.count):
                 index = len(nodes)
-                nodes.append(SimulatedNode(f"nid{index + 1:06d}", index, number, place >= group.count - shared))
+                nodes.append(
+                    SimulatedNode(
+                        f"nid{index + 1:06d}", index, number, place >= group.count - shared
+                    )
+                )
         return tuple(nodes)

@@ -1,4 +1,6 @@
-"""Samples of simulated GPUs: activity over time as arrays, and the values of every counter made of it."""
+"""Samples of simulated GPUs: activity over time as arrays, and the values of every counter made
+of it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ HEAT, MEAN = len(COLUMN), len(COLUMN) + 1  # two more columns: heat and mean fac
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAllocation:
-    """One GPU held by one run; `slot` numbers the GPUs of the run. Times in seconds after the plan's start."""
+    """One GPU held by one run; `slot` numbers the GPUs of the run. Times in seconds after the
+    plan's start.
+    """
 
     run: int
     slot: int
@@ -32,7 +36,9 @@ class SimulatedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class ActivityTimeline:
-    """Segments of one GPU, in order: begin (s), origin of its periods (s), level (n x columns), allocation or -1."""
+    """Segments of one GPU, in order: begin (s), origin of its periods (s), level (n x columns),
+    allocation or -1.
+    """
 
     begin_s: NDArray[np.int64]
     origin_s: NDArray[np.int64]
@@ -100,7 +106,9 @@ def _timeline(
         levels.append(IDLE)
         origins.append(0)
         owners.append(-1)
-    level = np.array([(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32)
+    level = np.array(
+        [(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32
+    )
     return ActivityTimeline(np.array(begins), np.array(origins), level, np.array(owners))
 
 
@@ -151,7 +159,9 @@ SUMMED = (
 
 @dataclass(slots=True)
 class NodeState:
-    """What a node carries from one day to the next: per GPU energy (J), temperature (C), idle power (W)."""
+    """What a node carries from one day to the next: per GPU energy (J), temperature (C), idle
+    power (W).
+    """
 
     energy_j: F64
     temperature_c: F64
@@ -160,7 +170,9 @@ class NodeState:
 
     @classmethod
     def first(cls, plan: SimulationPlan, node: int, group: NodeGroup) -> NodeState:
-        """State before the first sample: energy of weeks already counted, no two GPUs quite alike."""
+        """State before the first sample: energy of weeks already counted, no two GPUs quite
+        alike.
+        """
         rng = np.random.default_rng([plan.seed, 4, node])
         idle = (group.driver.idle_w * rng.uniform(0.94, 1.08, group.gpus)).astype(np.float32)
         begin = sample_times(plan, node, 0)[0] - plan.interval_s * 1_000_000_000
@@ -169,7 +181,9 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Runs of samples at one level, GPU behind GPU: first row, number of rows, level, origin, allocation, GPU."""
+    """Runs of samples at one level, GPU behind GPU: first row, number of rows, level, origin,
+    allocation, GPU.
+    """
 
     first: I64
     count: I64
@@ -184,7 +198,9 @@ class Segments:
 
 
 def sample_times(plan: SimulationPlan, node: int, day: int) -> I64:
-    """Return when a node samples on a day: ns since 1970, every interval with a phase of its own and some jitter."""
+    """Return when a node samples on a day: ns since 1970, every interval with a phase of its own
+    and some jitter.
+    """
     rng = np.random.default_rng([plan.seed, 5, node])
     phase_ns = int(rng.integers(40_000_000, 700_000_000))
     steps = np.arange(plan.samples_per_day, dtype=np.int64) * (plan.interval_s * 1_000_000_000)
@@ -225,9 +241,11 @@ def fill_values(
     rng: np.random.Generator,
     out: Mapping[str, Array],
 ) -> None:
-    """Write the counters of one node and day into `out` ({counter: rows}), GPU behind GPU; `state` moves on.
+    """Write the counters of one node and day into `out` ({counter: rows}), GPU behind GPU; `state`
+    moves on.
 
-    Energy is the sum of power times the time since the sample before, so its differences give the power exactly.
+    Energy is the sum of power times the time since the sample before, so its differences give the
+    power exactly.
     """
     rows = group.gpus * times.size
     falls, other = rng.random(rows, dtype=np.float32), rng.random(rows, dtype=np.float32)
@@ -277,7 +295,9 @@ def _wait_in_periods(plan: SimulationPlan, segments: Segments, times: I64, activ
 
 
 def _fill_activity(segments: Segments, active: F32, other: F32, out: Mapping[str, Array]) -> None:
-    """Utilisation and the pipes: all follow the same activity, so sm_active never exceeds gr_engine_active."""
+    """Utilisation and the pipes: all follow the same activity, so sm_active never exceeds
+    gr_engine_active.
+    """
     util = segments.level[:, COLUMN["util"]]
     _put(out, "gpu_util", np.rint(segments.spread(util * 100) * active))
     if "gr_engine_active" in out:
@@ -310,7 +330,10 @@ def _scaled(segments: Segments, level: F32, active: F32, target: Array) -> None:
 
 def _fill_traffic(segments: Segments, active: F32, other: F32, out: Mapping[str, Array]) -> None:
     """PCIe and NVLink: work, and on PCIe what the driver does anyway."""
-    for name, column, always in (("pcie_rx_bytes_per_s", "pcie_rx", 6e4), ("pcie_tx_bytes_per_s", "pcie_tx", 1.9e5)):
+    for name, column, always in (
+        ("pcie_rx_bytes_per_s", "pcie_rx", 6e4),
+        ("pcie_tx_bytes_per_s", "pcie_tx", 1.9e5),
+    ):
         if name in out:
             moved = segments.spread(segments.level[:, COLUMN[column]]) * active
             moved += np.float32(always) * (np.float32(0.8) + np.float32(0.4) * other)
@@ -352,7 +375,11 @@ def _fill_power(
         warm = np.rint(_temperatures(plan, segments, settled, state))
         _put(out, "gpu_temp_c", warm)
         if "mem_temp_c" in out:
-            _put(out, "mem_temp_c", warm + 4 if group.driver.memory_temperature else np.zeros_like(warm))
+            _put(
+                out,
+                "mem_temp_c",
+                warm + 4 if group.driver.memory_temperature else np.zeros_like(warm),
+            )
 
 
 def _temperatures(plan: SimulationPlan, segments: Segments, settled: F64, state: NodeState) -> F32:
@@ -361,9 +388,15 @@ def _temperatures(plan: SimulationPlan, segments: Segments, settled: F64, state:
     lag = np.exp(-np.arange(steps) * plan.interval_s / WARMING_S).astype(np.float32)
     warm = segments.spread(settled)
     for number in range(segments.first.size):
-        gpu, first, count = int(segments.gpu[number]), int(segments.first[number]), int(segments.count[number])
+        gpu, first, count = (
+            int(segments.gpu[number]),
+            int(segments.first[number]),
+            int(segments.count[number]),
+        )
         apart = state.temperature_c[gpu] - float(settled[number])
         length = min(count, steps)
         warm[first : first + length] += np.float32(apart) * lag[:length]
-        state.temperature_c[gpu] = float(settled[number]) + apart * float(lag[min(count, steps - 1)])
+        state.temperature_c[gpu] = float(settled[number]) + apart * float(
+            lag[min(count, steps - 1)]
+        )
     return warm

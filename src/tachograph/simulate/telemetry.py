@@ -43,10 +43,14 @@ class NodeTelemetry:
     resets: CounterResets
 
     @classmethod
-    def first(cls, plan: SimulationPlan, node: SimulatedNode, lines: list[ActivityTimeline]) -> NodeTelemetry:
+    def first(
+        cls, plan: SimulationPlan, node: SimulatedNode, lines: list[ActivityTimeline]
+    ) -> NodeTelemetry:
         """The node before its first day."""
         group = plan.groups[node.group]
-        return cls(node, lines, NodeState.first(plan, node.index, group), CounterResets.none(group.gpus))
+        return cls(
+            node, lines, NodeState.first(plan, node.index, group), CounterResets.none(group.gpus)
+        )
 
 
 def column_name(counter: str) -> str:
@@ -58,7 +62,9 @@ def column_name(counter: str) -> str:
     return f"{LDMS_PREFIX}{COUNTERS_BY_NAME[counter].ldms_name}"
 
 
-def parts_of_nodes(plan: SimulationPlan, nodes: Sequence[SimulatedNode]) -> list[list[SimulatedNode]]:
+def parts_of_nodes(
+    plan: SimulationPlan, nodes: Sequence[SimulatedNode]
+) -> list[list[SimulatedNode]]:
     """Return nodes of one group that go into one file together, within `rows_per_file`."""
     found: list[list[SimulatedNode]] = []
     for number, group in enumerate(plan.groups):
@@ -80,10 +86,11 @@ def write_telemetry(
     by_time: bool = False,
     take: Callable[[Path], None] | None = None,
 ) -> tuple[list[Path], int, TruthSums, DefectLog]:
-    """Write all telemetry; return the files, the rows in them, the sums per allocation and what was broken.
+    """Write all telemetry; return the files, the rows in them, the sums per allocation and what was
+    broken.
 
-    `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in the order of time, all its nodes mixed.
-    `take` is called with each file, which is then not among those that are returned.
+    `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in the order of time, all its
+    nodes mixed. `take` is called with each file, which is then not among those that are returned.
     """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
@@ -96,10 +103,15 @@ def write_telemetry(
         if parts is not None and number not in parts:
             continue
         gpus = plan.groups[part[0].group].gpus
-        sources = [NodeTelemetry.first(plan, node, timelines(plan, node, runs, allocations, held)) for node in part]
+        sources = [
+            NodeTelemetry.first(plan, node, timelines(plan, node, runs, allocations, held))
+            for node in part
+        ]
         for day in range(plan.days):
             date = f"{plan.start + timedelta(days=day):%Y-%m-%d}"
-            file = folder / (f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet")
+            file = folder / (
+                f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet"
+            )
             rows += _write_day(plan, file, sources, day, drawn, sums, log, by_time=by_time)
             if take is None:
                 files.append(file)
@@ -137,7 +149,13 @@ def _write_day(
     frame = faults.apply_rows(frame, blocks, [column_name(name) for name in values], log)
     if by_time:
         frame = frame.sort("ts_ns", maintain_order=True)
-    frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False, row_group_size=ROWS_PER_GROUP)
+    frame.write_parquet(
+        file,
+        compression="zstd",
+        compression_level=1,
+        statistics=False,
+        row_group_size=ROWS_PER_GROUP,
+    )
     return frame.height
 
 
@@ -149,7 +167,9 @@ def _day_of_nodes(
     log: DefectLog,
     sums: TruthSums,
 ) -> tuple[dict[str, Array], I64, list[SampleBlock]]:
-    """Return counters, times and blocks of nodes of one group on one day, with defects of values, not yet of rows."""
+    """Return counters, times and blocks of nodes of one group on one day, with defects of
+    values, not yet of rows.
+    """
     group = plan.groups[sources[0].node.group]
     per_node = group.gpus * plan.samples_per_day
     rows = per_node * len(sources)
@@ -161,9 +181,13 @@ def _day_of_nodes(
     for place, source in enumerate(sources):
         first = place * per_node
         out = {name: column[first : first + per_node] for name, column in values.items()}
-        block = _fill_block(plan, source, day, drawn.get((source.node.index, day), []), first, out, sums)
+        block = _fill_block(
+            plan, source, day, drawn.get((source.node.index, day), []), first, out, sums
+        )
         blocks.append(block)
-        times[first : first + per_node] = np.tile(faults.apply_values(block, out, source.resets, log), group.gpus)
+        times[first : first + per_node] = np.tile(
+            faults.apply_values(block, out, source.resets, log), group.gpus
+        )
     return values, times, blocks
 
 
@@ -176,22 +200,34 @@ def _fill_block(
     out: Mapping[str, Array],
     sums: TruthSums,
 ) -> SampleBlock:
-    """Fill `out` with the counters of one node and day, still without defects, and add them to the sums."""
+    """Fill `out` with the counters of one node and day, still without defects, and add them to
+    the sums.
+    """
     node, group = source.node, plan.groups[source.node.group]
     times = sample_times(plan, node.index, day)
     segments = cut_segments(plan, source.lines, times)
-    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([plan.seed, 8, node.index, day])))
+    rng = np.random.Generator(
+        np.random.SFC64(np.random.SeedSequence([plan.seed, 8, node.index, day]))
+    )
     fill_values(plan, group, segments, times, source.state, rng, out)
     sums.add(segments, times, out)
     return SampleBlock(first, node, group.gpus, times, defects)
 
 
 def _as_written(
-    sources: Sequence[NodeTelemetry], gpus: int, samples: int, times: Array, values: Mapping[str, Array]
+    sources: Sequence[NodeTelemetry],
+    gpus: int,
+    samples: int,
+    times: Array,
+    values: Mapping[str, Array],
 ) -> pl.DataFrame:
-    """Return the samples of some nodes as LDMS writes them: one row per (node, GPU, time), node behind node."""
+    """Return the samples of some nodes as LDMS writes them: one row per (node, GPU, time), node
+    behind node.
+    """
     names = pl.Series([source.node.name for source in sources])
     place = np.repeat(np.arange(len(sources), dtype=np.uint32), gpus * samples)
     gpu = np.tile(np.repeat(np.arange(gpus, dtype=np.int16), samples), len(sources))
     columns = {column_name(name): column for name, column in values.items()}
-    return pl.DataFrame({"ProducerName": names.gather(place), "gpu_id": gpu, "ts_ns": times, **columns})
+    return pl.DataFrame(
+        {"ProducerName": names.gather(place), "gpu_id": gpu, "ts_ns": times, **columns}
+    )

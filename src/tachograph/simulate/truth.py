@@ -1,10 +1,12 @@
-"""Ground truth of a simulated cluster: sums per GPU, planted problems, and which job classes are true of a job.
+"""Ground truth of a simulated cluster: sums per GPU, planted problems, and which job classes are
+true of a job.
 
-Sums are taken from the samples before defects were planted; `defects` counts those that touch a job. Job classes
-follow from what GPUs do by design, before noise, samples and defects. Definitions: Matveev, Setyaev, Voevodin (Num.
-Meth. Prog. 26(4), 2025). An interval of hanging is one in which no GPU of the job works. The classes of idle nodes
-and GPUs need the busiest to do at least twice what the idlest does. Where the design is so near a bound that the
-noise of single samples decides, nothing is true and nothing false: null.
+Sums are taken from the samples before defects were planted; `defects` counts those that touch a
+job. Job classes follow from what GPUs do by design, before noise, samples and defects. Definitions:
+Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025). An interval of hanging is one in which no
+GPU of the job works. The classes of idle nodes and GPUs need the busiest to do at least twice what
+the idlest does. Where the design is so near a bound that the noise of single samples decides,
+nothing is true and nothing false: null.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _PERCENT = {"gpu_util": 0.01}
 
 @dataclass(slots=True)
 class TruthSums:
-    """Per allocation: samples, sums of SUMMED (producer's units), maxima, first and last energy (J)."""
+    """Per allocation: samples, sums of SUMMED (producer's units), maxima, first and last energy
+    (J).
+    """
 
     samples: I64
     total: F64
@@ -76,17 +80,20 @@ def gpus_frame(
     sums: TruthSums,
     defects: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return one row per (run, node, gpu): means over its samples before defects; null without samples.
+    """Return one row per (run, node, gpu): means over its samples before defects; null without
+    samples.
 
-    Columns: run, job_id, node, gpu, start, end, samples, <counter>_mean, gpu_util_max (fraction), hbm_used_mib_max,
-    energy_counter_j (last minus first sample), defects.
+    Columns: run, job_id, node, gpu, start, end, samples, <counter>_mean, gpu_util_max (fraction),
+    hbm_used_mib_max, energy_counter_j (last minus first sample), defects.
     """
     names = [node.name for node in plan.nodes()]
     there = sums.samples > 0
     count = np.where(there, sums.samples, 1)
     columns: dict[str, object] = {
         "run": pl.Series([row.run for row in allocations], dtype=pl.Int64),
-        "job_id": pl.Series([str(raw_id(runs[row.run].request)) for row in allocations], dtype=pl.String),
+        "job_id": pl.Series(
+            [str(raw_id(runs[row.run].request)) for row in allocations], dtype=pl.String
+        ),
         "node": pl.Series([names[row.node] for row in allocations], dtype=pl.String),
         "gpu": pl.Series([row.gpu for row in allocations], dtype=pl.Int16),
         "start": _times(plan, [row.start_s for row in allocations]),
@@ -107,23 +114,33 @@ def gpus_frame(
 
 def _counter_of(column: str) -> str:
     """The counter behind a column of the truth."""
-    return "energy_j" if column == "energy_counter_j" else column.removesuffix("_mean").removesuffix("_max")
+    return (
+        "energy_j"
+        if column == "energy_counter_j"
+        else column.removesuffix("_mean").removesuffix("_max")
+    )
 
 
 def _is_known(plan: SimulationPlan, column: str) -> pl.Expr:
     """Whether there are samples and the counter is measured on the node."""
     unmeasured = [
-        node.name for node in plan.nodes() if _counter_of(column) not in measured(plan, plan.groups[node.group])
+        node.name
+        for node in plan.nodes()
+        if _counter_of(column) not in measured(plan, plan.groups[node.group])
     ]
     return (pl.col("samples") > 0) & ~pl.col("node").is_in(unmeasured)
 
 
-def jobs_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun], gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per run of a job, those that never started too (start null), in order of submission.
+def jobs_frame(
+    plan: SimulationPlan, runs: Sequence[SimulatedRun], gpus: pl.DataFrame
+) -> pl.DataFrame:
+    """Return one row per run of a job, those that never started too (start null), in order of
+    submission.
 
-    `problem` is the finding that was planted, null when nothing is wrong; `planted_start`, `planted_end` its interval.
-    `attribution`: explicit, whole_node, ambiguous; null without GPUs. `end` null: still running or never started.
-    `expected_gpu_util`: mean of the design; `<counter>_mean`: mean over GPUs of the mean over their samples.
+    `problem` is the finding that was planted, null when nothing is wrong; `planted_start`,
+    `planted_end` its interval. `attribution`: explicit, whole_node, ambiguous; null without GPUs.
+    `end` null: still running or never started. `expected_gpu_util`: mean of the design;
+    `<counter>_mean`: mean over GPUs of the mean over their samples.
     """
     names = [node.name for node in plan.nodes()]
     rows = [_row(plan, number, run, names) for number, run in enumerate(runs)]
@@ -143,7 +160,9 @@ def jobs_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun], gpus: pl.Data
 
 
 def raw_id(request: SimulatedRequest) -> int:
-    """Return Slurm's raw id; the first id of a heterogeneous job belongs to its part without GPUs."""
+    """Return Slurm's raw id; the first id of a heterogeneous job belongs to its part without
+    GPUs.
+    """
     return request.job_id + int(request.het)
 
 
@@ -163,7 +182,9 @@ def state_of(plan: SimulationPlan, run: SimulatedRun) -> str:
     return run.state
 
 
-def _row(plan: SimulationPlan, number: int, run: SimulatedRun, names: Sequence[str]) -> dict[str, object]:
+def _row(
+    plan: SimulationPlan, number: int, run: SimulatedRun, names: Sequence[str]
+) -> dict[str, object]:
     request, start = run.request, run.start_s
     facts = JOB_KINDS[request.kind]
     state = state_of(plan, run)
@@ -196,7 +217,9 @@ def user_name(request: SimulatedRequest) -> str:
 
 
 def _planted(plan: SimulationPlan, run: SimulatedRun, which: int) -> int | None:
-    """Begin or end of what was planted, as far as it is recorded: a part of the run, or all of it."""
+    """Begin or end of what was planted, as far as it is recorded: a part of the run, or all of
+    it.
+    """
     if run.behaviour is None or run.start_s is None or JOB_KINDS[run.request.kind].problem is None:
         return None
     interval = run.behaviour.planted or (0, (run.end_s or 0) - run.start_s)
@@ -227,15 +250,27 @@ def _expected(plan: SimulationPlan, run: SimulatedRun) -> float | None:
 
 
 def _touching(gpus: pl.DataFrame, defects: pl.DataFrame) -> pl.Series:
-    """Number of defects that touch the samples of each allocation; a counter missing everywhere is none."""
+    """Number of defects that touch the samples of each allocation; a counter missing everywhere
+    is none.
+    """
     real = defects.filter(pl.col("kind") != "missing_counter")
     rows = gpus.select("node", "gpu", "start", "end").with_row_index("row")
-    pairs = rows.join(real.select("node", "start", "end", "gpu", "value"), on="node", suffix="_defect")
-    skew = pl.duration(seconds=pl.col("value").abs().fill_nan(0).fill_null(0).clip(0, 120)) + pl.duration(minutes=2)
+    pairs = rows.join(
+        real.select("node", "start", "end", "gpu", "value"), on="node", suffix="_defect"
+    )
+    skew = pl.duration(
+        seconds=pl.col("value").abs().fill_nan(0).fill_null(0).clip(0, 120)
+    ) + pl.duration(minutes=2)
     same_gpu = pl.col("gpu_defect").is_null() | (pl.col("gpu_defect") == pl.col("gpu"))
-    meets = (pl.col("start") <= pl.col("end_defect") + skew) & (pl.col("end") >= pl.col("start_defect") - skew)
+    meets = (pl.col("start") <= pl.col("end_defect") + skew) & (
+        pl.col("end") >= pl.col("start_defect") - skew
+    )
     counted = pairs.filter(same_gpu & meets).group_by("row").len()
-    return rows.join(counted, on="row", how="left", maintain_order="left")["len"].fill_null(0).cast(pl.Int64)
+    return (
+        rows.join(counted, on="row", how="left", maintain_order="left")["len"]
+        .fill_null(0)
+        .cast(pl.Int64)
+    )
 
 
 def _as_time(plan: SimulationPlan, seconds: pl.Expr) -> pl.Expr:
@@ -244,16 +279,24 @@ def _as_time(plan: SimulationPlan, seconds: pl.Expr) -> pl.Expr:
 
 
 def _times(plan: SimulationPlan, seconds: list[int]) -> pl.Series:
-    return pl.Series(seconds, dtype=pl.Int64).to_frame("s").select(_as_time(plan, pl.col("s"))).to_series().cast(TIME)
+    return (
+        pl.Series(seconds, dtype=pl.Int64)
+        .to_frame("s")
+        .select(_as_time(plan, pl.col("s")))
+        .to_series()
+        .cast(TIME)
+    )
 
 
 HANG_S = 3600  # T: an interval as long as this, or longer
-# Work before a hang. As published more than T: flat counters of a host are no sign that nothing is done. Idle GPUs
-# are, so for them a few minutes suffice.
+# Work before a hang. As published more than T: flat counters of a host are no sign that nothing is
+# done. Idle GPUs are, so for them a few minutes suffice.
 BEFORE_S, BEFORE_HOST_S = 600, HANG_S
-WINDOW_S = 1200  # windows that are not flat reach so far beyond the work: nearer to T than this is too near to call
+# Windows that are not flat reach so far beyond the work: nearer to T than this is too near to call.
+WINDOW_S = 1200
 TWICE = 2.0  # the busiest over the idlest
-WITHIN, SHARE, MEAN = 0.1, 0.95, 0.05  # stable: R within 0.1 for 95 % of the time, its mean at most 0.05
+# Stable: R within 0.1 for 95 % of the time, its mean at most 0.05.
+WITHIN, SHARE, MEAN = 0.1, 0.95, 0.05
 MARGIN = 0.3  # of 1 - SHARE and of MEAN: nearer to the bound than this is too near to call
 RATIO_MARGIN = 0.03  # of TWICE, likewise
 CLASSES = ("job_hang", "job_hang_host", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable")
@@ -274,13 +317,16 @@ CLASS_TRUTH_SCHEMA = {
 
 
 def classes_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.DataFrame:
-    """Return one row per run that follows a course and is over: which classes are true of it; null: too near to call.
+    """Return one row per run that follows a course and is over: which classes are true of it; null:
+    too near to call.
 
-    `submit_s`: seconds since 1970. `known`: its GPUs are recorded. `rest_begin_s`, `rest_end_s`: the
-    longest interval without work, in seconds after its start; null: none.
+    `submit_s`: seconds since 1970. `known`: its GPUs are recorded. `rest_begin_s`, `rest_end_s`:
+    the longest interval without work, in seconds after its start; null: none.
     """
     return pl.DataFrame(
-        [_class_row(plan, run) for run in runs if _is_over(plan, run)], schema=CLASS_TRUTH_SCHEMA, orient="row"
+        [_class_row(plan, run) for run in runs if _is_over(plan, run)],
+        schema=CLASS_TRUTH_SCHEMA,
+        orient="row",
     )
 
 
@@ -289,13 +335,23 @@ def _course_keys(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
     request = run.request
     scenario = request.course.scenario if request.course else None
     return (
-        *(str(raw_id(request)), display_id(request), plan.start_s + run.submit_s, user_name(request), scenario),
+        *(
+            str(raw_id(request)),
+            display_id(request),
+            plan.start_s + run.submit_s,
+            user_name(request),
+            scenario,
+        ),
         request.nodes > 0 or run.mapped,
     )
 
 
 def _is_over(plan: SimulationPlan, run: SimulatedRun) -> bool:
-    return run.request.course is not None and run.start_s is not None and state_of(plan, run) not in _OVER
+    return (
+        run.request.course is not None
+        and run.start_s is not None
+        and state_of(plan, run) not in _OVER
+    )
 
 
 def _class_row(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
@@ -322,16 +378,28 @@ def rests(level: ActivityLevel) -> bool:
     >>> rests(ActivityLevel(util=1.0, sm=0.008)), rests(ActivityLevel(util=0.05, sm=0.02, dram=0.01))
     (True, False)
     """
-    return level.dram < 1e-4 and not any((level.fp64, level.fp32, level.fp16, level.hmma, level.imma, level.dfma))
+    return level.dram < 1e-4 and not any(
+        (level.fp64, level.fp32, level.fp16, level.hmma, level.imma, level.dfma)
+    )
 
 
-def rest_intervals(lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int) -> list[tuple[int, int]]:
-    """Return (begin, end) in seconds after the start of each interval in which no GPU works, in order.
+def rest_intervals(
+    lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int
+) -> list[tuple[int, int]]:
+    """Return (begin, end) in seconds after the start of each interval in which no GPU works, in
+    order.
 
     >>> rest_intervals([[ActivityPhase(0, ActivityLevel(dram=0.5)), ActivityPhase(60, ActivityLevel())]], 100)
     [(60, 100)]
     """
-    edges = sorted({phase.begin_s for line in set(map(tuple, lines)) for phase in line if phase.begin_s < elapsed_s})
+    edges = sorted(
+        {
+            phase.begin_s
+            for line in set(map(tuple, lines))
+            for phase in line
+            if phase.begin_s < elapsed_s
+        }
+    )
     found: list[tuple[int, int]] = []
     for begin, end in zip(edges, [*edges[1:], elapsed_s], strict=True):
         if all(rests(_at(line, begin)) for line in lines):
@@ -345,7 +413,8 @@ def _at(line: Sequence[ActivityPhase], second: int) -> ActivityLevel:
 
 
 def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool | None]:
-    """Return which of the hung classes are true: where intervals of at least T lie, and what is before and after.
+    """Return which of the hung classes are true: where intervals of at least T lie, and what is
+    before and after.
 
     >>> hanging([(1800, 9000)], 9000)
     {'job_hang': True, 'job_hang_host': False, 'cold_start': False, 'stall': False}
@@ -363,7 +432,9 @@ def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool 
 
 
 def _after_enough(last: Sequence[int]) -> bool | None:
-    """Whether one of the last intervals comes after work of more than T; None where it is too near to call."""
+    """Whether one of the last intervals comes after work of more than T; None where it is too
+    near to call.
+    """
     if any(work > BEFORE_HOST_S for work in last):
         return True
     return None if any(work > BEFORE_HOST_S - WINDOW_S for work in last) else False
@@ -372,13 +443,18 @@ def _after_enough(last: Sequence[int]) -> bool | None:
 def mean_util(line: Sequence[ActivityPhase], elapsed_s: int) -> float:
     """Return the utilisation of a GPU by design, over all of the run."""
     ends = [*(phase.begin_s for phase in line[1:]), elapsed_s]
-    spans = [max(0, min(end, elapsed_s) - phase.begin_s) for phase, end in zip(line, ends, strict=True)]
-    total = sum(p.level.util * p.level.mean_factor * span for p, span in zip(line, spans, strict=True))
+    spans = [
+        max(0, min(end, elapsed_s) - phase.begin_s) for phase, end in zip(line, ends, strict=True)
+    ]
+    total = sum(
+        p.level.util * p.level.mean_factor * span for p, span in zip(line, spans, strict=True)
+    )
     return total / max(1, elapsed_s)
 
 
 def is_uneven(work: F64) -> bool | None:
-    """Return whether the busiest does at least twice what the idlest does; None where it is too near to call.
+    """Return whether the busiest does at least twice what the idlest does; None where it is too
+    near to call.
 
     >>> is_uneven(np.array([0.8, 0.3])), is_uneven(np.array([0.8, 0.5])), is_uneven(np.zeros(2))
     (True, False, False)
@@ -387,17 +463,24 @@ def is_uneven(work: F64) -> bool | None:
     if len(work) < 2 or work.max() == 0:
         return False
     bound = TWICE * work.min()
-    return None if bound > 0 and abs(work.max() / bound - 1) < RATIO_MARGIN else bool(work.max() >= bound)
+    return (
+        None
+        if bound > 0 and abs(work.max() / bound - 1) < RATIO_MARGIN
+        else bool(work.max() >= bound)
+    )
 
 
-def is_stable(lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int, interval_s: int) -> bool | None:
-    """Return whether the mean of the GPUs keeps to its own mean, minute by minute; one that does nothing does.
+def is_stable(
+    lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int, interval_s: int
+) -> bool | None:
+    """Return whether the mean of the GPUs keeps to its own mean, minute by minute; one that does
+    nothing does.
 
     None where it is too near to call.
 
-    Evaluated on utilisation and on SM activity: busy-waiting shows in one only. Samples fall evenly between nothing and
-    `noise` below their level: the share of minutes that it takes beyond the bound, and the mean distance, are
-    expected values.
+    Evaluated on utilisation and on SM activity: busy-waiting shows in one only. Samples fall evenly
+    between nothing and `noise` below their level: the share of minutes that it takes beyond the
+    bound, and the mean distance, are expected values.
     """
     alike = Counter(map(tuple, lines))
     each = [_by_minute(line, elapsed_s) for line in alike]
@@ -406,7 +489,10 @@ def is_stable(lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int, interval
     for name in ("util", "sm"):
         level = np.array([levels[name] for levels in each])
         variance = (level * np.array([levels["noise"] for levels in each])) ** 2 / 12
-        mean, of_mean = (level * weights).sum(0) / len(lines), (variance * weights).sum(0) / len(lines) ** 2
+        mean, of_mean = (
+            (level * weights).sum(0) / len(lines),
+            (variance * weights).sum(0) / len(lines) ** 2,
+        )
         answers.append(_keeps_to_its_mean(mean, of_mean, samples=60 / interval_s))
     return False if False in answers else None if None in answers else True
 
@@ -425,7 +511,9 @@ def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool | N
 
 
 def _by_minute(line: Sequence[ActivityPhase], elapsed_s: int) -> dict[str, F64]:
-    """Utilisation and SM activity in whole minutes by design, and how far below full activity samples fall."""
+    """Utilisation and SM activity in whole minutes by design, and how far below full activity
+    samples fall.
+    """
     at = np.arange(0, elapsed_s // 60 * 60, _STEP_S)
     number = np.searchsorted([phase.begin_s for phase in line], at, "right") - 1
     table = np.array([[*phase.level, phase.level.period_s or 1.0] for phase in line])[number]
@@ -438,8 +526,12 @@ def _by_minute(line: Sequence[ActivityPhase], elapsed_s: int) -> dict[str, F64]:
 
 
 def _normal(values: F64) -> F64:
-    """Distribution function of the normal distribution (Abramowitz and Stegun 26.2.17, good to 1e-7)."""
+    """Distribution function of the normal distribution (Abramowitz and Stegun 26.2.17, good to
+    1e-7).
+    """
     t = 1 / (1 + 0.2316419 * np.abs(values))
-    powers = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    powers = t * (
+        0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
+    )
     tail = np.exp(-(values**2) / 2) / np.sqrt(2 * np.pi) * powers
     return np.asarray(np.where(values >= 0, 1 - tail, tail))

@@ -1,7 +1,7 @@
 """Simulated jobs: arrivals, sizes, run times, kinds and users, and where and when they run.
 
-Shapes after the published study (IPDPS 2026): Poisson arrivals, mostly one node, a tail to many, log-normal run times,
-few users with most of the jobs. The study's samples are not public.
+Shapes after the published study (IPDPS 2026): Poisson arrivals, mostly one node, a tail to many,
+log-normal run times, few users with most of the jobs. The study's samples are not public.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tachograph.simulate import behaviours
-from tachograph.simulate.behaviours import JOB_KINDS, LONGEST_S, JobBehaviour, JobKind, behave, follow
+from tachograph.simulate.behaviours import (
+    JOB_KINDS,
+    LONGEST_S,
+    JobBehaviour,
+    JobKind,
+    behave,
+    follow,
+)
 from tachograph.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
 
 # (nodes, share of the jobs); 0: a part of a shared node
@@ -34,7 +41,8 @@ STUDY_WEIGHTS: Mapping[JobKind, float] = MappingProxyType(
         JobKind.COMPUTE_BOUND: 0.04,
     }
 )
-# pipes of ordinary jobs: (share of the jobs, {pipe: least and most activity}, most that GPUs of a job differ)
+# pipes of ordinary jobs: (share of the jobs, {pipe: least and most activity}, most that GPUs of a
+# job differ)
 _MIX: tuple[tuple[float, Mapping[str, tuple[float, float]], float], ...] = (
     (0.50, {"fp64": (0.02, 0.35)}, 1.0),
     (0.23, {"fp64": (0.02, 0.25), "dfma": (0.02, 0.2)}, 0.8),
@@ -65,7 +73,9 @@ _ALIKE = frozenset(
 
 
 def as_in_study(behaviour: JobBehaviour, rng: np.random.Generator) -> JobBehaviour:
-    """Return an ordinary job with pipes, evenness and pauses of the study's; one of another kind unchanged."""
+    """Return an ordinary job with pipes, evenness and pauses of the study's; one of another kind
+    unchanged.
+    """
     if behaviour.kind not in _ALIKE:
         return behaviour
     shares = np.array([share for share, _, _ in _MIX])
@@ -92,17 +102,48 @@ def as_in_study(behaviour: JobBehaviour, rng: np.random.Generator) -> JobBehavio
 
 LARGE_MEMORY_MIB = 64 * 1024  # a constraint for large memory is written from here on
 FIRST_JOB_ID = 1_000_001
-_SIZES = ((0, 0.12), (1, 0.70), (2, 0.08), (4, 0.045), (8, 0.03), (16, 0.013), (32, 0.007), (64, 0.003), (128, 0.002))
+_SIZES = (
+    (0, 0.12),
+    (1, 0.70),
+    (2, 0.08),
+    (4, 0.045),
+    (8, 0.03),
+    (16, 0.013),
+    (32, 0.007),
+    (64, 0.003),
+    (128, 0.002),
+)
 _USERS, _ACCOUNTS = 60, 18
-_NAMES = ("train", "md_run", "relax", "lattice", "finetune", "cfd", "qmc", "sweep", "post", "sigma_α", "a b", "x,y")
+_NAMES = (
+    "train",
+    "md_run",
+    "relax",
+    "lattice",
+    "finetune",
+    "cfd",
+    "qmc",
+    "sweep",
+    "post",
+    "sigma_α",
+    "a b",
+    "x,y",
+)
 _NEEDS_PIPES = frozenset(
-    {JobKind.MEMORY_BOUND, JobKind.COMPUTE_BOUND, JobKind.TENSOR, JobKind.NO_TENSOR, JobKind.DEADLOCK}
+    {
+        JobKind.MEMORY_BOUND,
+        JobKind.COMPUTE_BOUND,
+        JobKind.TENSOR,
+        JobKind.NO_TENSOR,
+        JobKind.DEADLOCK,
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRequest:
-    """One job as submitted; times in seconds after the plan's start. `nodes` 0: part of a shared node."""
+    """One job as submitted; times in seconds after the plan's start. `nodes` 0: part of a shared
+    node.
+    """
 
     serial: int
     submit_s: int
@@ -137,16 +178,22 @@ class SimulatedRequest:
 
 
 def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
-    """Return the requests in order of submission: every kind `each_kind` times, then by weight up to the load."""
+    """Return the requests in order of submission: every kind `each_kind` times, then by weight
+    up to the load.
+    """
     rng = np.random.default_rng([plan.seed, 1])
     if plan.judged_jobs:
-        return _numbered(_draw_courses(plan, behaviours.accuracy_population(plan.judged_jobs, rng), rng))
+        return _numbered(
+            _draw_courses(plan, behaviours.accuracy_population(plan.judged_jobs, rng), rng)
+        )
     if plan.job_groups:
         return _numbered(_draw_repeated(plan, rng))
     budget = plan.load * plan.gpus * plan.seconds
     wanted = [kind for kind in JobKind for _ in range(plan.each_kind)]
     kinds = list(JOB_KINDS)
-    weights = np.array([STUDY_WEIGHTS[kind] if plan.as_in_study else JOB_KINDS[kind].weight for kind in kinds])
+    weights = np.array(
+        [STUDY_WEIGHTS[kind] if plan.as_in_study else JOB_KINDS[kind].weight for kind in kinds]
+    )
     weights /= weights.sum()
     users = _activity()
     drawn: list[SimulatedRequest] = []
@@ -155,8 +202,14 @@ def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
         serial = len(drawn)
         planned = serial < len(wanted)
         kind = wanted[serial] if planned else kinds[int(rng.choice(len(kinds), p=weights))]
-        request = _draw_one(plan, rng, serial, kind, int(rng.choice(_USERS, p=users)), planned=planned)
-        tasks = int(rng.integers(3, 9)) if not planned and rng.random() < 0.04 and request.nodes <= 1 else 0
+        request = _draw_one(
+            plan, rng, serial, kind, int(rng.choice(_USERS, p=users)), planned=planned
+        )
+        tasks = (
+            int(rng.integers(3, 9))
+            if not planned and rng.random() < 0.04 and request.nodes <= 1
+            else 0
+        )
         drawn += _tasks(request, tasks, rng)
         spent += sum(each.gpus * each.run_s for each in drawn[serial:])
     return _numbered(drawn)
@@ -171,16 +224,25 @@ def _activity() -> NDArray[np.float64]:
 def _draw_courses(
     plan: SimulationPlan, courses: Iterable[behaviours.JobCourse], rng: np.random.Generator
 ) -> list[SimulatedRequest]:
-    """Jobs with a course each, submitted so early that all of them end in time, queues being short."""
+    """Jobs with a course each, submitted so early that all of them end in time, queues being
+    short.
+    """
     users = _activity()
     drawn = []
     for serial, course in enumerate(courses):
         group, kind = _choose_group(plan, rng, course.kind)
         gpus, nodes = plan.groups[group].gpus, min(course.nodes, _whole(plan, group))
         ends = ("TIMEOUT", "0:0") if course.stuck and rng.random() < 0.6 else None
-        state, exit_code = ends or (("CANCELLED", "0:15") if course.stuck else _choose_end(rng, kind))
-        run_s, state = course.run_s, "COMPLETED" if state == "TIMEOUT" and not course.stuck else state
-        limit_min = run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
+        state, exit_code = ends or (
+            ("CANCELLED", "0:15") if course.stuck else _choose_end(rng, kind)
+        )
+        run_s, state = (
+            course.run_s,
+            "COMPLETED" if state == "TIMEOUT" and not course.stuck else state,
+        )
+        limit_min = (
+            run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
+        )
         part = int(rng.integers(min(course.min_gpus, gpus), gpus)) if nodes == 0 else 0
         drawn.append(
             SimulatedRequest(
@@ -209,17 +271,23 @@ _HANGS = 0.2  # share of their runs
 
 
 def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[SimulatedRequest]:
-    """Jobs that users submit again and again: each group keeps size, limit, memory and what its GPUs do.
+    """Jobs that users submit again and again: each group keeps size, limit, memory and what its
+    GPUs do.
 
-    Run times spread around the group's; some runs fail on the way, some groups hang at times, few runs are changed.
+    Run times spread around the group's; some runs fail on the way, some groups hang at times, few
+    runs are changed.
     """
-    kinds = [kind for kind in JOB_KINDS if kind not in (JobKind.HUNG, JobKind.DEADLOCK, JobKind.CPU_ONLY)]
+    kinds = [
+        kind for kind in JOB_KINDS if kind not in (JobKind.HUNG, JobKind.DEADLOCK, JobKind.CPU_ONLY)
+    ]
     weights = np.array([JOB_KINDS[kind].weight for kind in kinds])
     users, groups = _activity(), list[SimulatedRequest]()
     for number in range(plan.job_groups):
         usual = kinds[int(rng.choice(len(kinds), p=weights / weights.sum()))]
         made = _draw_one(plan, rng, number, usual, int(rng.choice(_USERS, p=users)), planned=False)
-        groups.append(replace(made, of_group=number, het=False, fails_once=False, cancelled_waiting=False))
+        groups.append(
+            replace(made, of_group=number, het=False, fails_once=False, cancelled_waiting=False)
+        )
     spreads, slack = rng.uniform(0.01, 0.25, len(groups)), rng.uniform(1.2, 5.0, len(groups))
     hanging, numbered = rng.random(len(groups)) < _HANGING, rng.random(len(groups)) < 0.3
     shares = 1.0 / np.arange(1, len(groups) + 1) ** 0.8
@@ -228,8 +296,13 @@ def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[Simul
         number = int(rng.choice(len(groups), p=shares / shares.sum()))
         group, spread, serial = groups[number], float(spreads[number]), len(drawn)
         limit_s = 300 * -int(-group.run_s * float(np.exp(3 * spread)) * slack[number] // 300)
-        changed, hangs = bool(rng.random() < _CHANGED), bool(hanging[number] and rng.random() < _HANGS)
-        needs_s = max(JOB_KINDS[group.kind].min_s, group.run_s * float(np.exp(rng.normal(0.0, spread))))
+        changed, hangs = (
+            bool(rng.random() < _CHANGED),
+            bool(hanging[number] and rng.random() < _HANGS),
+        )
+        needs_s = max(
+            JOB_KINDS[group.kind].min_s, group.run_s * float(np.exp(rng.normal(0.0, spread)))
+        )
         kind: JobKind = JobKind.STEADY if changed and group.gpus else group.kind
         needs_s *= float(np.exp(rng.normal(0.0, 0.7))) if changed else 1.0
         state, exit_code = _choose_end(rng, JobKind.STEADY)
@@ -266,7 +339,13 @@ def _whole(plan: SimulationPlan, number: int) -> int:
 
 
 def _draw_one(
-    plan: SimulationPlan, rng: np.random.Generator, serial: int, kind: JobKind, user: int, *, planned: bool
+    plan: SimulationPlan,
+    rng: np.random.Generator,
+    serial: int,
+    kind: JobKind,
+    user: int,
+    *,
+    planned: bool,
 ) -> SimulatedRequest:
     group, kind = _choose_group(plan, rng, kind)
     facts = JOB_KINDS[kind]
@@ -275,7 +354,9 @@ def _draw_one(
         nodes, gpus = 1, 0
     run_s = _choose_run_time(plan, rng, kind, 0.35 if planned else 0.6)
     state, exit_code = _choose_end(rng, kind)
-    limit_min = run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
+    limit_min = (
+        run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
+    )
     limit_min = max(2, limit_min)
     if state == "TIMEOUT":
         run_s = limit_min * 60 + int(rng.integers(1, 31))
@@ -302,19 +383,24 @@ def _draw_one(
     )
 
 
-def _choose_group(plan: SimulationPlan, rng: np.random.Generator, kind: JobKind) -> tuple[int, JobKind]:
+def _choose_group(
+    plan: SimulationPlan, rng: np.random.Generator, kind: JobKind
+) -> tuple[int, JobKind]:
     """A group of nodes on which the kind can be seen; steady where there is none."""
     suits = [_suits(group, kind) for group in plan.groups]
     if not any(suits):
         kind, suits = JobKind.STEADY, [True] * len(plan.groups)
-    weights = np.array([group.count * fits for group, fits in zip(plan.groups, suits, strict=True)], dtype=float)
+    weights = np.array(
+        [group.count * fits for group, fits in zip(plan.groups, suits, strict=True)], dtype=float
+    )
     return int(rng.choice(len(weights), p=weights / weights.sum())), kind
 
 
 def _suits(group: NodeGroup, kind: JobKind) -> bool:
     if kind is JobKind.LOW_MEMORY:
         return group.device.hbm_mib >= LARGE_MEMORY_MIB
-    if kind is JobKind.FULL_MEMORY:  # error correction in the same memory leaves less than a full one
+    # Error correction in the same memory leaves less than a full one.
+    if kind is JobKind.FULL_MEMORY:
         return group.driver.total_mib > 0.97 * group.device.hbm_mib
     if kind in _NEEDS_PIPES and group.lacks:
         return False
@@ -329,8 +415,14 @@ def _choose_size(
     shared = round(group.count * plan.shared) if group.gpus > 1 else 0
     most = 2 if planned else max(1, (group.count - shared) // 3)
     known: tuple[tuple[int, float], ...] = STUDY_SIZES if plan.as_in_study else _SIZES
-    sizes = [(nodes, share) for nodes, share in known if nodes <= most and (nodes or (shared and min_gpus <= 2))]
-    sizes = [(nodes, share) for nodes, share in sizes if nodes * group.gpus >= min_gpus or not nodes]
+    sizes = [
+        (nodes, share)
+        for nodes, share in known
+        if nodes <= most and (nodes or (shared and min_gpus <= 2))
+    ]
+    sizes = [
+        (nodes, share) for nodes, share in sizes if nodes * group.gpus >= min_gpus or not nodes
+    ]
     sizes = sizes or [(-(-min_gpus // group.gpus), 1.0)]
     shares = np.array([share for _, share in sizes])
     nodes = sizes[int(rng.choice(len(sizes), p=shares / shares.sum()))][0]
@@ -342,7 +434,9 @@ def _choose_size(
     return 0, int(rng.integers(least, max(least + 1, group.gpus)))
 
 
-def _choose_run_time(plan: SimulationPlan, rng: np.random.Generator, kind: JobKind, share: float) -> int:
+def _choose_run_time(
+    plan: SimulationPlan, rng: np.random.Generator, kind: JobKind, share: float
+) -> int:
     """Seconds, at most a share of the plan's length."""
     facts = JOB_KINDS[kind]
     longest = STUDY_LONGEST_S if plan.as_in_study and facts.max_s == LONGEST_S else facts.max_s
@@ -371,12 +465,16 @@ def _choose_end(rng: np.random.Generator, kind: JobKind) -> tuple[str, str]:
     return state, code
 
 
-def _tasks(request: SimulatedRequest, tasks: int, rng: np.random.Generator) -> list[SimulatedRequest]:
+def _tasks(
+    request: SimulatedRequest, tasks: int, rng: np.random.Generator
+) -> list[SimulatedRequest]:
     """The request, or the tasks of an array: the same job with run times of its own."""
     if not tasks or request.het or request.fails_once or request.state == "TIMEOUT":
         return [request]
     least, most = JOB_KINDS[request.kind].min_s, max(request.run_s, JOB_KINDS[request.kind].max_s)
-    run_times = [int(min(most, max(least, request.run_s * rng.uniform(0.8, 1.0)))) for _ in range(tasks)]
+    run_times = [
+        int(min(most, max(least, request.run_s * rng.uniform(0.8, 1.0)))) for _ in range(tasks)
+    ]
     return [
         replace(request, run_s=run_s, serial=request.serial + index, array=(request.serial, index))
         for index, run_s in enumerate(run_times)
@@ -384,7 +482,9 @@ def _tasks(request: SimulatedRequest, tasks: int, rng: np.random.Generator) -> l
 
 
 def _numbered(requests: list[SimulatedRequest]) -> list[SimulatedRequest]:
-    """Job ids in order of submission; the last task of an array has the id of the array, as in Slurm."""
+    """Job ids in order of submission; the last task of an array has the id of the array, as in
+    Slurm.
+    """
     requests = sorted(requests, key=lambda request: (request.submit_s, request.serial))
     next_id = FIRST_JOB_ID
     numbered: list[SimulatedRequest] = []
@@ -411,13 +511,21 @@ def _numbered(requests: list[SimulatedRequest]) -> list[SimulatedRequest]:
 _DEPTH = 48  # how many waiting jobs are tried out of turn
 _PATIENCE_S = 2 * 3600  # the first in line waits at most this long before backfill ends
 _NEEDS_ITS_END = frozenset(
-    {JobKind.HUNG, JobKind.DEADLOCK, JobKind.COLD_START, JobKind.STALLED, JobKind.BURSTY, JobKind.SHORT}
+    {
+        JobKind.HUNG,
+        JobKind.DEADLOCK,
+        JobKind.COLD_START,
+        JobKind.STALLED,
+        JobKind.BURSTY,
+        JobKind.SHORT,
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """One run of a job. Times in seconds after the plan's start; `end_s` may lie behind the plan's end.
+    """One run of a job. Times in seconds after the plan's start; `end_s` may lie behind the plan's
+    end.
 
     `places`: (node index, GPU indices) for each node. `start_s` None: it never started.
     """
@@ -444,10 +552,13 @@ class _FreeNodes:
 
     free: list[int]
     shared: dict[int, list[int]]
-    releases: list[tuple[int, int, int, tuple[int, ...]]] = field(default_factory=list)  # time, order, node, gpus
+    # Time, order, node, gpus.
+    releases: list[tuple[int, int, int, tuple[int, ...]]] = field(default_factory=list)
     given: int = 0
 
-    def take(self, request: SimulatedRequest, gpus_per_node: int) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
+    def take(
+        self, request: SimulatedRequest, gpus_per_node: int
+    ) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
         """Return places for the request, or None when it does not fit now."""
         if request.nodes:
             if len(self.free) < request.nodes:
@@ -543,17 +654,24 @@ def _startable(
     """
     if not queue or not (pool.free or any(pool.shared.values())):
         return []
-    waited_long = now - queue[0].submit_s > _PATIENCE_S and not (shared_waits and not queue[0].nodes)
+    waited_long = now - queue[0].submit_s > _PATIENCE_S and not (
+        shared_waits and not queue[0].nodes
+    )
     return queue[:1] if waited_long else queue[:_DEPTH]
 
 
 def _run(
-    request: SimulatedRequest, submit_s: int, start_s: int, places: tuple[tuple[int, tuple[int, ...]], ...]
+    request: SimulatedRequest,
+    submit_s: int,
+    start_s: int,
+    places: tuple[tuple[int, tuple[int, ...]], ...],
 ) -> SimulatedRun:
     run_s, state, exit_code = request.run_s, request.state, request.exit_code
     if request.fails_once:
         run_s, state, exit_code = int(0.4 * run_s), "NODE_FAIL", "1:0"
-    return SimulatedRun(request, submit_s, start_s, start_s + run_s, places, state, exit_code, None, mapped=True)
+    return SimulatedRun(
+        request, submit_s, start_s, start_s + run_s, places, state, exit_code, None, mapped=True
+    )
 
 
 def _never(request: SimulatedRequest, submit_s: int, end_s: int | None) -> SimulatedRun:
@@ -563,7 +681,9 @@ def _never(request: SimulatedRequest, submit_s: int, end_s: int | None) -> Simul
 
 
 def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator) -> SimulatedRun:
-    """The run with what its GPUs do; steady where its end, needed to see the problem, is not recorded any more."""
+    """The run with what its GPUs do; steady where its end, needed to see the problem, is not
+    recorded any more.
+    """
     request, start_s, end_s = run.request, run.start_s or 0, run.end_s or 0
     if (end_s > plan.seconds or run.state == "NODE_FAIL") and request.kind in _NEEDS_ITS_END:
         request = replace(request, kind=JobKind.STEADY)
@@ -587,4 +707,9 @@ def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator)
         per_node = [len(gpus) for _, gpus in run.places]
         behaviour = follow(behaviour, request.course, course, per_node=per_node)
     shared = request.nodes == 0
-    return replace(run, request=request, behaviour=behaviour, mapped=shared and bool(rng.random() >= plan.unmapped))
+    return replace(
+        run,
+        request=request,
+        behaviour=behaviour,
+        mapped=shared and bool(rng.random() >= plan.unmapped),
+    )

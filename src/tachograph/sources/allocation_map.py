@@ -1,4 +1,6 @@
-"""Source and feed `allocation-map`: which job held which GPU when, by prolog and epilog, a table, or a live record."""
+"""Source and feed `allocation-map`: which job held which GPU when, by prolog and epilog, a
+table, or a live record.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,13 @@ from tachograph.sources.slurm.allocations import (
 )
 from tachograph.sources.slurm.exports import detect, frame_of
 from tachograph.sources.slurm.fields import BadRowError
-from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow, counted_rejects
+from tachograph.sources.slurm.records import (
+    RejectedRecord,
+    SlurmCluster,
+    SlurmEntry,
+    SlurmRow,
+    counted_rejects,
+)
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -46,13 +54,17 @@ SUFFIXES = (".csv", ".log", ".txt", ".json")
 
 @dataclass(slots=True)
 class AllocationMapReading:
-    """What a file holds: rows for `allocations`, what was rejected (place, reason, text), the number of records."""
+    """What a file holds: rows for `allocations`, what was rejected (place, reason, text), the
+    number of records.
+    """
 
     allocations: list[SlurmRow] = field(default_factory=list)
     rejected: list[RejectedRecord] = field(default_factory=list)
-    unplaced: list[RejectedRecord] = field(default_factory=list)  # nodes are known and which GPUs they are not
+    # Nodes are known and which GPUs they are not.
+    unplaced: list[RejectedRecord] = field(default_factory=list)
     rows_read: int = 0
-    passed: Counter[str] = field(default_factory=Counter)  # records of jobs that hold no GPUs, by reason
+    # Records of jobs that hold no GPUs, by reason.
+    passed: Counter[str] = field(default_factory=Counter)
     document: object = None  # where it is JSON of the controller
 
     @property
@@ -68,16 +80,24 @@ class AllocationMapReading:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="CSV, prolog/epilog log, scontrol or squeue output, or a folder of it"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="CSV, prolog/epilog log, scontrol or squeue output, or a folder of it",
     )
     parser.add_argument(
         "--trusted",
         action="store_true",
-        help="scontrol output of several jobs whose names and comments hold no records: take each as a record",
+        help=(
+            "scontrol output of several jobs whose names and comments hold no records: take "
+            "each as a record"
+        ),
     )
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield one chunk per file with its rows of `allocations`.
 
     Errors: InputError for a file that is no map, naming what to do.
@@ -85,7 +105,9 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     site = configuration.site
     for path in expand(options.files, SUFFIXES):
         mark = fingerprint(path, NAME, site.time_zone, site.cluster)
-        reading = read_map(path, cluster=SlurmCluster.of(configuration), trusted=getattr(options, "trusted", False))
+        reading = read_map(
+            path, cluster=SlurmCluster.of(configuration), trusted=getattr(options, "trusted", False)
+        )
         part = ChunkPart(
             "allocations",
             frame_of(reading.allocations, ALLOCATIONS),
@@ -116,9 +138,13 @@ def read_map_content(
     reading = AllocationMapReading()
     match found.kind:
         case "map":
-            reading.allocations, reading.rejected, reading.rows_read = read_table(text, cluster=cluster)
+            reading.allocations, reading.rejected, reading.rows_read = read_table(
+                text, cluster=cluster
+            )
         case "prolog":
-            reading.allocations, reading.rejected, reading.rows_read, without = read_log(text, cluster=cluster)
+            reading.allocations, reading.rejected, reading.rows_read, without = read_log(
+                text, cluster=cluster
+            )
             reading.passed.update({"no_gpus": without} if without else {})
         case "scontrol":
             for entry in read_scontrol(text, where=where, trusted=trusted):
@@ -131,7 +157,8 @@ def read_map_content(
             raise InputError(
                 "this does not name the GPUs of jobs",
                 where=where,
-                do="export `squeue --json` or `scontrol show job -d`, read accounting with `tachograph ingest sacct`, "
+                do="export `squeue --json` or `scontrol show job -d`, read accounting with "
+                "`tachograph ingest sacct`, "
                 "or write a map with the columns job_id,node,gpu",
             )
     return reading
@@ -146,11 +173,19 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
     record = str(fields["record"]) if "record" in fields else None
     try:
         try:
-            rows = controller_allocations(fields, cluster) if record is None else scontrol_allocations(record, cluster)
+            rows = (
+                controller_allocations(fields, cluster)
+                if record is None
+                else scontrol_allocations(record, cluster)
+            )
         except BadRowError as problem:
             if problem.reason not in UNKNOWN_GPUS:
                 raise
-            rows = controller_nodes(fields, cluster) if record is None else scontrol_nodes(record, cluster)
+            rows = (
+                controller_nodes(fields, cluster)
+                if record is None
+                else scontrol_nodes(record, cluster)
+            )
             if not rows:
                 raise
             reading.unplaced.append((entry.place, problem.reason, entry.text))
@@ -161,8 +196,12 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
     reading.passed.update([] if rows else ["no_gpus"])
 
 
-def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
+def rejected(
+    options: argparse.Namespace, *, configuration: Configuration
+) -> Iterator[tuple[str, int, str, str]]:
+    """Yield (file, line or position, reason, text) of every record of the files named that could
+    not be read.
+    """
     for path in expand(options.files, SUFFIXES):
         reading = read_map(path, cluster=SlurmCluster.of(configuration), trusted=options.trusted)
         for row in sorted((*reading.rejected, *reading.unplaced)):
@@ -170,7 +209,8 @@ def rejected(options: argparse.Namespace, *, configuration: Configuration) -> It
 
 
 ALLOCATION_LOG = "allocation-map"
-LONG_AGO: Final = timedelta(days=7)  # a file unchanged since so long before the watermark has been read
+# A file unchanged since so long before the watermark has been read.
+LONG_AGO: Final = timedelta(days=7)
 AT_A_TIME: Final = 64 << 20  # bytes of one file and one poll
 _PACKED = (".gz", ".xz", ".bz2", ".zst")
 _HEAD = 64  # bytes by which a file is known that was put in the place of another
@@ -187,7 +227,11 @@ SETTINGS = AllocationLogSettings
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> AllocationLogFeed:
     """Return the feed; nothing is read yet. Errors: ConfigError naming the key."""
-    if not isinstance(settings, AllocationLogSettings) or not settings.files or not all(settings.files):
+    if (
+        not isinstance(settings, AllocationLogSettings)
+        or not settings.files
+        or not all(settings.files)
+    ):
         what, do = "files is empty", 'write it as files = ["/shared/tachograph/gpu-map"]'
         raise ConfigError(what, where=f"[[sources]] {settings.title}", do=do)
     return AllocationLogFeed(settings.files, settings.stream, SlurmCluster.of(configuration))
@@ -209,7 +253,8 @@ class AllocationLogFeed:
         self._patterns = tuple(patterns)
         self._stream = stream
         self._cluster = cluster
-        self._places: dict[tuple[int, int], _LogPosition] = {}  # by device and inode: a rotated file keeps its place
+        # By device and inode: a rotated file keeps its place.
+        self._places: dict[tuple[int, int], _LogPosition] = {}
         self._intervals = HoldIntervals()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
@@ -221,16 +266,28 @@ class AllocationLogFeed:
         before = watermark(self._stream)
         events, rejected, rows_read = self._new_events(None if before is None else min(before, now))
         rows = [*self._intervals.ended(events), *self._intervals.open(events)]
-        part = ChunkPart("allocations", frame_of(rows, ALLOCATIONS), rejects=counted_rejects(rejected), overlaps=True)
+        part = ChunkPart(
+            "allocations",
+            frame_of(rows, ALLOCATIONS),
+            rejects=counted_rejects(rejected),
+            overlaps=True,
+        )
         where = ", ".join(self._patterns)
         yield Chunk(
-            self._stream, ALLOCATION_LOG, where, (part,), rows_read, watermark=next_watermark(now, before=before)
+            self._stream,
+            ALLOCATION_LOG,
+            where,
+            (part,),
+            rows_read,
+            watermark=next_watermark(now, before=before),
         )
 
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _new_events(self, mark: datetime | None) -> tuple[list[HoldEvent], list[RejectedRecord], int]:
+    def _new_events(
+        self, mark: datetime | None
+    ) -> tuple[list[HoldEvent], list[RejectedRecord], int]:
         events: list[HoldEvent] = []
         rejected: list[RejectedRecord] = []
         count = read = 0
@@ -257,9 +314,15 @@ class AllocationLogFeed:
             anchor = Path(pattern).anchor
             for path in sorted(Path(anchor).glob(pattern.removeprefix(anchor))):
                 inside = sorted(path.iterdir()) if path.is_dir() else [path]
-                found.update(dict.fromkeys(file for file in inside if file.is_file() and file.suffix not in _PACKED))
+                found.update(
+                    dict.fromkeys(
+                        file for file in inside if file.is_file() and file.suffix not in _PACKED
+                    )
+                )
         if not found:
-            raise InputError("no such file", where=", ".join(self._patterns), do="is the prolog in place?")
+            raise InputError(
+                "no such file", where=", ".join(self._patterns), do="is the prolog in place?"
+            )
         return list(found)
 
     def _new_text(self, path: Path, long_ago: datetime | None) -> str:
@@ -272,7 +335,8 @@ class AllocationLogFeed:
                 if long_ago is not None and state.st_mtime < long_ago.timestamp():
                     place.offset, place.head = state.st_size, _digest(file, state.st_size)
             if state.st_size < place.offset or place.head != _digest(file, place.offset):
-                place.offset, place.head = 0, b""  # cut off, or another file in the place of the one that was read
+                # Cut off, or another file in the place of the one that was read.
+                place.offset, place.head = 0, b""
             file.seek(place.offset)
             lines, end, _ = file.read(AT_A_TIME).rpartition(b"\n")
             place.offset += len(lines) + len(end)

@@ -1,4 +1,6 @@
-"""Limits of answers over HTTP: unpacked in small pieces, and what all answers of the process hold at a time."""
+"""Limits of answers over HTTP: unpacked in small pieces, and what all answers of the process
+hold at a time.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,11 @@ ANSWERS: Final = HeldBytes(HELD_AT_ONCE)
 
 
 def unpacked(response: httpx2.Response) -> Iterator[bytes]:
-    """Yield the body in pieces of a megabyte at most, whatever a piece of the compressed body becomes.
+    """Yield the body in pieces of a megabyte at most, whatever a piece of the compressed body
+    becomes.
 
-    Errors: httpx2.DecodingError for one that does not unpack, or is compressed in another way than gzip and deflate.
+    Errors: httpx2.DecodingError for one that does not unpack, or is compressed in another way than
+    gzip and deflate.
     """
     encoding = response.headers.get("content-encoding", "identity").strip().lower() or "identity"
     if encoding == "identity":

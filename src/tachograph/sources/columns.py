@@ -1,4 +1,6 @@
-"""Column names of producers: time, node, GPU, counters, device facts, and the host counters of LDMS samplers."""
+"""Column names of producers: time, node, GPU, counters, device facts, and the host counters of
+LDMS samplers.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,28 @@ import polars as pl
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, HOST_UNITS, outside_names
 
 # what distinguishes the rows of one node and time, in order of preference, lower case
-INSTANCE_NAMES = ("llite", "fs_name", "iface", "interface", "cpu", "name", "instance", "instance_name")
+INSTANCE_NAMES = (
+    "llite",
+    "fs_name",
+    "iface",
+    "interface",
+    "cpu",
+    "name",
+    "instance",
+    "instance_name",
+)
 _ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"procstat": ("procstat2",), "procnetdev": ("procnetdev2",), "papi": ("papi_sampler",)}
 )
 # names that are ambiguous elsewhere: recognised where the file or the column names the sampler
-_AMBIGUOUS = frozenset({"user", "nice", "sys", "system", "idle", "iowait", "read_bytes", "write_bytes"})
+_AMBIGUOUS = frozenset(
+    {"user", "nice", "sys", "system", "idle", "iowait", "read_bytes", "write_bytes"}
+)
 _PREFIXES = ("", "ldms_", "nersc_ldms_")
 _LUSTRE2_PREFIX = "client.lstats."
-_PER_CORE = re.compile(r"^(?:per_core_(?P<core>[a-z_]+?)|(?P<papi>papi_[a-z0-9]+_[a-z]+))[._\[#]?(?P<copy>\d+)\]?$")
+_PER_CORE = re.compile(
+    r"^(?:per_core_(?P<core>[a-z_]+?)|(?P<papi>papi_[a-z0-9]+_[a-z]+))[._\[#]?(?P<copy>\d+)\]?$"
+)
 _TOTALS = ("cpu",)  # procstat2's row of the sum, beside cpu0, cpu1, ...
 _LEFT_OUT = re.compile(r"^(lo\d*|(osc|mdc)\..*)$")
 _SECOND = "second"
@@ -66,7 +81,8 @@ def _samplers() -> tuple[str, ...]:
 
 
 def host_column_meaning(name: str, sampler: str = "") -> HostColumnMeaning | None:
-    """Return what a column of a sampler means, or None. `sampler`: the one that the file is known to hold.
+    """Return what a column of a sampler means, or None. `sampler`: the one that the file is known
+    to hold.
 
     >>> host_column_meaning("rx_bytes#hsn0")
     HostColumnMeaning(counter='network_rx_bytes', copy='hsn0', unit='B')
@@ -83,7 +99,9 @@ def host_column_meaning(name: str, sampler: str = "") -> HostColumnMeaning | Non
         base, copy = split["core"] or split["papi"], split["copy"]
     if not copy:
         return None
-    found = _names().get(base) or next((what for (_, metric), what in _bare_names().items() if metric == base), None)
+    found = _names().get(base) or next(
+        (what for (_, metric), what in _bare_names().items() if metric == base), None
+    )
     return HostColumnMeaning(found[0], copy, found[1]) if found else None
 
 
@@ -96,7 +114,11 @@ def _names() -> Mapping[str, tuple[str, str]]:
             what = (counter.name, counter.ldms_unit or counter.unit)
             for spelled in {metric.lower(), metric.lower().replace(".", "_")}:
                 for of in (sampler, *_ALIASES.get(sampler, ())):
-                    names |= {f"{prefix}{of}{sign}{spelled}": what for prefix in _PREFIXES for sign in "_.:"}
+                    names |= {
+                        f"{prefix}{of}{sign}{spelled}": what
+                        for prefix in _PREFIXES
+                        for sign in "_.:"
+                    }
                 names[_LUSTRE2_PREFIX + spelled] = what
                 if spelled not in _AMBIGUOUS:
                     names[spelled] = what
@@ -115,7 +137,9 @@ def _bare_names() -> Mapping[tuple[str, str], tuple[str, str]]:
     return MappingProxyType(names)
 
 
-def gathered(found: Iterable[tuple[str, HostColumnMeaning]]) -> tuple[dict[str, HostColumns], list[str]]:
+def gathered(
+    found: Iterable[tuple[str, HostColumnMeaning]],
+) -> tuple[dict[str, HostColumns], list[str]]:
     """Return {counter: its columns}, and the columns that repeat one.
 
     Where the node's own value is there, its copies (per core) are part of it and not taken.
@@ -130,18 +154,25 @@ def gathered(found: Iterable[tuple[str, HostColumnMeaning]]) -> tuple[dict[str, 
             of_counter[means.copy] = (name, means.unit)
     taken: dict[str, HostColumns] = {}
     for counter, of_counter in copies.items():
-        kept = [of_counter[""]] if "" in of_counter else [of_counter[c] for c in of_counter if not _LEFT_OUT.match(c)]
+        kept = (
+            [of_counter[""]]
+            if "" in of_counter
+            else [of_counter[c] for c in of_counter if not _LEFT_OUT.match(c)]
+        )
         if kept:
             taken[counter] = HostColumns(tuple(name for name, _ in kept), kept[0][1])
     return taken, repeated
 
 
-def host_values(rows: pl.DataFrame, host: Mapping[str, HostColumns], instance: pl.Series | None) -> pl.DataFrame:
-    """Return the counters of nodes, one row per row of `rows`, or per node and second where rows differ.
+def host_values(
+    rows: pl.DataFrame, host: Mapping[str, HostColumns], instance: pl.Series | None
+) -> pl.DataFrame:
+    """Return the counters of nodes, one row per row of `rows`, or per node and second where rows
+    differ.
 
-    Grain: `rows` holds t, node and the columns of `host`. A copy that was not read at some time counts with its value
-    before (at the begin, with its first): a sum that fell or jumped because one was missing would look like a reset,
-    or like traffic. Null where no copy was ever read.
+    Grain: `rows` holds t, node and the columns of `host`. A copy that was not read at some time
+    counts with its value before (at the begin, with its first): a sum that fell or jumped because
+    one was missing would look like a reset, or like traffic. Null where no copy was ever read.
     """
     several = instance is not None and _is_several(rows["node"], instance)
     alone = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
@@ -159,7 +190,9 @@ def _is_several(nodes: pl.Series, instances: pl.Series) -> bool:
 
 
 def _hundredths(values: pl.Series, host: Mapping[str, HostColumns]) -> pl.Series:
-    """Loads as they are: `loadavg` writes hundredths, as whole numbers, unless configured otherwise."""
+    """Loads as they are: `loadavg` writes hundredths, as whole numbers, unless configured
+    otherwise.
+    """
     if values.name != _LOAD or host[_LOAD].columns == (_LOAD,):
         return values
     numbers = values.cast(pl.Float64, strict=False)
@@ -172,7 +205,11 @@ def _added_up(rows: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
     if len(columns) == 1:
         return rows.get_column(columns[0])
     filled = rows.select(
-        _number(rows, name).forward_fill().backward_fill().over("node", "instance", order_by="t").alias(name)
+        _number(rows, name)
+        .forward_fill()
+        .backward_fill()
+        .over("node", "instance", order_by="t")
+        .alias(name)
         for name in columns
     )
     nothing = pl.all_horizontal(pl.col(columns).is_null())
@@ -193,7 +230,9 @@ def _over_instances(rows: pl.DataFrame, counters: list[str]) -> pl.DataFrame:
     name = pl.col("instance").cast(pl.String).str.to_lowercase()
     total = name.is_in(_TOTALS)
     kept = rows.with_columns(total.any().over("node").alias("summed"), name.alias("instance"))
-    kept = kept.filter(pl.when("summed").then(total).otherwise(~name.str.contains(_LEFT_OUT.pattern)))
+    kept = kept.filter(
+        pl.when("summed").then(total).otherwise(~name.str.contains(_LEFT_OUT.pattern))
+    )
     numbers = [_number(kept, counter).alias(counter) for counter in counters]
     timed = kept.with_columns(numbers).with_columns(pl.col("t").dt.truncate("1s").alias(_SECOND))
     each = timed.group_by("node", _SECOND, "instance").agg(pl.col(counters).drop_nulls().last())
@@ -202,7 +241,10 @@ def _over_instances(rows: pl.DataFrame, counters: list[str]) -> pl.DataFrame:
     full = grid.join(each, on=["node", _SECOND, "instance"], how="left").with_columns(
         pl.col(counters).forward_fill().backward_fill().over("node", "instance", order_by="t")
     )
-    sums = [_sum(pl.col(counter).sum(), pl.col(counter).is_null().all()).alias(counter) for counter in counters]
+    sums = [
+        _sum(pl.col(counter).sum(), pl.col(counter).is_null().all()).alias(counter)
+        for counter in counters
+    ]
     return full.group_by("node", "t").agg(sums).sort("node", "t").select("t", "node", *counters)
 
 
@@ -212,11 +254,31 @@ NODE_NAMES = ("node", "hostname", "producername", "host", "nodename")
 GPU_NAMES = ("gpu", "gpu_id", "gpuid", "gpu_index")
 MIG_NAMES = ("mig", "gpu_i_id", "gpu_instance_id")
 JOB_NAMES = (
-    *("jobid", "job_id", "job id", "slurm_job_id", "slurm_jobid", "slurm_job", "slurmjobid", "hpc_job", "hpc_jobid"),
+    *(
+        "jobid",
+        "job_id",
+        "job id",
+        "slurm_job_id",
+        "slurm_jobid",
+        "slurm_job",
+        "slurmjobid",
+        "hpc_job",
+        "hpc_jobid",
+    ),
     *("hpc_job_id", "jobidraw"),
 )
 STEP_NAMES = (
-    *("step", "stepid", "step_id", "job_step", "jobstep", "slurm_step", "slurm_stepid", "slurm_step_id", "hpc_step"),
+    *(
+        "step",
+        "stepid",
+        "step_id",
+        "job_step",
+        "jobstep",
+        "slurm_step",
+        "slurm_stepid",
+        "slurm_step_id",
+        "hpc_step",
+    ),
     *("srun_step",),
 )
 NODE_VALUES: Mapping[str, str] = MappingProxyType(
@@ -263,7 +325,8 @@ class RecognisedColumns:
     node_values: Mapping[str, str]  # file column -> column of node_samples
     device_values: Mapping[str, str]  # file column -> column of devices
     host: Mapping[str, HostColumns]  # host counter -> the file's columns that add up to it
-    instance: str | None  # what distinguishes rows of one node, where host counters come in a row each
+    # What distinguishes rows of one node, where host counters come in a row each.
+    instance: str | None
     repeated: tuple[str, ...]  # a second column for what another one already gives
     unknown: tuple[str, ...]
     job: str | None = None  # of samples of GPUs: the job that held it, and the step
@@ -275,12 +338,17 @@ class RecognisedColumns:
         keys = (self.time, self.node, self.gpu, self.mig, self.instance, self.job, self.step)
         host = (name for found in self.host.values() for name in found.columns)
         reported = (name for name in keys if name is not None)
-        return tuple(dict.fromkeys((*reported, *self.counters, *self.node_values, *host, *self.device_values)))
+        return tuple(
+            dict.fromkeys(
+                (*reported, *self.counters, *self.node_values, *host, *self.device_values)
+            )
+        )
 
 
 @cache
 def counter_names() -> Mapping[str, tuple[str, str]]:
-    """Return {name in lower case: (counter, unit)}: the catalogue's names, and the LDMS names without prefix.
+    """Return {name in lower case: (counter, unit)}: the catalogue's names, and the LDMS names
+    without prefix.
 
     >>> counter_names()["gpu_utilization"], counter_names()["gpu_power"]
     (('gpu_util', 'percent'), ('power_w', 'W'))
@@ -294,7 +362,8 @@ def counter_names() -> Mapping[str, tuple[str, str]]:
 
 
 def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
-    """Return what the columns called `names` mean; case does not matter. `sampler`: of LDMS, where the file names it.
+    """Return what the columns called `names` mean; case does not matter. `sampler`: of LDMS, where
+    the file names it.
 
     >>> found = recognise(["index", "#Time", "ProducerName", "gpu_id", "fb_used", "fan"])
     >>> found.time, found.node, found.gpu, dict(found.counters), found.unknown
@@ -308,7 +377,9 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
             repeated.append(name)
         else:
             given[lower] = name
-    time, node, gpu, mig = (_first(given, wanted) for wanted in (TIME_NAMES, NODE_NAMES, GPU_NAMES, MIG_NAMES))
+    time, node, gpu, mig = (
+        _first(given, wanted) for wanted in (TIME_NAMES, NODE_NAMES, GPU_NAMES, MIG_NAMES)
+    )
     job, step = (_first(given, wanted) if gpu else None for wanted in (JOB_NAMES, STEP_NAMES))
     step = step if job else None
     counters: dict[str, tuple[str, str]] = {}
@@ -318,7 +389,9 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
     unknown: list[str] = []
     taken: set[str] = set()
     for lower, name in given.items():
-        if name in (time, node, gpu, mig, job, step) or (lower in IGNORED and not (job and lower in JOB_NAMES)):
+        if name in (time, node, gpu, mig, job, step) or (
+            lower in IGNORED and not (job and lower in JOB_NAMES)
+        ):
             continue
         if job and lower in JOB_NAMES:
             repeated.append(name)
@@ -342,12 +415,26 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
     host, again = gathered((name, means) for name, means in hosts if means.counter not in taken)
     instance = _first(given, INSTANCE_NAMES) if host and gpu is None else None
     if host:  # then node values are host counters, too
-        host |= {column: HostColumns((name,), HOST_UNITS[column]) for name, column in node_values.items()}
+        host |= {
+            column: HostColumns((name,), HOST_UNITS[column]) for name, column in node_values.items()
+        }
         node_values = {}
     left = tuple(name for name in unknown if name != instance)
     second = (*repeated, *again)
     return RecognisedColumns(
-        time, node, gpu, mig, counters, node_values, device_values, host, instance, second, left, job, step
+        time,
+        node,
+        gpu,
+        mig,
+        counters,
+        node_values,
+        device_values,
+        host,
+        instance,
+        second,
+        left,
+        job,
+        step,
     )
 
 

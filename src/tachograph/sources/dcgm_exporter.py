@@ -1,7 +1,8 @@
-"""Source and feed `dcgm-exporter`: dcgm-exporter, node_exporter and their kind, from saved pages or polled directly.
+"""Source and feed `dcgm-exporter`: dcgm-exporter, node_exporter and their kind, from saved pages or
+polled directly.
 
-An exporter reports the values of now. A page is one scrape: its samples are of the moment it was scraped, unless a time
-follows the value.
+An exporter reports the values of now. A page is one scrape: its samples are of the moment it was
+scraped, unless a time follows the value.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import parse_time, plural
-from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
+from tachograph.sources.endpoints import (
+    DCGM_EXPORTER,
+    ExporterEndpoint,
+    ExporterSettings,
+    endpoints_of,
+)
 from tachograph.sources.files import expand, fingerprint, read_unpacked
 from tachograph.sources.http import HttpAnswer, HttpServer, RequestError
 from tachograph.sources.metrics import refuse_unknown_metrics
@@ -67,13 +73,16 @@ class ScrapeFeed:
         vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
         self._memory = SeriesMemory(vocabulary, rereads=SeriesRereads(settings.refresh_s))
         pins = NodePins({endpoint.label: endpoint.node for endpoint in self._endpoints})
-        self._pins = {} if settings.many_nodes else {label: NodePin(pins, label) for label in pins.hosts}
+        self._pins = (
+            {} if settings.many_nodes else {label: NodePin(pins, label) for label in pins.hosts}
+        )
         self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
         self._late: dict[str, Future[_ScrapedPage]] = {}
         self._late_since: dict[str, float] = {}
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
+        """Yield one round as a chunk; its samples are of the moment each answer came, its watermark
+        is `now`.
 
         Where the clock was set back the watermark is just behind the last one.
         Errors: InputError when no exporter answered with metrics.
@@ -126,9 +135,14 @@ class ScrapeFeed:
             self._leave(waiting, began)
 
     def _request(
-        self, endpoint: ExporterEndpoint, began: float, waiting: dict[Future[_ScrapedPage], ExporterEndpoint]
+        self,
+        endpoint: ExporterEndpoint,
+        began: float,
+        waiting: dict[Future[_ScrapedPage], ExporterEndpoint],
     ) -> None:
-        """Wait for the late answer of an exporter, else request its page; break off one that takes too long."""
+        """Wait for the late answer of an exporter, else request its page; break off one that
+        takes too long.
+        """
         late = self._late.get(endpoint.label)
         if late is not None and not late.done():
             self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
@@ -140,11 +154,16 @@ class ScrapeFeed:
             late = self._pool.submit(self._fetch, endpoint.server)
         waiting[late] = endpoint
 
-    def _leave(self, waiting: Mapping[Future[_ScrapedPage], ExporterEndpoint], began: float) -> None:
+    def _leave(
+        self, waiting: Mapping[Future[_ScrapedPage], ExporterEndpoint], began: float
+    ) -> None:
         after_s = self._steady() - began
         for future, endpoint in waiting.items():
             if future.cancel():
-                why = f"its turn did not come within {after_s:.0f} s; raise parallel, or lower timeout_s"
+                why = (
+                    f"its turn did not come within {after_s:.0f} s; raise parallel, or lower "
+                    "timeout_s"
+                )
             else:
                 why = f"no whole answer within {after_s:.0f} s"
                 self._late[endpoint.label] = future
@@ -200,9 +219,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the pages or addresses, and what pages do not hold."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="saved pages, or folders of them")
     parser.add_argument(
-        "--url", action="append", default=[], help="poll an exporter once; hostlist allowed; repeatable"
+        "--url",
+        action="append",
+        default=[],
+        help="poll an exporter once; hostlist allowed; repeatable",
     )
-    parser.add_argument("--time", help="when the pages were saved (default: when the file was last changed)")
+    parser.add_argument(
+        "--time", help="when the pages were saved (default: when the file was last changed)"
+    )
     parser.add_argument("--node", help="host of pages that name none")
 
 
@@ -212,17 +236,20 @@ SETTINGS = ExporterSettings
 def connect(settings: ExporterSettings, *, configuration: Configuration) -> ScrapeFeed:
     """Return the feed; nothing is requested yet.
 
-    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
+    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is
+    missing.
     """
     return ScrapeFeed(settings, cluster=configuration.site.cluster or None)
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield one chunk per page; of polled exporters one for all of them.
 
-    Without pages and addresses the exporters of the configuration are polled. Names of metrics and labels are the
-    configuration's.
-    Errors: InputError for a page that cannot be read, and, behind the chunk, naming exporters that did not answer.
+    Without pages and addresses the exporters of the configuration are polled. Names of metrics and
+    labels are the configuration's. Errors: InputError for a page that cannot be read, and, behind
+    the chunk, naming exporters that did not answer.
     """
     settings = cast("ExporterSettings", settings_in(configuration, DCGM_EXPORTER)[0])
     if options.files and options.url:
@@ -237,11 +264,14 @@ def _scrape_once(
     urls: tuple[str, ...], settings: ExporterSettings, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
     if not urls and not (settings.urls or settings.url):
-        raise UsageError("no page and no address", do="name files, or --url http://HOST:9400/metrics")
+        raise UsageError(
+            "no page and no address", do="name files, or --url http://HOST:9400/metrics"
+        )
     if urls:
         settings = msgspec.structs.replace(settings, url="", urls=urls)
     feed = connect(msgspec.structs.replace(settings, name="once"), configuration=configuration)
-    once = f"{DCGM_EXPORTER}-once:{socket.gethostname()}:{now.isoformat()}"  # no stream: others poll theirs
+    # No stream: others poll theirs.
+    once = f"{DCGM_EXPORTER}-once:{socket.gethostname()}:{now.isoformat()}"
     try:
         for chunk in feed.poll(lambda stream: None, now=now):
             yield replace(chunk, id=once, watermark=None, parts=_without_starts(chunk.parts))
@@ -255,19 +285,28 @@ def _scrape_once(
 
 
 def _read_pages(
-    options: argparse.Namespace, settings: ExporterSettings, configuration: Configuration, now: datetime
+    options: argparse.Namespace,
+    settings: ExporterSettings,
+    configuration: Configuration,
+    now: datetime,
 ) -> Iterator[Chunk]:
     refuse_unknown_metrics(settings.metrics, where="[[sources]]")
     vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
     meaning = msgspec.json.encode((settings.metrics, settings.labels)).decode()
-    given_t = parse_time(options.time, now=now, zone_name=configuration.site.time_zone) if options.time else None
+    given_t = (
+        parse_time(options.time, now=now, zone_name=configuration.site.time_zone)
+        if options.time
+        else None
+    )
     for given in options.files:
         in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
         for path in expand([given], SUFFIXES):
             rows = SeriesRows(SeriesMemory(vocabulary))
             t = given_t or _changed(path)
             rows.add_page(_content(path), t=t, node=options.node)
-            parts = _parts(rows, path, in_folder=in_folder, cluster=configuration.site.cluster or None)
+            parts = _parts(
+                rows, path, in_folder=in_folder, cluster=configuration.site.cluster or None
+            )
             print_of = fingerprint(path, DCGM_EXPORTER, t.isoformat(), options.node or "", meaning)
             yield _chunk(f"{print_of}:0", str(path), parts, rows)
 
@@ -280,17 +319,29 @@ def _changed(path: Path) -> datetime:
 def _content(path: Path) -> bytes:
     content = read_unpacked(path)
     if content.lstrip()[:1] in (b"{", b"["):
-        raise InputError("this is JSON, no page of an exporter", where=str(path), do="save what /metrics answers")
+        raise InputError(
+            "this is JSON, no page of an exporter", where=str(path), do="save what /metrics answers"
+        )
     return content
 
 
-def _parts(rows: SeriesRows, path: Path, *, in_folder: bool, cluster: str | None) -> tuple[ChunkPart, ...]:
+def _parts(
+    rows: SeriesRows, path: Path, *, in_folder: bool, cluster: str | None
+) -> tuple[ChunkPart, ...]:
     """The parts; of a folder's file without a metric one reject."""
     if not rows.known and not in_folder:
         what = "no metric of this page is known"
         raise InputError(
-            what, where=str(path), do="see docs/counters.md; name your own ones under metrics in [[sources]]"
+            what,
+            where=str(path),
+            do="see docs/counters.md; name your own ones under metrics in [[sources]]",
         )
     if not rows.known:
-        return (ChunkPart("gpu_samples", pl.DataFrame(), rejects=(Reject("no_counter", None, 1, str(path)[-200:]),)),)
+        return (
+            ChunkPart(
+                "gpu_samples",
+                pl.DataFrame(),
+                rejects=(Reject("no_counter", None, 1, str(path)[-200:]),),
+            ),
+        )
     return _without_starts(with_cluster(rows.parts(), cluster))

@@ -1,7 +1,9 @@
-"""What `dcgmi` prints, taken apart: the stream of `dmon`, its list of fields, the devices of `discovery`.
+"""What `dcgmi` prints, taken apart: the stream of `dmon`, its list of fields, the devices of
+`discovery`.
 
-Formats: DCGM's own `dcgmi` (2.x to 4.x). A header names the columns and is repeated every 14 ticks, a row of units
-follows; one row per entity and tick. Names differ between versions, so `dmon -l` of the installed one is read.
+Formats: DCGM's own `dcgmi` (2.x to 4.x). A header names the columns and is repeated every 14 ticks,
+a row of units follows; one row per entity and tick. Names differ between versions, so `dmon -l` of
+the installed one is read.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ DMON_NAMES: Final[Mapping[str, int]] = MappingProxyType({
 _TOKEN = re.compile(r"\S+")
 _HEADER = re.compile(r"\s*#\s*Entity\b")
 _UNITS = re.compile(r"\s*I[Dd]\b")
-_ROW = re.compile(r"\s*(GPU|GPU-I|GPU-CI|vGPU|Switch|NvSwitch|Link|CPU|Core)\s+(\d{1,9})(?=\s|$)", re.ASCII)
+_ROW = re.compile(
+    r"\s*(GPU|GPU-I|GPU-CI|vGPU|Switch|NvSwitch|Link|CPU|Core)\s+(\d{1,9})(?=\s|$)", re.ASCII
+)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _FIELD = re.compile(r"\S+\s+(\S+)\s+(\d{1,5})\s*", re.ASCII)
 _DEVICE = re.compile(r"\|\s*(\d*)\s*\|\s*(Name|PCI Bus ID|Device UUID):\s*(.*?)\s*\|", re.ASCII)
@@ -57,7 +61,9 @@ class _DmonColumn:
 
 @dataclass(slots=True)
 class DmonStream:
-    """The stream of `dmon`, line by line. columns: those of the last header. complaints: lines of another kind."""
+    """The stream of `dmon`, line by line. columns: those of the last header. complaints: lines
+    of another kind.
+    """
 
     columns: tuple[str, ...] = ()
     complaints: list[str] = field(default_factory=list)
@@ -81,9 +87,14 @@ class DmonStream:
         row = _ROW.match(text)
         if row and self._columns:
             cells = _cells(
-                self._columns, [(one[0], one.start(), one.end()) for one in _TOKEN.finditer(text, row.end())]
+                self._columns,
+                [(one[0], one.start(), one.end()) for one in _TOKEN.finditer(text, row.end())],
             )
-            values = {name: number for name, cell in cells.items() if (number := _number(cell)) is not None}
+            values = {
+                name: number
+                for name, cell in cells.items()
+                if (number := _number(cell)) is not None
+            }
             return DmonRow(DcgmEntity(row[1], int(row[2])), values)
         message = " ".join(text.split())
         if message and not _UNITS.match(text):
@@ -94,11 +105,14 @@ class DmonStream:
 _KEPT_COMPLAINTS = 19
 
 
-def _cells(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]) -> Mapping[str, str]:
+def _cells(
+    columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]
+) -> Mapping[str, str]:
     """{column: text under it}; empty where the column of a cell is undetermined.
 
-    A row that is full is read in the order of the header. Where cells are empty, the others begin (or, in old
-    versions, end) where their names do; else each lies between the beginnings of its name and of the next.
+    A row that is full is read in the order of the header. Where cells are empty, the others begin
+    (or, in old versions, end) where their names do; else each lies between the beginnings of its
+    name and of the next.
     """
     names = [column.name for column in columns]
     if len(set(names)) < len(names) or len(tokens) > len(columns):
@@ -113,11 +127,17 @@ def _cells(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]
     return _between(columns, tokens)
 
 
-def _between(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]) -> Mapping[str, str]:
+def _between(
+    columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]
+) -> Mapping[str, str]:
     ends = [column.start for column in columns[1:]] + [1 << 30]
     found: dict[str, str] = {}
     for text, start, end in tokens:
-        inside = [one.name for one, until in zip(columns, ends, strict=True) if one.start <= start and end <= until]
+        inside = [
+            one.name
+            for one, until in zip(columns, ends, strict=True)
+            if one.start <= start and end <= until
+        ]
         if len(inside) != 1 or inside[0] in found:
             return {}
         found[inside[0]] = text
@@ -125,18 +145,22 @@ def _between(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, in
 
 
 def _number(cell: str) -> float | None:
-    """The value of a cell; None for a mark that means missing, and for what was cut short to fit (`1234...`)."""
+    """The value of a cell; None for a mark that means missing, and for what was cut short to fit
+    (`1234...`).
+    """
     if cell in TEXT_BLANKS or not _NUMBER.fullmatch(cell):
         return None
     value = float(cell)
     return value if math.isfinite(value) else None
 
 
-def dmon_fields(columns: Sequence[str], requested: Sequence[int], names: Mapping[str, int]) -> Mapping[str, int]:
+def dmon_fields(
+    columns: Sequence[str], requested: Sequence[int], names: Mapping[str, int]
+) -> Mapping[str, int]:
     """Return {column: field}, of columns that are known by name.
 
-    A header stands in the order of the requested fields; so where it has as many columns, and every known name is in
-    its place, the others are known, too.
+    A header stands in the order of the requested fields; so where it has as many columns, and every
+    known name is in its place, the others are known, too.
 
     >>> dict(dmon_fields(["GPUTL", "SLOWT"], [203, 158], {"GPUTL": 203}))
     {'GPUTL': 203, 'SLOWT': 158}
@@ -146,13 +170,16 @@ def dmon_fields(columns: Sequence[str], requested: Sequence[int], names: Mapping
     wanted = set(requested)
     known = {name: names[name] for name in columns if names.get(name) in wanted}
     in_order = dict(zip(columns, requested, strict=False))
-    if len(columns) == len(requested) and all(in_order[name] == number for name, number in known.items()):
+    if len(columns) == len(requested) and all(
+        in_order[name] == number for name, number in known.items()
+    ):
         return in_order
     return known
 
 
 def dmon_field_names(listed: str) -> Mapping[str, int]:
-    """Return {short name: field} of what `dcgmi dmon -l` prints; a name that two fields have is none.
+    """Return {short name: field} of what `dcgmi dmon -l` prints; a name that two fields have is
+    none.
 
     >>> dict(dmon_field_names("gpu_utilization      GPUTL               203"))
     {'GPUTL': 203}
@@ -168,7 +195,8 @@ def dmon_field_names(listed: str) -> Mapping[str, int]:
 
 
 def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
-    """Return {GPU: {"Name": ..., "PCI Bus ID": ..., "Device UUID": ...}} of what `dcgmi discovery -l` prints.
+    """Return {GPU: {"Name": ..., "PCI Bus ID": ..., "Device UUID": ...}} of what `dcgmi discovery
+    -l` prints.
 
     >>> discovered_devices("| 0      | Name: NVIDIA H100 |\\n|        | PCI Bus ID: 00000000:18:00.0 |")
     {0: {'Name': 'NVIDIA H100', 'PCI Bus ID': '00000000:18:00.0'}}

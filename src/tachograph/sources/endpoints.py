@@ -1,4 +1,6 @@
-"""Exporters as the configuration names them: settings, and the addresses that hostlists stand for."""
+"""Exporters as the configuration names them: settings, and the addresses that hostlists stand
+for.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _NUMBERS = re.compile(r"\[([^\]]*)\]")
 
 
 class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Exporters in `[[sources]]`. A hostlist in a URL stands for many: http://gpu[001-512]:9400/metrics."""
+    """Exporters in `[[sources]]`. A hostlist in a URL stands for many:
+    http://gpu[001-512]:9400/metrics.
+    """
 
     urls: tuple[str, ...] = ()
     every_s: float = 30.0
@@ -36,7 +40,8 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
     attempts: int = 1  # the next round polls again
     parallel: int = 64
     many_nodes: bool = False  # an exporter may report several nodes, whatever its own is
-    metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # {a metric of the site: its mapping}
+    # {a metric of the site: its mapping}.
+    metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     labels: LabelNames = USUAL_LABELS
 
     @property
@@ -57,7 +62,8 @@ class ExporterEndpoint:
 def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
     """Return the exporters of settings, each once; nothing is requested yet.
 
-    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
+    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is
+    missing.
     """
     where = f"[[sources]] {settings.title}"
     refuse_unknown_metrics(settings.metrics, where=where)
@@ -65,9 +71,15 @@ def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
     given = (settings.url, *settings.urls) if settings.url else settings.urls
     urls = tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in given)))
     if not urls:
-        raise ConfigError("urls is missing", where=where, do='write urls = ["http://gpu[001-512]:9400/metrics"]')
+        raise ConfigError(
+            "urls is missing", where=where, do='write urls = ["http://gpu[001-512]:9400/metrics"]'
+        )
     if len(urls) > MAX_ENDPOINTS:
-        raise ConfigError(f"urls names {len(urls)} exporters", where=where, do="share them among several collectors")
+        raise ConfigError(
+            f"urls names {len(urls)} exporters",
+            where=where,
+            do="share them among several collectors",
+        )
     return [ExporterEndpoint(_label(url), _node(url), _server(settings, url)) for url in urls]
 
 
@@ -89,13 +101,20 @@ def expand_url(url: str) -> tuple[str, ...]:
     if not found or _IPV6.match(url):
         return (_with_path(url),)  # what is no URL is rejected by the request
     scheme, hosts, rest = found.groups()
-    widest = max((_span(part) for numbers in _NUMBERS.findall(hosts) for part in numbers.split(",")), default=1)
+    widest = max(
+        (_span(part) for numbers in _NUMBERS.findall(hosts) for part in numbers.split(",")),
+        default=1,
+    )
     try:
         names = NodeSet(hosts, resolver=RESOLVER_NOGROUP) if widest <= MAX_ENDPOINTS else ()
     except NodeSetException as problem:
-        raise ConfigError(f"no hostlist: {problem}", where=url, do="write it like http://gpu[001-512]:9400") from None
+        raise ConfigError(
+            f"no hostlist: {problem}", where=url, do="write it like http://gpu[001-512]:9400"
+        ) from None
     if not 0 < len(names) <= MAX_ENDPOINTS:
-        raise ConfigError("it names no host, or too many", where=url, do=f"name up to {MAX_ENDPOINTS:,}")
+        raise ConfigError(
+            "it names no host, or too many", where=url, do=f"name up to {MAX_ENDPOINTS:,}"
+        )
     return tuple(_with_path(f"{scheme}{name}{rest}") for name in names)
 
 

@@ -1,6 +1,8 @@
-"""How the metrics of an exporter, or of a site, are mapped: `METRIC{label="value"}` to column, unit and joining.
+"""How the metrics of an exporter, or of a site, are mapped: `METRIC{label="value"}` to column, unit
+and joining.
 
-The same notation serves the files of `tachograph.sources.exporters` and the key `metrics` of a configuration.
+The same notation serves the files of `tachograph.sources.exporters` and the key `metrics` of a
+configuration.
 """
 
 from __future__ import annotations
@@ -15,15 +17,19 @@ import msgspec
 
 # columns beside the counters
 CAPACITY = "hbm_mib"  # the memory of the device
-DEVICE = "device"  # the value is nothing, the labels describe the device: model, UUID, PCI address, index
+# The value is nothing, the labels describe the device: model, UUID, PCI address, index.
+DEVICE = "device"
 INDEX = "index"  # the value is the index of the GPU that the labels name by its UUID
 HOLDER = "job"  # the labels name the job that holds the GPU, or the node
 JOB_NUMBER = "job_id"  # the value is the number of the job that holds the GPU, 0 for none
 MAPPED_FACTS = (CAPACITY, DEVICE, INDEX, HOLDER, JOB_NUMBER)
-OF_CAPACITY = "percent_of_capacity"  # unit of memory in use: percent of the capacity that the device reports
+# Unit of memory in use: percent of the capacity that the device reports.
+OF_CAPACITY = "percent_of_capacity"
 
 _KEY = re.compile(r"([^{}\s]+?)\s*(?:\{(.*)\})?\s*", re.DOTALL)
-_CONDITION = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII)
+_CONDITION = re.compile(
+    r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII
+)
 _JOINING = re.compile(r"(sum|max)\s+([a-zA-Z_][a-zA-Z0-9_]*)|(fallback)", re.ASCII)
 
 
@@ -47,12 +53,16 @@ def joined_labels(first: LabelNames, then: LabelNames) -> LabelNames:
     """Return the names of both, those of the first tried first."""
     if USUAL_LABELS in (first, then):
         return then if first == USUAL_LABELS else first
-    return LabelNames(**{one: (*getattr(first, one), *getattr(then, one)) for one in LabelNames.__struct_fields__})
+    return LabelNames(
+        **{one: (*getattr(first, one), *getattr(then, one)) for one in LabelNames.__struct_fields__}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MetricKey:
-    """The left side of a mapping: a metric, and the labels that its series must have; their case is irrelevant."""
+    """The left side of a mapping: a metric, and the labels that its series must have; their case
+    is irrelevant.
+    """
 
     metric: str
     labels: Mapping[str, str]
@@ -118,8 +128,9 @@ class MetricJoining:
 class ExporterMapping:
     """The metrics of one exporter: {METRIC{label="value"}: (column, unit, joining...)}.
 
-    Columns are counters of GPUs or hosts, or those of MAPPED_FACTS. `unread`: {metric: why}, metrics that look like a
-    counter and measure something else; they are counted. `source`: where names, units and labels are documented.
+    Columns are counters of GPUs or hosts, or those of MAPPED_FACTS. `unread`: {metric: why},
+    metrics that look like a counter and measure something else; they are counted. `source`: where
+    names, units and labels are documented.
     """
 
     name: str

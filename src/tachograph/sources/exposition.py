@@ -1,8 +1,9 @@
 """The Prometheus text format, read fast: the samples of a page, and the rejected lines.
 
-The format is Prometheus' "Text-based format" 0.0.4; prometheus-client's parser is the reference. The lines that
-exporters write, `NAME{LABELS} VALUE [TIMESTAMP]`, are taken apart here; every other one is left to the reference, so
-both read the same. The labels of one GPU repeat with every metric: they stay text until they are needed.
+The format is Prometheus' "Text-based format" 0.0.4; prometheus-client's parser is the reference.
+The lines that exporters write, `NAME{LABELS} VALUE [TIMESTAMP]`, are taken apart here; every other
+one is left to the reference, so both read the same. The labels of one GPU repeat with every metric:
+they stay text until they are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _LABEL = re.compile(r'([a-zA-Z][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', re.ASCII | r
 _LABELS = re.compile(rf"(?:{_LABEL.pattern}(?:,{_LABEL.pattern})*,?)?", re.ASCII | re.DOTALL)
 _ESCAPED = re.compile(r'\\([\\n"])')
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-_NOT_READ = (ValueError, IndexError, OverflowError)  # the reference runs off the end of some broken lines
+# The reference runs off the end of some broken lines.
+_NOT_READ = (ValueError, IndexError, OverflowError)
 _BLOCKS_KEPT = 1 << 16
 _LONGEST_KEPT = 1 << 11  # characters of names and labels that are remembered
 _LONGEST_LINE = 1 << 16  # characters; the reference takes time by the square of a line
@@ -36,9 +38,10 @@ _T = TypeVar("_T")
 class PageSamples:
     """The samples of a page, column by column.
 
-    `labels`: as written between the braces, see `labels_of`; `stamps`: seconds since 1970, None where none is written.
-    `rejects`: `unreadable_line`, `not_text` (no UTF-8), `cut_off_line` (the page does not end with a line end).
-    `unread`: how many lines the metrics have that are not wanted.
+    `labels`: as written between the braces, see `labels_of`; `stamps`: seconds since 1970, None
+    where none is written. `rejects`: `unreadable_line`, `not_text` (no UTF-8), `cut_off_line` (the
+    page does not end with a line end). `unread`: how many lines the metrics have that are not
+    wanted.
     """
 
     names: list[str] = field(default_factory=list)
@@ -76,14 +79,16 @@ def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamp
     [('t', 'gpu="0"', 41.0, None), ('t', 'gpu="1"', 39.0, 1700000000.0)]
     """
     lines, rejects = _lines(page)
-    per_second = 1 if lines and lines[-1].startswith("# EOF") else 1000  # OpenMetrics writes seconds
+    # OpenMetrics writes seconds.
+    per_second = 1 if lines and lines[-1].startswith("# EOF") else 1000
     names: list[str] = []
     blocks: list[str] = []
     values: list[float] = []
     stamps: list[float | None] = []
     unread: list[str] = []
     unreadable: list[str] = []
-    is_name, plain = _is_name, _labels_written_plainly  # local names: this loop runs once per line of every scrape
+    # Local names: this loop runs once per line of every scrape.
+    is_name, plain = _is_name, _labels_written_plainly
     rest = iter(lines)
     for given in rest:
         line = given.strip()
@@ -151,7 +156,9 @@ def _labels_written_plainly(block: str) -> Mapping[str, str] | None:
 
 @lru_cache(maxsize=_BLOCKS_KEPT)
 def _plain_labels(block: str) -> Mapping[str, str] | None:
-    """The labels, where they are written as exporters write them and none twice: then every brace is quoted."""
+    """The labels, where they are written as exporters write them and none twice: then every
+    brace is quoted.
+    """
     if not _LABELS.fullmatch(block):
         return None
     pairs = _LABEL.findall(block)
@@ -184,7 +191,9 @@ def _by_reference(line: str, per_second: int) -> tuple[str, str, float, float | 
         value = float(sample.value)
     except _NOT_READ:
         return None
-    block = ",".join(f'{_quoted(name)}="{text.translate(_ESCAPES)}"' for name, text in sample.labels.items())
+    block = ",".join(
+        f'{_quoted(name)}="{text.translate(_ESCAPES)}"' for name, text in sample.labels.items()
+    )
     stamp = None if sample.timestamp is None else float(sample.timestamp) * 1000 / per_second
     return sample.name, block, value, stamp
 

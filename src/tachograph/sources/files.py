@@ -1,4 +1,6 @@
-"""Files of a recording: Parquet, CSV and JSON as frames, a bounded piece at a time; fingerprints of their content."""
+"""Files of a recording: Parquet, CSV and JSON as frames, a bounded piece at a time; fingerprints
+of their content.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,21 @@ from tachograph.catalog.errors import InputError
 
 
 def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the files named, and those with one of `suffixes` inside the folders named, in order of name.
+    """Yield the files named, and those with one of `suffixes` inside the folders named, in order of
+    name.
 
     Errors: InputError for a path that does not exist, or a folder without such files.
     """
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(suffixes))
+            found = sorted(
+                file for file in path.rglob("*") if file.is_file() and file.name.endswith(suffixes)
+            )
             if not found:
-                raise InputError(f"no file ending in {', '.join(suffixes)}", where=str(path), do="name the files")
+                raise InputError(
+                    f"no file ending in {', '.join(suffixes)}", where=str(path), do="name the files"
+                )
             yield from found
         elif path.exists():
             yield path
@@ -40,7 +47,8 @@ def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[P
 
 
 def fingerprint(path: Path, *parts: str) -> str:
-    """Return the SHA-256 of the content and of `parts` (options that change what is read), as 32 hex digits.
+    """Return the SHA-256 of the content and of `parts` (options that change what is read), as 32
+    hex digits.
 
     Errors: InputError when the file cannot be read or is empty.
     """
@@ -52,7 +60,9 @@ def fingerprint(path: Path, *parts: str) -> str:
             if file.tell() == 0:
                 raise InputError("the file is empty", where=str(path), do="export it again")
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+        raise InputError(
+            problem.strerror or str(problem), where=str(path), do="name a readable file"
+        ) from None
     return digest.hexdigest()[:32]
 
 
@@ -64,7 +74,9 @@ def read_bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+        raise InputError(
+            problem.strerror or str(problem), where=str(path), do="name a readable file"
+        ) from None
     if not content:
         raise InputError("the file is empty", where=str(path), do="export it again")
     return content
@@ -78,8 +90,10 @@ SUFFIXES = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *JSON_SUFFIXES)
 CHUNK_ROWS = 2_000_000
 BLOCK_BYTES = 64 << 20  # about 0.6 GB of memory while its lines are taken apart
 _MAX_BACK = 1 << 20
-_MAX_LINES_OF_ONE_CELL = 50  # a quoted cell may hold line breaks; more is a quote that was never closed
-_BROKEN_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # the decoder panics at some bytes
+# A quoted cell may hold line breaks; more is a quote that was never closed.
+_MAX_LINES_OF_ONE_CELL = 50
+# The decoder panics at some bytes.
+_BROKEN_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
@@ -106,7 +120,8 @@ class FilePiece:
 def format_of(path: Path) -> FileFormat:
     """Return the format of a file, by its first bytes and then by its name.
 
-    Errors: InputError for a Parquet file that is none or was cut off, and for one that cannot be read or is empty.
+    Errors: InputError for a Parquet file that is none or was cut off, and for one that cannot be
+    read or is empty.
     """
     with open_file(path) as file:
         try:
@@ -118,7 +133,11 @@ def format_of(path: Path) -> FileFormat:
     if start.startswith(b"PAR1"):
         return "parquet"
     if path.name.endswith(PARQUET_SUFFIXES):
-        raise InputError("this is not Parquet: it does not start with PAR1", where=str(path), do="export it again")
+        raise InputError(
+            "this is not Parquet: it does not start with PAR1",
+            where=str(path),
+            do="export it again",
+        )
     if path.name.endswith(JSON_SUFFIXES):
         return "json"
     if path.name.endswith(CSV_SUFFIXES):
@@ -136,7 +155,9 @@ def open_file(path: Path) -> IO[bytes]:
             packed = file.read(2) == b"\x1f\x8b"
         return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+        raise InputError(
+            problem.strerror or str(problem), where=str(path), do="name a readable file"
+        ) from None
 
 
 def read_unpacked(path: Path) -> bytes:
@@ -177,7 +198,8 @@ def parquet_columns(path: Path) -> pl.Schema:
 
 
 def parquet_ends(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """Return `columns` of the first and the last row of a Parquet file; of none where it has no row.
+    """Return `columns` of the first and the last row of a Parquet file; of none where it has no
+    row.
 
     Errors: InputError when the file is damaged.
     """
@@ -221,7 +243,9 @@ def read_parquet(
 
 
 def _damaged(path: Path) -> InputError:
-    """What is wrong with a Parquet file, in words of our own: the decoder's name bytes and its own parts."""
+    """What is wrong with a Parquet file, in words of our own: the decoder's name bytes and its
+    own parts.
+    """
     what = "damaged Parquet: its schema or a page of it cannot be decoded"
     with open_file(path) as file:
         file.seek(-4, io.SEEK_END)
@@ -237,11 +261,13 @@ def _damaged_gzip(path: Path, problem: Exception) -> InputError:
 def read_csv(
     path: Path, layout: TableLayout | None = None, *, block_bytes: int | None = BLOCK_BYTES
 ) -> Iterator[FilePiece]:
-    """Yield the rows of a CSV file as text columns, in blocks of about `block_bytes` (None: all at once).
+    """Yield the rows of a CSV file as text columns, in blocks of about `block_bytes` (None: all at
+    once).
 
-    Rejects, each counting lines: `ragged_row` (not as many fields as the header), `not_text` (bytes that are no text
-    in the encoding), `repeated_header` (a header line again, as in files put one behind the other).
-    Errors: InputError when there is no header line, it is binary, or names a column twice.
+    Rejects, each counting lines: `ragged_row` (not as many fields as the header), `not_text` (bytes
+    that are no text in the encoding), `repeated_header` (a header line again, as in files put one
+    behind the other). Errors: InputError when there is no header line, it is binary, or names a
+    column twice.
     """
     layout = layout or TableLayout()
     header: _Header | None = None
@@ -253,7 +279,9 @@ def read_csv(
         lines, counts = _split_off(lines, header, layout.delimiter)
         rejects += counts
         read = len(lines) + sum(reject.count for reject in rejects)
-        yield FilePiece(_cells(path, lines, header.names, layout.delimiter), first, read, tuple(rejects))
+        yield FilePiece(
+            _cells(path, lines, header.names, layout.delimiter), first, read, tuple(rejects)
+        )
         first += read
     if header is None:
         raise InputError("the file holds no line", where=str(path), do="export it again")
@@ -293,7 +321,9 @@ def _blocks(path: Path, layout: TableLayout, block_bytes: int | None) -> Iterato
 
 
 def _cut(block: bytes) -> int:
-    """Length up to the last line end that is outside quotes, as far as 1 MB back; 0: none yet, read on."""
+    """Length up to the last line end that is outside quotes, as far as 1 MB back; 0: none yet,
+    read on.
+    """
     last = cut = block.rfind(b"\n") + 1
     odd = block.count(b'"', 0, cut) % 2 == 1
     while odd and cut > max(0, last - _MAX_BACK):
@@ -330,30 +360,51 @@ def _lines(block: bytes, layout: TableLayout) -> tuple[pl.Series, list[Reject], 
     return lines, rejects, len(damaged)
 
 
-def _header(path: Path, layout: TableLayout, lines: pl.Series, not_text: int) -> tuple[_Header, pl.Series]:
+def _header(
+    path: Path, layout: TableLayout, lines: pl.Series, not_text: int
+) -> tuple[_Header, pl.Series]:
     """The header and the lines behind it."""
     if layout.names:
         return _Header(None, layout.names), lines
     begin = lines.str.contains(r"\S").arg_max() if len(lines) else None
     lines = lines[begin or 0 :]
     if not len(lines) or not str(lines[0]).strip() or not_text > len(lines):
-        what = "this is not a text table: it holds binary data" if not_text else "the file holds no line"
-        raise InputError(what, where=str(path), do="name a CSV, JSON or Parquet file, or its encoding")
+        what = (
+            "this is not a text table: it holds binary data"
+            if not_text
+            else "the file holds no line"
+        )
+        raise InputError(
+            what, where=str(path), do="name a CSV, JSON or Parquet file, or its encoding"
+        )
     first = str(lines[0])
     try:
-        names = [name.strip() for name in next(csv.reader([first.removeprefix("#")], delimiter=layout.delimiter))]
+        names = [
+            name.strip()
+            for name in next(csv.reader([first.removeprefix("#")], delimiter=layout.delimiter))
+        ]
     except csv.Error as problem:
-        raise InputError(f"no header line: {problem}", where=str(path), do="export it with its column names") from None
+        raise InputError(
+            f"no header line: {problem}", where=str(path), do="export it with its column names"
+        ) from None
     if names and names[-1] == "" and len(names) > 1:
         names[-1] = "(last)"
-    twice = sorted(name for name, times in Counter(names).items() if times > 1) if len(names) < 10_000 else names[:1]
+    twice = (
+        sorted(name for name, times in Counter(names).items() if times > 1)
+        if len(names) < 10_000
+        else names[:1]
+    )
     if twice:
-        raise InputError(f"the header names {listed(twice)} twice", where=str(path), do="name each column once")
+        raise InputError(
+            f"the header names {listed(twice)} twice", where=str(path), do="name each column once"
+        )
     return _Header(first, tuple(names)), lines[1:]
 
 
 def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Series, list[Reject]]:
-    """Lines with the fields of the header, quoted line breaks put together; and what was split off."""
+    """Lines with the fields of the header, quoted line breaks put together; and what was split
+    off.
+    """
     rejects: list[Reject] = []
     if header.line is not None:
         again = lines == header.line
@@ -367,7 +418,8 @@ def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Se
     bare = lines.str.replace_all(r'"[^"]*"', "") if quoted else lines
     wanted = len(header.names) - 1
     fields = bare.str.count_matches(delimiter, literal=True)
-    longer = (fields == wanted + 1) & lines.str.ends_with(delimiter)  # an empty cell too many at the end
+    # An empty cell too many at the end.
+    longer = (fields == wanted + 1) & lines.str.ends_with(delimiter)
     if longer.any():
         cut = lines.str.slice(0, lines.str.len_chars() - 1)
         lines = pl.select(pl.when(longer).then(cut).otherwise(lines)).to_series()
@@ -426,19 +478,27 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
     try:
         return _loads(content), ()
     except RecursionError:
-        raise InputError("JSON nested too deeply", where=str(path), do="export the rows as a list") from None
+        raise InputError(
+            "JSON nested too deeply", where=str(path), do="export the rows as a list"
+        ) from None
     except UnicodeDecodeError as problem:
-        raise InputError(f"not text: {problem}", where=str(path), do="export it again as UTF-8") from None
+        raise InputError(
+            f"not text: {problem}", where=str(path), do="export it again as UTF-8"
+        ) from None
     except json.JSONDecodeError as problem:
         lines = _json_lines(content)
         if lines is None:
             where = f"line {problem.lineno}, column {problem.colno}"
             raise InputError(
-                f"not valid JSON, perhaps cut off: {problem.msg} at {where}", where=str(path), do="export it again"
+                f"not valid JSON, perhaps cut off: {problem.msg} at {where}",
+                where=str(path),
+                do="export it again",
             ) from None
         return lines
     except ValueError:
-        raise InputError("the JSON holds a number too long", where=str(path), do="export it again") from None
+        raise InputError(
+            "the JSON holds a number too long", where=str(path), do="export it again"
+        ) from None
 
 
 def _loads(content: bytes) -> object:
@@ -450,7 +510,9 @@ def _loads(content: bytes) -> object:
 
 
 def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | None:
-    """Values of a file with one JSON object per line, and its broken lines; None when it is no such file."""
+    """Values of a file with one JSON object per line, and its broken lines; None when it is no
+    such file.
+    """
     values: list[object] = []
     broken: list[bytes] = []
     for line in filter(None, map(bytes.strip, content.split(b"\n"))):
@@ -466,16 +528,21 @@ def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | Non
             broken.append(line)
     if not values:
         return None
-    return values, (Reject("unreadable_line", None, len(broken), repr(broken[0][:100])),) if broken else ()
+    return values, (
+        Reject("unreadable_line", None, len(broken), repr(broken[0][:100])),
+    ) if broken else ()
 
 
 def records(rows: object, *, origin: str) -> pl.DataFrame:
-    """Return a list of JSON objects as a frame; a key that an object lacks is null, a nested value is its JSON text.
+    """Return a list of JSON objects as a frame; a key that an object lacks is null, a nested value
+    is its JSON text.
 
     Errors: InputError when it is not a list of objects.
     """
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError("not a list of records", where=origin, do="export a list of objects, one per sample")
+        raise InputError(
+            "not a list of records", where=origin, do="export a list of objects, one per sample"
+        )
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
@@ -485,8 +552,13 @@ def records(rows: object, *, origin: str) -> pl.DataFrame:
 def _series(name: str, values: list[object]) -> pl.Series:
     kinds = {type(value) for value in values}
     if kinds & {dict, list}:
-        flat = [json.dumps(v) if isinstance(v, dict | list) else None if v is None else str(v) for v in values]
+        flat = [
+            json.dumps(v) if isinstance(v, dict | list) else None if v is None else str(v)
+            for v in values
+        ]
         return pl.Series(name, flat, dtype=pl.String)
     if str in kinds and kinds - {str, type(None)}:
-        return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
+        return pl.Series(
+            name, [None if value is None else str(value) for value in values], dtype=pl.String
+        )
     return pl.Series(name, values, strict=False)

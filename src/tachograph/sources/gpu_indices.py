@@ -1,6 +1,8 @@
-"""The index of a GPU, of labels that may number GPUs differently: its UUID decides, then its PCI address.
+"""The index of a GPU, of labels that may number GPUs differently: its UUID decides, then its PCI
+address.
 
-DCGM and NVML number GPUs in the order of PCI addresses; minor numbers of device files are another numbering.
+DCGM and NVML number GPUs in the order of PCI addresses; minor numbers of device files are another
+numbering.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ SAME_TIME: TimeSpan = (0, 0)
 
 
 class LabelledGpu(NamedTuple):
-    """A GPU as its labels name it. `gpu` None: by no index; `rank`: of the label that names the index."""
+    """A GPU as its labels name it. `gpu` None: by no index; `rank`: of the label that names the
+    index.
+    """
 
     node: str
     gpu: int | None = None
@@ -32,8 +36,8 @@ class LabelledGpu(NamedTuple):
 class PlacedGpu(NamedTuple):
     """The index of a GPU. None: it has none, and `reason` says why.
 
-    `reason` beside an index: `index_contradicts_uuid`, the index is that of the UUID and not the label's;
-    `ambiguous_gpu`, it may be that of another GPU, too, so no job holds a GPU by it.
+    `reason` beside an index: `index_contradicts_uuid`, the index is that of the UUID and not the
+    label's; `ambiguous_gpu`, it may be that of another GPU, too, so no job holds a GPU by it.
     """
 
     gpu: int | None
@@ -56,7 +60,9 @@ class _Claim(NamedTuple):
         together = other.first <= self.last and self.first <= other.last
         if self.value == other.value or together:
             value = self.value if self.value == other.value else None
-            return _Claim(self.rank, min(self.first, other.first), max(self.last, other.last), value)
+            return _Claim(
+                self.rank, min(self.first, other.first), max(self.last, other.last), value
+            )
         return max(self, other, key=lambda claim: claim.last)
 
 
@@ -74,7 +80,8 @@ class GpuIndices:
         self.version = 0
         self._of_uuid: dict[tuple[str, str], _Claim] = {}
         self._of_pci: dict[tuple[str, str], _Claim] = {}
-        self._owned: dict[tuple[str, int], int] = {}  # rank of the label that gives an index to a GPU with a UUID
+        # Rank of the label that gives an index to a GPU with a UUID.
+        self._owned: dict[tuple[str, int], int] = {}
 
         self._before: dict[LabelledGpu, TimeSpan] = {}
         self._version_before = -1
@@ -82,13 +89,16 @@ class GpuIndices:
 
     def places(self, labelled: Mapping[LabelledGpu, TimeSpan]) -> Mapping[LabelledGpu, PlacedGpu]:
         """Return the index of each GPU of one answer; their order is irrelevant."""
-        if self._version_before != self.version or labelled != self._before:  # most rounds have the same labels
+        # Most rounds have the same labels.
+        if self._version_before != self.version or labelled != self._before:
             disputed = self._learn(labelled)
             self._before, self._version_before = dict(labelled), self.version
             self._placed = {one: self._place(one, disputed) for one in labelled}
         return self._placed
 
-    def _learn(self, labelled: Mapping[LabelledGpu, TimeSpan]) -> dict[tuple[str, int, int | None], int]:
+    def _learn(
+        self, labelled: Mapping[LabelledGpu, TimeSpan]
+    ) -> dict[tuple[str, int, int | None], int]:
         """Remember indices; return the rank of labels that give one index to two UUIDs at once."""
         uuids: dict[tuple[str, str], _Claim] = {}
         addresses: dict[tuple[str, str], _Claim] = {}
@@ -104,7 +114,11 @@ class GpuIndices:
         self._remember(self._of_pci, addresses)
         owners: dict[tuple[str, int, int | None], _Claim] = {}
         for (node, gpu, rank, mig, uuid, _), span in ordered:
-            if gpu is not None and uuid is not None and self._of_uuid[node, uuid].value in (gpu, None):
+            if (
+                gpu is not None
+                and uuid is not None
+                and self._of_uuid[node, uuid].value in (gpu, None)
+            ):
                 _note(owners, (node, gpu, mig), _Claim(rank, *span, uuid))
         for (node, gpu, _), claim in owners.items():
             if claim.rank < self._owned.get((node, gpu), NO_INDEX):
@@ -112,7 +126,9 @@ class GpuIndices:
                 self.version += 1
         return {unit: claim.rank for unit, claim in owners.items() if claim.value is None}
 
-    def _remember(self, known: dict[tuple[str, str], _Claim], found: Mapping[tuple[str, str], _Claim]) -> None:
+    def _remember(
+        self, known: dict[tuple[str, str], _Claim], found: Mapping[tuple[str, str], _Claim]
+    ) -> None:
         if len(known) >= _KEPT:
             known.clear()
         for key, claim in found.items():
@@ -122,13 +138,17 @@ class GpuIndices:
                 if before is None or (before.rank, before.value) != (claim.rank, claim.value):
                     self.version += 1
 
-    def _place(self, one: LabelledGpu, disputed: Mapping[tuple[str, int, int | None], int]) -> PlacedGpu:
+    def _place(
+        self, one: LabelledGpu, disputed: Mapping[tuple[str, int, int | None], int]
+    ) -> PlacedGpu:
         node, gpu, rank, mig, uuid, pci = one
         claim = None if uuid is None else self._of_uuid.get((node, uuid))
         if claim is not None and claim.rank < rank:
             if not isinstance(claim.value, int):
                 return PlacedGpu(None, AMBIGUOUS)
-            return PlacedGpu(claim.value, None if gpu is None or gpu == claim.value else CONTRADICTS, claim.rank)
+            return PlacedGpu(
+                claim.value, None if gpu is None or gpu == claim.value else CONTRADICTS, claim.rank
+            )
         claim = None if pci is None else self._of_pci.get((node, pci_key(pci)))
         if claim is not None and claim.rank < rank and isinstance(claim.value, int):
             return PlacedGpu(claim.value, None, claim.rank)
@@ -136,7 +156,9 @@ class GpuIndices:
             return PlacedGpu(None, NO_GPU)
         if uuid is not None and self._owned.get((node, gpu), NO_INDEX) < rank:
             return PlacedGpu(None, AMBIGUOUS)
-        return PlacedGpu(gpu, AMBIGUOUS if disputed.get((node, gpu, mig), NO_INDEX) <= rank else None, rank)
+        return PlacedGpu(
+            gpu, AMBIGUOUS if disputed.get((node, gpu, mig), NO_INDEX) <= rank else None, rank
+        )
 
 
 def _note(claims: dict[_Key, _Claim], key: _Key, claim: _Claim) -> None:

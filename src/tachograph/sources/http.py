@@ -1,5 +1,5 @@
-"""Requests over HTTP: credentials, timeouts, retries, and errors of one line. Bodies and secrets stay out of
-messages.
+"""Requests over HTTP: credentials, timeouts, retries, and errors of one line. Bodies and secrets
+stay out of messages.
 """
 
 from __future__ import annotations
@@ -75,7 +75,12 @@ _FIX_BY_STATUS = {
 
 
 def from_status(
-    response: httpx2.Response, own_words: str, *, where: str, again: bool, retry_after_s: float | None
+    response: httpx2.Response,
+    own_words: str,
+    *,
+    where: str,
+    again: bool,
+    retry_after_s: float | None,
 ) -> RequestError:
     """Return the error of an answer that is one."""
     status = response.status_code
@@ -102,14 +107,22 @@ def from_transport(problem: Exception, *, where: str, timeout_s: float | None) -
     for cause in _causes(problem):
         if isinstance(cause, ssl.SSLCertVerificationError):
             do = "name the certificates to trust with ca_file, or fix the server's"
-            return RequestError(f"its certificate is not trusted: {cause.verify_message}", where=where, do=do)
+            return RequestError(
+                f"its certificate is not trusted: {cause.verify_message}", where=where, do=do
+            )
         if isinstance(cause, socket.gaierror):
             again = cause.errno == socket.EAI_AGAIN
             what = "the name service does not answer" if again else "no host has this name"
-            return RequestError(what, where=where, do="check the host in the url", refused=not again)
+            return RequestError(
+                what, where=where, do="check the host in the url", refused=not again
+            )
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             reason = (cause.reason or "unknown reason").replace("_", " ").lower()
-            return RequestError(f"no TLS connection: {reason}", where=where, do="is it http:// in place of https://?")
+            return RequestError(
+                f"no TLS connection: {reason}",
+                where=where,
+                do="is it http:// in place of https://?",
+            )
     what, do = _plain(problem, timeout_s)
     return RequestError(what, where=where, do=do, refused=False)
 
@@ -120,11 +133,16 @@ def _plain(problem: Exception, timeout_s: float | None) -> tuple[str, str]:
     if isinstance(problem, httpx2.ProxyError):
         return f"the proxy failed: {problem}", "check the proxy, or set NO_PROXY"
     if isinstance(problem, httpx2.ConnectError):
-        reason = next((c.strerror for c in _causes(problem) if isinstance(c, OSError) and c.strerror), str(problem))
+        reason = next(
+            (c.strerror for c in _causes(problem) if isinstance(c, OSError) and c.strerror),
+            str(problem),
+        )
         return f"cannot connect: {reason.lower()}", "is it running, and is the port right?"
     if isinstance(problem, httpx2.DecodingError):
         return "the answer is damaged: it does not unpack", "check the proxy in between"
-    if isinstance(problem, httpx2.RemoteProtocolError) and not any(words in str(problem) for words in _BROKE_OFF):
+    if isinstance(problem, httpx2.RemoteProtocolError) and not any(
+        words in str(problem) for words in _BROKE_OFF
+    ):
         return f"the answer is not HTTP: {str(problem)[:100]}", "is the port right?"
     return "the answer broke off", "see the server's log"
 
@@ -168,7 +186,9 @@ def bearer(token: str) -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class Secret:
-    """A file that holds one line, read again when it changes: tokens may be valid for minutes only."""
+    """A file that holds one line, read again when it changes: tokens may be valid for minutes
+    only.
+    """
 
     file: Path
     key: str
@@ -189,7 +209,9 @@ class Secret:
             ) from None
         if not self._text or not (self._text.isascii() and self._text.isprintable()):
             message = "is empty" if not self._text else "holds more than one line of ASCII"
-            raise RequestError(f"{self.key} {message}", where=str(self.file), do="put it alone into the file")
+            raise RequestError(
+                f"{self.key} {message}", where=str(self.file), do="put it alone into the file"
+            )
         remember_secrets(self._text, self._text.partition("=")[2])  # slurmrestd's is SLURM_JWT=...
         return self._text
 
@@ -205,7 +227,12 @@ class Credentials:
 
     @classmethod
     def of(
-        cls, *, token_file: str = "", user: str = "", password_file: str = "", authorize: Authorize = bearer
+        cls,
+        *,
+        token_file: str = "",
+        user: str = "",
+        password_file: str = "",
+        authorize: Authorize = bearer,
     ) -> Credentials:
         """Return those of the settings. Errors: ConfigError naming the key."""
         if token_file and password_file:
@@ -216,7 +243,9 @@ class Credentials:
         return cls(token, user, _secret(password_file, "password_file"), authorize)
 
     def headers(self) -> Mapping[str, str]:
-        """Return what is sent along, with the secrets as they are now. Errors: RequestError naming the key."""
+        """Return what is sent along, with the secrets as they are now. Errors: RequestError
+        naming the key.
+        """
         if self.token is not None:
             return self.authorize(self.token.text())
         if self.password is not None:
@@ -231,15 +260,20 @@ def _secret(file: str, key: str) -> Secret | None:
     if not file:
         return None
     if not Path(file).is_file():
-        raise ConfigError(f"{key} is not a file", where=file, do="name a file that holds nothing else")
+        raise ConfigError(
+            f"{key} is not a file", where=file, do="name a file that holds nothing else"
+        )
     return Secret(Path(file), key)
 
 
 LONGEST_WAIT_S: Final = 60.0
 _FIRST_WAIT_S = 0.5
-LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType({"attempts": 1, "timeout_s": 0.001, "answer_mib": 0.001})
+LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType(
+    {"attempts": 1, "timeout_s": 0.001, "answer_mib": 0.001}
+)
 _WORDS = 1 << 20  # bytes of an error's answer that are read
-_SLOWEST = 20  # times `timeout_s`: the longest a whole answer may take, however steadily bytes arrive
+# Times `timeout_s`: the longest a whole answer may take, however steadily bytes arrive.
+_SLOWEST = 20
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 T = TypeVar("T")
@@ -249,18 +283,22 @@ UrlQuery = Mapping[str, str | list[str]]  # a list: the name is given several ti
 
 
 class ServerAccess(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A server in `[[sources]]` that is requested over HTTP. Secrets are in files, read anew when changed."""
+    """A server in `[[sources]]` that is requested over HTTP. Secrets are in files, read anew
+    when changed.
+    """
 
     url: str = ""  # with the base path of the server; unix:///run/x.sock for a socket
     token_file: str = ""  # bearer token
     user: str = ""  # with password_file: basic authentication
     password_file: str = ""
     ca_file: str = ""  # certificates to trust in place of the system's
-    cert_file: str = ""  # our certificate, for servers that ask for one, and those that vouch for it
+    # Our certificate, for servers that ask for one, and those that vouch for it.
+    cert_file: str = ""
     key_file: str = ""  # its key, without a passphrase; empty: in cert_file
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     timeout_s: float = 30.0  # longest wait for the next bytes
-    answer_mib: float = 1024.0  # a larger answer, unpacked, is cut off: an endless one must not fill the memory
+    # A larger answer, unpacked, is cut off: an endless one must not fill the memory.
+    answer_mib: float = 1024.0
     attempts: int = 5
 
 
@@ -289,13 +327,17 @@ class HttpAnswer:
 
 @dataclass(slots=True)
 class _RequestClock:
-    """How far the server's clock is ahead of ours, by its `Date` in the middle of the shortest request so far."""
+    """How far the server's clock is ahead of ours, by its `Date` in the middle of the shortest
+    request so far.
+    """
 
     skew_s: float | None = None
     _took_s: float = float("inf")
 
     def note(self, date: float | None, sent: float, answered: float) -> None:
-        """Take one answer into account; `Date` has whole seconds, so half a second is added to it."""
+        """Take one answer into account; `Date` has whole seconds, so half a second is added to
+        it.
+        """
         took = answered - sent
         if date is not None and 0 <= took <= max(1.0, self._took_s):
             self.skew_s, self._took_s = date + 0.5 - (sent + answered) / 2, took
@@ -314,10 +356,10 @@ class _Exchange:
 class HttpServer:
     """One server that is polled; may be used by several threads.
 
-    `access.url` is its address, or `url` where settings name several. `authorize` turns the token into headers.
-    `own_words` returns the server's error message from the body of its answer ("": none). `longest_s`: a whole answer
-    may take so long, however steadily bytes arrive; default: 20 times `timeout_s`.
-    Errors: ConfigError naming the key, for settings that do not fit.
+    `access.url` is its address, or `url` where settings name several. `authorize` turns the token
+    into headers. `own_words` returns the server's error message from the body of its answer ("":
+    none). `longest_s`: a whole answer may take so long, however steadily bytes arrive; default: 20
+    times `timeout_s`. Errors: ConfigError naming the key, for settings that do not fit.
     """
 
     def __init__(
@@ -357,7 +399,9 @@ class HttpServer:
 
     @property
     def skew_s(self) -> float | None:
-        """How far the server's clock is ahead of ours, to about a second; None while nothing was requested."""
+        """How far the server's clock is ahead of ours, to about a second; None while nothing was
+        requested.
+        """
         return self._clock.skew_s
 
     def get(self, path: str, params: UrlQuery | None = None) -> HttpAnswer:
@@ -372,21 +416,30 @@ class HttpServer:
         return self._send(_Exchange("POST", path, form=form), _whole)
 
     def post_read(self, path: str, form: UrlQuery, read: Callable[[HttpAnswer], T]) -> T:
-        """Return what `read` makes of the answer to POST; a RequestError that may pass is retried."""
+        """Return what `read` makes of the answer to POST; a RequestError that may pass is
+        retried.
+        """
         return self._send(
-            _Exchange("POST", path, form=form), lambda chunks, response, where: read(_whole(chunks, response, where))
+            _Exchange("POST", path, form=form),
+            lambda chunks, response, where: read(_whole(chunks, response, where)),
         )
 
     def post_lines(self, path: str, form: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
-        """Return what `read` makes of the lines of an answer while they come; it starts anew with each attempt."""
-        return self._send(_Exchange("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks)))
+        """Return what `read` makes of the lines of an answer while they come; it starts anew
+        with each attempt.
+        """
+        return self._send(
+            _Exchange("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks))
+        )
 
     def close(self) -> None:
         """Close connections."""
         self._client.close()
 
     def abort(self) -> None:
-        """Break off the answer that another thread waits for, also one whose headers come byte by byte."""
+        """Break off the answer that another thread waits for, also one whose headers come byte
+        by byte.
+        """
         stream = self._stream
         open_one = None if stream is None else stream.get_extra_info("socket")
         if open_one is not None:
@@ -434,7 +487,9 @@ class HttpServer:
             finally:
                 response.close()
         except TRANSPORT_PROBLEMS as problem:
-            raise from_transport(problem, where=where, timeout_s=self._client.timeout.read) from None
+            raise from_transport(
+                problem, where=where, timeout_s=self._client.timeout.read
+            ) from None
         raise from_status(
             response,
             self._own_words(body),
@@ -450,17 +505,29 @@ class HttpServer:
             size += len(chunk)
             if size > self._largest:
                 what = f"answers more than {sizes(self._largest)}"
-                raise RequestError(what, where=where, do="request less at a time, or raise answer_mib", status=413)
+                raise RequestError(
+                    what, where=where, do="request less at a time, or raise answer_mib", status=413
+                )
             if self._pace.steady() - began > self._limit_s:
                 what = f"was still answering after {self._limit_s:.0f} s"
-                raise RequestError(what, where=where, do="request less at a time, or raise timeout_s", refused=False)
+                raise RequestError(
+                    what,
+                    where=where,
+                    do="request less at a time, or raise timeout_s",
+                    refused=False,
+                )
             yield chunk
 
     def _wait_s(self, attempt: int, reported: float | None) -> float:
-        """Seconds to wait: as the server requests, else doubled each time; partly random, so that many spread out."""
+        """Seconds to wait: as the server requests, else doubled each time; partly random, so
+        that many spread out.
+        """
         if reported is not None:
             return min(reported, LONGEST_WAIT_S) + self._pace.chance()
-        return float(min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S) * (0.5 + self._pace.chance() / 2))
+        return float(
+            min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S)
+            * (0.5 + self._pace.chance() / 2)
+        )
 
 
 def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
@@ -473,7 +540,11 @@ def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         shape = isinstance(problem, msgspec.ValidationError)
         begins = redacted(answer.content[:2000].decode("utf-8", "replace"))[:60].strip()
-        text = str(problem).replace("`", "'") if shape else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"
+        text = (
+            str(problem).replace("`", "'")
+            if shape
+            else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"
+        )
         what = f"the answer {'has another shape: ' if shape else ''}{text}"
         raise RequestError(what, where=answer.where, do=f"is this {expected}?") from None
 
@@ -484,7 +555,9 @@ def _whole(chunks: Iterator[bytes], response: httpx2.Response, where: str) -> Ht
         for piece in chunks:
             if not ANSWERS.take(len(piece)):
                 what = f"answers of all sources together hold more than {sizes(ANSWERS.limit)}"
-                raise RequestError(what, where=where, do="lower answer_mib or parallel", refused=False)
+                raise RequestError(
+                    what, where=where, do="lower answer_mib or parallel", refused=False
+                )
             undo.callback(ANSWERS.give, len(piece))
             pieces.append(piece)
         kind = response.headers.get("content-type", "").partition(";")[0]
@@ -540,12 +613,16 @@ def _address(url: str) -> tuple[str, str | None]:
     if parsed.port is not None and not 0 < parsed.port < 1 << 16:
         raise ConfigError(f"invalid url: no port {parsed.port}", do="write it as https://host:port")
     if parsed.userinfo:
-        raise ConfigError("url holds a user or a password", where=parsed.host, do="use user and password_file")
+        raise ConfigError(
+            "url holds a user or a password", where=parsed.host, do="use user and password_file"
+        )
     return str(parsed.copy_with(query=None, fragment=None)).rstrip("/"), None
 
 
 def _headers() -> Mapping[str, str]:
-    """Headers that are sent unless settings replace them. Compression costs servers more than it saves nearby."""
+    """Headers that are sent unless settings replace them. Compression costs servers more than it
+    saves nearby.
+    """
     return {"User-Agent": f"tachograph/{__version__}", "Accept-Encoding": "identity"}
 
 
@@ -571,7 +648,9 @@ def _seconds(date: str) -> float | None:
 
 
 def _retry_after_s(response: httpx2.Response, now: float) -> float | None:
-    """Seconds to wait as the server requests; a date is compared with the server's own clock where it reports it."""
+    """Seconds to wait as the server requests; a date is compared with the server's own clock
+    where it reports it.
+    """
     reported = response.headers.get("retry-after", "").strip()
     if reported.isascii() and reported.isdigit():
         return float(reported[:9])

@@ -1,12 +1,12 @@
 """LDMS and what is exported from it: Parquet, the CSV store, and NERSC's JSON exports.
 
-Samples are recognised by the names of their columns (`columns.recognise`); times without a zone are UTC unless a
-zone is given. An export of one job names the nodes of the job, not its GPUs: `allocations` gets rows of nodes without
-GPUs.
+Samples are recognised by the names of their columns (`columns.recognise`); times without a zone are
+UTC unless a zone is given. An export of one job names the nodes of the job, not its GPUs:
+`allocations` gets rows of nodes without GPUs.
 
-NERSC's mean over the GPUs of a job (`Floored Relative Time`, no node, no GPU) is the site's own average. It is kept
-as one GPU, index 0 of a node called `job-<id>` that does not exist, held by the job: its averages are valid,
-its spread over GPUs and its sums are not.
+NERSC's mean over the GPUs of a job (`Floored Relative Time`, no node, no GPU) is the site's own
+average. It is kept as one GPU, index 0 of a node called `job-<id>` that does not exist, held by the
+job: its averages are valid, its spread over GPUs and its sums are not.
 """
 
 from __future__ import annotations
@@ -57,11 +57,15 @@ _RELATIVE = "Floored Relative Time"
 _LONGEST_US = 1e16  # of a job: three hundred years
 _INSTANCE = "(instance)"
 _JOB_COLUMNS = frozenset({"job id", "jobid", "jobidraw", "job_id"})
-_RECORD_COLUMNS = frozenset({"start time", "end time", "state", "qos", "partition", "elapsed", "nodelist", "output"})
+_RECORD_COLUMNS = frozenset(
+    {"start time", "end time", "state", "qos", "partition", "elapsed", "nodelist", "output"}
+)
 
 
 class NotTelemetryError(InputError):
-    """A readable file that holds no samples, or not on the options given; in a folder it is counted and skipped."""
+    """A readable file that holds no samples, or not on the options given; in a folder it is
+    counted and skipped.
+    """
 
     def __init__(self, reason: str, what: str, *, where: str, do: str) -> None:
         super().__init__(what, where=where, do=do)
@@ -86,8 +90,12 @@ class LdmsOptions:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the files, the zone of their times, and the start of jobs whose samples count from it."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV or JSON, or folders of them")
-    parser.add_argument("--time-zone", metavar="ZONE", help="zone of times written without one (default UTC)")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="Parquet, CSV or JSON, or folders of them"
+    )
+    parser.add_argument(
+        "--time-zone", metavar="ZONE", help="zone of times written without one (default UTC)"
+    )
     parser.add_argument(
         "--job-start",
         action="append",
@@ -97,8 +105,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
-    """Yield the chunks of the files named, and of the folders' files; those of a folder without samples are counted.
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
+    """Yield the chunks of the files named, and of the folders' files; those of a folder without
+    samples are counted.
 
     Errors: InputError for a file that cannot be read, ConfigError for an unknown zone.
     """
@@ -121,9 +132,11 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
 
 def read_file(path: Path, setting: LdmsOptions | None = None) -> Iterator[Chunk]:
-    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of JSON.
+    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of
+    JSON.
 
-    Errors: InputError when it is damaged or lacks a column; NotTelemetryError when it holds no samples.
+    Errors: InputError when it is damaged or lacks a column; NotTelemetryError when it holds no
+    samples.
     """
     setting = setting or LdmsOptions()
     print_of = _fingerprint(path, setting)
@@ -165,9 +178,15 @@ def short_nodes(nodes: pl.Series) -> pl.Series:
 
 
 def parts(
-    frame: FilePiece, found: RecognisedColumns, *, zone_name: str, origin: str, cluster: str | None = None
+    frame: FilePiece,
+    found: RecognisedColumns,
+    *,
+    zone_name: str,
+    origin: str,
+    cluster: str | None = None,
 ) -> tuple[ChunkPart, ...]:
-    """Return the parts of a frame: gpu_samples, node_samples, devices, allocations, those that its columns give.
+    """Return the parts of a frame: gpu_samples, node_samples, devices, allocations, those that its
+    columns give.
 
     A row whose time cannot be read is rejected and counted, once, in the first part.
     Errors: InputError naming the column that is missing.
@@ -182,22 +201,38 @@ def parts(
     times = read_times(rows.get_column(time), zone_name=zone_name, order=pl.DataFrame(keys))
     keyed = pl.DataFrame([times.values.alias("t"), *keys])
     rejects = [*frame.rejects, *times.rejects]
-    rejects += [Reject("unknown_column", name, rows.height) for name in found.unknown if rows.height]
-    rejects += [Reject("repeated_column", name, rows.height) for name in found.repeated if rows.height]
+    rejects += [
+        Reject("unknown_column", name, rows.height) for name in found.unknown if rows.height
+    ]
+    rejects += [
+        Reject("repeated_column", name, rows.height) for name in found.repeated if rows.height
+    ]
     keep = ~times.bad if times.bad.any() else None
     made: list[ChunkPart] = []
     if found.counters:
-        columns = [rows.get_column(name).alias(counter) for name, (counter, _) in found.counters.items()]
+        columns = [
+            rows.get_column(name).alias(counter) for name, (counter, _) in found.counters.items()
+        ]
         units = dict(found.counters.values())
-        made.append(ChunkPart("gpu_samples", _kept(keyed.with_columns(columns), keep), units, tuple(rejects)))
+        made.append(
+            ChunkPart(
+                "gpu_samples", _kept(keyed.with_columns(columns), keep), units, tuple(rejects)
+            )
+        )
     if found.node_values or found.host:
         of_node, units = _of_nodes(rows, keyed, found, keep)
-        made.append(ChunkPart("node_samples", of_node, units, rejects=() if made else tuple(rejects)))
+        made.append(
+            ChunkPart("node_samples", of_node, units, rejects=() if made else tuple(rejects))
+        )
     if found.device_values and found.gpu is not None:
-        facts = [rows.get_column(name).alias(column) for name, column in found.device_values.items()]
+        facts = [
+            rows.get_column(name).alias(column) for name, column in found.device_values.items()
+        ]
         device = _kept(keyed.drop("t").with_columns(facts), keep)
         keys_of = [name for name in ("node", "gpu", "mig") if name in device.columns]
-        made.append(ChunkPart("devices", device.unique(subset=keys_of, keep="last", maintain_order=True)))
+        made.append(
+            ChunkPart("devices", device.unique(subset=keys_of, keep="last", maintain_order=True))
+        )
     if found.job is not None and found.counters:
         named = [(found.job, "job"), *([(found.step, "step")] if found.step is not None else [])]
         of_job = [rows.get_column(column).alias(name) for column, name in named]
@@ -208,7 +243,9 @@ def parts(
 def _of_nodes(
     rows: pl.DataFrame, keyed: pl.DataFrame, found: RecognisedColumns, keep: pl.Series | None
 ) -> tuple[pl.DataFrame, dict[str, str]]:
-    """What the columns hold of nodes, one row per node and time, and the units of the samplers' counters."""
+    """What the columns hold of nodes, one row per node and time, and the units of the samplers'
+    counters.
+    """
     times = keyed.select("t", "node")
     if not found.host:
         values = [rows.get_column(name).alias(column) for name, column in found.node_values.items()]
@@ -220,23 +257,35 @@ def _of_nodes(
     columns = dict.fromkeys(name for of in found.host.values() for name in of.columns)
     reported = times.with_columns(rows.get_column(name) for name in columns)
     if found.instance is not None:
-        reported = reported.with_columns(rows.get_column(found.instance).cast(pl.String).alias(_INSTANCE))
+        reported = reported.with_columns(
+            rows.get_column(found.instance).cast(pl.String).alias(_INSTANCE)
+        )
     reported = _kept(reported, keep)
     if found.counters:
         reported = reported.unique(subset=["t", "node"], keep="first", maintain_order=True)
     instance = reported.get_column(_INSTANCE) if found.instance is not None else None
-    return host_values(reported, found.host, instance), {counter: of.unit for counter, of in found.host.items()}
+    return host_values(reported, found.host, instance), {
+        counter: of.unit for counter, of in found.host.items()
+    }
 
 
-def refuse_odd_cells(rows: pl.DataFrame, names: Iterable[str], *, time: str | None, origin: str) -> None:
+def refuse_odd_cells(
+    rows: pl.DataFrame, names: Iterable[str], *, time: str | None, origin: str
+) -> None:
     """Reject columns whose cells are not single values, and times that are boolean.
 
     Errors: InputError naming the column.
     """
     for name in names:
         kind = rows.schema[name]
-        if kind.is_nested() or kind in (pl.Binary, pl.Object) or (name == time and kind == pl.Boolean):
-            raise InputError(f"column {name} is {kind}", where=origin, do="export it as numbers or text")
+        if (
+            kind.is_nested()
+            or kind in (pl.Binary, pl.Object)
+            or (name == time and kind == pl.Boolean)
+        ):
+            raise InputError(
+                f"column {name} is {kind}", where=origin, do="export it as numbers or text"
+            )
 
 
 def _kept(frame: pl.DataFrame, keep: pl.Series | None) -> pl.DataFrame:
@@ -260,9 +309,16 @@ def _required(found: RecognisedColumns, names: Sequence[str], origin: str) -> tu
 
 def _refuse_job_records(names: Sequence[str], origin: str) -> None:
     lower = {part.strip().lower() for name in names for part in name.split("|")}
-    if (lower & _JOB_COLUMNS and len(lower & _RECORD_COLUMNS) >= 2) or {"status", "output"} <= lower or "jobs" in lower:
+    if (
+        (lower & _JOB_COLUMNS and len(lower & _RECORD_COLUMNS) >= 2)
+        or {"status", "output"} <= lower
+        or "jobs" in lower
+    ):
         raise NotTelemetryError(
-            "job_records", "these are job records, not samples", where=origin, do="use `tachograph ingest sacct`"
+            "job_records",
+            "these are job records, not samples",
+            where=origin,
+            do="use `tachograph ingest sacct`",
         )
 
 
@@ -280,7 +336,8 @@ def _read_parquet(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[C
 
 
 def _whole_days(rows: pl.DataFrame, *, time: str, node: str) -> int:
-    """Return how many rows are of whole days (UTC), or else of whole times, or of whole nodes, however they are sorted.
+    """Return how many rows are of whole days (UTC), or else of whole times, or of whole nodes,
+    however they are sorted.
 
     So what follows one another overlaps little: neither in time nor in nodes.
     """
@@ -298,16 +355,22 @@ def _up_to_last_run(values: pl.Series) -> int:
 
 
 def recorded_together(files: Sequence[str]) -> list[list[str]]:
-    """Return the files in groups: Parquet files with different counters of the same nodes and times, and single ones.
+    """Return the files in groups: Parquet files with different counters of the same nodes and
+    times, and single ones.
 
-    Only the first and the last row of each is looked at; a file that cannot be read is one of its own.
+    Only the first and the last row of each is looked at; a file that cannot be read is one of its
+    own.
     """
     groups: list[tuple[list[str], list[_Extent]]] = []
     of_files = [_counters_of(file) for file in files]
     several = len({counters for counters in of_files if counters}) > 1
     for file, counters in zip(files, of_files, strict=True):
         extent = _extent(file, counters) if several and counters else None
-        fitting = (group for group in groups if extent and group[1] and all(extent.meets(one) for one in group[1]))
+        fitting = (
+            group
+            for group in groups
+            if extent and group[1] and all(extent.meets(one) for one in group[1])
+        )
         group = next(fitting, None)
         if group is None:
             groups.append(([file], [extent] if extent else []))
@@ -329,7 +392,9 @@ class _Extent:
         if self.counters == other.counters or self.ends.dtypes != other.ends.dtypes:
             return False
         low, high, other_low, other_high = (
-            row for ends in (self.ends, other.ends) for row in (ends.min().row(0), ends.max().row(0))
+            row
+            for ends in (self.ends, other.ends)
+            for row in (ends.min().row(0), ends.max().row(0))
         )
         return all(
             a is not None and d is not None and a <= d and c <= b
@@ -341,11 +406,19 @@ def _counters_of(file: str) -> frozenset[str]:
     """Counters of the GPUs in a Parquet file; none of what is no such file."""
     path = Path(file)
     try:
-        found = recognise(parquet_columns(path), sampler_of(path)) if format_of(path) == "parquet" else None
+        found = (
+            recognise(parquet_columns(path), sampler_of(path))
+            if format_of(path) == "parquet"
+            else None
+        )
     except InputError:
         return frozenset()
     usable = found is not None and found.time is not None and found.node is not None
-    return frozenset(counter for counter, _ in found.counters.values()) if found and usable else frozenset()
+    return (
+        frozenset(counter for counter, _ in found.counters.values())
+        if found and usable
+        else frozenset()
+    )
 
 
 def _extent(file: str, counters: frozenset[str]) -> _Extent | None:
@@ -392,16 +465,27 @@ def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
     return _chunk(path, print_of, frame, (*made, *_held(made, job_id, setting)))
 
 
-def _parts(frame: FilePiece, found: RecognisedColumns, path: Path, setting: LdmsOptions) -> tuple[ChunkPart, ...]:
-    return parts(frame, found, zone_name=setting.zone_name, origin=str(path), cluster=setting.cluster)
+def _parts(
+    frame: FilePiece, found: RecognisedColumns, path: Path, setting: LdmsOptions
+) -> tuple[ChunkPart, ...]:
+    return parts(
+        frame, found, zone_name=setting.zone_name, origin=str(path), cluster=setting.cluster
+    )
 
 
-def _held(made: Sequence[ChunkPart], job_id: str | None, setting: LdmsOptions) -> tuple[ChunkPart, ...]:
+def _held(
+    made: Sequence[ChunkPart], job_id: str | None, setting: LdmsOptions
+) -> tuple[ChunkPart, ...]:
     """The nodes of the job an export belongs to; one row per node, GPU not reported."""
     if job_id is None or not made:
         return ()
     nodes = made[0].frame.get_column("node").drop_nulls().unique().sort()
-    return (ChunkPart("allocations", _allocation(job_id, nodes, gpu=None, provenance="node_list", setting=setting)),)
+    return (
+        ChunkPart(
+            "allocations",
+            _allocation(job_id, nodes, gpu=None, provenance="node_list", setting=setting),
+        ),
+    )
 
 
 def _allocation(
@@ -423,7 +507,9 @@ def _are_means(content: Mapping[object, object]) -> bool:
     )
 
 
-def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object], setting: LdmsOptions) -> Chunk:
+def _chunk_of_means(
+    path: Path, print_of: str, content: Mapping[object, object], setting: LdmsOptions
+) -> Chunk:
     """Means over the GPUs of each job, as GPU 0 of a node `job-<id>` that the job holds."""
     made: list[ChunkPart] = []
     total = 0
@@ -478,5 +564,9 @@ def _chunk(path: Path, print_of: str, frame: FilePiece, made: tuple[ChunkPart, .
 
 def _passed_over(path: Path, problem: NotTelemetryError, setting: LdmsOptions) -> Chunk:
     """A file of a folder that holds no samples, as one reject."""
-    part = ChunkPart("gpu_samples", pl.DataFrame(), rejects=(Reject(problem.reason, None, 1, str(problem)[:200]),))
+    part = ChunkPart(
+        "gpu_samples",
+        pl.DataFrame(),
+        rejects=(Reject(problem.reason, None, 1, str(problem)[:200]),),
+    )
     return Chunk(f"{_fingerprint(path, setting)}:0", NAME, str(path), (part,), 0)

@@ -1,9 +1,10 @@
-"""Metric names and labels: which counter a Prometheus metric is, which node, GPU and MIG slice its labels name.
+"""Metric names and labels: which counter a Prometheus metric is, which node, GPU and MIG slice its
+labels name.
 
-Sources: dcgm-exporter (DCGM field names of both generations), node_exporter, and nvidia_gpu_prometheus_exporter as
-Princeton's jobstats uses it. Exporters, relabelling rules and generations of dcgm-exporter spell labels differently. A
-label that Prometheus renamed because of its own label of that name begins with `exported_`: it has the value of the
-exporter.
+Sources: dcgm-exporter (DCGM field names of both generations), node_exporter, and
+nvidia_gpu_prometheus_exporter as Princeton's jobstats uses it. Exporters, relabelling rules and
+generations of dcgm-exporter spell labels differently. A label that Prometheus renamed because of
+its own label of that name begins with `exported_`: it has the value of the exporter.
 """
 
 from __future__ import annotations
@@ -42,7 +43,16 @@ from tachograph.sources.exporter_mapping import (
 from tachograph.sources.exporters import exporter_mappings
 
 # in order of preference; labels of the exporter come before those of the scraper
-_NODE = ("exported_Hostname", "Hostname", "exported_hostname", "hostname", "nodename", "exported_node", "node", "host")
+_NODE = (
+    "exported_Hostname",
+    "Hostname",
+    "exported_hostname",
+    "hostname",
+    "nodename",
+    "exported_node",
+    "node",
+    "host",
+)
 _ADDRESS = ("exported_instance", "instance")  # HOST:PORT of the exporter
 _GPU = ("exported_gpu", "gpu", "gpu_id", "ordinal")  # as DCGM and NVML number GPUs
 _MINOR = ("minor_number", "device")  # of the device file, another numbering
@@ -51,21 +61,46 @@ _UUID = ("UUID", "uuid", "gpu_uuid")
 _PCI = ("pci_bus_id",)
 _MODEL = ("modelName", "model_name", "name")
 # jobs and steps: lower case, as any exporter spells them; `job` is the scraper's own
-_JOB = ("hpc_job", "jobid", "slurm_job_id", "slurm_jobid", "slurm_job", "job_id", "slurmjobid", "hpc_job_id")
-_STEP = ("slurm_step", "slurm_step_id", "slurm_stepid", "hpc_step", "job_step", "jobstep", "step_id", "stepid", "step")
+_JOB = (
+    "hpc_job",
+    "jobid",
+    "slurm_job_id",
+    "slurm_jobid",
+    "slurm_job",
+    "job_id",
+    "slurmjobid",
+    "hpc_job_id",
+)
+_STEP = (
+    "slurm_step",
+    "slurm_step_id",
+    "slurm_stepid",
+    "hpc_step",
+    "job_step",
+    "jobstep",
+    "step_id",
+    "stepid",
+    "step",
+)
 _EXPORTED = "exported_"
-_PARTS_OF_A_GPU = ("nvlink", "nvswitch", "cpu", "cpucore")  # links, switches, Grace CPUs: not the GPU itself
+# Links, switches, Grace CPUs: not the GPU itself.
+_PARTS_OF_A_GPU = ("nvlink", "nvswitch", "cpu", "cpucore")
 
 # what stands where no job is, lower case
-NO_JOB = frozenset({"", "0", "-1", "-", "n/a", "na", "nan", "none", "null", "(null)", "unknown", "<null>"})
+NO_JOB = frozenset(
+    {"", "0", "-1", "-", "n/a", "na", "nan", "none", "null", "(null)", "unknown", "<null>"}
+)
 
 _JOB_LABELS, _STEP_LABELS = (
-    tuple(spelled for name in names for spelled in (f"{_EXPORTED}{name}", name)) for names in (_JOB, _STEP)
+    tuple(spelled for name in names for spelled in (f"{_EXPORTED}{name}", name))
+    for names in (_JOB, _STEP)
 )
 
 # which label names the index; the better numbering first
 OWN_INDEX, DCGM_INDEX, MINOR_NUMBER, NO_INDEX = range(4)
-NUMBERINGS: Mapping[int, GpuNumbering] = MappingProxyType({DCGM_INDEX: "nvml_index", MINOR_NUMBER: "minor_number"})
+NUMBERINGS: Mapping[int, GpuNumbering] = MappingProxyType(
+    {DCGM_INDEX: "nvml_index", MINOR_NUMBER: "minor_number"}
+)
 
 _INDEX = re.compile(r"(?:nvidia|card)?(\d{1,4})", re.ASCII)
 _WRITTEN_UUID = re.compile(r"(?:GPU|MIG)-\S+", re.IGNORECASE)
@@ -81,7 +116,8 @@ class SeriesLocation:
 
     `job`: id of the job that holds it, with the step behind a dot where one is named; null: none.
 
-    `rank`: of the label that names the index: a site's own, one of DCGM's numbering, a minor number, none.
+    `rank`: of the label that names the index: a site's own, one of DCGM's numbering, a minor
+    number, none.
     """
 
     node: str | None
@@ -114,8 +150,8 @@ def locate(
     >>> locate({"gpu": "all"})
     UnusableLabels(reason='bad_gpu', example='gpu=all')
 
-    over: the label of the parts of a GPU whose values are joined.
-    Misplaced: `bad_gpu` and `bad_mig`, an index that is no number; `not_a_gpu`, one link of a GPU, a switch, a CPU.
+    over: the label of the parts of a GPU whose values are joined. Misplaced: `bad_gpu` and
+    `bad_mig`, an index that is no number; `not_a_gpu`, one link of a GPU, a switch, a CPU.
     """
     found = _gpu(labels, names.gpu)
     mig = _index(labels, (*names.mig, *_MIG), "bad_mig")
@@ -208,12 +244,19 @@ def _first(labels: Mapping[str, str], wanted: tuple[str, ...]) -> str | None:
 
 
 def _uuid(labels: Mapping[str, str], names: LabelNames) -> str | None:
-    """The UUID: NVML's prefix is added to one that nvidia-smi exporters strip; some write it as the index."""
+    """The UUID: NVML's prefix is added to one that nvidia-smi exporters strip; some write it as
+    the index.
+    """
     own = _first(labels, names.uuid)
     found = own or _first(labels, _UUID)
     if found is None:
         return next(
-            (labels[name] for name in (*names.gpu, *_GPU) if _WRITTEN_UUID.fullmatch(labels.get(name, ""))), None
+            (
+                labels[name]
+                for name in (*names.gpu, *_GPU)
+                if _WRITTEN_UUID.fullmatch(labels.get(name, ""))
+            ),
+            None,
         )
     stripped = own is None and not labels.get("gpu_uuid") and _BARE_UUID.fullmatch(found)
     return f"GPU-{found.lower()}" if stripped else found
@@ -227,7 +270,9 @@ def _node(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
     return None if best is None else short_node(best)
 
 
-def _gpu(labels: Mapping[str, str], own: tuple[str, ...]) -> tuple[int | None, int] | UnusableLabels:
+def _gpu(
+    labels: Mapping[str, str], own: tuple[str, ...]
+) -> tuple[int | None, int] | UnusableLabels:
     """The index, and the rank of its label."""
     for rank, wanted in ((OWN_INDEX, own), (DCGM_INDEX, _GPU), (MINOR_NUMBER, _MINOR)):
         found = _index(labels, wanted, "bad_gpu")
@@ -238,8 +283,12 @@ def _gpu(labels: Mapping[str, str], own: tuple[str, ...]) -> tuple[int | None, i
     return None, NO_INDEX
 
 
-def _index(labels: Mapping[str, str], wanted: tuple[str, ...], reason: str) -> int | UnusableLabels | None:
-    """The first index; `device` counts only where it names a GPU, since disks and interfaces are called so, too."""
+def _index(
+    labels: Mapping[str, str], wanted: tuple[str, ...], reason: str
+) -> int | UnusableLabels | None:
+    """The first index; `device` counts only where it names a GPU, since disks and interfaces are
+    called so, too.
+    """
     for name in wanted:
         written = labels.get(name)
         if not written or _WRITTEN_UUID.fullmatch(written):
@@ -253,7 +302,8 @@ def _index(labels: Mapping[str, str], wanted: tuple[str, ...], reason: str) -> i
 
 
 TableName = Literal["gpu_samples", "node_samples", "devices", "allocations"]
-SiteMetrics = Mapping[str, tuple[str, ...]]  # {METRIC{label="value"}: (column, unit it is written in, joining...)}
+# {METRIC{label="value"}: (column, unit it is written in, joining...)}.
+SiteMetrics = Mapping[str, tuple[str, ...]]
 NO_SITE_METRICS: SiteMetrics = MappingProxyType({})
 
 
@@ -261,10 +311,11 @@ NO_SITE_METRICS: SiteMetrics = MappingProxyType({})
 class MetricTarget:
     """Where the values of a metric belong, and their unit.
 
-    `devices`: a fact that hardly changes; `allocations`: the value is the id of the job that holds the GPU, 0 for none,
-    or (`job`) the labels name it. `adds_up`: series of one node that differ in other labels (CPUs, interfaces) are
-    added up. Otherwise they are the same value, written once for every job, pod or container.
-    `joining`: how parts of one GPU are joined; `part`: the part of one series. `labels`: names of the exporter.
+    `devices`: a fact that hardly changes; `allocations`: the value is the id of the job that holds
+    the GPU, 0 for none, or (`job`) the labels name it. `adds_up`: series of one node that differ in
+    other labels (CPUs, interfaces) are added up. Otherwise they are the same value, written once
+    for every job, pod or container. `joining`: how parts of one GPU are joined; `part`: the part of
+    one series. `labels`: names of the exporter.
     """
 
     table: TableName
@@ -307,7 +358,9 @@ NODE_INFO = "node_uname_info"  # node_exporter reports its host here and nowhere
 _LOOPBACK = "lo"
 
 
-def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
+def metric_target(
+    metric: str, labels: Mapping[str, str], *, own: SiteMetrics = NO_SITE_METRICS
+) -> MetricTarget | None:
     """Return where the values of a series belong; None for one that is unknown here.
 
     >>> metric_target("DCGM_FI_DEV_GPU_UTIL", {})
@@ -325,7 +378,8 @@ def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = 
 
 
 def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
-    """Return the target that every series of a metric has; None where it depends on their labels, or it is unknown.
+    """Return the target that every series of a metric has; None where it depends on their labels,
+    or it is unknown.
 
     >>> metric_target_of_all("DCGM_FI_DEV_GPU_UTIL").column, metric_target_of_all("node_cpu_seconds_total")
     ('gpu_util', None)
@@ -338,7 +392,9 @@ def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> 
 
 def metric_names(*, own: SiteMetrics = NO_SITE_METRICS) -> tuple[str, ...]:
     """Return every metric for which `metric_target` has a target, and those of `why_unread`."""
-    return tuple(dict.fromkeys((*(MetricKey.parse(one).metric for one in own), *_choices(), *_unread())))
+    return tuple(
+        dict.fromkeys((*(MetricKey.parse(one).metric for one in own), *_choices(), *_unread()))
+    )
 
 
 def why_unread(metric: str) -> str | None:
@@ -355,7 +411,8 @@ _JOBSTATS = "jobstats' exporter"
 
 
 def exporter_of(metric: str) -> str:
-    """Return the exporter that writes a metric of GPUs, by its name; "" where the name is that of no known one.
+    """Return the exporter that writes a metric of GPUs, by its name; "" where the name is that of
+    no known one.
 
     >>> exporter_of("DCGM_FI_DEV_GPU_UTIL"), exporter_of("gpu_gfx_activity"), exporter_of("own_metric")
     ('dcgm-exporter', 'AMD device-metrics-exporter', '')
@@ -365,7 +422,8 @@ def exporter_of(metric: str) -> str:
 
 @cache
 def exporter_metrics(exporter: str) -> Mapping[str, str]:
-    """Return {column: the first metric from which it is read} of an exporter, by its name; empty for dcgm-exporter.
+    """Return {column: the first metric from which it is read} of an exporter, by its name; empty
+    for dcgm-exporter.
 
     >>> exporter_metrics("AMD device-metrics-exporter")["tensor_active"]
     'gpu_prof_tensor_active_percent'
@@ -376,7 +434,11 @@ def exporter_metrics(exporter: str) -> Mapping[str, str]:
         if one.name == exporter
         for written, mapped in one.metrics.items()
     ]
-    given += [(counter, metric) for metric, (counter, _) in jobstats_names().items() if exporter == _JOBSTATS]
+    given += [
+        (counter, metric)
+        for metric, (counter, _) in jobstats_names().items()
+        if exporter == _JOBSTATS
+    ]
     return MappingProxyType(dict(reversed(given)))
 
 
@@ -393,7 +455,8 @@ def _exporters() -> Mapping[str, str]:
 def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
     """Check a site's own metrics.
 
-    Errors: ConfigError naming a counter that does not exist, a unit that cannot be converted, another notation.
+    Errors: ConfigError naming a counter that does not exist, a unit that cannot be converted,
+    another notation.
     """
     for written, (counter, *rest) in own.items():
         inside = _unit_inside(counter)
@@ -408,7 +471,9 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
             if rest[0] != OF_CAPACITY or counter not in COUNTERS_BY_NAME:
                 factor(rest[0], inside)
         except InputError as problem:
-            raise ConfigError(f"metrics.{written}: {problem.what}", where=where, do=problem.do) from None
+            raise ConfigError(
+                f"metrics.{written}: {problem.what}", where=where, do=problem.do
+            ) from None
         except ValueError as problem:
             do = """write it like 'METRIC{label="value"}' = ["counter", "unit"], with "sum LABEL" behind the unit"""
             raise ConfigError(f"metrics.{written}: {problem}", where=where, do=do) from None
@@ -439,7 +504,9 @@ def _choices_of(metric: str, own: SiteMetrics) -> tuple[_MetricChoice, ...]:
 
 
 @lru_cache(maxsize=64)
-def _own_choices(own: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, tuple[_MetricChoice, ...]]:
+def _own_choices(
+    own: tuple[tuple[str, tuple[str, ...]], ...],
+) -> Mapping[str, tuple[_MetricChoice, ...]]:
     found: dict[str, tuple[_MetricChoice, ...]] = {}
     for written, given in own:
         key = MetricKey.parse(written)
@@ -449,7 +516,9 @@ def _own_choices(own: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, t
 
 @cache
 def _unread() -> Mapping[str, str]:
-    return MappingProxyType({name: why for one in exporter_mappings() for name, why in one.unread.items()})
+    return MappingProxyType(
+        {name: why for one in exporter_mappings() for name, why in one.unread.items()}
+    )
 
 
 @cache
@@ -463,7 +532,8 @@ def _choices() -> Mapping[str, tuple[_MetricChoice, ...]]:
 
 def _all_choices() -> Iterator[tuple[str, _MetricChoice]]:
     for metric, (counter, unit) in (*outside_names().items(), *jobstats_names().items()):
-        if metric not in COUNTERS_BY_NAME:  # a metric called like one of our counters may be anything
+        # A metric called like one of our counters may be anything.
+        if metric not in COUNTERS_BY_NAME:
             yield _choice(metric, MetricTarget("gpu_samples", counter, unit))
     for kind, counter in _CLOCK_TYPES:
         yield _choice(_CLOCK, MetricTarget("gpu_samples", counter, "MHz"), {"type": kind})
@@ -492,4 +562,6 @@ def _host_targets(unit: str | None = None) -> Iterable[MetricTarget]:
     """One target per host counter, in `unit` or in that of node_exporter."""
     for counter in HOST_COUNTERS:
         given = unit or counter.node_exporter_unit or counter.unit
-        yield MetricTarget("node_samples", counter.name, given, adds_up=counter.kind is CounterKind.CUMULATIVE)
+        yield MetricTarget(
+            "node_samples", counter.name, given, adds_up=counter.kind is CounterKind.CUMULATIVE
+        )

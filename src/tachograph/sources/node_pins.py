@@ -43,9 +43,10 @@ class NodePin:
 class NodePins:
     """The nodes of the exporters of one source. `hosts`: {exporter: the host in its URL}.
 
-    An exporter is on the host of its URL, where its first page names that. Else on the only node that this page names
-    (URLs of addresses, of a management network), unless that is another exporter's or the host of another URL. From
-    then on it may name no other. Several exporters of a node may be on one host.
+    An exporter is on the host of its URL, where its first page names that. Else on the only node
+    that this page names (URLs of addresses, of a management network), unless that is another
+    exporter's or the host of another URL. From then on it may name no other. Several exporters of a
+    node may be on one host.
 
     >>> pins = NodePins({"n1:9400": "n1", "n2:9400": "n2", "10.0.0.3:9400": "10.0.0.3"})
     >>> for exporter, nodes in (("n1:9400", {"n1"}), ("10.0.0.3:9400", {"n3"})):
@@ -76,12 +77,18 @@ class NodePins:
     def admits(self, exporter: str, node: str) -> bool:
         """Return whether pages of an exporter may name a node."""
         known, host = self.nodes.get(exporter), self.hosts[exporter]
-        return node == host or (self._by_name.get(node, host) == host if known is None else node == known)
+        return node == host or (
+            self._by_name.get(node, host) == host if known is None else node == known
+        )
 
 
 def named_nodes(samples: PageSamples, labels: LabelNames) -> set[str]:
     """Return the nodes that a page names, short; an address is none."""
     found = {locate(labels_of(block), names=labels) for block in set(samples.labels)}
-    named = {one.node for one in found if isinstance(one, SeriesLocation) and one.node and not is_address(one.node)}
+    named = {
+        one.node
+        for one in found
+        if isinstance(one, SeriesLocation) and one.node and not is_address(one.node)
+    }
     host = host_of_page(samples)
     return named | ({short_node(host)} if host else set())

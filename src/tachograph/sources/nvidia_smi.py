@@ -1,8 +1,9 @@
-"""Source `nvidia-smi`: what `nvidia-smi --query-gpu ... --format=csv` and `nvidia-smi dmon` print, saved as text.
+"""Source `nvidia-smi`: what `nvidia-smi --query-gpu ... --format=csv` and `nvidia-smi dmon` print,
+saved as text.
 
-Formats: nvidia-smi's own help (`--help-query-gpu`, `dmon -h`). Query output has a header unless `noheader`, and units
-unless `nounits`. dmon repeats two header lines, names and units; `-` is no value; `-o D`, `-o T` and `-o DT` add date
-and time.
+Formats: nvidia-smi's own help (`--help-query-gpu`, `dmon -h`). Query output has a header unless
+`noheader`, and units unless `nounits`. dmon repeats two header lines, names and units; `-` is no
+value; `-o D`, `-o T` and `-o DT` add date and time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from tachograph.catalog.units import parse_time
 from tachograph.sources.files import FilePiece, fingerprint, listed, read_unpacked
 from tachograph.sources.metrics import short_node
 from tachograph.sources.table import mapped_parts
-from tachograph.sources.table.mapping import MappingKey, MappingTarget, MappingTime, TableMapping, stripped
+from tachograph.sources.table.mapping import (
+    MappingKey,
+    MappingTarget,
+    MappingTime,
+    TableMapping,
+    stripped,
+)
 from tachograph.sources.times import local_to_utc, read_times
 
 NAME = "nvidia-smi"
@@ -96,23 +103,43 @@ _FACTS = ("uuid", "pci", "model", "hbm_mib")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what the text does not hold."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="output of nvidia-smi, or folders of it")
-    parser.add_argument("--fields", help="fields of --query-gpu in their order, where it was printed with noheader")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="output of nvidia-smi, or folders of it"
+    )
+    parser.add_argument(
+        "--fields", help="fields of --query-gpu in their order, where it was printed with noheader"
+    )
     parser.add_argument("--node", help="host of the GPUs")
-    parser.add_argument("--gpu", type=int, metavar="N", help="index of the GPU, where no column names it")
-    parser.add_argument("--date", metavar="DATE", help="first day of a dmon that prints times alone: 2026-03-01")
-    parser.add_argument("--time", metavar="TIME", help="time of rows that have none: one look at the GPUs")
+    parser.add_argument(
+        "--gpu", type=int, metavar="N", help="index of the GPU, where no column names it"
+    )
+    parser.add_argument(
+        "--date", metavar="DATE", help="first day of a dmon that prints times alone: 2026-03-01"
+    )
+    parser.add_argument(
+        "--time", metavar="TIME", help="time of rows that have none: one look at the GPUs"
+    )
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield one chunk per file.
 
-    Errors: InputError for a file of another format, and where fields, host, GPU or times are unknown.
+    Errors: InputError for a file of another format, and where fields, host, GPU or times are
+    unknown.
     """
     zone_name = configuration.site.time_zone
     given_t = parse_time(options.time, now=now, zone_name=zone_name) if options.time else None
     day = _day(options.date)
-    settings = (options.fields or "", options.node or "", str(options.gpu), str(given_t), str(day), zone_name)
+    settings = (
+        options.fields or "",
+        options.node or "",
+        str(options.gpu),
+        str(given_t),
+        str(day),
+        zone_name,
+    )
     for name in options.files:
         path = Path(name)
         text = read_unpacked(path).decode("utf-8", "replace").removeprefix("\ufeff")
@@ -128,7 +155,9 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
 @dataclass(frozen=True, slots=True)
 class _SmiTable:
-    """Cells as text, one column per known field; `meanings`: {field: (column, unit)}; `lines`: rows of the text."""
+    """Cells as text, one column per known field; `meanings`: {field: (column, unit)}; `lines`:
+    rows of the text.
+    """
 
     rows: pl.DataFrame
     meanings: Mapping[str, tuple[str, str]]
@@ -142,7 +171,9 @@ def _day(written: str | None) -> datetime | None:
     try:
         return datetime.strptime(written.replace("-", "").replace("/", ""), "%Y%m%d")  # noqa: DTZ007
     except ValueError:
-        raise InputError(f"invalid date: {written!r}", where="--date", do="write 2026-03-01") from None
+        raise InputError(
+            f"invalid date: {written!r}", where="--date", do="write 2026-03-01"
+        ) from None
 
 
 def _table(text: str, fields: str | None, where: str) -> _SmiTable:
@@ -157,10 +188,14 @@ def _query(lines: pl.Series, fields: str | None, where: str) -> _SmiTable:
     headed = any(name in QUERY_FIELDS or name in _KEYS for name in first)
     if not headed and not fields:
         what = "no header: the first line names no field of --query-gpu"
-        raise InputError(what, where=where, do="give --fields timestamp,index,utilization.gpu,... in their order")
+        raise InputError(
+            what, where=where, do="give --fields timestamp,index,utilization.gpu,... in their order"
+        )
     names = first if headed else field_names((fields or "").split(","))
     body = lines.filter(lines != lines.item(0)) if headed else lines
-    return _split(body, ((names, pl.repeat(True, body.len(), eager=True)),), ",", QUERY_FIELDS, where)
+    return _split(
+        body, ((names, pl.repeat(True, body.len(), eager=True)),), ",", QUERY_FIELDS, where
+    )
 
 
 def field_names(written: Sequence[str]) -> list[str]:
@@ -179,7 +214,9 @@ def _dmon(lines: pl.Series, where: str) -> _SmiTable:
     body = ~spaced.str.starts_with("#")
     kept, of_row = spaced.filter(body), header.filter(body).fill_null("")
     if not names.any():
-        raise InputError("dmon's header is missing", where=where, do="keep the lines that begin with #")
+        raise InputError(
+            "dmon's header is missing", where=where, do="keep the lines that begin with #"
+        )
     every = pl.concat([spaced.filter(names), of_row]).unique(maintain_order=True)
     layouts = [(field_names(one.lstrip("# ").split(" ")), of_row == one) for one in every]
     return _split(kept, layouts, " ", DMON_COLUMNS, where)
@@ -214,7 +251,10 @@ def _split(
             pl.DataFrame(
                 {
                     _ROW: order,
-                    **{n: cells.list.get(p).str.strip_chars().str.replace(r"^\[.*", "") for n, p in wanted.items()},
+                    **{
+                        n: cells.list.get(p).str.strip_chars().str.replace(r"^\[.*", "")
+                        for n, p in wanted.items()
+                    },
                 }
             )
         )
@@ -231,16 +271,26 @@ def _split(
 
 
 def _mapping(table: _SmiTable, options: argparse.Namespace, where: str) -> TableMapping:
-    """What the columns mean: counters in the units of nvidia-smi, host and index of a GPU, facts of it."""
+    """What the columns mean: counters in the units of nvidia-smi, host and index of a GPU, facts
+    of it.
+    """
     by_key = {_KEYS[name]: name for name in reversed(table.rows.columns) if name in _KEYS}
     if "node" not in by_key and not options.node:
         raise InputError("the host of these GPUs is unknown", where=where, do="name it with --node")
     if "gpu" not in by_key and options.gpu is None:
-        raise InputError("no column `index` names the GPU", where=where, do="query index, too, or give --gpu 0")
-    node = MappingKey(column=by_key["node"]) if "node" in by_key else MappingKey(constant=short_node(options.node))
+        raise InputError(
+            "no column `index` names the GPU", where=where, do="query index, too, or give --gpu 0"
+        )
+    node = (
+        MappingKey(column=by_key["node"])
+        if "node" in by_key
+        else MappingKey(constant=short_node(options.node))
+    )
     gpu = MappingKey(column=by_key["gpu"]) if "gpu" in by_key else MappingKey(constant=options.gpu)
     return TableMapping(
-        columns={name: MappingTarget(column, unit) for name, (column, unit) in table.meanings.items()},
+        columns={
+            name: MappingTarget(column, unit) for name, (column, unit) in table.meanings.items()
+        },
         time=MappingTime(column=_TIME),
         node=node,
         gpu=gpu,
@@ -250,7 +300,9 @@ def _mapping(table: _SmiTable, options: argparse.Namespace, where: str) -> Table
 
 def _without_marks(part: ChunkPart) -> ChunkPart:
     """A field that a GPU does not have is marked on every row: nothing to report."""
-    return replace(part, rejects=tuple(reject for reject in part.rejects if reject.reason != "missing_mark"))
+    return replace(
+        part, rejects=tuple(reject for reject in part.rejects if reject.reason != "missing_mark")
+    )
 
 
 def _times(
@@ -261,10 +313,16 @@ def _times(
     zone_name: str,
     where: str,
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
-    """Times of rows: `timestamp`, dmon's date and time, its time alone from a first day on, or one for all."""
+    """Times of rows: `timestamp`, dmon's date and time, its time alone from a first day on, or
+    one for all.
+    """
     rows = table.rows
-    order = rows.select([key.column for key in (mapping.node, mapping.gpu) if key.column] or pl.lit(0))
-    written = {_KEYS[name]: stripped(rows.get_column(name)) for name in rows.columns if name in _KEYS}
+    order = rows.select(
+        [key.column for key in (mapping.node, mapping.gpu) if key.column] or pl.lit(0)
+    )
+    written = {
+        _KEYS[name]: stripped(rows.get_column(name)) for name in rows.columns if name in _KEYS
+    }
     if "t" in written:
         stamps = written["t"]
         form = _QUERY_TIME if stamps.str.contains(r"^\d{4}/").any() else "auto"
@@ -287,5 +345,7 @@ def _times(
         local = local_to_utc(naive.alias("t"), zone_name, order)
         return local.values, (*unread, *local.rejects)
     if given_t is None:
-        raise InputError("the rows have no time", where=where, do="query timestamp (dmon: -o DT), or give --time")
+        raise InputError(
+            "the rows have no time", where=where, do="query timestamp (dmon: -o DT), or give --time"
+        )
     return pl.repeat(given_t, rows.height, dtype=TIME, eager=True), ()

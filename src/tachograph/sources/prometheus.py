@@ -1,4 +1,6 @@
-"""Source and feed `prometheus`: Prometheus, Thanos, Mimir, VictoriaMetrics, and saved answers of theirs."""
+"""Source and feed `prometheus`: Prometheus, Thanos, Mimir, VictoriaMetrics, and saved answers of
+theirs.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,20 @@ from tachograph.sources.prometheus_query import (
     read_result,
     server_of,
 )
-from tachograph.sources.registry import PollOutcome, Watermark, entry_errors, settings_of, start_time
-from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesRereads, SeriesRun, SeriesVocabulary
+from tachograph.sources.registry import (
+    PollOutcome,
+    Watermark,
+    entry_errors,
+    settings_of,
+    start_time,
+)
+from tachograph.sources.series import (
+    SeriesAnswer,
+    SeriesMemory,
+    SeriesRereads,
+    SeriesRun,
+    SeriesVocabulary,
+)
 from tachograph.sources.series_rows import series_parts
 
 if TYPE_CHECKING:
@@ -49,35 +63,70 @@ _KEYS = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the server and the time to read, or files."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="saved answers (JSON), in place of a server")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="saved answers (JSON), in place of a server"
+    )
     parser.add_argument("--url", help="address of the server, with its path")
-    parser.add_argument("--name", help="entry of [[sources]] with the other settings, where there are several")
-    parser.add_argument("--from", dest="from_", metavar="TIME", help="first time: 2026-04-23T10:30, or 12h before now")
+    parser.add_argument(
+        "--name", help="entry of [[sources]] with the other settings, where there are several"
+    )
+    parser.add_argument(
+        "--from",
+        dest="from_",
+        metavar="TIME",
+        help="first time: 2026-04-23T10:30, or 12h before now",
+    )
     parser.add_argument("--to", metavar="TIME", help="first time no longer read (default now)")
     parser.add_argument("--selector", help="""matchers every series must fulfil: '{job="dcgm"}'""")
     parser.add_argument(
-        "--how", choices=QUERY_METHODS, help="how samples are queried (default auto: the best supported way)"
+        "--how",
+        choices=QUERY_METHODS,
+        help="how samples are queried (default auto: the best supported way)",
     )
-    parser.add_argument("--step", dest="step_s", type=float, metavar="S", help="scrape interval, for --how range")
-    parser.add_argument("--window", dest="window_s", type=float, metavar="S", help="queried at a time (default 3600)")
+    parser.add_argument(
+        "--step", dest="step_s", type=float, metavar="S", help="scrape interval, for --how range"
+    )
+    parser.add_argument(
+        "--window",
+        dest="window_s",
+        type=float,
+        metavar="S",
+        help="queried at a time (default 3600)",
+    )
     parser.add_argument("--parallel", type=int, metavar="N", help="queries at a time (default 4)")
     parser.add_argument(
-        "--refresh", dest="refresh_s", type=float, metavar="S", help="between readings of the exporters"
+        "--refresh",
+        dest="refresh_s",
+        type=float,
+        metavar="S",
+        help="between readings of the exporters",
     )
     parser.add_argument("--token-file", metavar="FILE", help="file that holds a bearer token")
     parser.add_argument("--user", help="user, with --password-file")
     parser.add_argument("--password-file", metavar="FILE", help="file that holds the password")
-    parser.add_argument("--ca-file", metavar="FILE", help="certificates to trust in place of the system's")
     parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME=VALUE", help="header to send; repeatable"
+        "--ca-file", metavar="FILE", help="certificates to trust in place of the system's"
     )
-    parser.add_argument("--timeout", dest="timeout_s", type=float, metavar="S", help="longest wait (default 30)")
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="header to send; repeatable",
+    )
+    parser.add_argument(
+        "--timeout", dest="timeout_s", type=float, metavar="S", help="longest wait (default 30)"
+    )
 
 
-def settings_of_options(options: argparse.Namespace, configuration: Configuration) -> PrometheusSettings:
-    """Return the settings: those of the configuration's entry where there is one; options override it.
+def settings_of_options(
+    options: argparse.Namespace, configuration: Configuration
+) -> PrometheusSettings:
+    """Return the settings: those of the configuration's entry where there is one; options override
+    it.
 
-    Errors: UsageError where no server is named, or several are; ConfigError for an entry that does not fit.
+    Errors: UsageError where no server is named, or several are; ConfigError for an entry that does
+    not fit.
     """
     entry = _entry(options, configuration)
     raw = dict(entry)
@@ -85,7 +134,9 @@ def settings_of_options(options: argparse.Namespace, configuration: Configuratio
     given, headers = dict(_header(written) for written in options.header), raw.get("headers", {})
     raw["headers"] = {**headers, **given} if isinstance(headers, dict) else headers
     if not raw.get("url") and not options.files:
-        raise UsageError("no server is named", do="name one with --url, or in [[sources]] of tachograph.toml")
+        raise UsageError(
+            "no server is named", do="name one with --url, or in [[sources]] of tachograph.toml"
+        )
     try:
         return _checked(raw, file="", where="--url")
     except ConfigError:
@@ -96,10 +147,16 @@ def settings_of_options(options: argparse.Namespace, configuration: Configuratio
 
 
 def _checked(raw: Mapping[str, object], *, file: str, where: str) -> PrometheusSettings:
-    """The settings, whose values are valid. where: they are written; `file` is the configuration they come from."""
+    """The settings, whose values are valid. where: they are written; `file` is the configuration
+    they come from.
+    """
     settings = settings_of({**raw, "source": PROMETHEUS}, where=file or where)
     if not isinstance(settings, PrometheusSettings):
-        raise ConfigError(f"{PROMETHEUS} has other settings", where="[[sources]]", do="see docs/ingest-prometheus.md")
+        raise ConfigError(
+            f"{PROMETHEUS} has other settings",
+            where="[[sources]]",
+            do="see docs/ingest-prometheus.md",
+        )
     check_settings(settings, where=where)
     return settings
 
@@ -107,23 +164,29 @@ def _checked(raw: Mapping[str, object], *, file: str, where: str) -> PrometheusS
 def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[str, object]:
     """The selected entry of the configuration; none where a server is named and no entry.
 
-    Saved answers are read with the names of the only entry, so that they mean what the server's own mean.
+    Saved answers are read with the names of the only entry, so that they mean what the server's own
+    mean.
     """
     entries = [entry for entry in configuration.sources if entry.get("source") == PROMETHEUS]
     if options.name is not None:
         entries = [entry for entry in entries if entry.get("name", PROMETHEUS) == options.name]
         if not entries:
             raise UsageError(
-                f"no [[sources]] entry of {PROMETHEUS} is called {options.name!r}", do="see tachograph.toml"
+                f"no [[sources]] entry of {PROMETHEUS} is called {options.name!r}",
+                do="see tachograph.toml",
             )
     elif options.url:
         return {}
     elif options.files:
         kept = ("labels", "metrics", "refresh_s")
-        return {key: entries[0][key] for key in kept if key in entries[0]} if len(entries) == 1 else {}
+        return (
+            {key: entries[0][key] for key in kept if key in entries[0]} if len(entries) == 1 else {}
+        )
     if len(entries) > 1:
         names = ", ".join(str(entry.get("name", PROMETHEUS)) for entry in entries)
-        raise UsageError(f"several [[sources]] entries of {PROMETHEUS}", do=f"choose one with --name: {names}")
+        raise UsageError(
+            f"several [[sources]] entries of {PROMETHEUS}", do=f"choose one with --name: {names}"
+        )
     return entries[0] if entries else {}
 
 
@@ -161,15 +224,17 @@ def windows(start: int, end: int, size: int) -> Iterator[ImportWindow]:
 def pending(
     querying: PrometheusQueries, memory: SeriesMemory, start: int, end: int, *, settled: int
 ) -> Iterator[PendingChunk]:
-    """Yield the windows of [start, end) as chunks that are fetched only where they are not in the lake.
+    """Yield the windows of [start, end) as chunks that are fetched only where they are not in the
+    lake.
 
-    What is younger than `settled` may not all be there yet: it is a window of its own, fetched again later as
-    a part of the whole one.
+    What is younger than `settled` may not all be there yet: it is a window of its own, fetched
+    again later as a part of the whole one.
     """
     reached: list[int] = []
 
     def fetch(window: ImportWindow, chunk_id: str) -> Chunk:
-        if reached[-1:] != [window.start]:  # a window in between was there already: allocations were not watched
+        # A window in between was there already: allocations were not watched.
+        if reached[-1:] != [window.start]:
             memory.allocations.now.clear()
         reached[:] = [window.end]
         found = querying.samples(window.start, window.end)
@@ -233,7 +298,8 @@ class PrometheusFeed:
         )
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield the windows since the watermark, then those that were read `lookback_s` ago once more.
+        """Yield the windows since the watermark, then those that were read `lookback_s` ago once
+        more.
 
         Errors: RequestError when the server gives nothing; what was yielded before stays.
         """
@@ -244,26 +310,37 @@ class PrometheusFeed:
         since = watermark(self.settings.stream)
         late_since = watermark(self._late)
         if since is None:
-            since = moment(milliseconds(start_time(self.settings.from_, now=now, zone_name=self.zone_name)))
+            since = moment(
+                milliseconds(start_time(self.settings.from_, now=now, zone_name=self.zone_name))
+            )
         if late_since is None and self.settings.lookback_s > 0:
             late_since = since
             yield self._chunk(self._late, (), 0, since=since, until=since)
         reached = milliseconds(since)
         scraped = min(until, milliseconds(now) - round(self._behind_s * 1000))
-        settled, silent = scraped - self._lookback, scraped - max(self._lookback, round(_SILENT_S * 1000))
+        settled, silent = (
+            scraped - self._lookback,
+            scraped - max(self._lookback, round(_SILENT_S * 1000)),
+        )
         for window in windows(reached, until, self._window):
             found = self.querying.samples(window.start, window.end)
             end = min(window.end, max(silent, found.end))
-            if end <= reached:  # nothing yet; a sample of the next window may tell that no more will come
+            # Nothing yet; a sample of the next window may tell that no more will come.
+            if end <= reached:
                 continue
             rows = series_parts(found, self.memory, overlaps=False)
-            yield self._chunk(self.settings.stream, rows, found.points, since=moment(reached), until=moment(end))
+            yield self._chunk(
+                self.settings.stream, rows, found.points, since=moment(reached), until=moment(end)
+            )
             if late_since == moment(reached) and reached < settled:
-                late_since = moment(min(end, settled))  # read that long after: all late samples have arrived
+                # Read that long after: all late samples have arrived.
+                late_since = moment(min(end, settled))
                 yield self._chunk(self._late, (), 0, since=moment(reached), until=late_since)
             reached = end
         if late_since is not None:
-            yield from self._second_look(milliseconds(late_since), min(reached - self._lookback, settled))
+            yield from self._second_look(
+                milliseconds(late_since), min(reached - self._lookback, settled)
+            )
         self._note_clocks()
 
     def close(self) -> None:
@@ -289,21 +366,25 @@ class PrometheusFeed:
 
     @property
     def _behind_s(self) -> float:
-        """How far the server's clock is behind ours, by its `Date`; 0 where it is ahead, or about the same."""
+        """How far the server's clock is behind ours, by its `Date`; 0 where it is ahead, or
+        about the same.
+        """
         skew_s = self.querying.server.skew_s or 0.0
         return -skew_s if skew_s < -_TOLERATED_S else 0.0
 
     def _until(self, now: datetime) -> int:
         """Up to when to query: never beyond our own clock, whatever the server's `Date` is.
 
-        A server whose clock is behind has scraped less. A `Date` that is far off may not be its clock: then its newest
-        samples tell how far it is.
+        A server whose clock is behind has scraped less. A `Date` that is far off may not be its
+        clock: then its newest samples tell how far it is.
         """
         behind_s = min(self._behind_s, self.settings.lookback_s)
         return milliseconds(now) - math.ceil((behind_s + self.settings.settle_s) * 1000)
 
     def _second_look(self, since: int, until: int) -> Iterator[Chunk]:
-        """Yield what was read at least `lookback_s` ago once more; not each time, but `lookback_s` of it together."""
+        """Yield what was read at least `lookback_s` ago once more; not each time, but
+        `lookback_s` of it together.
+        """
         if self._lookback == 0 or until - since < self._lookback:
             return
         for window in windows(since, until, self._window):
@@ -313,15 +394,27 @@ class PrometheusFeed:
                 for part in series_parts(found, self._late_memory, overlaps=True)
                 if part.table != "allocations"  # allocations were recorded at the first reading
             )
-            yield self._chunk(self._late, rows, found.points, since=moment(window.start), until=moment(window.end))
+            yield self._chunk(
+                self._late, rows, found.points, since=moment(window.start), until=moment(window.end)
+            )
 
     def _chunk(
-        self, stream: str, rows: tuple[ChunkPart, ...], points: int, *, since: datetime, until: datetime
+        self,
+        stream: str,
+        rows: tuple[ChunkPart, ...],
+        points: int,
+        *,
+        since: datetime,
+        until: datetime,
     ) -> Chunk:
-        return Chunk(stream, PROMETHEUS, origin(self.querying), rows, points, watermark=until, since=since)
+        return Chunk(
+            stream, PROMETHEUS, origin(self.querying), rows, points, watermark=until, since=since
+        )
 
     def _note_clocks(self) -> None:
-        """How far clocks are ahead: the server's, by its answers, and those of nodes that report theirs."""
+        """How far clocks are ahead: the server's, by its answers, and those of nodes that report
+        theirs.
+        """
         server = self.querying.server
         if server.skew_s is not None:
             self.outcome.skew_s[httpx2.URL(server.address).host] = server.skew_s
@@ -336,19 +429,26 @@ class PrometheusFeed:
 
 
 def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
-    """Return the rows of one file; answers of one instant, one metric each, complete each other in the lake.
+    """Return the rows of one file; answers of one instant, one metric each, complete each other in
+    the lake.
 
-    An instant query holds its own time. Queries of one metric after the other mean one instant, so its
-    times are taken in whole seconds.
-    Errors: InputError for a file that cannot be read, or that holds an error or no answer.
+    An instant query holds its own time. Queries of one metric after the other mean one instant, so
+    its times are taken in whole seconds. Errors: InputError for a file that cannot be read, or that
+    holds an error or no answer.
     """
-    chunk_id = (
-        f"{PROMETHEUS}:{fingerprint(path, PROMETHEUS, repr(memory.vocabulary.labels), repr(memory.vocabulary.metrics))}"
-    )
+    vocabulary = memory.vocabulary
+    digest = fingerprint(path, PROMETHEUS, repr(vocabulary.labels), repr(vocabulary.metrics))
+    chunk_id = f"{PROMETHEUS}:{digest}"
     found = _decode(read_bytes(path), str(path))
     if found.instant:
         found.runs = [SeriesRun(run.labels, run.t // 1000 * 1000, run.values) for run in found.runs]
-    return Chunk(chunk_id, PROMETHEUS, str(path), series_parts(found, memory, overlaps=False), rows_read=found.points)
+    return Chunk(
+        chunk_id,
+        PROMETHEUS,
+        str(path),
+        series_parts(found, memory, overlaps=False),
+        rows_read=found.points,
+    )
 
 
 def _decode(content: bytes, where: str) -> SeriesAnswer:
@@ -379,10 +479,13 @@ def connect(settings: PrometheusSettings, *, configuration: Configuration) -> Pr
     return PrometheusFeed(settings, querying, memory, zone_name=configuration.site.time_zone)
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk | PendingChunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk | PendingChunk]:
     """Yield saved answers, or the windows of the requested time.
 
-    Errors: InputError for a file that cannot be read, or a server that does not answer; UsageError, ConfigError.
+    Errors: InputError for a file that cannot be read, or a server that does not answer; UsageError,
+    ConfigError.
     """
 
     settings = settings_of_options(options, configuration)
@@ -392,14 +495,22 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
             yield read_saved(Path(file), memory)
         return
     if options.from_ is None:
-        raise UsageError("--from is missing", do="give the first time, or a span before now such as 12h")
+        raise UsageError(
+            "--from is missing", do="give the first time, or a span before now such as 12h"
+        )
     zone_name = configuration.site.time_zone
     start = milliseconds(parse_time(options.from_, now=now, zone_name=zone_name))
-    end = milliseconds(parse_time(options.to, now=now, zone_name=zone_name)) if options.to else milliseconds(now)
+    end = (
+        milliseconds(parse_time(options.to, now=now, zone_name=zone_name))
+        if options.to
+        else milliseconds(now)
+    )
     end = min(end, milliseconds(now))
     settled = milliseconds(now) - round(settings.settle_s * 1000)
     if start >= end:
-        raise UsageError("--from is not before --to, or both are yet to come", do="give a time that has passed")
+        raise UsageError(
+            "--from is not before --to, or both are yet to come", do="give a time that has passed"
+        )
     server = server_of(settings)
     try:
         querying = PrometheusQueries(settings, server, memory.vocabulary.names)

@@ -1,4 +1,6 @@
-"""Prometheus and its kind over HTTP: settings, queries for the samples of a window, answers decoded into series."""
+"""Prometheus and its kind over HTTP: settings, queries for the samples of a window, answers
+decoded into series.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import ConfigError
 from tachograph.sources.exporter_mapping import LabelNames
-from tachograph.sources.http import LEAST_ACCESS, HttpAnswer, HttpServer, RequestError, ServerAccess, read_json
+from tachograph.sources.http import (
+    LEAST_ACCESS,
+    HttpAnswer,
+    HttpServer,
+    RequestError,
+    ServerAccess,
+    read_json,
+)
 from tachograph.sources.metrics import refuse_unknown_metrics
 from tachograph.sources.registry import refuse_less
 from tachograph.sources.series import SeriesAnswer, SeriesRun
@@ -24,7 +33,9 @@ from tachograph.sources.series import SeriesAnswer, SeriesRun
 PROMETHEUS = "prometheus"
 QueryMethod = Literal["auto", "raw", "range", "export"]
 QUERY_METHODS: tuple[QueryMethod, ...] = ("auto", "raw", "range", "export")
-_MATCHER = re.compile(r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=|!=|=~|!~)\s*"(?:[^"\\]|\\.)*"\s*', re.ASCII)
+_MATCHER = re.compile(
+    r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=|!=|=~|!~)\s*"(?:[^"\\]|\\.)*"\s*', re.ASCII
+)
 
 
 class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,15 +43,19 @@ class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, 
 
     selector: str = ""  # matchers that every series must fulfil: {cluster="main"}
     how: QueryMethod = "auto"
-    step_s: float | None = None  # interval at which targets are scraped; required only by `how = "range"`
+    # Interval at which targets are scraped; required only by `how = "range"`.
+    step_s: float | None = None
     window_s: float = 3600.0  # what is queried and committed at a time
     lookback_s: float = 300.0  # how late samples may arrive; 0: no second query for late samples
     settle_s: float = 30.0  # how long a scrape may take until it can be queried
-    refresh_s: float = 0.0  # between two readings of the exporters, where longer than the scrape interval
-    from_: str = msgspec.field(name="from", default="1h")  # where a feed begins that has read nothing yet
+    # Between two readings of the exporters, where longer than the scrape interval.
+    refresh_s: float = 0.0
+    # Where a feed begins that has read nothing yet.
+    from_: str = msgspec.field(name="from", default="1h")
     parallel: int = 4
     labels: LabelNames = LabelNames()
-    metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # {a metric of the site: its mapping}
+    # {a metric of the site: its mapping}.
+    metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 def matchers(selector: str) -> str:
@@ -56,7 +71,9 @@ def matchers(selector: str) -> str:
     while inside and at <= len(inside):
         found = _MATCHER.match(inside, at)
         if found is None or (found.end() < len(inside) and inside[found.end()] != ","):
-            raise ConfigError(f"selector {selector!r} is none", do="""write it as '{job="dcgm",cluster="main"}'""")
+            raise ConfigError(
+                f"selector {selector!r} is none", do="""write it as '{job="dcgm",cluster="main"}'"""
+            )
         at = found.end() + 1
     return inside
 
@@ -67,8 +84,19 @@ def check_settings(settings: PrometheusSettings, *, where: str = "") -> None:
     Errors: ConfigError naming the key.
     """
     if settings.how == "range" and settings.step_s is None:
-        raise ConfigError("how = range needs step_s", where=where, do="give the interval at which targets are scraped")
-    least = {"step_s": 0.001, "window_s": 1.0, "parallel": 1, "lookback_s": 0.0, "settle_s": 0.0, "refresh_s": 0.0}
+        raise ConfigError(
+            "how = range needs step_s",
+            where=where,
+            do="give the interval at which targets are scraped",
+        )
+    least = {
+        "step_s": 0.001,
+        "window_s": 1.0,
+        "parallel": 1,
+        "lookback_s": 0.0,
+        "settle_s": 0.0,
+        "refresh_s": 0.0,
+    }
     refuse_less(settings, {**least, **LEAST_ACCESS}, where=where)
     matchers(settings.selector)
     refuse_unknown_metrics(settings.metrics, where=where)
@@ -163,7 +191,8 @@ def server_message(body: bytes) -> str:
 def read_result(answer: HttpAnswer) -> SeriesAnswer:
     """Return the series of a matrix or a vector.
 
-    Errors: RequestError for an error, a partial answer, another shape, or a result that holds no series.
+    Errors: RequestError for an error, a partial answer, another shape, or a result that holds no
+    series.
     """
     result, warnings = _decoded(answer, "matrix", "vector")
     if result.result_type == "vector":
@@ -179,13 +208,18 @@ def _decoded(answer: HttpAnswer, *kinds: str) -> tuple[_Result, list[str]]:
     """The result, which is of one of these kinds, and warnings."""
     text = read_json(answer, _Envelope, expected=EXPECTED)
     if text.status != "success" or text.data is None:
-        reported = server_message(answer.content) or "the answer has neither a success status nor an error"
+        reported = (
+            server_message(answer.content) or "the answer has neither a success status nor an error"
+        )
         raise RequestError(reported, where=answer.where, do="fix the query")
     if text.is_partial:
         what = "the answer is partial: a part of its storage did not answer"
         raise RequestError(what, where=answer.where, do="fix its storage", refused=False)
     if text.data.result_type not in kinds:
-        what = f"the result is a {text.data.result_type or 'thing without a type'}, not a {' or a '.join(kinds)}"
+        what = (
+            f"the result is a {text.data.result_type or 'thing without a type'}, not a "
+            f"{' or a '.join(kinds)}"
+        )
         raise RequestError(what, where=answer.where, do=f"is this {EXPECTED}?")
     return text.data, list(text.warnings or ())
 
@@ -200,7 +234,11 @@ def _instant_runs(result: _Result, where: str) -> list[SeriesRun]:
                 value = np.array([float(written)])
             except ValueError as problem:
                 raise _no_number(problem, where) from None
-            runs.append(SeriesRun(bytes(series.metric), np.rint(np.array([t * 1000])).astype(np.int64), value))
+            runs.append(
+                SeriesRun(
+                    bytes(series.metric), np.rint(np.array([t * 1000])).astype(np.int64), value
+                )
+            )
     return runs
 
 
@@ -209,9 +247,11 @@ def _no_number(problem: ValueError, where: str) -> RequestError:
 
 
 def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
-    """Return the series of an export; a value that is null, or a bare NaN, is a stale mark, and absent.
+    """Return the series of an export; a value that is null, or a bare NaN, is a stale mark, and
+    absent.
 
-    VictoriaMetrics 1.79 writes the first value of a block as Go does (NaN, +Inf), the later stale marks as null.
+    VictoriaMetrics 1.79 writes the first value of a block as Go does (NaN, +Inf), the later stale
+    marks as null.
 
     Errors: RequestError naming the line that is none of an export.
     """
@@ -249,9 +289,15 @@ def _exported(line: bytes) -> _ExportedSeries:
 
 
 def _as_json(line: bytes) -> bytes:
-    """The line with what Go writes for numbers that JSON has not: NaN as null, infinities in quotes."""
+    """The line with what Go writes for numbers that JSON has not: NaN as null, infinities in
+    quotes.
+    """
     labels, values, points = line.rpartition(_VALUES)
-    return labels + values + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
+    return (
+        labels
+        + values
+        + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
+    )
 
 
 def _run(series: _Series) -> SeriesRun:
@@ -262,9 +308,12 @@ def _run(series: _Series) -> SeriesRun:
 POINTS_PER_SERIES = 10_000  # Prometheus gives 11,000
 _POINTS_PER_ANSWER = 500_000  # about 20 MB of JSON
 _LIKELY_STEP_S = 10.0  # to estimate the size of answers before the first
-_TOO_MUCH = re.compile(r"too many|too large|exceed|limit|maximum|memory|time[d ]* ?out", re.IGNORECASE)
+_TOO_MUCH = re.compile(
+    r"too many|too large|exceed|limit|maximum|memory|time[d ]* ?out", re.IGNORECASE
+)
 _SHORTEST_MS = 1000
-# A part of the storage that does not answer is an error: Thanos; VictoriaMetrics; the others ignore it.
+# A part of the storage that does not answer is an error: Thanos; VictoriaMetrics; the others ignore
+# it.
 _WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
 
 
@@ -296,7 +345,8 @@ class PrometheusQueries:
         return found
 
     def choose(self) -> QueryMethod:
-        """Return the best query method that the server supports, and check that the selector is valid.
+        """Return the best query method that the server supports, and check that the selector is
+        valid.
 
         Errors: RequestError when it supports none.
         """
@@ -321,7 +371,9 @@ class PrometheusQueries:
         return "range"
 
     def node_skew_s(self) -> SeriesAnswer:
-        """Return how far the clock of each node is ahead of the server's, seconds, where node_exporter reports it."""
+        """Return how far the clock of each node is ahead of the server's, seconds, where
+        node_exporter reports it.
+        """
         selector = self._selector(["node_time_seconds"])
         form = {"query": f"{selector} - timestamp({selector})", **_WHOLE}
         return self.server.post_read("/api/v1/query", form, read_result)
@@ -329,7 +381,9 @@ class PrometheusQueries:
     def _version(self) -> str:
         """The version of a Prometheus; "" where it is something else, or not reported."""
         try:
-            text = msgspec.json.decode(self.server.get("/api/v1/status/buildinfo").content, type=_BuildInfo)
+            text = msgspec.json.decode(
+                self.server.get("/api/v1/status/buildinfo").content, type=_BuildInfo
+            )
         except RequestError as problem:
             if problem.status is None or not problem.refused:
                 raise
@@ -339,7 +393,9 @@ class PrometheusQueries:
         return text.data.version if not text.data.application else ""
 
     def _count_series(self, at: int) -> None:
-        """How many series there are of each metric, so that answers can be kept small; roughly is good enough."""
+        """How many series there are of each metric, so that answers can be kept small; roughly
+        is good enough.
+        """
         if self._series:
             return
         query = f"count by (__name__) ({self._selector(self.metrics)})"
@@ -351,7 +407,9 @@ class PrometheusQueries:
                 self._series[name] = int(count)
 
     def _batches(self, seconds: float) -> Iterator[list[str]]:
-        """Metrics to query together; those of which nothing was seen in one go, as there may be something."""
+        """Metrics to query together; those of which nothing was seen in one go, as there may be
+        something.
+        """
         points = seconds / (self.settings.step_s or _LIKELY_STEP_S)
         batch: list[str] = []
         expected = 0.0
@@ -368,7 +426,9 @@ class PrometheusQueries:
         yield from (names for names in (batch, unseen) if names)
 
     def _divided(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
-        """The samples of some metrics; in halves where they are too many for the server or for one answer."""
+        """The samples of some metrics; in halves where they are too many for the server or for
+        one answer.
+        """
         try:
             return self._once(names, start, end)
         except RequestError as problem:
@@ -383,9 +443,16 @@ class PrometheusQueries:
     def _once(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
         selector = self._selector(names)
         if self.how == "export":
-            form = {"match[]": selector, "start": _seconds(start), "end": _seconds(end - 1), **_WHOLE}
+            form = {
+                "match[]": selector,
+                "start": _seconds(start),
+                "end": _seconds(end - 1),
+                **_WHOLE,
+            }
             where = f"{self.server.where}/api/v1/export"
-            found = self.server.post_lines("/api/v1/export", form, lambda lines: read_export(lines, where))
+            found = self.server.post_lines(
+                "/api/v1/export", form, lambda lines: read_export(lines, where)
+            )
         elif self.how == "raw":
             form = {"query": f"{selector}[{end - start}ms]", "time": _seconds(end - 1), **_WHOLE}
             found = self.server.post_read("/api/v1/query", form, read_result)
@@ -394,19 +461,29 @@ class PrometheusQueries:
         return _inside(found, start, end)
 
     def _range(self, selector: str, start: int, end: int) -> SeriesAnswer:
-        """The last sample of each step, on a grid counted from 1970, in pieces below the limit of points."""
+        """The last sample of each step, on a grid counted from 1970, in pieces below the limit
+        of points.
+        """
         step = max(1, round((self.settings.step_s or _LIKELY_STEP_S) * 1000))
         first, last = -(-start // step) * step, (end - 1) // step * step
         query = f"last_over_time({selector}[{step - self._closed}ms])"
         found = SeriesAnswer()
         for begin in range(first, last + 1, step * POINTS_PER_SERIES):
             until = min(last, begin + step * (POINTS_PER_SERIES - 1))
-            form = {"query": query, "start": _seconds(begin), "end": _seconds(until), "step": f"{step}ms", **_WHOLE}
+            form = {
+                "query": query,
+                "start": _seconds(begin),
+                "end": _seconds(until),
+                "step": f"{step}ms",
+                **_WHOLE,
+            }
             found.add(self.server.post_read("/api/v1/query_range", form, read_result))
         return found
 
     def _selector(self, names: Sequence[str]) -> str:
-        escaped = "|".join(re.escape(name) for name in names).replace("\\", "\\\\").replace('"', '\\"')
+        escaped = (
+            "|".join(re.escape(name) for name in names).replace("\\", "\\\\").replace('"', '\\"')
+        )
         operator = "=" if len(names) == 1 and re.fullmatch(r"\w+", names[0], re.ASCII) else "=~"
         others = matchers(self.settings.selector)
         return f'{{__name__{operator}"{escaped}"{"," if others else ""}{others}}}'
@@ -429,8 +506,12 @@ def server_of(settings: PrometheusSettings) -> HttpServer:
 def _halves(
     names: Sequence[str], start: int, end: int, problem: RequestError
 ) -> Sequence[tuple[Sequence[str], int, int]]:
-    """Smaller queries in place of one that was too large; none where its size cannot be the reason."""
-    if problem.status in (None, 429) or not (problem.status in (413, 504) or _TOO_MUCH.search(problem.what)):
+    """Smaller queries in place of one that was too large; none where its size cannot be the
+    reason.
+    """
+    if problem.status in (None, 429) or not (
+        problem.status in (413, 504) or _TOO_MUCH.search(problem.what)
+    ):
         return ()
     if len(names) > 1:
         return (names[: len(names) // 2], start, end), (names[len(names) // 2 :], start, end)
@@ -455,4 +536,8 @@ def _seconds(milliseconds: int) -> str:
 
 def origin(querying: PrometheusQueries) -> str:
     """Return the origin of samples as text: the address and the query method."""
-    return querying.server.where if querying.how == "auto" else f"{querying.server.where} ({querying.how})"
+    return (
+        querying.server.where
+        if querying.how == "auto"
+        else f"{querying.server.where} ({querying.how})"
+    )

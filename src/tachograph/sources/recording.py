@@ -1,7 +1,9 @@
-"""Source `recording`: what `tachograph record` wrote: a folder of tables, or a spool that has not become tables yet.
+"""Source `recording`: what `tachograph record` wrote: a folder of tables, or a spool that has not
+become tables yet.
 
-A spool is a stream known by the id in its head: read again while it grows, only what is new is committed; where it was
-cut off, the recording ends with its last sample. Tables are read file by file; what a lake has is not committed.
+A spool is a stream known by the id in its head: read again while it grows, only what is new is
+committed; where it was cut off, the recording ends with its last sample. Tables are read file by
+file; what a lake has is not committed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from tachograph.sources.pm_sampling.sums import PmSums, joined, sums_of, warps_o
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
 CHUNK_ROWS = 500_000
-_OF_GPUS = frozenset({table.name for table in (GPU_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS)})
+_OF_GPUS = frozenset(
+    {table.name for table in (GPU_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS)}
+)
 _TABLES = (GPU_SAMPLES, NODE_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS, JOBS)
 _REPORTED_BY_ACCOUNTING = (JOBS.name,)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,20 +50,28 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument("files", nargs="+", metavar="DIR", help="what `tachograph record` wrote: folders, or spools")
     parser.add_argument(
-        "--without-jobs", action="store_true", help="samples and allocations alone: jobs come from the accounting"
+        "files", nargs="+", metavar="DIR", help="what `tachograph record` wrote: folders, or spools"
+    )
+    parser.add_argument(
+        "--without-jobs",
+        action="store_true",
+        help="samples and allocations alone: jobs come from the accounting",
     )
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield the chunks of recordings. Errors: InputError for what is none."""
     target = lake_location(getattr(options, "lake", None), configuration)
     left_out = _REPORTED_BY_ACCOUNTING if options.without_jobs else ()
     for name in options.files:
         path = Path(name)
         if not path.exists():
-            raise InputError("no such recording", where=name, do="name the folder that `tachograph record` wrote")
+            raise InputError(
+                "no such recording", where=name, do="name the folder that `tachograph record` wrote"
+            )
         for chunk in _chunks(path, configuration.site.cluster, target):
             yield _without(chunk, left_out)
 
@@ -71,7 +83,9 @@ def _chunks(path: Path, cluster: str, target: str) -> Iterator[Chunk]:
     spools = sorted(path.rglob(f"*{SPOOL_SUFFIX}"))
     tables = [table for table in _TABLES if (path / table.name / "_delta_log").is_dir()]
     if not spools and not tables:
-        raise InputError("no recording in this folder", where=str(path), do="name what `tachograph record` wrote")
+        raise InputError(
+            "no recording in this folder", where=str(path), do="name what `tachograph record` wrote"
+        )
     for spool in spools:
         yield from read_chunks(spool, cluster=cluster)
     if path.resolve() == Path(target).resolve():  # its tables are where they should be
@@ -85,7 +99,13 @@ def _without(chunk: Chunk, tables: Sequence[str]) -> Chunk:
         return chunk
     parts = tuple(part for part in chunk.parts if part.table not in tables)
     return Chunk(
-        f"{chunk.id}:without-jobs", chunk.source, chunk.origin, parts, chunk.rows_read, chunk.watermark, chunk.since
+        f"{chunk.id}:without-jobs",
+        chunk.source,
+        chunk.origin,
+        parts,
+        chunk.rows_read,
+        chunk.watermark,
+        chunk.since,
     )
 
 
@@ -94,12 +114,16 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
     try:
         actions = pl.DataFrame(DeltaTable(str(folder)).get_add_actions(flatten=True))
     except (DeltaError, TableNotFoundError, OSError) as problem:
-        raise InputError(f"the table is damaged: {problem}", where=str(folder), do="copy it again") from None
+        raise InputError(
+            f"the table is damaged: {problem}", where=str(folder), do="copy it again"
+        ) from None
     for name in actions.sort("modification_time", "path").get_column("path"):
         try:
             rows = pl.read_parquet(folder / name, hive_partitioning=False)
         except (OSError, pl.exceptions.PolarsError) as problem:
-            raise InputError(f"unreadable: {problem}", where=str(folder / name), do="copy it again") from None
+            raise InputError(
+                f"unreadable: {problem}", where=str(folder / name), do="copy it again"
+            ) from None
         wanted = [column for column in table.schema if column in rows.columns and column != "seq"]
         part = ChunkPart(table.name, rows.select(wanted), overlaps=True)
         yield Chunk(f"{NAME}:{table.name}/{name}", NAME, str(folder / name), (part,), rows.height)
@@ -150,7 +174,9 @@ class SpooledRecording:
         of_bursts = [(place, one) for place, every in self.bursts.items() for one in joined(every)]
         made = ((GPU_SCORES, of_minutes), (GPU_BURSTS, of_bursts))
         return [
-            ChunkPart(table.name, _frame(table, [self._pm_row(*one) for one in rows]), overlaps=True)
+            ChunkPart(
+                table.name, _frame(table, [self._pm_row(*one) for one in rows]), overlaps=True
+            )
             for table, rows in made
             if rows
         ]
@@ -158,12 +184,20 @@ class SpooledRecording:
     def _pm_row(self, place: int, sums: PmSums) -> dict[str, Any]:
         gpu = self.gpus[place]
         warps = warps_of(gpu.get("model"))
-        return sums.row(node=gpu["node"], gpu=gpu["gpu"], mig=gpu["mig"], max_warps=warps, cut=self.cut.get(place))
+        return sums.row(
+            node=gpu["node"],
+            gpu=gpu["gpu"],
+            mig=gpu["mig"],
+            max_warps=warps,
+            cut=self.cut.get(place),
+        )
 
     def samples(self, parts: Sequence[SpoolRows]) -> pl.DataFrame:
         """Return rows as columns of `gpu_samples`, NaN as null."""
         places = np.concatenate([rows.gpu for rows in parts])
-        nodes = pl.Series([self.gpus.get(place, {}).get("node") for place in range(self._count)], dtype=pl.String)
+        nodes = pl.Series(
+            [self.gpus.get(place, {}).get("node") for place in range(self._count)], dtype=pl.String
+        )
         keys = {
             "t": pl.Series(np.concatenate([rows.t for rows in parts])).cast(TIME),
             "node": nodes.gather(places),
@@ -175,18 +209,23 @@ class SpooledRecording:
         values = {name: singles[row] for row, name in enumerate(self.head["singles"])}
         values |= {name: doubles[row] for row, name in enumerate(self.head["doubles"])}
         known = {name: value for name, value in values.items() if name in GPU_SAMPLES.schema}
-        return pl.DataFrame(keys | {name: pl.Series(value, nan_to_null=True) for name, value in known.items()})
+        return pl.DataFrame(
+            keys | {name: pl.Series(value, nan_to_null=True) for name, value in known.items()}
+        )
 
     @property
     def _count(self) -> int:
         return max(self.gpus, default=-1) + 1
 
     def _ints(self, name: str) -> pl.Series:
-        return pl.Series([self.gpus.get(place, {}).get(name) for place in range(self._count)], dtype=pl.Int16)
+        return pl.Series(
+            [self.gpus.get(place, {}).get(name) for place in range(self._count)], dtype=pl.Int16
+        )
 
 
 def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
-    """Yield the chunks of one spool: its samples, and with the last of them GPUs, job and allocations.
+    """Yield the chunks of one spool: its samples, and with the last of them GPUs, job and
+    allocations.
 
     Errors: InputError for a file that is no spool.
     """
@@ -206,12 +245,22 @@ def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
         if sum(len(rows.t) for rows in waiting) >= CHUNK_ROWS:
             yield _chunk(path, spooled, waiting, _moment(last), with_job=False, cluster=cluster)
             waiting = []
-    end = _moment(last) if spooled.end is None else _moment(max(last, int(spooled.end["end"] * 1e6)) + 1)
+    end = (
+        _moment(last)
+        if spooled.end is None
+        else _moment(max(last, int(spooled.end["end"] * 1e6)) + 1)
+    )
     yield _chunk(path, spooled, waiting, end, with_job=True, cluster=cluster)
 
 
 def _chunk(
-    path: Path, spooled: SpooledRecording, waiting: list[SpoolRows], mark: datetime, *, with_job: bool, cluster: str
+    path: Path,
+    spooled: SpooledRecording,
+    waiting: list[SpoolRows],
+    mark: datetime,
+    *,
+    with_job: bool,
+    cluster: str,
 ) -> Chunk:
     parts: list[ChunkPart] = []
     if waiting:
@@ -224,7 +273,9 @@ def _chunk(
         for one in spooled.gpus.values()
     )
     parts = [replace(part, gpus=gpus) if part.table in _OF_GPUS else part for part in parts]
-    return Chunk(f"{NAME}:{spooled.head['id']}", NAME, str(path), tuple(parts), count, watermark=mark)
+    return Chunk(
+        f"{NAME}:{spooled.head['id']}", NAME, str(path), tuple(parts), count, watermark=mark
+    )
 
 
 def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> list[ChunkPart]:
@@ -237,14 +288,19 @@ def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> 
     job = _job(spooled, [one["node"] for one in gpus], start, max(start, end), cluster)
     held = {"cluster": job["cluster"], "job_id": job["job_id"], "start": start, "end": job["end"]}
     allocations = [
-        {**{name: one[name] for name in ("node", "gpu", "mig")}, **held, "provenance": "explicit"} for one in gpus
+        {**{name: one[name] for name in ("node", "gpu", "mig")}, **held, "provenance": "explicit"}
+        for one in gpus
     ]
     tables = ((DEVICES, devices), (JOBS, [job]), (ALLOCATIONS, allocations))
     return [ChunkPart(table.name, _frame(table, rows), overlaps=True) for table, rows in tables]
 
 
-def _job(spooled: SpooledRecording, nodes: list[str], start: datetime, end: datetime, cluster: str) -> dict[str, Any]:
-    """A row of `jobs`. Of a job with more nodes than recorded here, GPUs and list of nodes are not known."""
+def _job(
+    spooled: SpooledRecording, nodes: list[str], start: datetime, end: datetime, cluster: str
+) -> dict[str, Any]:
+    """A row of `jobs`. Of a job with more nodes than recorded here, GPUs and list of nodes are
+    not known.
+    """
     reported = spooled.head["job"]
     names = sorted(set(nodes))
     whole = reported["nodes"] in (None, len(names))
@@ -256,7 +312,11 @@ def _job(spooled: SpooledRecording, nodes: list[str], start: datetime, end: date
         "start": start,
         "end": end,
         "elapsed_s": (end - start).total_seconds(),
-        "state": None if code is None and number is None else "COMPLETED" if code == 0 else "FAILED",
+        "state": None
+        if code is None and number is None
+        else "COMPLETED"
+        if code == 0
+        else "FAILED",
         "exit_code": code,
         "exit_signal": number,
         "nodes": reported["nodes"] or len(names) or None,
@@ -268,7 +328,9 @@ def _job(spooled: SpooledRecording, nodes: list[str], start: datetime, end: date
 
 def _frame(table: LakeTable, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     names = {name for row in rows for name in row}
-    return pl.DataFrame(rows, schema={name: dtype for name, dtype in table.schema.items() if name in names})
+    return pl.DataFrame(
+        rows, schema={name: dtype for name, dtype in table.schema.items() if name in names}
+    )
 
 
 def _moment(microseconds: int) -> datetime:

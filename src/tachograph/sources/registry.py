@@ -1,6 +1,7 @@
 """The sources: what `tachograph ingest` reads once (SOURCES), and what `collect` polls (FEEDS).
 
-Their modules are imported when they are used. `[[sources]]` of the configuration, checked and connected:
+Their modules are imported when they are used. `[[sources]]` of the configuration, checked and
+connected:
 
 [[sources]]
 source = "prometheus"     # one of FEEDS
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 class SourceEntry:
     """One source: its name, its module, one line of help.
 
-    A module that begins with a dot lies in `tachograph.sources`; installed packages name theirs whole.
+    A module that begins with a dot lies in `tachograph.sources`; installed packages name theirs
+    whole.
     """
 
     name: str
@@ -46,22 +48,44 @@ class SourceEntry:
 
 
 SOURCES: tuple[SourceEntry, ...] = (
-    SourceEntry("ldms", ".ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"),
-    SourceEntry("table", ".table", "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one"),
     SourceEntry(
-        "prometheus", ".prometheus", "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON"
+        "ldms", ".ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"
     ),
     SourceEntry(
-        "dcgm-exporter", ".dcgm_exporter", "GPU and node samples of exporters: saved pages, or polled with --url"
+        "table",
+        ".table",
+        "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one",
     ),
-    SourceEntry("nvidia-smi", ".nvidia_smi", "output of nvidia-smi: --query-gpu with and without a header, and dmon"),
+    SourceEntry(
+        "prometheus",
+        ".prometheus",
+        "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON",
+    ),
+    SourceEntry(
+        "dcgm-exporter",
+        ".dcgm_exporter",
+        "GPU and node samples of exporters: saved pages, or polled with --url",
+    ),
+    SourceEntry(
+        "nvidia-smi",
+        ".nvidia_smi",
+        "output of nvidia-smi: --query-gpu with and without a header, and dmon",
+    ),
     SourceEntry("sacct", ".sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     SourceEntry(
-        "allocation-map", ".allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"
+        "allocation-map",
+        ".allocation_map",
+        "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue",
     ),
-    SourceEntry("recording", ".recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),
     SourceEntry(
-        "slurm-live", ".slurm_live", "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd"
+        "recording",
+        ".recording",
+        "what `tachograph record` wrote: folders of tables, and spools cut off",
+    ),
+    SourceEntry(
+        "slurm-live",
+        ".slurm_live",
+        "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd",
     ),
 )
 
@@ -87,8 +111,12 @@ class SourceModule(Protocol):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the source's own options."""
 
-    def read(self, options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
-        """Yield chunks. `options.files` is one file at a time; `options.in_folder`: a folder was named instead."""
+    def read(
+        self, options: argparse.Namespace, *, configuration: Configuration, now: datetime
+    ) -> Iterator[Chunk]:
+        """Yield chunks. `options.files` is one file at a time; `options.in_folder`: a folder was
+        named instead.
+        """
         ...
 
 
@@ -101,7 +129,9 @@ class JointSource(Protocol):
 
 
 class RecordSource(Protocol):
-    """What a module of records (not of samples) offers besides: every record that it could not read, one by one."""
+    """What a module of records (not of samples) offers besides: every record that it could not
+    read, one by one.
+    """
 
     def rejected(
         self, options: argparse.Namespace, *, configuration: Configuration
@@ -117,7 +147,9 @@ def load_joint_source(source: SourceEntry) -> JointSource | None:
 
 
 def load_record_source(source: SourceEntry) -> RecordSource | None:
-    """Return the module of `source` where it can show its rejected records one by one, else None."""
+    """Return the module of `source` where it can show its rejected records one by one, else
+    None.
+    """
     module = load_source(source)
     return cast("RecordSource", module) if hasattr(module, "rejected") else None
 
@@ -127,11 +159,14 @@ def load_source(source: SourceEntry) -> SourceModule:
     return cast("SourceModule", import_module(source.module, "tachograph.sources"))
 
 
-Watermark = Callable[[str], datetime | None]  # up to when a stream has been read; None: not read yet
+# Up to when a stream has been read; None: not read yet.
+Watermark = Callable[[str], datetime | None]
 
 
 class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings that every `[[sources]]` entry has; a source's own settings extend it. Secrets are named by file."""
+    """Settings that every `[[sources]]` entry has; a source's own settings extend it. Secrets
+    are named by file.
+    """
 
     source: str
     name: str = ""  # default: the source
@@ -150,11 +185,15 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 @dataclass(slots=True)
 class PollOutcome:
-    """The result of one poll, beside its chunks. `skew_s`: {host: its clock ahead of ours, seconds}."""
+    """The result of one poll, beside its chunks. `skew_s`: {host: its clock ahead of ours,
+    seconds}.
+    """
 
     skew_s: dict[str, float] = field(default_factory=dict)
-    unreachable: dict[str, str] = field(default_factory=dict)  # {host or address: why}, where others answered
-    other_nodes: dict[str, str] = field(default_factory=dict)  # {address: a node that it names and is not on}
+    # {host or address: why}, where others answered.
+    unreachable: dict[str, str] = field(default_factory=dict)
+    # {address: a node that it names and is not on}.
+    other_nodes: dict[str, str] = field(default_factory=dict)
 
 
 S = TypeVar("S", bound=FeedSettings)
@@ -163,9 +202,9 @@ S = TypeVar("S", bound=FeedSettings)
 class SourceFeed(Protocol):
     """One connected source. Its state (connections, last values) is kept until the process ends.
 
-    It is used by one thread, the next poll begins when the one before has ended. A chunk that was yielded is
-    committed, sooner or later, or the process ends: then the next process continues from the
-    watermarks. They include chunks that are not committed yet.
+    It is used by one thread, the next poll begins when the one before has ended. A chunk that was
+    yielded is committed, sooner or later, or the process ends: then the next process continues from
+    the watermarks. They include chunks that are not committed yet.
     """
 
     outcome: PollOutcome
@@ -173,9 +212,10 @@ class SourceFeed(Protocol):
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what is new since the watermarks, as chunks of streams, in order.
 
-        A stream that was read to some instant and had nothing new yields a chunk without rows: its watermark records
-        that it was read. `outcome` is about this poll, from its end to the begin of the next.
-        Errors: InputError naming address and reason, when nothing could be read; the next poll continues there.
+        A stream that was read to some instant and had nothing new yields a chunk without rows: its
+        watermark records that it was read. `outcome` is about this poll, from its end to the begin
+        of the next. Errors: InputError naming address and reason, when nothing could be read; the
+        next poll continues there.
         """
         ...
 
@@ -223,8 +263,12 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
 
 
 def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) -> S:
-    """Return an entry as the settings `struct`. Errors: ConfigError naming the entry and the key."""
-    written = {key: value.isoformat() if isinstance(value, date) else value for key, value in raw.items()}
+    """Return an entry as the settings `struct`. Errors: ConfigError naming the entry and the
+    key.
+    """
+    written = {
+        key: value.isoformat() if isinstance(value, date) else value for key, value in raw.items()
+    }
     try:
         return msgspec.convert(written, struct, strict=False)
     except msgspec.ValidationError as problem:
@@ -245,10 +289,14 @@ def configured_feeds(configuration: Configuration, *, where: str) -> list[FeedSe
     names = [settings.title for settings in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two [[sources]] are called {name}", where=where, do="give each its own `name`")
+            raise ConfigError(
+                f"two [[sources]] are called {name}", where=where, do="give each its own `name`"
+            )
     for settings in found:
         if not settings.every_s > 0:
-            raise ConfigError(f"[[sources]] {settings.title}: every_s must be above 0", where=where, do="use 60")
+            raise ConfigError(
+                f"[[sources]] {settings.title}: every_s must be above 0", where=where, do="use 60"
+            )
     return found
 
 
@@ -260,7 +308,9 @@ def refuse_less(settings: FeedSettings, least: Mapping[str, float], *, where: st
     for key, limit in least.items():
         value = getattr(settings, key)
         if value is not None and not value >= limit:
-            raise ConfigError(f"{key} is {value:g}, less than {limit:g}", where=where, do=f"give {key} more")
+            raise ConfigError(
+                f"{key} is {value:g}, less than {limit:g}", where=where, do=f"give {key} more"
+            )
 
 
 def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]:
@@ -268,7 +318,9 @@ def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]
 
     Errors: ConfigError naming the entry and the key.
     """
-    entries = [raw for raw in configuration.sources if raw.get("source") == source] or [{"source": source}]
+    entries = [raw for raw in configuration.sources if raw.get("source") == source] or [
+        {"source": source}
+    ]
     return [settings_of(raw, where="[[sources]]") for raw in entries]
 
 
@@ -278,7 +330,9 @@ def entry_errors(title: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as problem:
-        raise ConfigError(problem.what, where=f"[[sources]] {title} {problem.where}".strip(), do=problem.do) from None
+        raise ConfigError(
+            problem.what, where=f"[[sources]] {title} {problem.where}".strip(), do=problem.do
+        ) from None
 
 
 def start_time(written: str, *, now: datetime, zone_name: str) -> datetime:

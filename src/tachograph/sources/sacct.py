@@ -1,4 +1,6 @@
-"""Source and feed `sacct`: finished and running jobs from Slurm accounting, as text, JSON, or NERSC's exports."""
+"""Source and feed `sacct`: finished and running jobs from Slurm accounting, as text, JSON, or
+NERSC's exports.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,25 @@ from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.catalog.units import parse_time
 from tachograph.sources.files import expand, fingerprint, read_bytes
-from tachograph.sources.registry import PollOutcome, Watermark, entry_errors, settings_in, start_time
-from tachograph.sources.slurm.commands import AccountingAccess, AccountingSpan, SacctCommand, check_how
-from tachograph.sources.slurm.exports import ROWS_PER_CHUNK, AccountingReading, frame_of, read_content
+from tachograph.sources.registry import (
+    PollOutcome,
+    Watermark,
+    entry_errors,
+    settings_in,
+    start_time,
+)
+from tachograph.sources.slurm.commands import (
+    AccountingAccess,
+    AccountingSpan,
+    SacctCommand,
+    check_how,
+)
+from tachograph.sources.slurm.exports import (
+    ROWS_PER_CHUNK,
+    AccountingReading,
+    frame_of,
+    read_content,
+)
 from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, SlurmRow
 from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
 from tachograph.sources.slurm.sacct_text import read_texts
@@ -38,8 +56,10 @@ class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, k
     every_s: float = 300.0
     how: Literal["command", "rest"] = "command"
     command: tuple[str, ...] = ("sacct",)
-    clusters: tuple[str, ...] = ()  # of several under one slurmdbd; default: the one sacct is configured for
-    from_: str = msgspec.field(name="from", default="1d")  # where a feed begins that has read nothing yet
+    # Of several under one slurmdbd; default: the one sacct is configured for.
+    clusters: tuple[str, ...] = ()
+    # Where a feed begins that has read nothing yet.
+    from_: str = msgspec.field(name="from", default="1d")
     timeout_s: float = 300.0
     overlap_s: float = 3600.0
     recheck_s: float = 86400.0
@@ -66,18 +86,23 @@ def _accounting_of(settings: SacctSettings) -> AccountingAccess:
     if settings.how == "rest":
         return Slurmrestd(settings, clusters=settings.clusters, steps=settings.steps)
     return SacctCommand.of(
-        settings.command, timeout_s=settings.timeout_s, clusters=settings.clusters, steps=settings.steps
+        settings.command,
+        timeout_s=settings.timeout_s,
+        clusters=settings.clusters,
+        steps=settings.steps,
     )
 
 
 class AccountingFeed:
     """Accounting as a stream: a chunk per span, its watermark the end of the span.
 
-    State until it is closed: when it last read further back, whether this accounting names GPUs, and which
-    records it rejected, so that each is counted once.
+    State until it is closed: when it last read further back, whether this accounting names GPUs,
+    and which records it rejected, so that each is counted once.
     """
 
-    def __init__(self, accounting: AccountingAccess, settings: SacctSettings, cluster: SlurmCluster) -> None:
+    def __init__(
+        self, accounting: AccountingAccess, settings: SacctSettings, cluster: SlurmCluster
+    ) -> None:
         self.outcome = PollOutcome()
         self._accounting = accounting
         self._settings = settings
@@ -108,7 +133,9 @@ class AccountingFeed:
         self._accounting.close()
 
     def between(self, first: datetime, last: datetime) -> Iterator[Chunk]:
-        """Yield everything of a span, in no stream: what is known already is not committed again. Errors: as `poll`."""
+        """Yield everything of a span, in no stream: what is known already is not committed
+        again. Errors: as `poll`.
+        """
         for span in steps(first, first, last, timedelta(seconds=self._settings.step_s)):
             reading = self._read(span)
             name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
@@ -152,12 +179,18 @@ class AccountingFeed:
         return reading
 
     def _new_rejects(self, reading: AccountingReading) -> tuple[Reject, ...]:
-        """What was removed for the first time: the same record is read again as long as spans overlap."""
-        fresh = AccountingReading(rejected=self._rejected_before.new(reading.rejected), no_raw_id=reading.no_raw_id)
+        """What was removed for the first time: the same record is read again as long as spans
+        overlap.
+        """
+        fresh = AccountingReading(
+            rejected=self._rejected_before.new(reading.rejected), no_raw_id=reading.no_raw_id
+        )
         fresh.rejected_texts = self._rejected_before.new(reading.rejected_texts)
         for job in reading.jobs:
             for name in _broken(job):
-                if self._rejected_before.first_time("invalid_utf8", job["cluster"], job["job_id"], job["submit"], name):
+                if self._rejected_before.first_time(
+                    "invalid_utf8", job["cluster"], job["job_id"], job["submit"], name
+                ):
                     fresh.replaced[name] += 1
         fresh.unread = [one for one in reading.unread if self._rejected_before.first_time(one)]
         return fresh.rejects()
@@ -165,14 +198,22 @@ class AccountingFeed:
 
 def _broken(row: SlurmRow) -> list[str]:
     """Texts that were not UTF-8."""
-    return [name for name in ("name", "user", "account", "submit_line") if "\ufffd" in str(row[name] or "")]
+    return [
+        name
+        for name in ("name", "user", "account", "submit_line")
+        if "\ufffd" in str(row[name] or "")
+    ]
 
 
 def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[ChunkPart, ...]:
     """Return the rows of a reading, of which only those are committed that add to the lake."""
     return (
         ChunkPart(
-            "jobs", frame_of([_requested_while_running(row) for row in reading.jobs], JOBS), {}, rejects, overlaps=True
+            "jobs",
+            frame_of([_requested_while_running(row) for row in reading.jobs], JOBS),
+            {},
+            rejects,
+            overlaps=True,
         ),
         ChunkPart("steps", frame_of(reading.steps, STEPS), overlaps=True),
         ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), overlaps=True),
@@ -180,11 +221,15 @@ def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[
 
 
 def _requested_while_running(row: SlurmRow) -> SlurmRow:
-    """Return the row, without elapsed time where the job has not ended: it would differ at each poll."""
+    """Return the row, without elapsed time where the job has not ended: it would differ at each
+    poll.
+    """
     return row if row["end"] is not None else {**row, "elapsed_s": None}
 
 
-def steps(first: datetime, mark: datetime, last: datetime, step: timedelta) -> Iterator[AccountingSpan]:
+def steps(
+    first: datetime, mark: datetime, last: datetime, step: timedelta
+) -> Iterator[AccountingSpan]:
     """Yield spans from `first` to `last`, each ending after `mark`, cut every `step` from there on.
 
     >>> hour = timedelta(hours=1)
@@ -205,20 +250,37 @@ SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="output of sacct (text or JSON), or a folder of it")
-    parser.add_argument("--run", action="store_true", help="run sacct now, or query the server of [[sources]]")
-    parser.add_argument("--from", dest="since", metavar="TIME", help="with --run: from when on (default: a day ago)")
-    parser.add_argument("--to", dest="until", metavar="TIME", help="with --run: until when (default: now)")
-    parser.add_argument("--fields", metavar="LIST", help="fields of text without a header: jobid,jobidraw,...")
-    parser.add_argument("--delimiter", metavar="TEXT", help="what stands between fields (default: found out)")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="output of sacct (text or JSON), or a folder of it"
+    )
+    parser.add_argument(
+        "--run", action="store_true", help="run sacct now, or query the server of [[sources]]"
+    )
+    parser.add_argument(
+        "--from", dest="since", metavar="TIME", help="with --run: from when on (default: a day ago)"
+    )
+    parser.add_argument(
+        "--to", dest="until", metavar="TIME", help="with --run: until when (default: now)"
+    )
+    parser.add_argument(
+        "--fields", metavar="LIST", help="fields of text without a header: jobid,jobidraw,..."
+    )
+    parser.add_argument(
+        "--delimiter", metavar="TEXT", help="what stands between fields (default: found out)"
+    )
     parser.add_argument(
         "--trusted",
         action="store_true",
-        help="text whose job names and submit lines hold no lines that look like records: take each as a record",
+        help=(
+            "text whose job names and submit lines hold no lines that look like records: take "
+            "each as a record"
+        ),
     )
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield chunks of at most 100,000 records, each with its rows of `jobs` and `allocations`.
 
     Errors: InputError for a file that is no accounting, naming what to do.
@@ -228,9 +290,13 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     fields, delimiter = getattr(options, "fields", None), getattr(options, "delimiter", None)
     trusted = getattr(options, "trusted", False)
     for path in expand(options.files, SUFFIXES):
-        mark = fingerprint(path, NAME, _EDITION, *_settings(configuration), fields or "", delimiter or "")
+        mark = fingerprint(
+            path, NAME, _EDITION, *_settings(configuration), fields or "", delimiter or ""
+        )
         cluster = SlurmCluster.of(configuration)
-        readings = read_file(path, cluster=cluster, fields=fields, delimiter=delimiter, trusted=trusted)
+        readings = read_file(
+            path, cluster=cluster, fields=fields, delimiter=delimiter, trusted=trusted
+        )
         for number, reading in enumerate(readings):
             yield Chunk(
                 id=f"{mark}-{number}",
@@ -245,12 +311,18 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
             )
 
 
-def _run(options: argparse.Namespace, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def _run(
+    options: argparse.Namespace, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield what the server of `[[sources]]` reports now, else `sacct`."""
     if not options.run or options.files:
-        raise UsageError("name files, or run sacct with --run", do="see `tachograph ingest sacct --help`")
+        raise UsageError(
+            "name files, or run sacct with --run", do="see `tachograph ingest sacct --help`"
+        )
     zone = configuration.site.time_zone
-    last = min(_instant(options.until, "--to", zone=zone, now=now) or now, now).replace(microsecond=0)
+    last = min(_instant(options.until, "--to", zone=zone, now=now) or now, now).replace(
+        microsecond=0
+    )
     first = _instant(options.since, "--from", zone=zone, now=now) or last - timedelta(days=1)
     if first >= last:
         raise UsageError("--from is not before --to", do="swap them")
@@ -287,7 +359,8 @@ def read_file(
     rows_per_chunk: int = ROWS_PER_CHUNK,
     trusted: bool = False,
 ) -> Iterator[AccountingReading]:
-    """Yield what a file holds, `rows_per_chunk` records at a time; one empty reading for a file without records.
+    """Yield what a file holds, `rows_per_chunk` records at a time; one empty reading for a file
+    without records.
 
     Errors: InputError for a file that is no accounting.
     """
@@ -302,8 +375,12 @@ def read_file(
     )
 
 
-def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
+def rejected(
+    options: argparse.Namespace, *, configuration: Configuration
+) -> Iterator[tuple[str, int, str, str]]:
+    """Yield (file, line or position, reason, text) of every record of the files named that could
+    not be read.
+    """
     for path in expand(options.files, SUFFIXES):
         readings = read_file(
             path,

@@ -1,8 +1,9 @@
 """Samples that name their job: which job, and which of its steps, held a GPU from when to when.
 
-A column of job ids (`columns.JOB_NAMES`), and one of steps where there is one, become rows of `allocations`, one per
-(node, gpu, mig) and stretch of samples of one job and step. Their provenance is `samples`: they are explicit, from the
-first sample to the last; what lies between them and the ends of the run is left to attribution.
+A column of job ids (`columns.JOB_NAMES`), and one of steps where there is one, become rows of
+`allocations`, one per (node, gpu, mig) and stretch of samples of one job and step. Their provenance
+is `samples`: they are explicit, from the first sample to the last; what lies between them and the
+ends of the run is left to attribution.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tachograph.sources.metrics import NO_JOB
 
 PROVENANCE = "samples"
 _ID = r"^([1-9]\d{0,17}(?:_\d{1,10}|\+\d{1,10})?)(?:\.(\S+))?$"
-HANDOVER = timedelta(seconds=60)  # as long may two jobs be named at once where one follows the other
+# As long may two jobs be named at once where one follows the other.
+HANDOVER = timedelta(seconds=60)
 _POWER = r"^\d+(?:\.\d*)?[eE]\+?\d+$"
 _FRACTION = rf"^\d+\.\d*$|{_POWER}"  # as programs write whole numbers: 605717.0, 6.05717e+05
 # numbers that Slurm gives steps without one (slurm.h)
@@ -31,7 +33,9 @@ _STEPS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NamedJobs:
-    """Job ids and steps as they were written, one row each, and as Slurm names them; null: no job, no step."""
+    """Job ids and steps as they were written, one row each, and as Slurm names them; null: no
+    job, no step.
+    """
 
     job_id: pl.Series
     step: pl.Series
@@ -41,8 +45,9 @@ class NamedJobs:
 def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
     """Return the jobs and steps that two columns name, one for one.
 
-    No job: null, "", 0, -1, N/A and the like. `123.0` is step 0 of job 123, but a fraction where there is a column of
-    steps, or where every id ends so. `bad`: neither a job id nor a mark for none.
+    No job: null, "", 0, -1, N/A and the like. `123.0` is step 0 of job 123, but a fraction where
+    there is a column of steps, or where every id ends so. `bad`: neither a job id nor a mark for
+    none.
 
     >>> named = named_jobs(pl.Series(["123", "123.batch", "N/A", "9_4", "what"]))
     >>> named.job_id.to_list(), named.step.to_list(), named.bad.to_list()
@@ -51,19 +56,29 @@ def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
     ['0', None, None]
     """
     text = _text(ids)
-    none = text.is_null() | text.str.to_lowercase().is_in(sorted(NO_JOB)) | text.str.contains(r"^[-+]?0*(?:\.0*)?$")
+    none = (
+        text.is_null()
+        | text.str.to_lowercase().is_in(sorted(NO_JOB))
+        | text.str.contains(r"^[-+]?0*(?:\.0*)?$")
+    )
     number = text.cast(pl.Float64, strict=False)
     fits = ((number == number.round()) & number.is_between(1, 9e17)).fill_null(value=False)
     dotted = text.str.extract(_ID, 2)
     plain = steps is not None or bool(((dotted == "0") | none).fill_null(value=False).all())
     fraction = fits & text.str.contains(_FRACTION if plain else _POWER).fill_null(value=False)
-    frame = pl.DataFrame({"text": text, "number": number, "none": none, "fraction": fraction, "dotted": dotted})
+    frame = pl.DataFrame(
+        {"text": text, "number": number, "none": none, "fraction": fraction, "dotted": dotted}
+    )
     job = frame.select(
         pl.when("none").then(None)
         .when("fraction").then(pl.col("number").cast(pl.Int64, strict=False).cast(pl.String))
         .otherwise(pl.col("text").str.extract(_ID, 1))
     ).to_series()  # fmt: skip
-    step = _steps(steps) if steps is not None else frame.select(pl.when(~pl.col("fraction")).then("dotted")).to_series()
+    step = (
+        _steps(steps)
+        if steps is not None
+        else frame.select(pl.when(~pl.col("fraction")).then("dotted")).to_series()
+    )
     held = job.is_not_null()
     return NamedJobs(
         job.alias("job_id"),
@@ -77,13 +92,19 @@ def _text(given: pl.Series) -> pl.Series:
     if given.dtype.is_float():
         whole = (given == given.round()) & given.is_finite() & (given.abs() < 9e17)
         as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
-        return pl.select(pl.when(whole).then(as_int).otherwise(given.fill_nan(None).cast(pl.String))).to_series()
+        return pl.select(
+            pl.when(whole).then(as_int).otherwise(given.fill_nan(None).cast(pl.String))
+        ).to_series()
     return given.cast(pl.String).str.strip_chars()
 
 
 def _steps(given: pl.Series) -> pl.Series:
     """Steps as Slurm names them; null for none."""
-    text = _text(given).str.replace(r"^(\d+)\.0*$", "${1}").str.replace(r"^[1-9]\d*(?:[_+]\d+)?\.(\S+)$", "${1}")
+    text = (
+        _text(given)
+        .str.replace(r"^(\d+)\.0*$", "${1}")
+        .str.replace(r"^[1-9]\d*(?:[_+]\d+)?\.(\S+)$", "${1}")
+    )
     none = text.str.to_lowercase().is_in(sorted(NO_JOB - {"0"})) | text.str.starts_with("-")
     named = text.replace(dict(_STEPS))
     return pl.select(pl.when(~none).then(named)).to_series()
@@ -92,10 +113,11 @@ def _steps(given: pl.Series) -> pl.Series:
 def sample_allocations(rows: pl.DataFrame, *, cluster: str | None = None) -> tuple[ChunkPart, ...]:
     """Return the allocations that samples name, as a part of a chunk; none where they name no job.
 
-    `rows`: t, node, gpu, mig (may be missing), `job` and `step` (may be missing) as they were written. Samples of
-    other jobs end a stretch, samples of none and gaps do not. It ends one sampling period after the last sample.
-    A job that is named together with another, sample by sample, is recorded on the node without GPUs.
-    Rejects: `bad_job_id` and `several_jobs`, counting samples.
+    `rows`: t, node, gpu, mig (may be missing), `job` and `step` (may be missing) as they were
+    written. Samples of other jobs end a stretch, samples of none and gaps do not. It ends one
+    sampling period after the last sample. A job that is named together with another, sample by
+    sample, is recorded on the node without GPUs. Rejects: `bad_job_id` and `several_jobs`, counting
+    samples.
     """
     if "gpu" not in rows.columns:
         return ()
@@ -111,7 +133,12 @@ def sample_allocations(rows: pl.DataFrame, *, cluster: str | None = None) -> tup
         here = timed.join(mixed.lazy(), on=unit, how="semi", nulls_equal=True)
         found = here.join(names.lazy(), on=raw, how="inner", nulls_equal=True).collect()
         shared, rejects = _shared(found, unit, rejects)
-        pieces = pl.concat([pieces.join(mixed, on=unit, how="anti", nulls_equal=True), _stretches(found, unit, raw)])
+        pieces = pl.concat(
+            [
+                pieces.join(mixed, on=unit, how="anti", nulls_equal=True),
+                _stretches(found, unit, raw),
+            ]
+        )
     if pieces.is_empty():
         return (ChunkPart("allocations", pl.DataFrame(), rejects=rejects),) if rejects else ()
     return (ChunkPart("allocations", _held(pieces, shared, unit, cluster), rejects=rejects),)
@@ -120,7 +147,9 @@ def sample_allocations(rows: pl.DataFrame, *, cluster: str | None = None) -> tup
 def _stretches(samples: pl.DataFrame, unit: list[str], raw: list[str]) -> pl.DataFrame:
     """The pieces of samples that several jobs or steps name in turn, one row per stretch."""
     key = [*unit, *raw, "job_id", "named_step"]
-    numbered = samples.sort(*unit, "t", maintain_order=True).with_columns(run=pl.struct(key).rle_id())
+    numbered = samples.sort(*unit, "t", maintain_order=True).with_columns(
+        run=pl.struct(key).rle_id()
+    )
     stretches = numbered.group_by("run", *key).agg(*_extent())
     return stretches.select(*unit, *raw, "start", "last", "samples", "job_id", "named_step")
 
@@ -128,7 +157,9 @@ def _stretches(samples: pl.DataFrame, unit: list[str], raw: list[str]) -> pl.Dat
 def _shared(
     samples: pl.DataFrame, unit: list[str], rejects: tuple[Reject, ...]
 ) -> tuple[pl.DataFrame, tuple[Reject, ...]]:
-    """The jobs (node, job_id) that samples name at the same time as another, for longer than a hand-over."""
+    """The jobs (node, job_id) that samples name at the same time as another, for longer than a
+    hand-over.
+    """
     several = samples.filter(pl.col("job_id").n_unique().over(*unit, "t") > 1)
     long = pl.col("t").max() - pl.col("t").min() > HANDOVER
     shared = several.group_by("node", "job_id").agg(long=long).filter("long").drop("long")
@@ -150,36 +181,56 @@ def _with_names(pieces: pl.DataFrame, raw: list[str]) -> tuple[pl.DataFrame, tup
     count = int(pieces["samples"].filter(named.bad).sum())
     example = first_as_text(pieces["job"].filter(named.bad)) if count else None
     rejects = (Reject("bad_job_id", "job_id", count, example),) if count else ()
-    kept = pieces.with_columns(named.job_id, named.step.alias("named_step")).filter(pl.col("job_id").is_not_null())
+    kept = pieces.with_columns(named.job_id, named.step.alias("named_step")).filter(
+        pl.col("job_id").is_not_null()
+    )
     return kept, rejects
 
 
 def _mixed(pieces: pl.DataFrame, unit: list[str]) -> pl.DataFrame:
-    """GPUs on which the extents of two jobs or steps overlap: there the order of the samples decides."""
+    """GPUs on which the extents of two jobs or steps overlap: there the order of the samples
+    decides.
+    """
     ordered = pieces.sort(*unit, "start", "last")
     before = pl.col("last").cum_max().shift(1).over(unit)
     return ordered.filter((pl.col("start") <= before).fill_null(value=False)).select(unit).unique()
 
 
-def _held(pieces: pl.DataFrame, shared: pl.DataFrame, unit: list[str], cluster: str | None) -> pl.DataFrame:
+def _held(
+    pieces: pl.DataFrame, shared: pl.DataFrame, unit: list[str], cluster: str | None
+) -> pl.DataFrame:
     """Rows of `allocations`; of shared jobs only the node is known.
 
-    The sampling period is the distance of a piece's samples, or that of most pieces, where gaps are part of it.
+    The sampling period is the distance of a piece's samples, or that of most pieces, where gaps are
+    part of it.
     """
-    numbers = [pl.col(name).cast(pl.Float64, strict=False).cast(pl.Int16, strict=False) for name in unit[1:]]
+    numbers = [
+        pl.col(name).cast(pl.Float64, strict=False).cast(pl.Int16, strict=False)
+        for name in unit[1:]
+    ]
     ordered = pieces.with_columns(numbers).drop_nulls("gpu").sort(*unit, "start")
     following = pl.col("start").shift(-1).over(unit)
     distance = (pl.col("last") - pl.col("start")).dt.total_microseconds() / (pl.col("samples") - 1)
     known = pl.when(pl.col("samples") > 1).then(distance)
-    usual = pl.coalesce(known.median(), (following - pl.col("last")).dt.total_microseconds().median())
+    usual = pl.coalesce(
+        known.median(), (following - pl.col("last")).dt.total_microseconds().median()
+    )
     period = pl.min_horizontal(known, usual).fill_null(0).cast(pl.Int64).clip(1)
     ordered = ordered.with_columns(end=pl.col("last") + pl.duration(microseconds=period))
-    ends = pl.when(following > pl.col("last")).then(pl.min_horizontal("end", following)).otherwise("end")
+    ends = (
+        pl.when(following > pl.col("last"))
+        .then(pl.min_horizontal("end", following))
+        .otherwise("end")
+    )
     rows = ordered.with_columns(ends.alias("end"), pl.lit(PROVENANCE).alias("provenance"))
     if shared.height:
         of_shared = rows.join(shared, on=["node", "job_id"], how="semi").group_by("node", "job_id")
-        nodes = of_shared.agg(pl.col("start").min(), pl.col("end").max()).with_columns(provenance=pl.lit("node_list"))
-        rows = pl.concat([rows.join(shared, on=["node", "job_id"], how="anti"), nodes], how="diagonal")
+        nodes = of_shared.agg(pl.col("start").min(), pl.col("end").max()).with_columns(
+            provenance=pl.lit("node_list")
+        )
+        rows = pl.concat(
+            [rows.join(shared, on=["node", "job_id"], how="anti"), nodes], how="diagonal"
+        )
     return rows.select(
         pl.lit(cluster, dtype=pl.String).alias("cluster"),
         "job_id",

@@ -1,7 +1,8 @@
-"""Labelled series: what their metrics and labels mean, which jobs they name, which values were read again.
+"""Labelled series: what their metrics and labels mean, which jobs they name, which values were read
+again.
 
-`SeriesVocabulary` identifies a series by its metric and labels: counter, node, GPU, MIG slice, job. Prometheus answers,
-saved pages and polled exporters (`series_rows`) use it alike.
+`SeriesVocabulary` identifies a series by its metric and labels: counter, node, GPU, MIG slice, job.
+Prometheus answers, saved pages and polled exporters (`series_rows`) use it alike.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class SeriesRun:
 
 @dataclass(slots=True)
 class SeriesAnswer:
-    """The series of one answer, or of several. `instant`: the times are those of the query, not of scrapes."""
+    """The series of one answer, or of several. `instant`: the times are those of the query, not
+    of scrapes.
+    """
 
     runs: list[SeriesRun] = field(default_factory=list)
     instant: bool = False
@@ -86,7 +89,9 @@ class SeriesAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SeriesIdentity:
-    """The column that a series fills, and the GPU or node it is about. `instance`: the address of the exporter."""
+    """The column that a series fills, and the GPU or node it is about. `instance`: the address
+    of the exporter.
+    """
 
     target: MetricTarget
     location: SeriesLocation
@@ -101,7 +106,8 @@ def labelled_gpu(node: str, location: SeriesLocation) -> LabelledGpu | None:
 
 
 class SeriesVocabulary:
-    """Meaning of metrics and labels at a site; remembers labels, which are the same in every scrape.
+    """Meaning of metrics and labels at a site; remembers labels, which are the same in every
+    scrape.
 
     `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address.
     `exporters`: names of those that wrote the series seen so far, as far as known.
@@ -127,15 +133,24 @@ class SeriesVocabulary:
         self._hosts: dict[str, str] = {}
 
     def target(self, metric: str, labels: Mapping[str, str]) -> MetricTarget | None:
-        """Return the column of a series; None for an unknown metric, and for a series that is not needed."""
-        return metric_target_of_all(metric, own=self.metrics) or metric_target(metric, labels, own=self.metrics)
+        """Return the column of a series; None for an unknown metric, and for a series that is
+        not needed.
+        """
+        return metric_target_of_all(metric, own=self.metrics) or metric_target(
+            metric, labels, own=self.metrics
+        )
 
-    def location(self, labels: Mapping[str, str], target: MetricTarget) -> SeriesLocation | UnusableLabels:
+    def location(
+        self, labels: Mapping[str, str], target: MetricTarget
+    ) -> SeriesLocation | UnusableLabels:
         """Return the GPU or node that the labels of a series with this target name."""
-        return locate(labels, names=joined_labels(self.labels, target.labels), over=target.joining.over)
+        return locate(
+            labels, names=joined_labels(self.labels, target.labels), over=target.joining.over
+        )
 
     def identity(self, labels: bytes) -> SeriesIdentity | UnusableLabels | None:
-        """Return what a series is, its name and labels given as a JSON object; None for one that is not needed.
+        """Return what a series is, its name and labels given as a JSON object; None for one that is
+        not needed.
 
         UnusableLabels: `bad_labels`, `unknown_metric`, or what its labels lack.
         """
@@ -181,12 +196,16 @@ class SeriesVocabulary:
         return identity.location.node
 
     def host_of(self, labels: bytes) -> str | None:
-        """Return the node of a node_exporter by its labels, a JSON object; None where they name none."""
+        """Return the node of a node_exporter by its labels, a JSON object; None where they name
+        none.
+        """
         given = series_labels(labels)
         if given is None:
             return None
         found = locate(given, names=self.labels)
-        return self._hosts.get(given.get("instance", "")) or (found.node if isinstance(found, SeriesLocation) else None)
+        return self._hosts.get(given.get("instance", "")) or (
+            found.node if isinstance(found, SeriesLocation) else None
+        )
 
     def _identify(self, written: bytes) -> SeriesIdentity | UnusableLabels | None:
         labels = series_labels(written)
@@ -203,7 +222,11 @@ class SeriesVocabulary:
             if unread is not None:
                 return UnusableLabels(OTHER_QUANTITY, f"{metric}: {unread}")
             known = metric in self.wanted
-            return None if known else UnusableLabels("unknown_metric", metric or "a series without a name")
+            return (
+                None
+                if known
+                else UnusableLabels("unknown_metric", metric or "a series without a name")
+            )
         self.note_exporter(metric)
         location = self.location(labels, target)
         return (
@@ -222,7 +245,9 @@ def series_labels(written: bytes) -> dict[str, str] | None:
 
 
 def named_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
-    """Return the host that a page of node_exporter names, given metrics and labels; None where it names none or two."""
+    """Return the host that a page of node_exporter names, given metrics and labels; None where
+    it names none or two.
+    """
     hosts = {labels.get("nodename") for metric, labels in series if metric == NODE_INFO}
     return hosts.pop() if len(hosts) == 1 else None
 
@@ -237,7 +262,9 @@ def host_of_page(samples: PageSamples) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSpan:
-    """A job, or a step (123.0), held a GPU in [start, end), microseconds since 1970; `end` None: it still does."""
+    """A job, or a step (123.0), held a GPU in [start, end), microseconds since 1970; `end` None:
+    it still does.
+    """
 
     unit: GpuUnit
     job: str
@@ -247,11 +274,12 @@ class AllocationSpan:
 
 @dataclass(slots=True)
 class AllocationTracker:
-    """Which job holds which GPU, by labels that name the job. `now`, at the last scrape: {GPU: {job: since when}}
+    """Which job holds which GPU, by labels that name the job. `now`, at the last scrape: {GPU:
+    {job: since when}}
 
-    A job that is named at one scrape holds the GPU from then until the first scrape at which it is not named. An
-    exporter that does not answer ends nothing. A job that still holds it has no end yet: attribution ends it with the
-    job.
+    A job that is named at one scrape holds the GPU from then until the first scrape at which it is
+    not named. An exporter that does not answer ends nothing. A job that still holds it has no end
+    yet: attribution ends it with the job.
     """
 
     now: dict[GpuUnit, dict[str, int]] = field(default_factory=dict)
@@ -261,8 +289,11 @@ class AllocationTracker:
         if before != unit and before in self.now:
             self.now.setdefault(unit, self.now.pop(before))
 
-    def changes(self, unit: GpuUnit, scrapes: Longs, named: Mapping[str, Longs]) -> Iterator[AllocationSpan]:
-        """Yield what began and what ended. `scrapes`: when the GPU was seen; `named`: when each job was named on it.
+    def changes(
+        self, unit: GpuUnit, scrapes: Longs, named: Mapping[str, Longs]
+    ) -> Iterator[AllocationSpan]:
+        """Yield what began and what ended. `scrapes`: when the GPU was seen; `named`: when each job
+        was named on it.
 
         >>> tracker, times = AllocationTracker(), np.array([10, 20, 30, 40])
         >>> [(span.job, span.start, span.end) for span in tracker.changes(("n", 0, None), times, {"7": times[1:3]})]
@@ -299,11 +330,12 @@ class AllocationTracker:
 
 @dataclass(slots=True)
 class SeriesRereads:
-    """Separates values read again from new samples: an exporter reads its GPUs less often than it may be polled.
+    """Separates values read again from new samples: an exporter reads its GPUs less often than it
+    may be polled.
 
-    A row whose values all equal those of the row last kept of its GPU is none, while that is younger than nine tenths
-    of `refresh_s`, the time between two readings of the exporter. 0: every row is new. A new process keeps the first
-    row it sees; so it does where the clock was set back.
+    A row whose values all equal those of the row last kept of its GPU is none, while that is
+    younger than nine tenths of `refresh_s`, the time between two readings of the exporter. 0: every
+    row is new. A new process keeps the first row it sees; so it does where the clock was set back.
     """
 
     refresh_s: float = 0.0
@@ -330,9 +362,10 @@ class SeriesRereads:
                 self._kept[unit] = (int(t[0]), first)
             return mask
         values = np.stack([columns[name] for name in names])
-        changed = ((values[:, 1:] != values[:, :-1]) & ~(np.isnan(values[:, 1:]) & np.isnan(values[:, :-1]))).any(
-            axis=0
-        )
+        changed = (
+            (values[:, 1:] != values[:, :-1])
+            & ~(np.isnan(values[:, 1:]) & np.isnan(values[:, :-1]))
+        ).any(axis=0)
         starts = [0, *(np.flatnonzero(changed) + 1).tolist(), t.size]
         mask[:] = False
         for start, end in pairwise(starts):
@@ -345,21 +378,29 @@ class SeriesRereads:
                 i = max(i + 1, int(np.searchsorted(t, last + span)))
         kept = np.flatnonzero(mask)
         if kept.size:
-            self._kept[unit] = (int(t[kept[-1]]), _values_present(names, values[:, kept[-1]].tolist()))
+            self._kept[unit] = (
+                int(t[kept[-1]]),
+                _values_present(names, values[:, kept[-1]].tolist()),
+            )
         return mask
 
 
 def _values_present(names: Sequence[str], values: Sequence[float]) -> tuple[tuple[str, float], ...]:
     """The values of a row; missing ones are left out, since NaN equals nothing."""
-    return tuple([(name, value) for name, value in zip(names, values, strict=True) if value == value])
+    return tuple(
+        [(name, value) for name, value in zip(names, values, strict=True) if value == value]
+    )
 
 
 @dataclass(slots=True)
 class SeriesMemory:
-    """What is kept from window to window, or poll to poll: meanings, allocations, devices written, rows."""
+    """What is kept from window to window, or poll to poll: meanings, allocations, devices
+    written, rows.
+    """
 
     vocabulary: SeriesVocabulary = field(default_factory=SeriesVocabulary)
     allocations: AllocationTracker = field(default_factory=AllocationTracker)
     devices: dict[GpuPlace, tuple[str | float | None, ...]] = field(default_factory=dict)
-    naming: set[LabelledGpu] = field(default_factory=set)  # by labels or values that named a job before
+    # By labels or values that named a job before.
+    naming: set[LabelledGpu] = field(default_factory=set)
     rereads: SeriesRereads = field(default_factory=SeriesRereads)

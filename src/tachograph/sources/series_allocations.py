@@ -16,7 +16,8 @@ from tachograph.sources.series_points import allocation_rows, union_of_times
 class JobLooks:
     """When GPUs and nodes were looked at, and which jobs were named on them then.
 
-    `naming`: GPUs whose labels or values named a job before; `of_nodes`: {node: {its job, or none: when}}.
+    `naming`: GPUs whose labels or values named a job before; `of_nodes`: {node: {its job, or none:
+    when}}.
     """
 
     naming: Container[LabelledGpu]
@@ -29,9 +30,10 @@ class JobLooks:
 def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
     """Return where a job began or ceased to hold a GPU.
 
-    Labels or values that never name a job show no end of one: another exporter is scraped at other times. Of a job
-    that holds a GPU of a node by an ambiguous index no GPU on this node is recorded. A GPU with a UUID is tracked
-    by it: its index may be another one once more labels are known.
+    Labels or values that never name a job show no end of one: another exporter is scraped at other
+    times. Of a job that holds a GPU of a node by an ambiguous index no GPU on this node is
+    recorded. A GPU with a UUID is tracked by it: its index may be another one once more labels are
+    known.
     """
     uuids = {
         (one.node, gpu, one.mig): one.uuid
@@ -39,8 +41,15 @@ def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
         if gpu is not None and one.uuid is not None and reason != AMBIGUOUS
     }
     indices: dict[GpuUnit, int] = {}
-    unsure = {(one.node, job) for one in looks.jobs if looks.placed[one].reason == AMBIGUOUS for job in looks.jobs[one]}
-    nodes = {node for node, _ in unsure} | {unit[0] for unit, held in tracker.now.items() if unit[1] is None and held}
+    unsure = {
+        (one.node, job)
+        for one in looks.jobs
+        if looks.placed[one].reason == AMBIGUOUS
+        for job in looks.jobs[one]
+    }
+    nodes = {node for node, _ in unsure} | {
+        unit[0] for unit, held in tracker.now.items() if unit[1] is None and held
+    }
     seen: dict[GpuUnit, list[Longs]] = {}
     jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
     for one in looks.seen:
@@ -56,7 +65,9 @@ def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
         for shown in [unit] * (gpu is not None) + [some] * (one.node in nodes):
             seen.setdefault(shown, []).extend(looks.seen[one])
         for job, times in looks.jobs.get(one, {}).items() if reason != NO_GPU else ():
-            jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(job, []).extend(times)
+            jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(
+                job, []
+            ).extend(times)
     for node, of_node in looks.of_nodes.items():
         for job_of_node, times in of_node.items():
             seen.setdefault((node, None, None), []).extend(times)

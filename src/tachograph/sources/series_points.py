@@ -1,4 +1,6 @@
-"""Points of series put together: keys that sort, copies of one value, parts of one GPU, and rows of allocations."""
+"""Points of series put together: keys that sort, copies of one value, parts of one GPU, and rows
+of allocations.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ CONFLICTING = "conflicting_value"
 _LARGEST_KEY = 1 << 62
 _READING_US = 15_000_000  # metrics of one reading are stamped no further apart
 
-SeriesPoints = tuple[int | Longs, Longs, Floats]  # number of the unit of all points or of each, microseconds, values
+# Number of the unit of all points or of each, microseconds, values.
+SeriesPoints = tuple[int | Longs, Longs, Floats]
 KeyedValues = tuple[Longs, Floats]  # keys of rows, sorted, and the value at each
 
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """One number per (unit, time) that sorts as they do. `moments`: all times, where units times span is too large."""
+    """One number per (unit, time) that sorts as they do. `moments`: all times, where units times
+    span is too large.
+    """
 
     low: int
     span: int
@@ -45,7 +50,9 @@ class RowKeys:
 
     def join(self, units: Longs | np.int64, t: Longs) -> Longs:
         """Return the key of each unit and time."""
-        return units * self.span + (t - self.low if self.moments is None else np.searchsorted(self.moments, t))
+        return units * self.span + (
+            t - self.low if self.moments is None else np.searchsorted(self.moments, t)
+        )
 
     def split(self, keys: Longs) -> tuple[Longs, Longs]:
         """Return (units, times)."""
@@ -55,22 +62,30 @@ class RowKeys:
 
 @dataclass(frozen=True, slots=True)
 class PointColumns:
-    """Points of series as columns. `by_column`: as `targets_by_column` groups them; `reject` counts conflicts."""
+    """Points of series as columns. `by_column`: as `targets_by_column` groups them; `reject`
+    counts conflicts.
+    """
 
     points: Mapping[MetricTarget, Sequence[SeriesPoints]]
     by_column: Mapping[MetricTarget, Sequence[MetricTarget]]
     reject: Callable[[TableName, str, str | None, int, str], None]
 
     def aligned(
-        self, targets: Mapping[str, MetricTarget], names: Sequence[tuple[str, int, int]], ranks: Longs
+        self,
+        targets: Mapping[str, MetricTarget],
+        names: Sequence[tuple[str, int, int]],
+        ranks: Longs,
     ) -> tuple[Longs, Longs, dict[str, Floats]]:
-        """Return (place of the unit in `names`, time, values of each column at them, NaN where there is none), sorted.
+        """Return (place of the unit in `names`, time, values of each column at them, NaN where
+        there is none), sorted.
 
         ranks: the place of each numbered unit; several may be one GPU.
         """
         every = [one for target in targets.values() for one in self.by_column[target]]
         keys = RowKeys.of([t for target in every for _, t, _ in self.points[target]], len(names))
-        found = of_readings({target: self._combined(target, ranks, names, keys) for target in every}, keys)
+        found = of_readings(
+            {target: self._combined(target, ranks, names, keys) for target in every}, keys
+        )
         combined = {name: self._column(target, found) for name, target in targets.items()}
         rows = all_keys([keys for keys, _ in combined.values()])
         columns: dict[str, Floats] = {}
@@ -84,14 +99,18 @@ class PointColumns:
         return unit, t, columns
 
     def _column(self, whole: MetricTarget, of: Mapping[MetricTarget, KeyedValues]) -> KeyedValues:
-        """(key of each row, its value): parts of a GPU are joined, a fallback fills what no other metric gives."""
+        """(key of each row, its value): parts of a GPU are joined, a fallback fills what no
+        other metric gives.
+        """
         column: KeyedValues | None = None
         for _, some in groupby(self.by_column[whole], key=lambda one: one.joining.fallback):
             parts = list(some)
             found, values = of[parts[0]]
             if len(parts) > 1:
                 largest = parts[0].joining.largest
-                found, values = (np.concatenate(one) for one in zip(*(of[part] for part in parts), strict=True))
+                found, values = (
+                    np.concatenate(one) for one in zip(*(of[part] for part in parts), strict=True)
+                )
                 found, values = joined_parts(found, values, largest=largest)
             column = (found, values) if column is None else filled_by(*column, found, values)
         if column is None:
@@ -99,11 +118,18 @@ class PointColumns:
         return column
 
     def _combined(
-        self, target: MetricTarget, ranks: Longs, names: Sequence[tuple[str, int, int]], keys: RowKeys
+        self,
+        target: MetricTarget,
+        ranks: Longs,
+        names: Sequence[tuple[str, int, int]],
+        keys: RowKeys,
     ) -> KeyedValues:
-        """(key of each row, its value): copies of one value are one, CPUs and interfaces of a node are added up."""
+        """(key of each row, its value): copies of one value are one, CPUs and interfaces of a
+        node are added up.
+        """
         points = self.points[target]
-        if all(isinstance(units, int) for units, _, _ in points):  # series of one GPU each; copies stay in order
+        # Series of one GPU each; copies stay in order.
+        if all(isinstance(units, int) for units, _, _ in points):
             points = sorted(points, key=lambda one: int(ranks[one[0]]))
         found = np.concatenate([keys.join(ranks[units], t) for units, t, _ in points])
         values = np.concatenate([values for _, _, values in points])
@@ -130,11 +156,14 @@ def all_keys(found: Sequence[Longs]) -> Longs:
     return np.unique(np.concatenate([found[0], *others])) if others else found[0]
 
 
-def of_readings(found: Mapping[MetricTarget, KeyedValues], keys: RowKeys) -> Mapping[MetricTarget, KeyedValues]:
+def of_readings(
+    found: Mapping[MetricTarget, KeyedValues], keys: RowKeys
+) -> Mapping[MetricTarget, KeyedValues]:
     """Return the points with the time of the reading that they are of: the first of its metrics.
 
-    Exporters that hand on what they read earlier stamp each metric. Of a unit, times that follow each other within half
-    of the usual distance of a metric, at most 15 s, and that have no metric in common, are one reading.
+    Exporters that hand on what they read earlier stamp each metric. Of a unit, times that follow
+    each other within half of the usual distance of a metric, at most 15 s, and that have no metric
+    in common, are one reading.
     """
     rows = all_keys([of_metric for of_metric, _ in found.values()])
     most = max((of_metric for of_metric, _ in found.values()), key=len)
@@ -156,9 +185,14 @@ def of_readings(found: Mapping[MetricTarget, KeyedValues], keys: RowKeys) -> Map
 
 
 def _first_of_readings(later: Longs, t: Longs, has: Mask, tolerance: float) -> Longs:
-    """The first row of the reading of each row. `later`: rows that may be of the reading of the one before them."""
+    """The first row of the reading of each row. `later`: rows that may be of the reading of the
+    one before them.
+    """
     packed = np.packbits(has, axis=1, bitorder="little")
-    metrics = [int.from_bytes(bits, "little") for bits in packed.view(f"S{packed.shape[1]}").ravel().tolist()]
+    metrics = [
+        int.from_bytes(bits, "little")
+        for bits in packed.view(f"S{packed.shape[1]}").ravel().tolist()
+    ]
     times, first = t.tolist(), list(range(t.size))
     start = last = NONE
     taken = 0
@@ -187,7 +221,9 @@ def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs,
     return found[first], joined
 
 
-def filled_by(found: Longs, values: Floats, others: Longs, of_others: Floats) -> tuple[Longs, Floats]:
+def filled_by(
+    found: Longs, values: Floats, others: Longs, of_others: Floats
+) -> tuple[Longs, Floats]:
     """Return the points, with those of a fallback at keys that have none.
 
     >>> keys, values = filled_by(np.array([1]), np.array([5.0]), np.array([1, 2]), np.array([9.0, 7.0]))
@@ -200,12 +236,18 @@ def filled_by(found: Longs, values: Floats, others: Longs, of_others: Floats) ->
     return keys[order], np.concatenate([values, of_others[missing]])[order]
 
 
-def targets_by_column(targets: Iterable[MetricTarget]) -> Mapping[MetricTarget, Sequence[MetricTarget]]:
+def targets_by_column(
+    targets: Iterable[MetricTarget],
+) -> Mapping[MetricTarget, Sequence[MetricTarget]]:
     """Return {whole target: its parts and fallbacks, these last}."""
     found: dict[MetricTarget, list[MetricTarget]] = {}
     for target in targets:
-        found.setdefault(MetricTarget(target.table, target.column, target.unit, target.adds_up), []).append(target)
-    return {whole: sorted(some, key=lambda one: one.joining.fallback) for whole, some in found.items()}
+        found.setdefault(
+            MetricTarget(target.table, target.column, target.unit, target.adds_up), []
+        ).append(target)
+    return {
+        whole: sorted(some, key=lambda one: one.joining.fallback) for whole, some in found.items()
+    }
 
 
 def points_disagree(points: Iterable[SeriesPoints], unit: int) -> bool:
@@ -219,10 +261,14 @@ def points_disagree(points: Iterable[SeriesPoints], unit: int) -> bool:
     return False
 
 
-def allocation_rows(spans: Iterable[AllocationSpan], indices: Mapping[GpuUnit, int]) -> pl.DataFrame:
-    """Return rows of `allocations`, given the index of each GPU; their provenance is the recording itself, `explicit`.
+def allocation_rows(
+    spans: Iterable[AllocationSpan], indices: Mapping[GpuUnit, int]
+) -> pl.DataFrame:
+    """Return rows of `allocations`, given the index of each GPU; their provenance is the recording
+    itself, `explicit`.
 
-    Where it shows no more than the node it is `node_list`: what names the GPU has priority. 123.0 is a step.
+    Where it shows no more than the node it is `node_list`: what names the GPU has priority. 123.0
+    is a step.
     """
     named = [(span, *span.job.partition(".")) for span in spans]
     rows = [
@@ -233,7 +279,13 @@ def allocation_rows(spans: Iterable[AllocationSpan], indices: Mapping[GpuUnit, i
         for span, job, _, step in named
         for node, gpu, mig in (span.unit,)
     ]
-    schema = {"job_id": pl.String, "step": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
+    schema = {
+        "job_id": pl.String,
+        "step": pl.String,
+        "node": pl.String,
+        "gpu": pl.Int16,
+        "mig": pl.Int16,
+    }
     times = {"start": pl.Int64, "end": pl.Int64}
     frame = pl.DataFrame(rows, schema={**schema, **times, "provenance": pl.String}, orient="row")
     return frame.with_columns(pl.col(*times).cast(TIME))
@@ -267,7 +319,9 @@ def device_rows(
             continue
         facts = found.setdefault((one.node, gpu, one.mig), {})
         if reason != AMBIGUOUS:
-            named: DeviceFacts = {name: of for name, of in (("uuid", one.uuid), ("pci", one.pci)) if of}
+            named: DeviceFacts = {
+                name: of for name, of in (("uuid", one.uuid), ("pci", one.pci)) if of
+            }
             if named and one.rank in NUMBERINGS:
                 named[NUMBERINGS[one.rank]] = one.gpu
             facts |= named
@@ -282,7 +336,9 @@ def device_rows(
         if facts and now != known.get(unit):
             known[unit] = now
             rows.append((*unit, *now))
-    return pl.DataFrame(rows, schema={name: DEVICES.schema[name] for name in (*GPU_KEY, *_FACTS)}, orient="row")
+    return pl.DataFrame(
+        rows, schema={name: DEVICES.schema[name] for name in (*GPU_KEY, *_FACTS)}, orient="row"
+    )
 
 
 def union_of_times(times: Sequence[Longs]) -> Longs:
@@ -290,4 +346,8 @@ def union_of_times(times: Sequence[Longs]) -> Longs:
     different = {t.tobytes(): t for t in times if t.size}
     if not different:
         return np.empty(0, np.int64)
-    return np.unique(np.concatenate(list(different.values()))) if len(different) > 1 else next(iter(different.values()))
+    return (
+        np.unique(np.concatenate(list(different.values())))
+        if len(different) > 1
+        else next(iter(different.values()))
+    )

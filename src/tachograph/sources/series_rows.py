@@ -1,4 +1,5 @@
-"""Labelled series become contract rows: one conversion for Prometheus answers, saved pages and polled exporters.
+"""Labelled series become contract rows: one conversion for Prometheus answers, saved pages and
+polled exporters.
 
 All metrics of one scrape have one time, so they are columns of one row.
 """
@@ -18,9 +19,23 @@ from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
-from tachograph.sources.exporter_mapping import CAPACITY, DEVICE, HOLDER, INDEX, OF_CAPACITY, LabelNames
+from tachograph.sources.exporter_mapping import (
+    CAPACITY,
+    DEVICE,
+    HOLDER,
+    INDEX,
+    OF_CAPACITY,
+    LabelNames,
+)
 from tachograph.sources.exposition import PageSamples, at_places, parse_page
-from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
+from tachograph.sources.gpu_indices import (
+    AMBIGUOUS,
+    NO_GPU,
+    SAME_TIME,
+    LabelledGpu,
+    PlacedGpu,
+    TimeSpan,
+)
 from tachograph.sources.metrics import (
     DCGM_INDEX,
     NODE_INFO,
@@ -61,18 +76,21 @@ _LAST_STAMP_S = 1e11
 
 
 class SeriesRows:
-    """Rows put together from series. `known`: how many values had a meaning here; `unreadable`: lines rejected before.
+    """Rows put together from series. `known`: how many values had a meaning here; `unreadable`:
+    lines rejected before.
 
-    `facts`: known values that describe devices or name jobs, without those that `parts` rejects. `unread`: lines by
-    metric, of those that are not read.
+    `facts`: known values that describe devices or name jobs, without those that `parts` rejects.
+    `unread`: lines by metric, of those that are not read.
 
-    Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
-    Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
-    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, `other_quantity`, `no_capacity`, `other_node`, and
-    those of `parse_page`; `reread` counts rows, `server_warning` removes nothing. `index_contradicts_uuid` and
+    Series that are written once per job, pod or container are one value; one that differs is
+    `conflicting_value`. Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`,
+    `bad_gpu`, `bad_mig`, `not_a_gpu`, `not_finite`, `bad_timestamp`, `bad_job_id`,
+    `conflicting_value`, `other_quantity`, `no_capacity`, `other_node`, and those of `parse_page`;
+    `reread` counts rows, `server_warning` removes nothing. `index_contradicts_uuid` and
     `ambiguous_gpu` count GPUs; a sample that `ambiguous_gpu` removes counts as one, too.
 
-    GPUs are kept as their labels name them until all series are there: which index a UUID has may come last.
+    GPUs are kept as their labels name them until all series are there: which index a UUID has may
+    come last.
     """
 
     def __init__(self, memory: SeriesMemory) -> None:
@@ -90,7 +108,8 @@ class SeriesRows:
         self._facts: Counter[tuple[LabelledGpu, TableName]] = Counter()
         self._seen: dict[LabelledGpu, list[Longs]] = {}
         self._jobs: dict[LabelledGpu, dict[str, list[Longs]]] = {}
-        self._of_nodes: dict[str, dict[str | None, list[Longs]]] = {}  # {node: {job of the node, or none: when}}
+        # {node: {job of the node, or none: when}}.
+        self._of_nodes: dict[str, dict[str | None, list[Longs]]] = {}
         self._removed: Counter[tuple[TableName, str, str | None]] = Counter()
         self._examples: dict[tuple[TableName, str, str | None], str] = {}
 
@@ -111,17 +130,22 @@ class SeriesRows:
         for warning in dict.fromkeys(answer.warnings):
             self.reject("gpu_samples", "server_warning", None, 0, warning)
 
-    def add_page(self, page: bytes, *, t: datetime, node: str | None, pin: NodePin | None = None) -> int:
-        """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
+    def add_page(
+        self, page: bytes, *, t: datetime, node: str | None, pin: NodePin | None = None
+    ) -> int:
+        """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples
+        are known here.
 
-        A time written behind a value replaces `t`; a host that the page names replaces `node`. `pin`:
-        nodes that it may name, values of others are `other_node`.
+        A time written behind a value replaces `t`; a host that the page names replaces `node`.
+        `pin`: nodes that it may name, values of others are `other_node`.
         """
         vocabulary, before = self.memory.vocabulary, self.known
         samples = parse_page(page, wanted=vocabulary.wanted)
         self.unread.update(samples.unread)
         for reject in samples.rejects:
-            self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
+            self.reject(
+                "gpu_samples", reject.reason, reject.column, reject.count, reject.example or ""
+            )
             self.unreadable += reject.count
         if pin is not None:
             pin.see(() if pin.is_known else named_nodes(samples, vocabulary.labels))
@@ -146,9 +170,9 @@ class SeriesRows:
     def parts(self, *, overlaps: bool = False) -> tuple[ChunkPart, ...]:
         """Return the rows, table by table, rejects with the first part of their table.
 
-        Grain: one row per (node, gpu, mig, t) and per (node, t); a device where it differs from the last one written;
-        an allocation where one begins or ends. A second part of a table holds what exporters write in a second unit.
-        `overlaps`: some samples may be in the lake already.
+        Grain: one row per (node, gpu, mig, t) and per (node, t); a device where it differs from the
+        last one written; an allocation where one begins or ends. A second part of a table holds
+        what exporters write in a second unit. `overlaps`: some samples may be in the lake already.
         """
         self._place()
         self._measure_by_capacity()
@@ -172,18 +196,32 @@ class SeriesRows:
             )
             for part in made
         ]
-        return (*counted, *(ChunkPart(table, pl.DataFrame(), rejects=tuple(left)) for table, left in rejects.items()))
+        return (
+            *counted,
+            *(
+                ChunkPart(table, pl.DataFrame(), rejects=tuple(left))
+                for table, left in rejects.items()
+            ),
+        )
 
     def unit(self, labelled: LabelledGpu | str) -> int:
         """Return the number of a GPU as labels name it, or of a node."""
         return self._units.setdefault(labelled, len(self._units))
 
     def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
-        """Add values of one column; units: the number of all, or of each. NaN is counted and left out."""
+        """Add values of one column; units: the number of all, or of each. NaN is counted and
+        left out.
+        """
         missing = np.isnan(values)
         if missing.any():
-            self.reject(target.table, "not_finite", None, int(missing.sum()), f"{target.column}: NaN")
-            units, t, values = (units if isinstance(units, int) else units[~missing]), t[~missing], values[~missing]
+            self.reject(
+                target.table, "not_finite", None, int(missing.sum()), f"{target.column}: NaN"
+            )
+            units, t, values = (
+                (units if isinstance(units, int) else units[~missing]),
+                t[~missing],
+                values[~missing],
+            )
         if t.size:
             self._points.setdefault(target, []).append((units, t, values))
 
@@ -195,11 +233,19 @@ class SeriesRows:
         if location.model is not None:
             facts["model"] = location.model
 
-    def describe_by(self, unit: LabelledGpu, location: SeriesLocation, target: MetricTarget, value: float) -> None:
-        """Note the memory of a device, or its index, where the value is one; labels alone are noted already."""
+    def describe_by(
+        self, unit: LabelledGpu, location: SeriesLocation, target: MetricTarget, value: float
+    ) -> None:
+        """Note the memory of a device, or its index, where the value is one; labels alone are
+        noted already.
+        """
         if target.column == INDEX and value >= 0 and value == int(value):
             span = self._spans.get(unit, SAME_TIME)
-            self.describe(LabelledGpu(unit.node, int(value), DCGM_INDEX, unit.mig, unit.uuid, unit.pci), location, span)
+            self.describe(
+                LabelledGpu(unit.node, int(value), DCGM_INDEX, unit.mig, unit.uuid, unit.pci),
+                location,
+                span,
+            )
         if target.column != CAPACITY:
             return
         mib = value * factor(target.unit, "MiB")
@@ -233,7 +279,9 @@ class SeriesRows:
         for number in np.unique(values[values > 0]).tolist():
             self.see(unit, t[values == number], job_of(repr(number)))
 
-    def reject(self, table: TableName, reason: str, column: str | None, count: int, example: str) -> None:
+    def reject(
+        self, table: TableName, reason: str, column: str | None, count: int, example: str
+    ) -> None:
         """Count values that are left out."""
         self._removed[table, reason, column] += count
         self._examples.setdefault((table, reason, column), example[:200])
@@ -251,7 +299,9 @@ class SeriesRows:
             self.add(target, self.unit(node), t, run.values)
             return
         unit = labelled_gpu(node, location)
-        if target.table not in ("gpu_samples", "node_samples") and (unit is not None or target.column == HOLDER):
+        if target.table not in ("gpu_samples", "node_samples") and (
+            unit is not None or target.column == HOLDER
+        ):
             self.facts += t.size
         if unit is None and target.column == HOLDER:
             self.see_holder(node, t[run.values > 0], location.job)
@@ -273,10 +323,18 @@ class SeriesRows:
             self.describe_by(unit, location, target, float(run.values[-1]))
 
     def _place(self) -> None:
-        """Give each GPU its index, and count those without one and those whose labels contradict each other."""
+        """Give each GPU its index, and count those without one and those whose labels contradict
+        each other.
+        """
         self._placed = {**self.memory.vocabulary.indices.places(self._spans)}
-        for one in self._jobs:  # one index, several jobs, other values for each: an index within the job
-            if len(self._jobs[one]) > 1 and one.uuid is None and one.pci is None and one in self._units:
+        # One index, several jobs, other values for each: an index within the job.
+        for one in self._jobs:
+            if (
+                len(self._jobs[one]) > 1
+                and one.uuid is None
+                and one.pci is None
+                and one in self._units
+            ):
                 number = self._units[one]
                 if any(points_disagree(points, number) for points in self._points.values()):
                     self._placed[one] = PlacedGpu(None, AMBIGUOUS)
@@ -307,19 +365,29 @@ class SeriesRows:
             capacities = np.full(len(self._units), np.nan)
             for one, number in self._units.items():
                 if isinstance(one, LabelledGpu):
-                    written = self.memory.devices.get((one.node, self._placed[one].gpu, one.mig), (None,))[-1]
+                    written = self.memory.devices.get(
+                        (one.node, self._placed[one].gpu, one.mig), (None,)
+                    )[-1]
                     mib = self._devices.get(one, {}).get(CAPACITY) or written
                     capacities[number] = mib if isinstance(mib, float) else np.nan
             for units, t, percent in self._points.pop(target):
                 values = percent * capacities[units] / 100
                 unknown = int(np.isnan(values).sum())
                 if unknown:
-                    self.reject(target.table, "no_capacity", target.column, unknown, "percent of an unknown capacity")
+                    self.reject(
+                        target.table,
+                        "no_capacity",
+                        target.column,
+                        unknown,
+                        "percent of an unknown capacity",
+                    )
                 known = ~np.isnan(values)
                 of_each = np.full(t.size, units) if isinstance(units, int) else units
                 if known.any():
                     into = replace(target, unit="MiB")
-                    self._points.setdefault(into, []).append((of_each[known], t[known], values[known]))
+                    self._points.setdefault(into, []).append(
+                        (of_each[known], t[known], values[known])
+                    )
 
     def _remove(self, gone: Mapping[int, tuple[str, str]]) -> None:
         """Remove the samples of GPUs without an index."""
@@ -371,26 +439,41 @@ class SeriesRows:
         for number, layer in enumerate(layers):
             units = {name: target.unit for name, target in layer.items()}
             values = sum(
-                t.size for whole in layer.values() for one in self._by_column[whole] for _, t, _ in self._points[one]
+                t.size
+                for whole in layer.values()
+                for one in self._by_column[whole]
+                for _, t, _ in self._points[one]
             )
             before = self._conflicts
             frame = self._frame(table, number, layer)
-            yield ChunkPart(table, frame, units, overlaps=overlaps, rows_used=values - self._conflicts + before)
+            yield ChunkPart(
+                table, frame, units, overlaps=overlaps, rows_used=values - self._conflicts + before
+            )
 
     @property
     def _conflicts(self) -> int:
-        return sum(count for (_, reason, _), count in self._removed.items() if reason == CONFLICTING)
+        return sum(
+            count for (_, reason, _), count in self._removed.items() if reason == CONFLICTING
+        )
 
-    def _frame(self, table: TableName, layer: int, targets: Mapping[str, MetricTarget]) -> pl.DataFrame:
+    def _frame(
+        self, table: TableName, layer: int, targets: Mapping[str, MetricTarget]
+    ) -> pl.DataFrame:
         """The rows of one layer, sorted by node, GPU, slice, time."""
         units = [self._name(unit) for unit in self._units]
         names = sorted(set(units))
         place = {name: number for number, name in enumerate(names)}
         made = PointColumns(self._points, self._by_column, self.reject)
-        unit, t, columns = made.aligned(targets, names, np.array([place[name] for name in units], np.int64))
+        unit, t, columns = made.aligned(
+            targets, names, np.array([place[name] for name in units], np.int64)
+        )
         if table == "gpu_samples" and self.memory.rereads.refresh_s:
             fresh = self._fresh(layer, names, unit, t, columns)
-            unit, t, columns = unit[fresh], t[fresh], {name: values[fresh] for name, values in columns.items()}
+            unit, t, columns = (
+                unit[fresh],
+                t[fresh],
+                {name: values[fresh] for name, values in columns.items()},
+            )
         of_row = pl.Series(unit)
         keys = {"node": pl.Series([name[0] for name in names], dtype=pl.String).gather(of_row)}
         if table == "gpu_samples":
@@ -401,14 +484,21 @@ class SeriesRows:
         return pl.DataFrame({"t": pl.Series(t).cast(TIME), **keys, **series})
 
     def _fresh(
-        self, layer: int, names: Sequence[tuple[str, int, int]], unit: Longs, t: Longs, columns: Mapping[str, Floats]
+        self,
+        layer: int,
+        names: Sequence[tuple[str, int, int]],
+        unit: Longs,
+        t: Longs,
+        columns: Mapping[str, Floats],
     ) -> Mask:
         """Which rows are samples and no values read again; those are counted."""
         borders = [0, *(np.flatnonzero(np.diff(unit)) + 1).tolist(), unit.size] if unit.size else []
         fresh = np.ones(unit.size, np.bool_)
         for start, end in pairwise(borders):
             rows = {name: values[start:end] for name, values in columns.items()}
-            fresh[start:end] = self.memory.rereads.fresh((*names[unit[start]], layer), t[start:end], rows)
+            fresh[start:end] = self.memory.rereads.fresh(
+                (*names[unit[start]], layer), t[start:end], rows
+            )
         again = int((~fresh).sum())
         if again:
             self.reject("gpu_samples", "reread", None, again, "")
@@ -419,8 +509,12 @@ class SeriesRows:
         return allocation_part(looks, self.memory.allocations)
 
 
-def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) -> tuple[ChunkPart, ...]:
-    """Return the rows of an answer, all of one window; `overlaps`: some may be in the lake already."""
+def series_parts(
+    answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool
+) -> tuple[ChunkPart, ...]:
+    """Return the rows of an answer, all of one window; `overlaps`: some may be in the lake
+    already.
+    """
     rows = SeriesRows(memory)
     rows.add_answer(answer)
     return rows.parts(overlaps=overlaps)
@@ -428,7 +522,9 @@ def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) 
 
 @dataclass(slots=True)
 class _PageSeries:
-    """What one set of labels of a page is about: the numbers of its GPU and its node. NONE: it is none, and why."""
+    """What one set of labels of a page is about: the numbers of its GPU and its node. NONE: it
+    is none, and why.
+    """
 
     t_us: int = 0
     unit: LabelledGpu | None = None
@@ -442,7 +538,12 @@ class _PageScrape:
     """One page on its way into rows."""
 
     def __init__(
-        self, rows: SeriesRows, samples: PageSamples, t_us: int, node: str | None, pin: NodePin | None
+        self,
+        rows: SeriesRows,
+        samples: PageSamples,
+        t_us: int,
+        node: str | None,
+        pin: NodePin | None,
     ) -> None:
         self._rows, self._samples, self._pin = rows, samples, pin
         self._stamped = samples.is_stamped
@@ -451,7 +552,9 @@ class _PageScrape:
         given = self._host or node
         self._node = None if given is None else short_node(given)
         self._names: tuple[LabelNames, str] | None = None
-        self._of_names: dict[tuple[LabelNames, str], dict[str | tuple[str, float | None], _PageSeries]] = {}
+        self._of_names: dict[
+            tuple[LabelNames, str], dict[str | tuple[str, float | None], _PageSeries]
+        ] = {}
         self._series: dict[str | tuple[str, float | None], _PageSeries] = {}
         self._hosts: dict[tuple[str | None, float | None], _PageSeries] = {}
         self._same_blocks: list[str] = []
@@ -483,7 +586,11 @@ class _PageScrape:
             series = [one for one, unit in zip(series, units.tolist(), strict=True) if unit != NONE]
             units = units[units != NONE]
         values = np.array(at_places(self._samples.values, places), np.float64)
-        t = np.array([one.t_us for one in series], np.int64) if self._stamped else np.repeat(self._t, values.size)
+        t = (
+            np.array([one.t_us for one in series], np.int64)
+            if self._stamped
+            else np.repeat(self._t, values.size)
+        )
         if target.table in ("gpu_samples", "node_samples"):
             rows.add(target, units, t, values)
             return
@@ -497,13 +604,19 @@ class _PageScrape:
                 if not isinstance(location, UnusableLabels):
                     rows.describe_by(one.unit, location, target, float(values[place]))
 
-    def _see_holders(self, target: MetricTarget, places: Sequence[int], series: Sequence[_PageSeries]) -> None:
+    def _see_holders(
+        self, target: MetricTarget, places: Sequence[int], series: Sequence[_PageSeries]
+    ) -> None:
         """Note the jobs that labels name, of a GPU or of a whole node."""
         for place, one in zip(places, series, strict=True):
-            location = self._rows.memory.vocabulary.location_in_page(self._samples.labels[place], target)
+            location = self._rows.memory.vocabulary.location_in_page(
+                self._samples.labels[place], target
+            )
             node = None if isinstance(location, UnusableLabels) else location.node or self._node
             if node is None or isinstance(location, UnusableLabels) or one.problem == OTHER_NODE:
-                self._rows.reject(target.table, one.problem, None, 1, one.example or self._samples.names[place])
+                self._rows.reject(
+                    target.table, one.problem, None, 1, one.example or self._samples.names[place]
+                )
                 continue
             self._rows.facts += 1
             if one.unit is None and self._samples.values[place] > 0:
@@ -515,20 +628,31 @@ class _PageScrape:
         blocks = at_places(self._samples.labels, places)
         if self._stamped:
             stamps = at_places(self._samples.stamps, places)
-            return [known.get(key) or self._new(*key, target) for key in zip(blocks, stamps, strict=True)]
+            return [
+                known.get(key) or self._new(*key, target)
+                for key in zip(blocks, stamps, strict=True)
+            ]
         if blocks != self._same_blocks:
             self._same_blocks = blocks
-            self._same_series = [known.get(block) or self._new(block, None, target) for block in blocks]
+            self._same_series = [
+                known.get(block) or self._new(block, None, target) for block in blocks
+            ]
         return self._same_series
 
     def _left(
-        self, target: MetricTarget, places: Sequence[int], units: Longs, series: Sequence[_PageSeries]
+        self,
+        target: MetricTarget,
+        places: Sequence[int],
+        units: Longs,
+        series: Sequence[_PageSeries],
     ) -> list[int]:
         """The places of samples that are about something; the others are counted."""
         left = []
         for place, unit, one in zip(places, units.tolist(), series, strict=True):
             if unit == NONE:
-                example = one.example or f"{self._samples.names[place]}{{{self._samples.labels[place]}}}"
+                example = (
+                    one.example or f"{self._samples.names[place]}{{{self._samples.labels[place]}}}"
+                )
                 self._rows.reject(target.table, one.problem, None, 1, example)
             else:
                 left.append(place)
@@ -538,7 +662,9 @@ class _PageScrape:
         found = self._rows.memory.vocabulary.location_in_page(block, target)
         if isinstance(found, UnusableLabels):
             series = _PageSeries(problem=found.reason, example=found.example)
-        elif found.gpu is None and found.uuid is None and found.pci is None:  # the same for all CPUs of a node
+        elif (
+            found.gpu is None and found.uuid is None and found.pci is None
+        ):  # the same for all CPUs of a node
             series = self._hosts.get((found.node, stamp)) or self._located(found, stamp)
             self._hosts[found.node, stamp] = series
         else:

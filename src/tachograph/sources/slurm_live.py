@@ -1,13 +1,13 @@
-"""Feed and source `slurm-live`: which GPUs jobs hold right now, polled from the controller while they run.
+"""Feed and source `slurm-live`: which GPUs jobs hold right now, polled from the controller while
+they run.
 
-[[sources]]
-source = "slurm-live"
-every_s = 60
-command = ["ssh", "login", "squeue"]     # default: squeue; scontrol is searched beside it
-# or:  how = "rest"; url = "http://slurm:6820"; user = "tachograph"; token_file = "/etc/tachograph/slurm.token"
+[[sources]] source = "slurm-live" every_s = 60 command = ["ssh", "login", "squeue"]     # default:
+squeue; scontrol is searched beside it # or:  how = "rest"; url = "http://slurm:6820"; user =
+"tachograph"; token_file = "/etc/tachograph/slurm.token"
 
-Slurm has the indices only while a job runs: a job that starts and ends between two polls is missed, and keeps what
-the accounting records. Rows of `allocations` (`live_index`), and of `jobs` where the answer is JSON.
+Slurm has the indices only while a job runs: a job that starts and ends between two polls is missed,
+and keeps what the accounting records. Rows of `allocations` (`live_index`), and of `jobs` where the
+answer is JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 SLURM_LIVE = "slurm-live"
 SUFFIXES: tuple[str, ...] = ()
-CONFIG_EVERY_S = 600.0  # how often scontrol is polled for the controller's clock, where squeue does not report it
+# How often scontrol is polled for the controller's clock, where squeue does not report it.
+CONFIG_EVERY_S = 600.0
 
 
 class SlurmLiveSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,14 +62,18 @@ def connect(settings: SlurmLiveSettings, *, configuration: Configuration) -> Run
     """Return the feed; nothing is requested yet. Errors: ConfigError naming the key."""
     with entry_errors(settings.title):
         check_how(settings.how, url=settings.url, command=settings.command)
-        return RunningJobsFeed(controller_of(settings), settings.stream, SlurmCluster.of(configuration))
+        return RunningJobsFeed(
+            controller_of(settings), settings.stream, SlurmCluster.of(configuration)
+        )
 
 
 def controller_of(settings: SlurmLiveSettings) -> ControllerAccess:
     """Return the server or command to request from; nothing is requested yet."""
     if settings.how == "rest":
         return Slurmrestd(settings)
-    return ControllerCommands.of(settings.command, timeout_s=settings.timeout_s, form=settings.format)
+    return ControllerCommands.of(
+        settings.command, timeout_s=settings.timeout_s, form=settings.format
+    )
 
 
 class RunningJobsFeed:
@@ -106,13 +111,18 @@ class RunningJobsFeed:
         if content.startswith(NO_JOBS):
             return Chunk(name, SLURM_LIVE, where, (), 0)
         self._look_at_config(named=content[:1] == b"{")
-        reading = read_map_content(content, where=where, cluster=self._cluster, trusted=True)  # of a call per job
+        # Of a call per job.
+        reading = read_map_content(content, where=where, cluster=self._cluster, trusted=True)
         self._note_skew(reading, middle)
         before = self._rejected_before
         unplaced = counted_rejects(before.new(reading.unplaced), "gpu")
         rejects = (*counted_rejects(before.new(reading.rejected)), *unplaced)
         parts = (
-            ChunkPart("jobs", frame_of(list(running_rows(reading.document, self._cluster)), JOBS), overlaps=True),
+            ChunkPart(
+                "jobs",
+                frame_of(list(running_rows(reading.document, self._cluster)), JOBS),
+                overlaps=True,
+            ),
             ChunkPart(
                 "allocations",
                 frame_of(reading.allocations, ALLOCATIONS),
@@ -128,16 +138,23 @@ class RunningJobsFeed:
         self._controller.close()
 
     def _look_at_config(self, *, named: bool) -> None:
-        """Request now and then what an answer as text does not hold: the name of the cluster, the clock."""
+        """Request now and then what an answer as text does not hold: the name of the cluster,
+        the clock.
+        """
         requested = self._clock()
-        if not isinstance(self._controller, ControllerCommands) or requested - self._config_at < CONFIG_EVERY_S:
+        if (
+            not isinstance(self._controller, ControllerCommands)
+            or requested - self._config_at < CONFIG_EVERY_S
+        ):
             return
         try:
             config = self._controller.config()
         except InputError:  # the jobs were read: they count all the same
             config = ControllerConfig(None, None)
         self._config_at = requested
-        self._config_skew_s = None if config.clock is None else config.clock + 0.5 - (requested + self._clock()) / 2
+        self._config_skew_s = (
+            None if config.clock is None else config.clock + 0.5 - (requested + self._clock()) / 2
+        )
         if not named and config.cluster:
             self._cluster = replace(self._cluster, name=self._cluster.name or config.cluster)
 
@@ -153,7 +170,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source: it polls what `[[sources]]` names, else `squeue`."""
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield what runs now, requested once. Errors: InputError naming the address and the reason."""
     for settings in settings_in(configuration, SLURM_LIVE):
         feed = connect(cast("SlurmLiveSettings", settings), configuration=configuration)

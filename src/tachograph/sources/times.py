@@ -1,7 +1,9 @@
-"""Time columns: numbers since 1970, ISO text and written formats become UTC, with the reason wherever one does not.
+"""Time columns: numbers since 1970, ISO text and written formats become UTC, with the reason
+wherever one does not.
 
-The unit of a number is recognised by its size: seconds since 1970 reach 1e11 in the year 5138, and each finer unit
-starts a thousand times higher. Wall-clock times need a zone, and twice a year the wall clock is not enough.
+The unit of a number is recognised by its size: seconds since 1970 reach 1e11 in the year 5138, and
+each finer unit starts a thousand times higher. Wall-clock times need a zone, and twice a year the
+wall clock is not enough.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ EPOCH = "epoch"
 _PER_US = {"epoch_s": 1e6, "epoch_ms": 1e3, "epoch_us": 1.0, "epoch_ns": 1e-3}
 EPOCHS = (EPOCH, *_PER_US)
 _LIMITS = ((1e11, "epoch_s"), (1e14, "epoch_ms"), (1e17, "epoch_us"))
-_FIRST_US, _LAST_US = -62135596800_000_000, 253402300799_999_999  # the years 1 and 9999: what a calendar can hold
+# The years 1 and 9999: what a calendar can hold.
+_FIRST_US, _LAST_US = -62135596800_000_000, 253402300799_999_999
 _NAIVE = pl.Datetime("us")
 _ISO_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 _OFFSET = r"^.{10}[ T].*?\d\s*([Zz]|UTC|GMT|[+-]\d{2}(?::?\d{2})?)$"
@@ -29,7 +32,9 @@ _OFFSET = r"^.{10}[ T].*?\d\s*([Zz]|UTC|GMT|[+-]\d{2}(?::?\d{2})?)$"
 
 @dataclass(frozen=True, slots=True)
 class TimeColumn:
-    """Times as UTC (microseconds); null where none is written, and where `bad` marks an invalid time."""
+    """Times as UTC (microseconds); null where none is written, and where `bad` marks an invalid
+    time.
+    """
 
     values: pl.Series
     bad: pl.Series
@@ -41,10 +46,11 @@ def read_times(
 ) -> TimeColumn:
     """Return the times of a column, one for one.
 
-    `form`: auto, iso, epoch (unit by size), epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime format.
-    `zone_name` is the zone of what carries none; `order` holds the columns whose rows, taken together, follow one
-    another in time (see `local_to_utc`). Rejects: `unreadable_time`, `nonexistent_time`, both counting rows.
-    Errors: InputError when the type of the column cannot be a time, or the format is not one.
+    `form`: auto, iso, epoch (unit by size), epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime
+    format. `zone_name` is the zone of what carries none; `order` holds the columns whose rows,
+    taken together, follow one another in time (see `local_to_utc`). Rejects: `unreadable_time`,
+    `nonexistent_time`, both counting rows. Errors: InputError when the type of the column cannot be
+    a time, or the format is not one.
 
     >>> read_times(pl.Series([1776204532000, None])).values.to_list()[0].isoformat()
     '2026-04-14T22:08:52+00:00'
@@ -58,12 +64,16 @@ def read_times(
     if given.dtype.is_numeric() and given.dtype != pl.Boolean:
         return _from_numbers(given, form)
     if given.dtype not in (pl.String, pl.Categorical, pl.Enum):
-        raise InputError(f"column {given.name!r} is {given.dtype}, which is no time", do="name the column of the times")
+        raise InputError(
+            f"column {given.name!r} is {given.dtype}, which is no time",
+            do="name the column of the times",
+        )
     return _from_text(_blank_to_null(given), form, zone_name, order)
 
 
 def is_local(form: str, zone_name: str) -> bool:
-    """Return whether reading needs the rows in their order, because the wall clock of the zone may repeat an hour.
+    """Return whether reading needs the rows in their order, because the wall clock of the zone may
+    repeat an hour.
 
     >>> is_local("auto", "UTC"), is_local("epoch_ms", "Europe/Berlin"), is_local("iso", "Europe/Berlin")
     (False, False, True)
@@ -74,10 +84,10 @@ def is_local(form: str, zone_name: str) -> bool:
 def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = None) -> TimeColumn:
     """Return the UTC times of wall-clock times.
 
-    A time that the zone has twice is the first one, unless the rows of one group of `order` otherwise only rise
-    (or only fall) and fall back (or jump up) once inside that hour: from there on it is the second one.
-    Rejects: `nonexistent_time` for a time that the zone skipped.
-    Errors: ConfigError for an unknown zone.
+    A time that the zone has twice is the first one, unless the rows of one group of `order`
+    otherwise only rise (or only fall) and fall back (or jump up) once inside that hour: from there
+    on it is the second one. Rejects: `nonexistent_time` for a time that the zone skipped. Errors:
+    ConfigError for an unknown zone.
     """
     zone(zone_name)
     name = naive.name
@@ -89,7 +99,11 @@ def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = 
     if twice.any():
         second = _second_pass(naive, twice, order)
         first = pl.select(pl.when(second).then(last).otherwise(first)).to_series()
-    return TimeColumn(first.dt.convert_time_zone("UTC").alias(name), bad, counted("nonexistent_time", None, bad, naive))
+    return TimeColumn(
+        first.dt.convert_time_zone("UTC").alias(name),
+        bad,
+        counted("nonexistent_time", None, bad, naive),
+    )
 
 
 def _none_bad(given: pl.Series) -> pl.Series:
@@ -99,7 +113,9 @@ def _none_bad(given: pl.Series) -> pl.Series:
 def _blank_to_null(given: pl.Series) -> pl.Series:
     text = given.cast(pl.String).str.strip_chars()
     blank = text.is_in(TEXT_BLANKS)
-    return pl.select(pl.when(~blank).then(text)).to_series().alias(given.name) if blank.any() else text
+    return (
+        pl.select(pl.when(~blank).then(text)).to_series().alias(given.name) if blank.any() else text
+    )
 
 
 def _from_datetime(given: pl.Series, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
@@ -111,7 +127,10 @@ def _from_datetime(given: pl.Series, zone_name: str, order: pl.DataFrame | None)
 def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
     """Epochs; whole numbers stay whole, because nanoseconds need more digits than a Float64 has."""
     if form not in (AUTO, *EPOCHS):
-        raise InputError(f"column {given.name!r} holds numbers, not times written as {form}", do="use format = 'epoch'")
+        raise InputError(
+            f"column {given.name!r} holds numbers, not times written as {form}",
+            do="use format = 'epoch'",
+        )
     whole_numbers = _from_whole_numbers(given, form)
     if whole_numbers is not None:
         return whole_numbers
@@ -120,7 +139,9 @@ def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
     unit = form if form in _PER_US else _unit_of(size)
     per_us = _PER_US[unit]
     rough = given.cast(pl.Float64) * per_us
-    fits = rough.is_between(_FIRST_US, _LAST_US).fill_null(value=False) & rough.is_finite().fill_null(value=False)
+    fits = rough.is_between(_FIRST_US, _LAST_US).fill_null(
+        value=False
+    ) & rough.is_finite().fill_null(value=False)
     whole = pl.select(pl.when(fits).then(given)).to_series()
     if given.dtype.is_float():
         us = (whole.cast(pl.Float64) * per_us).round().cast(pl.Int64)
@@ -136,7 +157,12 @@ def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
 def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
     """The times of whole numbers after 1970 of one size, all of them valid; None of others."""
     least, greatest = given.min(), given.max()
-    if not given.dtype.is_integer() or not isinstance(least, int) or not isinstance(greatest, int) or least < 0:
+    if (
+        not given.dtype.is_integer()
+        or not isinstance(least, int)
+        or not isinstance(greatest, int)
+        or least < 0
+    ):
         return None
     unit = form if form in _PER_US else _unit_of(least)
     per_us = _PER_US[unit]
@@ -147,7 +173,9 @@ def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
 
 
 def days_of(given: pl.Series) -> pl.Series | None:
-    """Return days since 1970 (UTC) of a column of whole numbers or times with their zone; None of others."""
+    """Return days since 1970 (UTC) of a column of whole numbers or times with their zone; None
+    of others.
+    """
     times = given
     if given.dtype.is_integer():
         found = _from_whole_numbers(given, AUTO)
@@ -163,7 +191,9 @@ def _unit_of(size: float) -> str:
     return next((unit for limit, unit in _LIMITS if size < limit), "epoch_ns")
 
 
-def _from_text(text: pl.Series, form: str, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
+def _from_text(
+    text: pl.Series, form: str, zone_name: str, order: pl.DataFrame | None
+) -> TimeColumn:
     if form in EPOCHS or (form == AUTO and _are_numbers(text)):
         return _from_number_text(text, form)
     parsed = _parse_unique(text, form)
@@ -176,9 +206,13 @@ def _from_text(text: pl.Series, form: str, zone_name: str, order: pl.DataFrame |
         wall = pl.select(pl.when(offset.is_null()).then(naive)).to_series()
         local = local_to_utc(wall, zone_name, order)
         fixed = (naive - offset).dt.replace_time_zone("UTC")
-        merged = pl.select(pl.when(offset.is_null()).then(local.values).otherwise(fixed)).to_series()
+        merged = pl.select(
+            pl.when(offset.is_null()).then(local.values).otherwise(fixed)
+        ).to_series()
         local = TimeColumn(merged, local.bad, local.rejects)
-    return TimeColumn(local.values.cast(TIME).alias(text.name), bad | local.bad, (*rejects, *local.rejects))
+    return TimeColumn(
+        local.values.cast(TIME).alias(text.name), bad | local.bad, (*rejects, *local.rejects)
+    )
 
 
 def _are_numbers(text: pl.Series) -> bool:
@@ -189,7 +223,9 @@ def _are_numbers(text: pl.Series) -> bool:
 
 def _from_number_text(text: pl.Series, form: str) -> TimeColumn:
     whole = text.cast(pl.Int64, strict=False)
-    numbers = whole if whole.null_count() == text.null_count() else text.cast(pl.Float64, strict=False)
+    numbers = (
+        whole if whole.null_count() == text.null_count() else text.cast(pl.Float64, strict=False)
+    )
     if numbers.dtype == pl.Float64 and (whole.drop_nulls().abs() > 2**53).any():
         numbers = whole  # nanoseconds: the digits of a Float64 do not suffice
     unreadable = numbers.is_null() & text.is_not_null()
@@ -199,7 +235,9 @@ def _from_number_text(text: pl.Series, form: str) -> TimeColumn:
 
 
 def _parse_unique(text: pl.Series, form: str) -> pl.DataFrame:
-    """Wall-clock time `naive` and `offset` from UTC (null: none written) of each text; each spelling is parsed once."""
+    """Wall-clock time `naive` and `offset` from UTC (null: none written) of each text; each
+    spelling is parsed once.
+    """
     once = text.drop_nulls().unique()
     parts = _parse_iso(once) if form in (AUTO, ISO) else _parse_format(once, form)
     table = pl.DataFrame({"text": once, "naive": parts[0], "offset": parts[1]})
@@ -227,7 +265,9 @@ def _parse_iso(text: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def _parse_format(text: pl.Series, form: str) -> tuple[pl.Series, pl.Series]:
-    """Parsed by a strptime format; Python's fraction `.%f` is written `%.f` in the parser used here."""
+    """Parsed by a strptime format; Python's fraction `.%f` is written `%.f` in the parser used
+    here.
+    """
     try:
         naive = text.str.to_datetime(form.replace(".%f", "%.f"), strict=False, time_unit="us")
     except pl.exceptions.PolarsError as problem:
@@ -245,16 +285,23 @@ def _parse_format(text: pl.Series, form: str) -> tuple[pl.Series, pl.Series]:
 
 def _second_pass(naive: pl.Series, twice: pl.Series, order: pl.DataFrame | None) -> pl.Series:
     """True where the order of the rows shows the second of two equal wall-clock hours."""
-    keys = order if order is not None else pl.DataFrame({"all": pl.repeat(0, len(naive), eager=True)})
+    keys = (
+        order if order is not None else pl.DataFrame({"all": pl.repeat(0, len(naive), eager=True)})
+    )
     keys = keys.select(pl.struct(pl.all()).rank("dense").alias("group"))
     frame = keys.with_columns(naive.alias("wall"), twice.alias("twice")).with_row_index("row")
     known = frame.filter(pl.col("wall").is_not_null())
     step = pl.col("wall").diff().over("group")
     direction = known.group_by("group").agg(
-        ((pl.col("wall").diff() < pl.duration()).sum() > (pl.col("wall").diff() > pl.duration()).sum()).alias("falling")
+        (
+            (pl.col("wall").diff() < pl.duration()).sum()
+            > (pl.col("wall").diff() > pl.duration()).sum()
+        ).alias("falling")
     )
     known = known.join(direction, on="group", maintain_order="left")
-    rising = pl.concat([known.filter(~pl.col("falling")), known.filter(pl.col("falling")).reverse()])
+    rising = pl.concat(
+        [known.filter(~pl.col("falling")), known.filter(pl.col("falling")).reverse()]
+    )
     day = pl.col("wall").dt.date()
     back = (step < pl.duration()).fill_null(value=False)
     judged = rising.with_columns(back.alias("back"), day.alias("day")).with_columns(

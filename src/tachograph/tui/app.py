@@ -1,4 +1,6 @@
-"""The program of screens: header, one screen, footer; views from the feed are passed to the visible screen."""
+"""The program of screens: header, one screen, footer; views from the feed are passed to the
+visible screen.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class Arrived(Message):
 
 
 class WatchApp(App[int]):
-    """Shows one source. judge: None for the monitor; job: the watched one, whose screen is the first.
+    """Shows one source. judge: None for the monitor; job: the watched one, whose screen is the
+    first.
 
     configuration: for the evaluation of jobs, with thresholds of their classes.
     """
@@ -89,7 +92,9 @@ class WatchApp(App[int]):
         self.filter_before = ""
 
         def monitor() -> SnapshotJudge:
-            return judge or _monitor(source, self.settings, interval_s=interval_s, history_s=history_s)
+            return judge or _monitor(
+                source, self.settings, interval_s=interval_s, history_s=history_s
+            )
 
         self.feed = ViewFeed(source, monitor, interval_s=interval_s, deliver=self.deliver)
 
@@ -102,7 +107,8 @@ class WatchApp(App[int]):
     def on_mount(self) -> None:
         """Open the first screen and start polling."""
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):  # without it the terminal would stay in the mode of a screen
+            # Without it the terminal would stay in the mode of a screen.
+            for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
             asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on)
         self.open("fleet")
@@ -111,9 +117,11 @@ class WatchApp(App[int]):
         self.start()
 
     def _go_on(self) -> None:
-        """Redraw all after a stop; where Textual left the alternate screen, it has to enter it again.
+        """Redraw all after a stop; where Textual left the alternate screen, it has to enter it
+        again.
 
-        If entered twice, as Textual does after SIGSTOP, it saves its own terminal mode as the one to restore.
+        If entered twice, as Textual does after SIGSTOP, it saves its own terminal mode as the one
+        to restore.
         """
         driver = self._driver
         if driver is not None and getattr(driver, "_must_signal_resume", False):
@@ -143,7 +151,8 @@ class WatchApp(App[int]):
     def on_arrived(self) -> None:
         """Show the newest result; skipped ones are in the history."""
         self._waiting = False
-        if self._resize_event is not None:  # Textual's timer for it never ticks where 8 ms are lost to other programs
+        # Textual's timer for it never ticks where 8 ms are lost to other programs.
+        if self._resize_event is not None:
             self._check_resize()
         if not self.paused:
             self.view = self._newest
@@ -218,7 +227,9 @@ class WatchApp(App[int]):
         self.show_view()
 
     def _job_of_chosen(self) -> str | None:
-        allocation = self.view.snapshot.allocations.get(self.chosen) if self.view and self.chosen else None
+        allocation = (
+            self.view.snapshot.allocations.get(self.chosen) if self.view and self.chosen else None
+        )
         return allocation.job_id if allocation else self._job
 
     def on_open_screen(self, message: OpenScreen) -> None:
@@ -270,11 +281,14 @@ class WatchApp(App[int]):
         self.show_note(f"polls every {self.feed.interval_s:g} s")
 
     def action_suspend(self) -> None:
-        """Stop like other programs, with the whole process group; `fg` of the shell continues it."""
+        """Stop like other programs, with the whole process group; `fg` of the shell continues
+        it.
+        """
         if self._driver is None or not self._driver.can_suspend or not _has_shell():
             self.show_note("not suspended: no shell to continue it")
             return
-        with self.suspend():  # the terminal is restored before others of the group stop and the shell takes it
+        # The terminal is restored before others of the group stop and the shell takes it.
+        with self.suspend():
             os.killpg(os.getpgrp(), signal.SIGTSTP)
 
     async def action_quit(self) -> None:
@@ -298,7 +312,8 @@ class WatchApp(App[int]):
 
     async def on_event(self, event: events.Event) -> None:
         """Keep keys that are pressed before the input line is ready."""
-        if isinstance(event, events.Key) and not event.is_forwarded:  # a forwarded key bubbles up a second time
+        # A forwarded key bubbles up a second time.
+        if isinstance(event, events.Key) and not event.is_forwarded:
             if not self._takes_keys:
                 self._typed_ahead.append(event)
                 return
@@ -370,7 +385,9 @@ class WatchApp(App[int]):
         if self._note:
             above = [*above, [(self._note[:width], colours.NOTE)]] if self._writing else above
         self.query_one("#header", Lines).redraw(above)
-        below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width)
+        below = (
+            [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width)
+        )
         self.query_one("#footer", Lines).redraw([below])
 
     def _problems(self) -> tuple[SourceProblem, ...]:
@@ -380,13 +397,15 @@ class WatchApp(App[int]):
 def _has_shell() -> bool:
     """Whether a shell with job control waits: it puts commands into groups of their own.
 
-    Without one (the first program of a container, `srun --pty`, a terminal's only command) nothing could continue
-    what was stopped.
+    Without one (the first program of a container, `srun --pty`, a terminal's only command) nothing
+    could continue what was stopped.
     """
     return os.getpgrp() != os.getsid(0)
 
 
-def _monitor(source: LiveSource, settings: WorkloadSettings, *, interval_s: float, history_s: float) -> SnapshotJudge:
+def _monitor(
+    source: LiveSource, settings: WorkloadSettings, *, interval_s: float, history_s: float
+) -> SnapshotJudge:
     from tachograph.live.monitor import Monitor
     from tachograph.live.view import GpuHistory
 
@@ -409,6 +428,11 @@ def run(
     Textual draws on stderr, which must be a terminal.
     """
     app = WatchApp(
-        source, interval_s=interval_s, settings=settings, history_s=history_s, job=job, configuration=configuration
+        source,
+        interval_s=interval_s,
+        settings=settings,
+        history_s=history_s,
+        job=job,
+        configuration=configuration,
     )
     return app.run() or 0

@@ -1,6 +1,8 @@
-"""Style of limits, classes and health: a colour, and a letter or sign that is readable without colour.
+"""Style of limits, classes and health: a colour, and a letter or sign that is readable without
+colour.
 
-The sixteen colours of a terminal, as set by the user: they work over ssh and in tmux, and NO_COLOR drops them.
+The sixteen colours of a terminal, as set by the user: they work over ssh and in tmux, and NO_COLOR
+drops them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
     {limit: DIM if colour == "dim" else Style(color=colour) for limit, colour in COLOURS.items()}
 )
 HEALTH_STYLES: Mapping[str, Style] = MappingProxyType(
-    {CRIT: Style(color="red", bold=True, reverse=True), WARN: NOTICE, HOT: ALARM, OK: PLAIN, HEALTH_UNKNOWN: DIM}
+    {
+        CRIT: Style(color="red", bold=True, reverse=True),
+        WARN: NOTICE,
+        HOT: ALARM,
+        OK: PLAIN,
+        HEALTH_UNKNOWN: DIM,
+    }
 )
 # by place in CLASSES and in STATES, for drawing from arrays
 CLASS_MARKS = tuple(MARKS[limit] for limit in CLASS_LIMITS)
@@ -52,7 +60,8 @@ LOOKS: tuple[StyledLook, ...] = tuple(
     StyledLook(look.mark, look.name, look.text, _OF_IDLE.get(place) or STYLES[CLASS_LIMITS[place]])
     for place, look in enumerate(looks.LOOKS)
 )
-SHOWN_LOOKS = tuple(LOOKS[place] for place in looks.SHOWN_LOOKS)  # one of each letter, in the order of counts
+# One of each letter, in the order of counts.
+SHOWN_LOOKS = tuple(LOOKS[place] for place in looks.SHOWN_LOOKS)
 
 
 def class_text(name: str) -> str:

@@ -1,4 +1,6 @@
-"""Every counter of one GPU as rows: name, value, bar, history of the last minutes; or how to enable it."""
+"""Every counter of one GPU as rows: name, value, bar, history of the last minutes; or how to
+enable it.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,22 @@ from tachograph.tui.page import Row, cell, heading, quantity
 _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Activity": (
-            *("gpu_util", "gr_engine_active", "sm_active", "sm_occupancy", "tensor_active", "tensor_hmma_active"),
-            *("tensor_imma_active", "tensor_dfma_active", "fp64_active", "fp32_active", "fp16_active", "dram_active"),
+            *(
+                "gpu_util",
+                "gr_engine_active",
+                "sm_active",
+                "sm_occupancy",
+                "tensor_active",
+                "tensor_hmma_active",
+            ),
+            *(
+                "tensor_imma_active",
+                "tensor_dfma_active",
+                "fp64_active",
+                "fp32_active",
+                "fp16_active",
+                "dram_active",
+            ),
             "mem_copy_util",
         ),
         "Memory and traffic": (
@@ -34,16 +50,34 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
         ),
         "Power, heat, clocks": (
-            *("power_w", "energy_j", "gpu_temp_c", "mem_temp_c", "sm_clock_mhz", "mem_clock_mhz", "throttle_reasons"),
+            *(
+                "power_w",
+                "energy_j",
+                "gpu_temp_c",
+                "mem_temp_c",
+                "sm_clock_mhz",
+                "mem_clock_mhz",
+                "throttle_reasons",
+            ),
         ),
         "Errors": (
-            *("xid", "pcie_replays", "remapped_rows_uncorrectable", "remapped_rows_correctable", "row_remap_failure"),
+            *(
+                "xid",
+                "pcie_replays",
+                "remapped_rows_uncorrectable",
+                "remapped_rows_correctable",
+                "row_remap_failure",
+            ),
         ),
     }
 )
 _UNGROUPED = "Others"  # shown where a source reports one of them
-_OTHERS = tuple(name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values()))
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({_UNGROUPED: _OTHERS} if _OTHERS else {})})
+_OTHERS = tuple(
+    name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values())
+)
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {**_GROUPED, **({_UNGROUPED: _OTHERS} if _OTHERS else {})}
+)
 # harmless reasons, and problems. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
@@ -111,8 +145,11 @@ def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
     return CounterScale(0.0, None)
 
 
-def spark(times: Floats, values: Floats | Singles, *, width: int, each: float, low: float, high: float) -> str:
-    """Return the newest values as a line of blocks, the newest at the right; a space without values.
+def spark(
+    times: Floats, values: Floats | Singles, *, width: int, each: float, low: float, high: float
+) -> str:
+    """Return the newest values as a line of blocks, the newest at the right; a space without
+    values.
 
     A block is the mean of the known values of `each` seconds; see `means`.
 
@@ -133,15 +170,17 @@ def blocks(values: Floats, *, low: float, high: float) -> list[str]:
     steps = np.floor((np.where(known, values, low) - low) / span * (len(EIGHTHS) - 1) + 0.5)
     places = np.clip(steps, 0, len(EIGHTHS) - 1).astype(np.int64)
     return [
-        EIGHTHS[place] if reported else " " for place, reported in zip(places.tolist(), known.tolist(), strict=True)
+        EIGHTHS[place] if reported else " "
+        for place, reported in zip(places.tolist(), known.tolist(), strict=True)
     ]
 
 
 def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -> Floats:
-    """Return means of the last `width` spans of `each` seconds, oldest first; NaN for a span without values.
+    """Return means of the last `width` spans of `each` seconds, oldest first; NaN for a span
+    without values.
 
-    Spans begin at whole multiples of `each`, so that a mean that was shown does not change later; only the
-    last one is incomplete.
+    Spans begin at whole multiples of `each`, so that a mean that was shown does not change later;
+    only the last one is incomplete.
 
     >>> means(np.array([0.0, 1, 2, 3]), np.array([1.0, 3, 5, np.nan]), width=3, each=2).tolist()
     [nan, 2.0, 5.0]
@@ -157,9 +196,13 @@ def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -
 
 
 def counters(view: FleetView, row: int, *, width: int) -> list[Row]:
-    """Return the counters of one GPU in groups, each row `width` characters wide. Missing ones have the reason."""
+    """Return the counters of one GPU in groups, each row `width` characters wide. Missing ones
+    have the reason.
+    """
     measured = view.snapshot.values
-    groups = [name for name in GROUPS if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS)]
+    groups = [
+        name for name in GROUPS if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS)
+    ]
     return [line for name in groups for line in counter_group(view, row, name, width=width)]
 
 
@@ -182,8 +225,12 @@ def span(times: Floats, columns: int) -> float:
     (5, 1)
     """
     held = float(times[-1] - times[0]) + 1 if len(times) else 0.0
-    least = float(np.median(np.diff(times))) if len(times) > 2 else 0.0  # at least one value in most of them
-    return next((each for each in _SPANS if each * max(columns, 1) >= held and each >= 0.95 * least), _SPANS[-1])
+    # At least one value in most of them.
+    least = float(np.median(np.diff(times))) if len(times) > 2 else 0.0
+    return next(
+        (each for each in _SPANS if each * max(columns, 1) >= held and each >= 0.95 * least),
+        _SPANS[-1],
+    )
 
 
 def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, each: float) -> Row:
@@ -201,9 +248,17 @@ def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, 
         reported = counter_text(counter, value)
         alarmed = bool(clock_reasons(int(value))) if counter == "throttle_reasons" else value != 0
         style = colours.NOTICE if alarmed else colours.PLAIN
-        return [cell(counter, _NAME), Segment(" "), cell(f"{reported:>{_VALUE}}", max(rest, 0), style)]
+        return [
+            cell(counter, _NAME),
+            Segment(" "),
+            cell(f"{reported:>{_VALUE}}", max(rest, 0), style),
+        ]
     drawn = counter_scale(counter, snapshot.devices.get(snapshot.gpus[row]))
-    full = "" if drawn.full is None else bar((value - drawn.low) / (drawn.full - drawn.low), _BAR, empty=" ")
+    full = (
+        ""
+        if drawn.full is None
+        else bar((value - drawn.low) / (drawn.full - drawn.low), _BAR, empty=" ")
+    )
     columns = rest - _VALUE - _BAR - 2
     style = colours.ALARM if _bad(counter, value) else colours.PLAIN
     return [
@@ -212,17 +267,26 @@ def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, 
         Segment(" "),
         cell(full, _BAR, colours.PLAIN),
         Segment(" "),
-        cell(_past(counter, times, view.history.series(counter, row), drawn, columns, each), max(columns, 0)),
+        cell(
+            _past(counter, times, view.history.series(counter, row), drawn, columns, each),
+            max(columns, 0),
+        ),
     ]
 
 
-def _past(counter: str, times: Floats, values: Singles, drawn: CounterScale, columns: int, each: float) -> str:
-    """The history of a counter; of a sum its increases. On its scale, or between its own lowest and highest."""
+def _past(
+    counter: str, times: Floats, values: Singles, drawn: CounterScale, columns: int, each: float
+) -> str:
+    """The history of a counter; of a sum its increases. On its scale, or between its own lowest
+    and highest.
+    """
     if columns < 4:
         return ""
     if COUNTERS_BY_NAME[counter].kind is CounterKind.CUMULATIVE:
         rises = np.clip(np.diff(values.astype(np.float64)), 0, None)
-        return _between(means(times[1:], rises, width=columns, each=each)) if np.nansum(rises) else ""
+        return (
+            _between(means(times[1:], rises, width=columns, each=each)) if np.nansum(rises) else ""
+        )
     averaged = means(times, values, width=columns, each=each)
     if drawn.full is None:
         return _between(averaged) if COUNTERS_BY_NAME[counter].unit != "flag" else ""
@@ -231,18 +295,29 @@ def _past(counter: str, times: Floats, values: Singles, drawn: CounterScale, col
 
 def _between(averaged: Floats) -> str:
     known = averaged[np.isfinite(averaged)]
-    return "".join(blocks(averaged, low=0.0, high=float(known.max()) if len(known) and known.max() > 0 else 1.0))
+    return "".join(
+        blocks(
+            averaged, low=0.0, high=float(known.max()) if len(known) and known.max() > 0 else 1.0
+        )
+    )
 
 
 def _bad(counter: str, value: float) -> bool:
-    """Whether a count of errors gets a colour; of replays only new ones do, which health reports."""
+    """Whether a count of errors gets a colour; of replays only new ones do, which health
+    reports.
+    """
     return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
 
 
 def unsupported_sentences(view: FleetView, *, but: Collection[str] = ()) -> Sequence[str]:
-    """Return what the source does not report, and how to enable it: a sentence for each thing that can be done.
+    """Return what the source does not report, and how to enable it: a sentence for each thing that
+    can be done.
 
     but: counters left out, as that is shown elsewhere.
     """
     left = {name: how for name, how in view.about.unsupported.items() if name not in but}
-    return unsupported.unsupported_lines(replace(view.about, unsupported=left), begin="") if left else ()
+    return (
+        unsupported.unsupported_lines(replace(view.about, unsupported=left), begin="")
+        if left
+        else ()
+    )

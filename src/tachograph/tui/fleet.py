@@ -36,10 +36,14 @@ _EXPLAINED_FROM = 10  # lines of a screen that explains its columns
 
 
 class FleetScreen(KeptLines, can_focus=True):
-    """All GPUs. The first lines are titles and stay; below them scroll GPUs and headings of groups."""
+    """All GPUs. The first lines are titles and stay; below them scroll GPUs and headings of
+    groups.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("fleet")]
-    DEFAULT_CSS = "FleetScreen { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = (
+        "FleetScreen { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
+    )
 
     class Changed(Message):
         """Filter, order or grouping changed."""
@@ -54,7 +58,8 @@ class FleetScreen(KeptLines, can_focus=True):
         self._places: list[ColumnPlace] = []
         self._skip = 0
         self._cursor = 0  # a line
-        self._target: GpuId | str | None = None  # target of the cursor: a GPU, a group; None: the first line
+        # Target of the cursor: a GPU, a group; None: the first line.
+        self._target: GpuId | str | None = None
         self.filtered = 0
 
     # --- content
@@ -72,9 +77,17 @@ class FleetScreen(KeptLines, can_focus=True):
     @property
     def summary(self) -> str:
         """Order, grouping and filter, in a few words."""
-        message = [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"] if self.filter and self._rows else []
+        message = (
+            [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"]
+            if self.filter and self._rows
+            else []
+        )
         message += [f"by {self.group}"] if self.group else []
-        message += [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"] if self._is_sorted else []
+        message += (
+            [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"]
+            if self._is_sorted
+            else []
+        )
         return ", ".join(message)
 
     @property
@@ -132,10 +145,17 @@ class FleetScreen(KeptLines, can_focus=True):
             folded=self._folded,
         )
         width = self.line_width
-        named = max((len(line.name) for line in self._lines if isinstance(line, FleetGroup)), default=0)
+        named = max(
+            (len(line.name) for line in self._lines if isinstance(line, FleetGroup)), default=0
+        )
         first = min(24, max(8, named + 8 if named else 0))
         self._places = fit(
-            self._rows, width - len(MORE), skip=self._skip, first=first, group=self.group, sort=self.sort
+            self._rows,
+            width - len(MORE),
+            skip=self._skip,
+            first=first,
+            group=self.group,
+            sort=self.sort,
         )
         self._find_cursor()
         size = Size(width, len(self._lines) + self._titles)
@@ -213,7 +233,11 @@ class FleetScreen(KeptLines, can_focus=True):
         return made
 
     def _nothing(self) -> str:
-        return f"no GPU matches {printable(self.filter)}; Esc shows all" if self.filter else "the source reports no GPU"
+        return (
+            f"no GPU matches {printable(self.filter)}; Esc shows all"
+            if self.filter
+            else "the source reports no GPU"
+        )
 
     def _title(self, y: int) -> Pieces:
         if y < self._titles - 1:
@@ -289,7 +313,9 @@ class FleetScreen(KeptLines, can_focus=True):
         return filtered
 
     def on_click(self, event: events.Click) -> None:
-        """Select the clicked line; a click on the selected one opens it, one on a title sorts by it."""
+        """Select the clicked line; a click on the selected one opens it, one on a title sorts by
+        it.
+        """
         y = event.y - self._titles + int(self.scroll_offset.y)
         if event.y < self._titles:
             self._click_title(event.x)

@@ -23,12 +23,25 @@ _ALL_TEXT = 24  # characters of a name, at most
 _BAR_FROM, _BAR_TO = 13, 45
 _LETTER = 3  # characters of a class that is shown as its letter
 _SHORT_HEALTH = 4
-_FURTHER = ("occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model")
+_FURTHER = (
+    "occ",
+    "fp64",
+    "memtemp",
+    "clock",
+    "rx",
+    "tx",
+    "nvlink",
+    "fp32",
+    "fp16",
+    "held",
+    "model",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetColumn:
-    """One column. name: as it is sorted by. of_gpu, of_group: its text for a row or a group. width: 0 from the data.
+    """One column. name: as it is sorted by. of_gpu, of_group: its text for a row or a group. width:
+    0 from the data.
 
     brief: its title where the column is narrower than `title`; empty: the first word.
     """
@@ -70,7 +83,11 @@ def short(value: float) -> str:
         return MISSING
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.1f}{prefix}" if abs(value) < 9.95 * size else f"{value / size:.0f}{prefix}"
+            return (
+                f"{value / size:.1f}{prefix}"
+                if abs(value) < 9.95 * size
+                else f"{value / size:.0f}{prefix}"
+            )
     return f"{value:.0f}"
 
 
@@ -99,7 +116,9 @@ def percent_bar(value: float, width: int) -> str:
     if value != value:
         return MISSING.rjust(width)
     steps = len(THIN) * (width - 5)
-    return f"{bar(round(value * steps) / steps, width - 5, marks=THIN, empty=' ')}{percent(value):>5}"
+    return (
+        f"{bar(round(value * steps) / steps, width - 5, marks=THIN, empty=' ')}{percent(value):>5}"
+    )
 
 
 def fit(
@@ -107,10 +126,13 @@ def fit(
 ) -> list[ColumnPlace]:
     """Return the columns that fit, from left to right.
 
-    skip: number of optional columns that are skipped. first: least width of the name of a GPU or a group.
-    group: the grouping, which needs no column then. sort: the column that is never hidden.
+    skip: number of optional columns that are skipped. first: least width of the name of a GPU or a
+    group. group: the grouping, which needs no column then. sort: the column that is never hidden.
     """
-    natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
+    natural = {
+        name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0))
+        for name in ("gpu", "job", "user")
+    }
     steps = _steps(natural, skip, sort, absent_columns(rows.view))
     steps = [one for one in steps if one[0] != group or group == "class"]  # classes are counted
     widths = fitted_widths({}, [("gpu", max(first, natural["gpu"])), *steps], width, gap=1)
@@ -124,11 +146,29 @@ def fit(
     return placed
 
 
-def _steps(natural: Mapping[str, int], skip: int, sort: str, absent: Collection[str]) -> list[tuple[str, int]]:
-    """(column, width) by importance, as `fitted_widths` takes them; further ones only if the exporter has them."""
+def _steps(
+    natural: Mapping[str, int], skip: int, sort: str, absent: Collection[str]
+) -> list[tuple[str, int]]:
+    """(column, width) by importance, as `fitted_widths` takes them; further ones only if the
+    exporter has them.
+    """
     kept = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
     kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)] if not skip else []
-    first = ["sm", "tensor", "dram", "job", "user", "health", "class", "real", "class", "util", "mem", "power", "temp"]
+    first = [
+        "sm",
+        "tensor",
+        "dram",
+        "job",
+        "user",
+        "health",
+        "class",
+        "real",
+        "class",
+        "util",
+        "mem",
+        "power",
+        "temp",
+    ]
     more = [name for name in _FURTHER if name not in absent or name == sort]
     widths = {column.name: column.width for column in COLUMNS}
     widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"])}
@@ -215,11 +255,17 @@ def _max(values: Floats, rows: Longs) -> float:
 
 
 def _text(name: str, title: str) -> FleetColumn:
-    return FleetColumn(name, title, 0, lambda rows, row: rows.text(name)[row] or MISSING, _of_all(name), left=True)
+    return FleetColumn(
+        name, title, 0, lambda rows, row: rows.text(name)[row] or MISSING, _of_all(name), left=True
+    )
 
 
 def _number(
-    name: str, title: str, width: int, written: Callable[[float], str], merged: Callable[[Floats, Longs], float]
+    name: str,
+    title: str,
+    width: int,
+    written: Callable[[float], str],
+    merged: Callable[[Floats, Longs], float],
 ) -> FleetColumn:
     return FleetColumn(
         name,
@@ -249,7 +295,13 @@ def _memory(used: float, there: float) -> str:
     if used != used:
         return MISSING
     written = f"{used:.1f}" if used < 99.95 else short(used)
-    return written if there != there else f"{written}/{there:.0f}" if there < 1e3 else f"{written}/{short(there)}"
+    return (
+        written
+        if there != there
+        else f"{written}/{there:.0f}"
+        if there < 1e3
+        else f"{written}/{short(there)}"
+    )
 
 
 def _degrees(value: float) -> str:
@@ -268,7 +320,9 @@ COLUMNS: tuple[FleetColumn, ...] = (
         "memory GiB",
         10,
         lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
-        lambda rows, group: _summed(_memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))),
+        lambda rows, group: _summed(
+            _memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))
+        ),
         brief="mem GiB",
     ),
     _sum_of("power", "power", 6, _watts),
@@ -299,18 +353,31 @@ COLUMNS: tuple[FleetColumn, ...] = (
     _sum_of("nvlink", "NVLnk", 5, short),
     _number("held", "held", 6, span, _max),
     FleetColumn(
-        "model", "model", 24, lambda rows, row: rows.text("model")[row] or MISSING, _of_all("model"), left=True
+        "model",
+        "model",
+        24,
+        lambda rows, row: rows.text("model")[row] or MISSING,
+        _of_all("model"),
+        left=True,
     ),
 )
 
 
-def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]) -> list[tuple[str, Style]]:
+def pieces(
+    rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]
+) -> list[tuple[str, Style]]:
     """Return a line as texts and styles, neighbours of one style together."""
     if isinstance(line, FleetGroup):
-        made = [(_group_cell(rows, line, place), _group_style(rows, line, place.column.name)) for place in places]
+        made = [
+            (_group_cell(rows, line, place), _group_style(rows, line, place.column.name))
+            for place in places
+        ]
     else:
         plain = colours.PLAIN if rows.view.reported[line] else colours.DIM
-        made = [(_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain)) for place in places]
+        made = [
+            (_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain))
+            for place in places
+        ]
     found: list[tuple[str, Style]] = []
     for text, style in made:
         if found:
@@ -318,7 +385,9 @@ def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace
             if its is style:
                 found[-1] = (f"{before} {text}", style)
                 continue
-            found[-1] = (f"{before} ", its) if its is not colours.HEALTH_STYLES[CRIT] else (before, its)
+            found[-1] = (
+                (f"{before} ", its) if its is not colours.HEALTH_STYLES[CRIT] else (before, its)
+            )
             text = f" {text}" if its is colours.HEALTH_STYLES[CRIT] else text
         found.append((text, style))
     return found
@@ -365,15 +434,26 @@ def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:
 
 def legend(rows: FleetRows | None, *, width: int) -> Pieces:
     """Return what `real` is; the letters of classes are named by the counts of the header."""
-    return [] if rows is None else [(cut(real_definition(rows.view.settings.weights), width), colours.DIM)]
+    return (
+        []
+        if rows is None
+        else [(cut(real_definition(rows.view.settings.weights), width), colours.DIM)]
+    )
 
 
 MORE = "›"  # columns did not fit
-_NAMES = ("gpu", "node", "job", "user", "class", "model")  # sorted from A to Z, numbers from the highest
+# Sorted from A to Z, numbers from the highest.
+_NAMES = ("gpu", "node", "job", "user", "class", "model")
 
 
 def titles(
-    places: Sequence[ColumnPlace], *, sort: str, reverse: bool, group: str, width: int, absent: Collection[str] = ()
+    places: Sequence[ColumnPlace],
+    *,
+    sort: str,
+    reverse: bool,
+    group: str,
+    width: int,
+    absent: Collection[str] = (),
 ) -> Pieces:
     """Return the titles of columns at their places; the one sorted by is marked with an arrow.
 
@@ -384,7 +464,9 @@ def titles(
     for number, place in enumerate(places):
         is_sorted = place.column.name == sort
         written = _written(place, arrow if is_sorted else "")
-        made.append((f" {written}" if number else written, colours.SORTED if is_sorted else colours.TITLE))
+        made.append(
+            (f" {written}" if number else written, colours.SORTED if is_sorted else colours.TITLE)
+        )
     possible = len(COLUMNS) - len(set(absent) & set(_FURTHER))
     return [*made, *_more(places, possible, group=group, width=width)]
 

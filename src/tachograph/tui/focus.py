@@ -18,7 +18,17 @@ from tachograph.live.snapshot import GpuId
 from tachograph.live.view import FleetView, GpuReasons, gpu_reasons
 from tachograph.tui import colours, keys
 from tachograph.tui.counter_rows import counters, unsupported_sentences
-from tachograph.tui.page import Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
+from tachograph.tui.page import (
+    Page,
+    PageRows,
+    Row,
+    beside,
+    cell,
+    heading,
+    join_parts,
+    paragraph,
+    quantity,
+)
 
 RULES = tuple(one.name for one in RULED)
 _WEIGHED = (("SM", "sm"), ("TENSOR", "tensor"), ("DRAM", "dram"), ("GR", "gr"))
@@ -42,16 +52,24 @@ def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list
     if smoothed in RULES:
         place = RULES.index(smoothed)
         rows += paragraph(f"rule {place + 1} of {len(RULES)}: {RULED[place].rule}", width, indent=2)
-    rows += paragraph(found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2)
+    rows += paragraph(
+        found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2
+    )
     rows += _enabling(view, found.classified.needs, width=width)
     return rows + parts_of_real(view, row, width=width)
 
 
 def _enabling(view: FleetView, needs: tuple[str, ...], *, width: int) -> list[Row]:
     """How to enable missing counters, each way once."""
-    lacking = {name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)}
+    lacking = {
+        name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)
+    }
     reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
-    return [line for sentence in reported for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
+    return [
+        line
+        for sentence in reported
+        for line in paragraph(sentence, width, colours.NOTICE, indent=2)
+    ]
 
 
 def parts_of_real(view: FleetView, row: int, *, width: int) -> list[Row]:
@@ -62,18 +80,25 @@ def parts_of_real(view: FleetView, row: int, *, width: int) -> list[Row]:
         for (name, field), weight in zip(_WEIGHED, view.settings.weights, strict=True)
         if weight
     ]
-    return paragraph(f"real {quantity(float(view.real[row]), 'fraction')} = {' + '.join(parts)}", width, indent=2)
+    return paragraph(
+        f"real {quantity(float(view.real[row]), 'fraction')} = {' + '.join(parts)}", width, indent=2
+    )
 
 
 def healthy(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
     """Return health, and each decisive value against its limit."""
     state = view.state(row)
-    rows: list[Row] = [heading("Health", width), [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])]]
+    rows: list[Row] = [
+        heading("Health", width),
+        [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])],
+    ]
     if found.health_why:
         rows += paragraph(found.health_why, width, colours.ALARM, indent=2)
     rows += paragraph(join_parts(_values(view, row, found.limits)), width, indent=2)
     if found.health.needs and view.reported[row]:
-        rows += paragraph(f"not reported: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2)
+        rows += paragraph(
+            f"not reported: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2
+        )
         rows += _enabling(view, found.health.needs, width=width)
     return rows
 
@@ -89,7 +114,9 @@ def _values(view: FleetView, row: int, limits: HealthLimits) -> list[str]:
     for counter, name, warning, critical in sensors:
         degrees = value(counter, row)
         if degrees is not None:
-            reported.append(f"{name} {text(degrees, 'C')} (HOT from {warning:.0f}, critical {critical:.0f})")
+            reported.append(
+                f"{name} {text(degrees, 'C')} (HOT from {warning:.0f}, critical {critical:.0f})"
+            )
     rows, failure = value("remapped_rows_uncorrectable", row), value("row_remap_failure", row)
     if rows is not None:
         reported.append(f"{text(rows, 'count')} rows remapped")
@@ -97,7 +124,9 @@ def _values(view: FleetView, row: int, limits: HealthLimits) -> list[str]:
         reported.append("a remapping failed" if failure else "no remapping failed")
     replays = float("nan") if view.replays is None else float(view.replays[row])
     if replays == replays:
-        reported.append(f"{text(replays, 'count')} PCIe replays in {text(view.settings.event_memory_s, 's')}")
+        reported.append(
+            f"{text(replays, 'count')} PCIe replays in {text(view.settings.event_memory_s, 's')}"
+        )
     return reported
 
 
@@ -142,9 +171,13 @@ class FocusScreen(Page):
 
 
 def focus(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
-    """Return one GPU in rows of `width` characters: one column, or two where the terminal is wide."""
+    """Return one GPU in rows of `width` characters: one column, or two where the terminal is
+    wide.
+    """
     if gpu not in view.snapshot.gpus:
-        return paragraph(f"{gpu.name} is not among the GPUs the source reports now", width, colours.NOTICE)
+        return paragraph(
+            f"{gpu.name} is not among the GPUs the source reports now", width, colours.NOTICE
+        )
     row = view.snapshot.gpus.index(gpu)
     top = identity(view, row, width=width)
     if width < WIDE:
@@ -182,7 +215,12 @@ def identity(view: FleetView, row: int, *, width: int) -> list[Row]:
             quantity(device.hbm_mib, "MiB") if device and device.hbm_mib else "",
         ]
     )
-    where = join_parts([(device.uuid if device else None) or "", f"PCI {device.pci}" if device and device.pci else ""])
+    where = join_parts(
+        [
+            (device.uuid if device else None) or "",
+            f"PCI {device.pci}" if device and device.pci else "",
+        ]
+    )
     return [
         first,
         *paragraph(printable(board), width),
@@ -195,8 +233,16 @@ def _allocation_text(view: FleetView, gpu: GpuId) -> str:
     allocation = view.snapshot.allocations.get(gpu)
     if allocation is None:
         return "no allocation known"
-    since = "" if allocation.since is None else f"for {quantity(max(0.0, view.snapshot.t - allocation.since), 's')}"
-    return printable(join_parts([f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}", since]))
+    since = (
+        ""
+        if allocation.since is None
+        else f"for {quantity(max(0.0, view.snapshot.t - allocation.since), 's')}"
+    )
+    return printable(
+        join_parts(
+            [f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}", since]
+        )
+    )
 
 
 def _age(view: FleetView, row: int) -> Row:
@@ -216,7 +262,11 @@ def surroundings(view: FleetView, row: int, *, width: int) -> list[Row]:
     sentences = unsupported_sentences(view, but=message)
     if sentences:
         rows.append(heading("Also unsupported" if message else "Unsupported", width))
-        rows += [line for sentence in sentences for line in paragraph(sentence, width, colours.DIM, indent=2)]
+        rows += [
+            line
+            for sentence in sentences
+            for line in paragraph(sentence, width, colours.DIM, indent=2)
+        ]
     return rows
 
 

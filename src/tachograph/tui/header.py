@@ -50,7 +50,9 @@ class Lines(Widget):
 
     def redraw(self, lines: Sequence[Pieces]) -> None:
         """Show these."""
-        strips = [Strip([Segment(printable(text), style) for text, style in line]) for line in lines]
+        strips = [
+            Strip([Segment(printable(text), style) for text, style in line]) for line in lines
+        ]
         if len(strips) != len(self._strips):
             self.styles.height = len(strips)
         if strips != self._strips:
@@ -69,7 +71,11 @@ def header(view: FleetView | None, reported: HeaderState, *, width: int) -> list
         return [[("tachograph watch", colours.BOLD)], *_problems(reported.problems, width=width)]
     lines = [_source(view, reported, width=width), *_counts(view, width=width)]
     unsupported = _unsupported(view, width=width)
-    return [*lines, *([unsupported] if unsupported else []), *_problems(reported.problems, width=width)]
+    return [
+        *lines,
+        *([unsupported] if unsupported else []),
+        *_problems(reported.problems, width=width),
+    ]
 
 
 def footer(place: str, *, width: int) -> Pieces:
@@ -97,16 +103,30 @@ def _source(view: FleetView, reported: HeaderState, *, width: int) -> Pieces:
     room = width - len(right) - sum(len(text) for text, _ in paused)
     summary = f"  {printable(reported.summary)}" if reported.summary else ""
     message = cut(printable(view.about.sentence), max(12, room - 1 - len(summary)))
-    return [(cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
+    return [
+        (cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD),
+        *paused,
+        (right, colours.PLAIN),
+    ]
 
 
 def _counts(view: FleetView, *, width: int) -> list[Pieces]:
-    """Number of GPUs by limit, and by health: in words, on two lines where one is too short; else in letters."""
+    """Number of GPUs by limit, and by health: in words, on two lines where one is too short;
+    else in letters.
+    """
     counts = count_marks(looks(view))
-    states = dict(zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True))
+    states = dict(
+        zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True)
+    )
     healths = [(state, states[state]) for state in WORST_FIRST if states[state]]
     lost = int((~view.reported).sum())
-    for lines, wordy, gap in ((1, True, "  "), (1, True, " "), (2, True, "  "), (2, True, " "), (2, False, " ")):
+    for lines, wordy, gap in (
+        (1, True, "  "),
+        (1, True, " "),
+        (2, True, "  "),
+        (2, True, " "),
+        (2, False, " "),
+    ):
         gpus: Pieces = [(f"{plural(len(view.snapshot.gpus), 'GPU')}{gap}", colours.PLAIN)]
         limits: Pieces = []
         for look in colours.SHOWN_LOOKS:
@@ -130,16 +150,31 @@ def _unsupported(view: FleetView, *, width: int) -> Pieces:
         return []
     names = f": classes need {', '.join(deciding)}" if deciding else ""
     how = " (? for details)"
-    return [(cut(f"{plural(count, 'counter')} unsupported{names}", width - len(how)) + how, colours.NOTICE)]
+    return [
+        (
+            cut(f"{plural(count, 'counter')} unsupported{names}", width - len(how)) + how,
+            colours.NOTICE,
+        )
+    ]
 
 
 def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
     shown: list[Pieces] = [
-        [(cut(f"! {printable(one.sentence)}", width), colours.ALARM if one.fatal else colours.NOTICE)]
+        [
+            (
+                cut(f"! {printable(one.sentence)}", width),
+                colours.ALARM if one.fatal else colours.NOTICE,
+            )
+        ]
         for one in problems[:_PROBLEMS]
     ]
     if len(problems) > _PROBLEMS:
-        shown[-1] = [(f"! {plural(len(problems) - _PROBLEMS + 1, 'more problem')} (? lists them)", colours.NOTICE)]
+        shown[-1] = [
+            (
+                f"! {plural(len(problems) - _PROBLEMS + 1, 'more problem')} (? lists them)",
+                colours.NOTICE,
+            )
+        ]
     return shown
 
 

@@ -107,7 +107,11 @@ def real_sentence(weights: Weights) -> str:
     >>> real_sentence((0.5, 0.0, 0.5, 0.0))
     'Real utilisation is a weighted mean: 50 % of SM + 50 % of DRAM activity.'
     """
-    parts = [f"{weight * 100:.3g} % of {name}" for name, weight in zip(WEIGHED, weights, strict=True) if weight]
+    parts = [
+        f"{weight * 100:.3g} % of {name}"
+        for name, weight in zip(WEIGHED, weights, strict=True)
+        if weight
+    ]
     return f"Real utilisation is a weighted mean: {' + '.join(parts)} activity."
 
 
@@ -126,7 +130,10 @@ def _signs(width: int) -> list[Row]:
         limits += [Segment(look.mark, look.style), Segment(f" {look.name}  ")]
     health: Row = []
     for state, meaning in ((HOT, "hot"), (WARN, "PCIe replays"), (CRIT, "memory row errors")):
-        health += [Segment(colours.state_text(state), colours.HEALTH_STYLES[state]), Segment(f" {meaning}   ")]
+        health += [
+            Segment(colours.state_text(state), colours.HEALTH_STYLES[state]),
+            Segment(f" {meaning}   "),
+        ]
     return [heading("Bottleneck and health", width), limits, health, []]
 
 

@@ -58,7 +58,9 @@ NOT_YET = JobFindings()
 class LiveJobJudge:
     """Evaluates one job from views, in a thread of its own."""
 
-    def __init__(self, job_id: str, configuration: Configuration, *, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, job_id: str, configuration: Configuration, *, wait_s: float = WAIT_S
+    ) -> None:
         self.reported = NOT_YET
         self._job_id, self._configuration, self._wait_s = job_id, configuration, wait_s
         self._began: float | None = None
@@ -72,7 +74,9 @@ class LiveJobJudge:
             self._began = view.snapshot.t
         if self._thread is None and view.snapshot.t - self._began >= self._wait_s:
             before = list(past(view, self._job_id))
-            self._thread = threading.Thread(target=self._run, args=(before,), name="job", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(before,), name="job", daemon=True
+            )
             self._thread.start()
         if self._thread is not None and not self._views.full():
             self._views.put_nowait(view)
@@ -115,7 +119,11 @@ def past(view: FleetView, job_id: str) -> Iterator[FleetView]:
     allocations = {gpu: view.snapshot.allocations[gpu] for gpu in gpus}
     devices = {gpu: view.snapshot.devices[gpu] for gpu in gpus if gpu in view.snapshot.devices}
     times = view.history.times()
-    blocks = {name: view.history.block(name, rows) for name in JOB_CLASS_COUNTERS if name in view.snapshot.values}
+    blocks = {
+        name: view.history.block(name, rows)
+        for name in JOB_CLASS_COUNTERS
+        if name in view.snapshot.values
+    }
     since = min((one.since for one in allocations.values() if one.since is not None), default=None)
     for place in np.flatnonzero(times < view.snapshot.t).tolist():
         t = float(times[place])
@@ -129,7 +137,9 @@ def past(view: FleetView, job_id: str) -> Iterator[FleetView]:
 
 
 def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
-    """Return the findings of a job, the most urgent first, with fixes, and what is undetermined yet."""
+    """Return the findings of a job, the most urgent first, with fixes, and what is undetermined
+    yet.
+    """
     if reported.trouble:
         return paragraph(f"job classes failed: {reported.trouble}", width, colours.NOTICE)
     if reported.findings is None:
@@ -138,11 +148,15 @@ def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
     holding = [one for one in reported.findings if one.reported]
     for one in holding:
         style: Style = _STYLES.get(one.severity, colours.PLAIN)
-        rows.append([Segment(f"{one.severity}: ", style), Segment(printable(one.title), colours.BOLD)])
+        rows.append(
+            [Segment(f"{one.severity}: ", style), Segment(printable(one.title), colours.BOLD)]
+        )
         rows += paragraph(printable(one.sentence), width, indent=2)
     if not holding:
         rows += paragraph(f"none of {len(reported.findings)} triggered", width, colours.DIM)
-    undecided = [one.code.replace("_", " ") for one in reported.findings if one.verdict == "unknown"]
+    undecided = [
+        one.code.replace("_", " ") for one in reported.findings if one.verdict == "unknown"
+    ]
     if undecided:
         rows += paragraph(f"undetermined: {', '.join(undecided)}", width, colours.DIM)
     return rows
@@ -165,7 +179,9 @@ class JobScreen(Page):
         """Show a new view, and queue it for evaluation."""
         if self._judge is None:
             found = getattr(self.app, "configuration", None)
-            self._judge = LiveJobJudge(self.job_id, found if isinstance(found, Configuration) else Configuration())
+            self._judge = LiveJobJudge(
+                self.job_id, found if isinstance(found, Configuration) else Configuration()
+            )
         self._judge.take(view)
         super().show(view)
 
@@ -256,7 +272,13 @@ class JobLines:
 
 
 def job_lines(
-    view: FleetView, job: JobFacts, order: str, cursor: int, reported: JobFindings = NOT_YET, *, width: int
+    view: FleetView,
+    job: JobFacts,
+    order: str,
+    cursor: int,
+    reported: JobFindings = NOT_YET,
+    *,
+    width: int,
 ) -> JobLines:
     """Return the rows of a job."""
     found = JobLines()
@@ -272,6 +294,12 @@ def job_lines(
 def nothing(view: FleetView, job_id: str, *, width: int) -> list[Row]:
     """Return the message for a job that holds no GPU here, with the jobs that do."""
     jobs = sorted({job for one in view.snapshot.allocations.values() for job in one.jobs})
-    rows = paragraph(f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE)
-    known = f"jobs in view: {printable(', '.join(jobs[:30]))}" if jobs else "no job with an allocation is known"
+    rows = paragraph(
+        f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE
+    )
+    known = (
+        f"jobs in view: {printable(', '.join(jobs[:30]))}"
+        if jobs
+        else "no job with an allocation is known"
+    )
     return rows + paragraph(known, width, indent=2)

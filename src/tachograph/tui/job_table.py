@@ -25,17 +25,19 @@ ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
 WINDOW_S = 60.0  # as in stored metrics
 OVER_S = 300.0  # length of the examined past
 FAR = 0.25  # from the median lag: more than noise and one slow step, and a third of a job's speed
-FAR_ACTIVITY = 0.05  # and from the median activity: GPUs that are all almost idle have no stragglers
+# And from the median activity: GPUs that are all almost idle have no stragglers.
+FAR_ACTIVITY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSpread:
     """Of a job. imbalance: 0..1, None for one GPU, or where nothing was active or measured.
 
-    lags: per GPU, 0 the busiest, 1 idle; NaN of a GPU that reported nothing, and of all where nothing was active.
-    windows: number of examined ones, `zero_windows` of them with all idle, which do not count. behind, ahead:
-    whether the lag of each GPU is FAR above or below the job's median, and its activity FAR_ACTIVITY from it; none is
-    where no window is over yet. growing_s: length so far of an only, incomplete window, None if there are whole ones.
+    lags: per GPU, 0 the busiest, 1 idle; NaN of a GPU that reported nothing, and of all where
+    nothing was active. windows: number of examined ones, `zero_windows` of them with all idle,
+    which do not count. behind, ahead: whether the lag of each GPU is FAR above or below the job's
+    median, and its activity FAR_ACTIVITY from it; none is where no window is over yet. growing_s:
+    length so far of an only, incomplete window, None if there are whole ones.
     """
 
     imbalance: float | None
@@ -47,12 +49,15 @@ class GpuSpread:
     growing_s: float | None = None
 
 
-def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s: float = WINDOW_S) -> GpuSpread:
+def spread(
+    times: Floats, activity: Floats | Singles, *, anchor: float, window_s: float = WINDOW_S
+) -> GpuSpread:
     """Return how evenly GPUs worked. activity: (times x GPUs), 0..1, NaN missing.
 
-    Windows begin at `anchor` (the start of the job) and have `window_s` each. Only complete ones count: not
-    the first where times begin within it, nor the last, which is incomplete, unless it is alone. A GPU without a value
-    in a window counts 0 there, one that reported nothing at all is left out.
+    Windows begin at `anchor` (the start of the job) and have `window_s` each. Only complete ones
+    count: not the first where times begin within it, nor the last, which is incomplete, unless it
+    is alone. A GPU without a value in a window counts 0 there, one that reported nothing at all is
+    left out.
 
     >>> found = spread(np.arange(120.0), np.tile([0.8, 0.8, 0.4, 0.8], (120, 1)), anchor=0.0)
     >>> round(found.imbalance, 3), found.lags.round(3).tolist(), found.behind.tolist()
@@ -72,7 +77,10 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
         lags[reported] = (1 - totals[active][:, reported] / most[active, None]).mean(axis=0)
     several = int(reported.sum()) > 1 and bool(active.any())
     imbalance = float(lags[reported].mean()) if several else None
-    off, away = _from_median(lags, reported), _from_median(values[kept].mean(axis=0) if len(kept) else lags, reported)
+    off, away = (
+        _from_median(lags, reported),
+        _from_median(values[kept].mean(axis=0) if len(kept) else lags, reported),
+    )
     marked = over & (np.abs(away) >= FAR_ACTIVITY)
     growing_s = None if over or not len(kept) else float(times[kept[-1]] - times[kept[0]])
     behind, ahead = marked & (off >= FAR), marked & (off <= -FAR)
@@ -80,7 +88,9 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
 
 
 def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, Floats, bool]:
-    """Which times count, the number of the window of each time, and whether a window is over yet."""
+    """Which times count, the number of the window of each time, and whether a window is over
+    yet.
+    """
     window = np.floor((times - anchor) / window_s)
     if not len(times):
         return np.empty(0, np.int64), window, False
@@ -91,12 +101,18 @@ def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, F
 
 def _from_median(values: Floats, reported: Flags) -> Floats:
     """Difference of each value from the median of reported ones; 0 where missing."""
-    found: Floats = np.nan_to_num(values - np.median(values[reported])) if reported.any() else np.zeros(len(values))
+    found: Floats = (
+        np.nan_to_num(values - np.median(values[reported]))
+        if reported.any()
+        else np.zeros(len(values))
+    )
     return found
 
 
 def activity_counter(view: FleetView, rows: Sequence[int]) -> str | None:
-    """Return the counter that reports whether GPUs are working; None where none of them reports one."""
+    """Return the counter that reports whether GPUs are working; None where none of them reports
+    one.
+    """
     for counter in ACTIVITY:
         values = view.snapshot.values.get(counter)
         if values is not None and np.isfinite(values[list(rows)]).any():
@@ -111,7 +127,9 @@ def never_used(activity: Floats | Singles) -> Flags:
     [True, False, False]
     """
     known = np.isfinite(activity)
-    found: Flags = known.any(axis=0) & (np.where(known, activity, 0.0).max(axis=0, initial=0.0) == 0)
+    found: Flags = known.any(axis=0) & (
+        np.where(known, activity, 0.0).max(axis=0, initial=0.0) == 0
+    )
     return found
 
 
@@ -119,8 +137,8 @@ def never_used(activity: Floats | Singles) -> Flags:
 class JobFacts:
     """One row per GPU of the job, in the order of `rows` (places in the view).
 
-    counter: that of activity, None where no source reports one; activity: its values at `times`, the whole history.
-    unused: GPUs at zero in all that time.
+    counter: that of activity, None where no source reports one; activity: its values at `times`,
+    the whole history. unused: GPUs at zero in all that time.
     """
 
     job_id: str
@@ -135,7 +153,9 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
-    """Processes with one user and command: how many, on how many GPUs, their device memory (NaN: not reported)."""
+    """Processes with one user and command: how many, on how many GPUs, their device memory (NaN:
+    not reported).
+    """
 
     user: str | None
     command: str | None
@@ -157,13 +177,17 @@ def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
     last = times > snapshot.t - OVER_S - WINDOW_S
     anchor = allocation.since if allocation.since is not None else 0.0
     evenness = spread(times[last], activity[last], anchor=anchor)
-    return JobFacts(job_id, rows, allocation, counter, times, activity, evenness, never_used(activity))
+    return JobFacts(
+        job_id, rows, allocation, counter, times, activity, evenness, never_used(activity)
+    )
 
 
 def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
     """Return the rows of the GPUs that a job holds, alone or with others."""
     allocations = [snapshot.allocations.get(gpu) for gpu in snapshot.gpus]
-    return tuple(row for row, one in enumerate(allocations) if one and job_id in (*one.jobs, one.job_id))
+    return tuple(
+        row for row, one in enumerate(allocations) if one and job_id in (*one.jobs, one.job_id)
+    )
 
 
 def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
@@ -198,24 +222,41 @@ def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     """Return the job's identity, its classes, its imbalance, and unusual GPUs."""
     snapshot, allocation = view.snapshot, job.allocation
     nodes = len({snapshot.gpus[row].node for row in job.rows})
-    since = "" if allocation.since is None else f"for {quantity(max(0.0, snapshot.t - allocation.since), 's')}"
+    since = (
+        ""
+        if allocation.since is None
+        else f"for {quantity(max(0.0, snapshot.t - allocation.since), 's')}"
+    )
     places = list(job.rows)
     who = join_parts(
-        [f"user {allocation.user or MISSING}", f"{plural(len(places), 'GPU')} on {plural(nodes, 'node')}", since]
+        [
+            f"user {allocation.user or MISSING}",
+            f"{plural(len(places), 'GPU')} on {plural(nodes, 'node')}",
+            since,
+        ]
     )
     means = join_parts(
         [
             f"real {quantity(known_mean(view.real[places]), 'fraction')}",
             *(
                 f"{name} {quantity(known_mean(snapshot.column(counter)[places]), 'fraction')}"
-                for name, counter in (("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active"))
+                for name, counter in (
+                    ("SM", "sm_active"),
+                    ("tensor", "tensor_active"),
+                    ("DRAM", "dram_active"),
+                )
             ),
             f"Σ memory {quantity(known_sum(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
             f"Σ power {quantity(known_sum(snapshot.column('power_w')[places]), 'W')}",
         ]
     )
     first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
-    return [first, *_kinds(view, job, width=width), *paragraph(means, width), *evenness(view, job, width=width)]
+    return [
+        first,
+        *_kinds(view, job, width=width),
+        *paragraph(means, width),
+        *evenness(view, job, width=width),
+    ]
 
 
 def _kinds(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
@@ -224,7 +265,12 @@ def _kinds(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     seen = [place for place in np.argsort(-found, kind="stable").tolist() if found[place]]
     return flow(
         (
-            [Segment(f"{colours.CLASS_MARKS[one]} {found[one]} {WORKLOAD_CLASSES[one]}  ", colours.CLASS_STYLES[one])]
+            [
+                Segment(
+                    f"{colours.CLASS_MARKS[one]} {found[one]} {WORKLOAD_CLASSES[one]}  ",
+                    colours.CLASS_STYLES[one],
+                )
+            ]
             for one in seen
         ),
         width,
@@ -232,7 +278,9 @@ def _kinds(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
 
 
 def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
-    """Return spatial imbalance, stragglers, unused GPUs and those that report nothing, as sentences."""
+    """Return spatial imbalance, stragglers, unused GPUs and those that report nothing, as
+    sentences.
+    """
     if job.counter is None:
         return paragraph("imbalance unknown: no activity counter reported", width, colours.DIM)
     of = job.spread
@@ -242,18 +290,33 @@ def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
         if of.growing_s is not None:
             counted = f"of the first window, {of.growing_s:.0f} of {WINDOW_S:.0f} s"
         written = quantity(of.imbalance, "ratio")
-        rest = "" if of.imbalance is not None else ": no activity" if of.windows else ": no complete window yet"
+        rest = (
+            ""
+            if of.imbalance is not None
+            else ": no activity"
+            if of.windows
+            else ": no complete window yet"
+        )
         rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
     reported = view.reported[list(job.rows)]
     marked = (
         (of.behind & reported & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),
         (of.ahead & reported, f"{AHEAD} far ahead of the others", colours.NOTICE),
-        (job.unused & reported, f"{UNUSED} not used in the last {quantity(_kept_s(job), 's')}", colours.NOTICE),
+        (
+            job.unused & reported,
+            f"{UNUSED} not used in the last {quantity(_kept_s(job), 's')}",
+            colours.NOTICE,
+        ),
         (~reported, f"{LOST} no values now", colours.ALARM),
     )
     for flags, message, style in marked:
         if flags.any():
-            rows += paragraph(f"{message}: {_named(view, job, np.flatnonzero(flags).tolist())}", width, style, indent=2)
+            rows += paragraph(
+                f"{message}: {_named(view, job, np.flatnonzero(flags).tolist())}",
+                width,
+                style,
+                indent=2,
+            )
     return rows
 
 
@@ -273,8 +336,11 @@ def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
     match order:
         case "stragglers first":
             reported = view.reported[rows]
-            rank = np.select([~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4)
-            keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)  # worst first
+            rank = np.select(
+                [~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4
+            )
+            # Worst first.
+            keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)
         case "least active first":
             values = view.snapshot.column(job.counter or "gpu_util")[rows]
             keys = np.where(np.isfinite(values), values, np.inf)
@@ -313,11 +379,20 @@ def job_gpu_table(view: FleetView, job: JobFacts, *, width: int) -> JobGpuTable:
 
 def table_head(columns: JobGpuTable) -> Row:
     """Return the names of the columns."""
-    row: Row = [cell("", 2), cell("GPU", columns.names + 1, colours.BOLD), cell("class", columns.classes, colours.BOLD)]
+    row: Row = [
+        cell("", 2),
+        cell("GPU", columns.names + 1, colours.BOLD),
+        cell("class", columns.classes, colours.BOLD),
+    ]
     row += [cell(name, size, colours.BOLD, right=True) for name, size in _COLUMNS]
-    reach = f" last {quantity(columns.history * columns.each, 's')}" if columns.history >= 12 else ""
+    reach = (
+        f" last {quantity(columns.history * columns.each, 's')}" if columns.history >= 12 else ""
+    )
     row += [Segment(" "), cell(reach, columns.history, colours.DIM)]
-    return [*row, cell(" processes" if columns.programs else "", columns.programs + 1, colours.BOLD)]
+    return [
+        *row,
+        cell(" processes" if columns.programs else "", columns.programs + 1, colours.BOLD),
+    ]
 
 
 def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
@@ -337,13 +412,27 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
         known = float("nan") if value is None else value
         written = percent(known) if unit == "fraction" else quantity(value, unit)
         found.append(cell(written, size, right=True))
-    past = spark(job.times, job.activity[:, place], width=columns.history, each=columns.each, low=0.0, high=1.0)
+    past = spark(
+        job.times,
+        job.activity[:, place],
+        width=columns.history,
+        each=columns.each,
+        low=0.0,
+        high=1.0,
+    )
     found += [Segment(" "), cell(past, columns.history)]
     if columns.programs:
         running = snapshot.processes.get(snapshot.gpus[row], ())
         users = ", ".join(sorted({printable(one.user or MISSING) for one in running}))
-        used = quantity(known_sum(np.array([one.hbm_used_mib for one in running], np.float64)), "MiB")
-        found.append(cell(f" {len(running)}: {users} {used}" if running else f" {MISSING}", columns.programs + 1))
+        used = quantity(
+            known_sum(np.array([one.hbm_used_mib for one in running], np.float64)), "MiB"
+        )
+        found.append(
+            cell(
+                f" {len(running)}: {users} {used}" if running else f" {MISSING}",
+                columns.programs + 1,
+            )
+        )
     return found
 
 

@@ -1,6 +1,7 @@
 """Every key: its action, and its place. Bindings, footer, help and docs are made from this table.
 
-A key of the place "" works everywhere. `action` is a method `action_NAME` of the widget of that place, or of the app.
+A key of the place "" works everywhere. `action` is a method `action_NAME` of the widget of that
+place, or of the app.
 """
 
 from __future__ import annotations
@@ -30,16 +31,40 @@ KEYS: tuple[ScreenKey, ...] = (
     ScreenKey("", "question_mark,f1", "? F1", "help", "show or hide this help", "help"),
     ScreenKey("", "q,f10,ctrl+c", "q F10", "quit", "quit", "quit"),
     ScreenKey("", "ctrl+z", "Ctrl-Z", "suspend", "suspend; fg continues"),
-    ScreenKey("", "escape,backspace", "Esc", "back", "go back; drop a filter; cancel input", "back"),
+    ScreenKey(
+        "", "escape,backspace", "Esc", "back", "go back; drop a filter; cancel input", "back"
+    ),
     ScreenKey("", "j", "j", "open('job')", "job of the selected GPU: all its GPUs", "job"),
     ScreenKey("", "space", "Space", "pause", "pause or continue; the history continues", "pause"),
     ScreenKey("", "plus,equals_sign", "+", "slower_polls", "poll half as often"),
     ScreenKey("", "minus", "-", "faster_polls", "poll twice as often"),
-    ScreenKey("fleet", "enter", "Enter", "choose", "focus on the GPU; fold or unfold the group", "focus"),
-    ScreenKey("fleet", "slash,f4", "/ F4", "app.filter", "filter: text, user=ana, class=idle, sm<20", "filter"),
+    ScreenKey(
+        "fleet", "enter", "Enter", "choose", "focus on the GPU; fold or unfold the group", "focus"
+    ),
+    ScreenKey(
+        "fleet",
+        "slash,f4",
+        "/ F4",
+        "app.filter",
+        "filter: text, user=ana, class=idle, sm<20",
+        "filter",
+    ),
     ScreenKey("fleet", "f5,g", "F5 g", "group", "group by node, job, user, class, none", "group"),
-    ScreenKey("fleet", "less_than_sign,comma", "<", "sort_next(-1)", "sort by the column to the left", "sort"),
-    ScreenKey("fleet", "greater_than_sign,full_stop", ">", "sort_next(1)", "sort by the column to the right"),
+    ScreenKey(
+        "fleet",
+        "less_than_sign,comma",
+        "<",
+        "sort_next(-1)",
+        "sort by the column to the left",
+        "sort",
+    ),
+    ScreenKey(
+        "fleet",
+        "greater_than_sign,full_stop",
+        ">",
+        "sort_next(1)",
+        "sort by the column to the right",
+    ),
     ScreenKey("fleet", "I,r", "I r", "reverse", "reverse the order"),
     ScreenKey("fleet", "N", "N", "sort('gpu')", "sort by name"),
     ScreenKey("fleet", "R", "R", "sort('real')", "sort by real utilisation"),
@@ -64,7 +89,14 @@ KEYS: tuple[ScreenKey, ...] = (
     ScreenKey("job", "up,k", "↑ k", "move(-1)", "GPU above"),
     ScreenKey("job", "down", "↓", "move(1)", "GPU below"),
     ScreenKey("job", "enter", "Enter", "choose", "focus on the GPU", "focus"),
-    ScreenKey("job", "s", "s", "order", "order: stragglers first, by index, by activity, by memory", "order"),
+    ScreenKey(
+        "job",
+        "s",
+        "s",
+        "order",
+        "order: stragglers first, by index, by activity, by memory",
+        "order",
+    ),
 )
 
 

@@ -1,7 +1,7 @@
 """Parts of text screens: rows of segments, side by side or below each other, drawn where visible.
 
-A row is a list of segments. Screens make their rows of a view by pure functions; `Page` and `KeptLines` scroll and
-draw.
+A row is a list of segments. Screens make their rows of a view by pure functions; `Page` and
+`KeptLines` scroll and draw.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Pieces = list[tuple[str, Style]]
 
 
 class KeptLines(ScrollView):
-    """Lines made by `line` from their place on the screen, titles included; `draw` makes visible ones."""
+    """Lines made by `line` from their place on the screen, titles included; `draw` makes visible
+    ones.
+    """
 
     def __init__(self, line: Callable[[int], Pieces]) -> None:
         super().__init__()
@@ -90,7 +92,9 @@ def regions(changed: list[int], width: int) -> list[Region]:
     """
     starts = [changed[0], *(later for earlier, later in pairwise(changed) if later != earlier + 1)]
     ends = [*(earlier for earlier, later in pairwise(changed) if later != earlier + 1), changed[-1]]
-    return [Region(0, start, width, end - start + 1) for start, end in zip(starts, ends, strict=True)]
+    return [
+        Region(0, start, width, end - start + 1) for start, end in zip(starts, ends, strict=True)
+    ]
 
 
 Row: TypeAlias = list[Segment]
@@ -112,7 +116,8 @@ class PageRows(Protocol):
 class Page(ScrollView, can_focus=True):
     """Rows that scroll. A screen overrides `rows`; its result may make each row when it is drawn.
 
-    Rows are made when they are drawn, while the history may change: values that they need are read before.
+    Rows are made when they are drawn, while the history may change: values that they need are read
+    before.
     """
 
     DEFAULT_CSS = "Page { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
@@ -162,13 +167,17 @@ class Page(ScrollView, can_focus=True):
             return Strip.blank(self.size.width)
         found = self._strips.get(place)
         if found is None:
-            found = self._strips[place] = Strip(map(harmless, self._rows[place])).adjust_cell_length(self.size.width)
+            found = self._strips[place] = Strip(
+                map(harmless, self._rows[place])
+            ).adjust_cell_length(self.size.width)
         return found
 
 
 def harmless(segment: Segment) -> Segment:
     """Return a segment without control characters of a terminal, for any names in it."""
-    return segment if segment.text.isprintable() else Segment(printable(segment.text), segment.style)
+    return (
+        segment if segment.text.isprintable() else Segment(printable(segment.text), segment.style)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -206,17 +215,29 @@ def heading(title: str, width: int, note: str = "") -> Row:
     """
     note = f" {note} " if note and cell_len(title) + cell_len(note) + 8 <= width else ""
     line = max(0, width - cell_len(title) - cell_len(note) - 4)
-    return [Segment("── ", colours.DIM), Segment(title, colours.BOLD), Segment(f" {'─' * line}{note}", colours.DIM)]
+    return [
+        Segment("── ", colours.DIM),
+        Segment(title, colours.BOLD),
+        Segment(f" {'─' * line}{note}", colours.DIM),
+    ]
 
 
-def paragraph(words: str, width: int, style: Style = colours.PLAIN, *, indent: int = 0) -> list[Row]:
-    """Return text over as many rows as needed, a number with its unit on one of them; indented, the later ones more.
+def paragraph(
+    words: str, width: int, style: Style = colours.PLAIN, *, indent: int = 0
+) -> list[Row]:
+    """Return text over as many rows as needed, a number with its unit on one of them; indented, the
+    later ones more.
 
     >>> [row[0].text for row in paragraph("one two, 30 %", 9, indent=2)]
     ['  one two,', '    30 %']
     """
     kept = _UNIT.sub("\\1\u00a0\\2", words)
-    lines = wrap(kept, max(10, width), initial_indent=" " * indent, subsequent_indent=" " * (indent and indent + 2))
+    lines = wrap(
+        kept,
+        max(10, width),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent and indent + 2),
+    )
     return [[Segment(line.replace("\u00a0", " "), style)] for line in lines]
 
 
@@ -267,7 +288,9 @@ def quantity(value: float | None, unit: str) -> str:
 
 def clock(t: float, now: float | None = None) -> str:
     """Return the time of day, here; with the date where `now` is a day or more later."""
-    return time.strftime("%H:%M:%S" if now is None or now - t < 86400 else "%m-%d %H:%M", time.localtime(t))
+    return time.strftime(
+        "%H:%M:%S" if now is None or now - t < 86400 else "%m-%d %H:%M", time.localtime(t)
+    )
 
 
 def join_parts(parts: Iterable[str]) -> str:

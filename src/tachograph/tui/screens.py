@@ -1,8 +1,9 @@
 """The screens: a name, a class each, and how one opens another.
 
-A screen is a widget that fills the space between header and footer. The app makes it when it is opened, gives it the
-focus, calls `show` at once and at each new view, and keeps it until another is opened. Keys are those of its place in
-`keys.KEYS`: `BINDINGS = keys.bindings("job")`. It opens another by `self.post_message(OpenScreen("focus", gpu))`.
+A screen is a widget that fills the space between header and footer. The app makes it when it is
+opened, gives it the focus, calls `show` at once and at each new view, and keeps it until another is
+opened. Keys are those of its place in `keys.KEYS`: `BINDINGS = keys.bindings("job")`. It opens
+another by `self.post_message(OpenScreen("focus", gpu))`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tachograph.live.view import FleetView
 
 @dataclass(frozen=True, slots=True)
 class ScreenEntry:
-    """One screen. about: its subject, given to its constructor: "gpu" (a Gpu), "job" (a job id), "" nothing."""
+    """One screen. about: its subject, given to its constructor: "gpu" (a Gpu), "job" (a job id),
+    "" nothing.
+    """
 
     module: str
     class_name: str
@@ -44,7 +47,9 @@ class ShowsView(Protocol):
     """Methods of every screen."""
 
     def show(self, view: FleetView) -> None:
-        """Show a new view; called in the thread of the screen, while the history does not change. Draw only changes."""
+        """Show a new view; called in the thread of the screen, while the history does not
+        change. Draw only changes.
+        """
         ...
 
 

@@ -52,11 +52,17 @@ Answer: TypeAlias = TableAnswer | ObjectAnswer
 class FormatChoice(Parameters, frozen=True, kw_only=True):
     """How an answer is written."""
 
-    format: Annotated[FormatName, msgspec.Meta(description="The format, whatever the header Accept names.")] | None = (
-        None
-    )
+    format: (
+        Annotated[
+            FormatName, msgspec.Meta(description="The format, whatever the header Accept names.")
+        ]
+        | None
+    ) = None
     fields: Annotated[
-        Word, msgspec.Meta(description="Only these columns or keys, separated by commas; all where empty.")
+        Word,
+        msgspec.Meta(
+            description="Only these columns or keys, separated by commas; all where empty."
+        ),
     ] = ""
 
     @property
@@ -76,7 +82,8 @@ class Format:
 
 
 def encode_json(value: object) -> bytes:
-    r"""Return a value as JSON: texts as they are, escapes for what steers terminals or the direction of writing.
+    r"""Return a value as JSON: texts as they are, escapes for what steers terminals or the
+    direction of writing.
 
     >>> encode_json({"name": "\u202eö"}).decode()
     '{"name":"\\u202eö"}'
@@ -89,7 +96,9 @@ def _json(rows: pl.DataFrame) -> bytes:
 
 
 def _csv(rows: pl.DataFrame) -> bytes:
-    """Times in UTC, null empty, lists joined with `+`, texts harmless to spreadsheets and terminals."""
+    """Times in UTC, null empty, lists joined with `+`, texts harmless to spreadsheets and
+    terminals.
+    """
     return table_csv(rows, datetime_format="%Y-%m-%dT%H:%M:%SZ").encode()
 
 
@@ -110,7 +119,8 @@ _MEDIA_RANGE = re.compile(r"([^\s;,]+/[^\s;,]+)\s*(?:;\s*q\s*=\s*([^\s;,]*))?")
 
 
 def choose_format(accept: str, offered: Sequence[Format]) -> Format | None:
-    """Return the offered format that a header Accept prefers, the first of equals; None: it accepts none of them.
+    """Return the offered format that a header Accept prefers, the first of equals; None: it accepts
+    none of them.
 
     >>> choose_format("text/csv;q=0.5, application/*;q=0.8, application/json;q=0", FORMATS).name
     'parquet'
@@ -160,7 +170,8 @@ def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -
 
 
 def public_rows(rows: pl.DataFrame, names: Sequence[str] = ()) -> pl.DataFrame:
-    """Return the columns called `names`, all without any, except the lake's own; numbers have one width.
+    """Return the columns called `names`, all without any, except the lake's own; numbers have one
+    width.
 
     Errors: UsageError for a column that is not there.
     """
@@ -188,12 +199,15 @@ def _with_documents(table: pl.DataFrame, documents: Sequence[str]) -> bytes:
 
 
 def is_named(tag: str, if_none_match: str) -> bool:
-    """Return whether a header If-None-Match names an entity tag, also one that a proxy made weak as it compressed.
+    """Return whether a header If-None-Match names an entity tag, also one that a proxy made weak as
+    it compressed.
 
     >>> is_named('"a"', 'W/"a"'), is_named('W/"a"', '"b", W/"a"'), is_named('"a"', '')
     (True, True, False)
     """
-    return tag.removeprefix("W/") in (one.strip().removeprefix("W/") for one in if_none_match.split(","))
+    return tag.removeprefix("W/") in (
+        one.strip().removeprefix("W/") for one in if_none_match.split(",")
+    )
 
 
 def problem(

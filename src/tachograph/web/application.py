@@ -1,4 +1,6 @@
-"""The web application: routes of the catalogue, who asks, what they see, errors as pages or problems."""
+"""The web application: routes of the catalogue, who asks, what they see, errors as pages or
+problems.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ STATUS: Mapping[type[TachographError], int] = {
 
 @dataclass(frozen=True, slots=True)
 class WebService:
-    """All that handlers share. `alive`: called every `poll_s` seconds, for a watchdog. held_s: before 429 is sent."""
+    """All that handlers share. `alive`: called every `poll_s` seconds, for a watchdog. held_s:
+    before 429 is sent.
+    """
 
     served: ServedLake
     identities: Identities
@@ -85,7 +89,9 @@ class WebService:
 
     @classmethod
     def of(cls, served: ServedLake, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Self:
-        """Return the service as it is configured. Errors: ConfigError for a key that makes no sense, or is unsafe."""
+        """Return the service as it is configured. Errors: ConfigError for a key that makes no
+        sense, or is unsafe.
+        """
         options = served.configuration.serve
         lanes = Lanes(
             options.requests_per_s,
@@ -94,7 +100,12 @@ class WebService:
             answer_bytes=options.answer_mib << 20,
             most_asked=options.connections,
         )
-        return cls(served, Identities.of(options, link=link, cookie=cookie), lanes, open_log(options.access_log))
+        return cls(
+            served,
+            Identities.of(options, link=link, cookie=cookie),
+            lanes,
+            open_log(options.access_log),
+        )
 
     @property
     def options(self) -> ServeOptions:
@@ -127,13 +138,19 @@ async def _admit(service: WebService, entry: PageEntry | Endpoint, request: Requ
     service.lanes.count(service.sender(request, viewer))
     state[VIEWER] = viewer
     of_lake = not isinstance(entry, Endpoint) or entry.of_lake
-    if not viewer.name and not (entry.least == Role.ANONYMOUS and (service.options.anonymous or not of_lake)):
+    if not viewer.name and not (
+        entry.least == Role.ANONYMOUS and (service.options.anonymous or not of_lake)
+    ):
         raise HTTPException(401, "log in to see this")
     if viewer.role < entry.least:
-        raise HTTPException(403, f"this needs the role {entry.least.label}; yours is {viewer.role.label}")
+        raise HTTPException(
+            403, f"this needs the role {entry.least.label}; yours is {viewer.role.label}"
+        )
     given = {name for name, value in request.query_params.multi_items() if value}
     if viewer.sums_only and of_lake and given - SUMS_PARAMETERS:
-        raise HTTPException(403 if viewer.name else 401, "log in to choose jobs: of all of them there are sums only")
+        raise HTTPException(
+            403 if viewer.name else 401, "log in to choose jobs: of all of them there are sums only"
+        )
     if request.method not in ("GET", "HEAD"):
         check_same_site(request, ambient=viewer.ambient)
     state[templates.SESSION] = viewer.ambient and viewer.via not in ("proxy", "socket")
@@ -152,13 +169,21 @@ def create_application(service: WebService) -> ASGIApp:
                 for entry in (*PAGES, *DOCUMENTS)
             ),
             Route("/job", _job_by_id),
-            *(Route(f"/static/{name}.css", _report_style(name)) for name in templates.REPORT_STYLES),
+            *(
+                Route(f"/static/{name}.css", _report_style(name))
+                for name in templates.REPORT_STYLES
+            ),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
         ],
-        exception_handlers={HTTPException: _http_problem, TachographError: _problem, Exception: _defect},
+        exception_handlers={
+            HTTPException: _http_problem,
+            TachographError: _problem,
+            Exception: _defect,
+        },
         lifespan=_lifespan(service),
     )
-    application.router.redirect_slashes = False  # it would lead to whatever the header Host names, without TLS
+    # It would lead to whatever the header Host names, without TLS.
+    application.router.redirect_slashes = False
     proxies = service.identities.proxies
     return Guard(
         application,
@@ -169,10 +194,13 @@ def create_application(service: WebService) -> ASGIApp:
     )
 
 
-def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
+def _lifespan(
+    service: WebService,
+) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
     async def poll() -> None:
         while True:
-            with contextlib.suppress(TachographError):  # the version before stays, and requests report the error
+            # The version before stays, and requests report the error.
+            with contextlib.suppress(TachographError):
                 await anyio.to_thread.run_sync(service.served.refresh)
             service.alive()
             await asyncio.sleep(service.poll_s)
@@ -191,7 +219,9 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
     async def handle(request: Request) -> Response:
         viewer = await _admit(service, entry, request)
         module = load_page(entry)
-        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
+        parameters = read_parameters(
+            module.PARAMETERS, request.path_params, request.query_params.multi_items()
+        )
 
         sender = service.sender(request, viewer)
         may_write = entry.writes is not None and viewer.role >= entry.writes
@@ -200,7 +230,11 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
 
         def make() -> Response:
             view = service.served.view(viewer)
-            about = {"may_write": may_write, "newest": view.jobs.newest, "zone_name": view.zone_name}
+            about = {
+                "may_write": may_write,
+                "newest": view.jobs.newest,
+                "zone_name": view.zone_name,
+            }
             content = module.content(view, parameters)
             if isinstance(content, Document):
                 return _tagged(request, content.content, content.media_type, content.headers)
@@ -233,9 +267,15 @@ async def _submit(
 
 
 def _endpoints(service: WebService) -> Iterator[Route]:
-    """One route per address, whatever its methods: so what is not allowed is answered with all that are."""
-    for path, entries in groupby(sorted(ENDPOINTS, key=lambda entry: entry.path), key=lambda entry: entry.path):
-        handlers: dict[str, Handler] = {entry.method: _endpoint(service, entry) for entry in entries}
+    """One route per address, whatever its methods: so what is not allowed is answered with all
+    that are.
+    """
+    for path, entries in groupby(
+        sorted(ENDPOINTS, key=lambda entry: entry.path), key=lambda entry: entry.path
+    ):
+        handlers: dict[str, Handler] = {
+            entry.method: _endpoint(service, entry) for entry in entries
+        }
         yield Route(API + path, partial(_by_method, handlers), methods=list(handlers))
 
 
@@ -247,7 +287,9 @@ def _endpoint(service: WebService, entry: Endpoint) -> Handler:
     async def handle(request: Request) -> Response:
         viewer = await _admit(service, entry, request)
         sender = service.sender(request, viewer)
-        return await answer_request(entry, service.served, viewer, request, partial(service.lanes.run, sender))
+        return await answer_request(
+            entry, service.served, viewer, request, partial(service.lanes.run, sender)
+        )
 
     return handle
 
@@ -257,7 +299,9 @@ async def _job_by_id(request: Request) -> Response:
     key = read_parameters(JobParameters, {}, request.query_params.multi_items()).key.strip()
     if not key:
         raise UsageError("no job is named", do="give the id of a job")
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/job/{quote(key, safe='')}", status_code=303)
+    return RedirectResponse(
+        f"{request.scope.get('root_path', '')}/job/{quote(key, safe='')}", status_code=303
+    )
 
 
 def _report_style(name: str) -> Handler:
@@ -269,7 +313,9 @@ def _report_style(name: str) -> Handler:
     return handle
 
 
-def _tagged(request: Request, content: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+def _tagged(
+    request: Request, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
+) -> Response:
     """An answer with a tag of what it holds; 304 where the browser has it already."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     described = {**(headers or {}), "ETag": tag}
@@ -283,18 +329,28 @@ async def _problem(request: Request, error: Exception) -> Response:
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
     of_files = isinstance(error, LakeError) and (error.__cause__ is not None or "/" in error.what)
     of_server = of_files and not _viewer(request).sees_server
-    if status == 500 or of_server:  # of the service itself: names of its files and hosts are for its log
+    # Of the service itself: names of its files and hosts are for its log.
+    if status == 500 or of_server:
         logging.getLogger("tachograph.web").error("%s", printable(str(error)))
         what, do = "the service cannot answer this now", "its log has the reason"
         return _answer_problem(request, 503, what, do, _again(_AGAIN_FAILED_S))
-    later = _again(RETRY_S if isinstance(error, NotReadyError) else _AGAIN_FAILED_S) if status == 503 else None
-    return _answer_problem(request, status, _located(error, _viewer(request)), error.do, later, error)
+    later = (
+        _again(RETRY_S if isinstance(error, NotReadyError) else _AGAIN_FAILED_S)
+        if status == 503
+        else None
+    )
+    return _answer_problem(
+        request, status, _located(error, _viewer(request)), error.do, later, error
+    )
 
 
 def _located(error: TachographError, viewer: Viewer) -> str:
     """What is wrong; of a lake, for those who may read its path, also where."""
     placed = (
-        isinstance(error, LakeError) and viewer.sees_server and error.where and not isinstance(error, NotReadyError)
+        isinstance(error, LakeError)
+        and viewer.sees_server
+        and error.where
+        and not isinstance(error, NotReadyError)
     )
     return f"{error.where}: {error.what}" if placed else error.what
 
@@ -308,7 +364,9 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 401 and request.method == "GET" and _wants_page(request):
         address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"{request.url_for('login').path}?{urlencode({'next': address})}", status_code=303)
+        return RedirectResponse(
+            f"{request.url_for('login').path}?{urlencode({'next': address})}", status_code=303
+        )
     return _answer_problem(request, error.status_code, error.detail, "", error.headers)
 
 
@@ -335,17 +393,22 @@ def _answer_problem(
     headers: Mapping[str, str] | None = None,
     error: TachographError | None = None,
 ) -> Response:
-    """An error as RFC 9457 problem details or as Prometheus has it for programs, as a page for people."""
+    """An error as RFC 9457 problem details or as Prometheus has it for programs, as a page for
+    people.
+    """
     root = request.scope.get("root_path", "")
     if status == 401:
         headers = {"WWW-Authenticate": "Bearer", **(headers or {})}
     candidates = error.candidates if isinstance(error, SeveralJobsError) else ()
     if not _wants_page(request):
-        return problem(status, what, do, docs=f"{root}/api/docs", headers=headers, candidates=candidates)
+        return problem(
+            status, what, do, docs=f"{root}/api/docs", headers=headers, candidates=candidates
+        )
     title = HTTPStatus(status).phrase
     values = {
         "what": what,
-        "do": "" if isinstance(error, NotFoundError) and "`tachograph" in do else do,  # a page has links
+        # A page has links.
+        "do": "" if isinstance(error, NotFoundError) and "`tachograph" in do else do,
         "status": status,
         "candidates": candidates,
         "row": error.row if isinstance(error, NotAnalyzedError) else None,

@@ -22,7 +22,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class Pending:
-    """A report that is not complete: which of its steps is being done; `done` of `total` are over, 0 not known."""
+    """A report that is not complete: which of its steps is being done; `done` of `total` are
+    over, 0 not known.
+    """
 
     doing: str = ""
     done: int = 0
@@ -55,7 +57,9 @@ class Drawings:
     _length: int = 0
 
     def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
-        """Return the drawing of `key`, drawn unless it is kept; None where there is nothing to draw."""
+        """Return the drawing of `key`, drawn unless it is kept; None where there is nothing to
+        draw.
+        """
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -79,16 +83,24 @@ class Background:
     drawings: Drawings = field(default_factory=Drawings)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _jobs: OrderedDict[Hashable, BackgroundJob] = field(default_factory=OrderedDict)
-    _worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="background"))
+    _worker: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="background")
+    )
 
     def get(
-        self, key: Hashable, make: Callable[[Progress], bytes], *, owner: str = "", wait_s: float = FIRST_WAIT_S
+        self,
+        key: Hashable,
+        make: Callable[[Progress], bytes],
+        *,
+        owner: str = "",
+        wait_s: float = FIRST_WAIT_S,
     ) -> bytes | Pending:
-        """Return the report of `key`, as `make` writes it unless kept; Pending after `wait_s` seconds of it.
+        """Return the report of `key`, as `make` writes it unless kept; Pending after `wait_s`
+        seconds of it.
 
-        `key` holds all that it depends on: what it is, version of the lake, scope of the viewer, settings. `owner`:
-        whose limit it counts to.
-        Errors: those of `make`, which is called again at the next request; LakeError where too many wait.
+        `key` holds all that it depends on: what it is, version of the lake, scope of the viewer,
+        settings. `owner`: whose limit it counts to. Errors: those of `make`, which is called again
+        at the next request; LakeError where too many wait.
         """
         job = self._job(key, make, owner)
         wait_for([job.future], timeout=wait_s)
@@ -115,13 +127,17 @@ class Background:
                 raise LakeError("too many reports are being made", do="try again in a minute")
             self._drop()
             progress = Pending()
-            job = self._jobs[key] = BackgroundJob(self._worker.submit(make, progress.note), progress, owner)
+            job = self._jobs[key] = BackgroundJob(
+                self._worker.submit(make, progress.note), progress, owner
+            )
             return job
 
     def _drop(self) -> None:
         """Remove failed reports, and others until the rest takes no more bytes than are kept."""
         complete = {key: job.future for key, job in self._jobs.items() if job.future.done()}
-        sizes = {key: 0 if done.exception() else len(done.result()) for key, done in complete.items()}
+        sizes = {
+            key: 0 if done.exception() else len(done.result()) for key, done in complete.items()
+        }
         left = sum(sizes.values())
         for key, size in sizes.items():
             if not size or left > self.kept_bytes:

@@ -1,4 +1,6 @@
-"""Endpoints of the REST API, and the way of a request through one: parameters, format, 304, answer."""
+"""Endpoints of the REST API, and the way of a request through one: parameters, format, 304,
+answer.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,16 @@ class NotAcceptableError(TachographError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint of the REST API: its path below `/api/v1`, its name, a sentence, and what it returns.
+    """An endpoint of the REST API: its path below `/api/v1`, its name, a sentence, and what it
+    returns.
 
-    answer: called with the View, of an endpoint of the service alone the ServedLake; the parameters; and the Paging
-    where a table is returned. It raises TachographError, which is answered as a problem with its status.
-    least: the least role that may request it. A POST has its parameters in a body of JSON.
-    versioned: it is the same as long as version and parameters are. of_lake: False where it is of the service alone,
-    and is answered also while the lake cannot be read. light: the server makes a part of few rows itself, as it takes
-    next to no time and memory; all other answers are made by a worker.
+    answer: called with the View, of an endpoint of the service alone the ServedLake; the
+    parameters; and the Paging where a table is returned. It raises TachographError, which is
+    answered as a problem with its status. least: the least role that may request it. A POST has its
+    parameters in a body of JSON. versioned: it is the same as long as version and parameters are.
+    of_lake: False where it is of the service alone, and is answered also while the lake cannot be
+    read. light: the server makes a part of few rows itself, as it takes next to no time and memory;
+    all other answers are made by a worker.
     """
 
     path: str
@@ -138,7 +142,9 @@ async def answer_request(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of an endpoint, as a worker takes it. known: the entity tags that the client names."""
+    """What is asked of an endpoint, as a worker takes it. known: the entity tags that the client
+    names.
+    """
 
     answer: Callable[..., Answer]
     title: str
@@ -205,7 +211,9 @@ def _format(endpoint: Endpoint, choice: FormatChoice, accept: str) -> Format:
 
 
 def _tag(*parts: str) -> str:
-    """A weak entity tag: two answers with one are of the same version, viewer, address and format."""
+    """A weak entity tag: two answers with one are of the same version, viewer, address and
+    format.
+    """
     return f'W/"{hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]}"'
 
 

@@ -1,7 +1,9 @@
-"""The fleet live: one monitor for all viewers, running while somebody looks; what each may see of it.
+"""The fleet live: one monitor for all viewers, running while somebody looks; what each may see of
+it.
 
-It begins with the first viewer, and ends some time after the last. Where a collector of the lake runs, it shows what
-that has polled, and polls nothing itself. Where no live source is found, it is the newest minutes of the lake.
+It begins with the first viewer, and ends some time after the last. Where a collector of the lake
+runs, it shows what that has polled, and polls nothing itself. Where no live source is found, it is
+the newest minutes of the lake.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ Opener = Callable[[SourceRequest], SelectedSource]
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """The newest poll: its number, counted up; the view, None before the first; what is wrong; findings by job.
+    """The newest poll: its number, counted up; the view, None before the first; what is wrong;
+    findings by job.
 
     of_lake: the view is the newest of the lake, not live.
     """
@@ -57,7 +60,9 @@ class LiveState:
 
 
 class FleetWatch:
-    """The monitor of one server. wanted: the source that was requested, None: as `watch --all` chooses it."""
+    """The monitor of one server. wanted: the source that was requested, None: as `watch --all`
+    chooses it.
+    """
 
     def __init__(
         self,
@@ -93,12 +98,16 @@ class FleetWatch:
         return self._thread is not None
 
     def state(self, *, wait_s: float = FIRST_S) -> LiveState:
-        """Return the newest state, and keep the monitor running for a while; wait for the first at most `wait_s`."""
+        """Return the newest state, and keep the monitor running for a while; wait for the first
+        at most `wait_s`.
+        """
         with self._changed:
             self._last_used = self._clock()
             self._start()
             if self._state.view is None and self._state.problem is None:
-                self._changed.wait_for(lambda: self._state.view is not None or self._state.problem is not None, wait_s)
+                self._changed.wait_for(
+                    lambda: self._state.view is not None or self._state.problem is not None, wait_s
+                )
             return self._state
 
     def close(self) -> None:
@@ -107,7 +116,9 @@ class FleetWatch:
         with self._lock:
             self._closed = True
 
-    def page(self, key: Hashable, number: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def page(
+        self, key: Hashable, number: int, make: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
         """Return what a page shows of poll `number`, made once for all who see the same: `key`."""
         with self._pages_lock:
             known = self._pages.get(key)
@@ -135,7 +146,11 @@ class FleetWatch:
                     source, of_lake, remark = self._open()
                 except TachographError as problem:
                     what = problem.what.split(BREAK)[0]
-                    self._deliver(LiveState(problem=SourceProblem(what, problem.where or "", problem.do or "")))
+                    self._deliver(
+                        LiveState(
+                            problem=SourceProblem(what, problem.where or "", problem.do or "")
+                        )
+                    )
                     self._wake.wait(RETRY_S)
                     continue
                 with contextlib.closing(source):
@@ -203,7 +218,8 @@ class FleetWatch:
 
 
 def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs that have not ended, by each name that live sources use: name, user, account, partition.
+    """Return the jobs that have not ended, by each name that live sources use: name, user, account,
+    partition.
 
     `jobs`: rows of job_summaries, those that are visible.
     """
@@ -218,8 +234,8 @@ def visible_allocations(
 ) -> dict[GpuId, GpuAllocation]:
     """Return the GPUs that a viewer may see, with those of their jobs and users that are visible.
 
-    `running`: `running_jobs` of the visible jobs. Of a GPU that several users share, others are not named. A job
-    without a user is visible only as one of `running`.
+    `running`: `running_jobs` of the visible jobs. Of a GPU that several users share, others are not
+    named. A job without a user is visible only as one of `running`.
     """
     users: dict[str, str | None] = dict(running.select("name", "user").iter_rows())
     accounts: dict[str, str | None] = dict(running.select("name", "account").iter_rows())
@@ -234,10 +250,20 @@ def visible_allocations(
     known = [(place, user, job, users.get(job or "")) for place, user, job in pairs]
     frame = pl.DataFrame(
         [
-            (place, user or of_job, job, accounts.get(job or "") if user in (None, of_job) else None)
+            (
+                place,
+                user or of_job,
+                job,
+                accounts.get(job or "") if user in (None, of_job) else None,
+            )
             for place, user, job, of_job in known
         ],
-        schema={"place": pl.Int64(), "user": pl.String(), "job": pl.String(), "account": pl.String()},
+        schema={
+            "place": pl.Int64(),
+            "user": pl.String(),
+            "job": pl.String(),
+            "account": pl.String(),
+        },
         orient="row",
     )
     seen: dict[int, GpuAllocation] = {}
@@ -247,27 +273,41 @@ def visible_allocations(
         alone = len(one.jobs) <= 1 and "," not in (one.user or "")
         jobs = [job for job in one.jobs if alone or job in users]
         named = ",".join(dict.fromkeys(user for user in rows["user"] if user is not None))
-        seen[int(place)] = GpuAllocation(",".join(jobs) or None, named or None, one.since if alone else None)
+        seen[int(place)] = GpuAllocation(
+            ",".join(jobs) or None, named or None, one.since if alone else None
+        )
     places = {one: place for place, one in enumerate(different)}
     return {gpu: seen[places[one]] for gpu, one in allocations.items() if places[one] in seen}
 
 
 def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> FleetView | None:
-    """Return what of the newest view a viewer sees; None before the first. `running`: as in visible_allocations."""
+    """Return what of the newest view a viewer sees; None before the first. `running`: as in
+    visible_allocations.
+    """
     if state.view is None or viewer.sees_all:
         return state.view
-    return part_of(state.view, visible_allocations(state.view.snapshot.allocations, viewer, running))
+    return part_of(
+        state.view, visible_allocations(state.view.snapshot.allocations, viewer, running)
+    )
 
 
-def fleet_report(state: LiveState, choice: FleetChoice, viewer: Viewer, running: pl.DataFrame) -> FleetReport | None:
-    """Return what a viewer sees of the newest view; None before the first. Errors: UsageError for the choice."""
+def fleet_report(
+    state: LiveState, choice: FleetChoice, viewer: Viewer, running: pl.DataFrame
+) -> FleetReport | None:
+    """Return what a viewer sees of the newest view; None before the first. Errors: UsageError
+    for the choice.
+    """
     choice.check()
     part = visible_view(state, viewer, running)
     if part is None:
         return None
     whole = None if viewer.sees_all else state.view
     partitions = dict(running.select("name", "partition").drop_nulls().iter_rows())
-    report = build_fleet_report(part, choice, whole=whole, partitions=partitions, findings=state.findings)
+    report = build_fleet_report(
+        part, choice, whole=whole, partitions=partitions, findings=state.findings
+    )
     if viewer.sees_server or not report.sentences:
         return report
-    return replace(report, sentences=(f"{plural(len(report.sentences), 'problem')} of the live source",))
+    return replace(
+        report, sentences=(f"{plural(len(report.sentences), 'problem')} of the live source",)
+    )

@@ -28,9 +28,10 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
 def check_same_site(request: Request, *, ambient: bool = False) -> None:
     """Check that no other site sent a request that changes something. Errors: HTTPException 403.
 
-    Every browser names where such a request comes from, in Sec-Fetch-Site or in Origin, and no page can change either.
-    ambient: the browser itself sends what proves an identity. Then a cookie without one of these headers is refused;
-    a program whose name a proxy or the Unix socket gives sends neither.
+    Every browser names where such a request comes from, in Sec-Fetch-Site or in Origin, and no page
+    can change either. ambient: the browser itself sends what proves an identity. Then a cookie
+    without one of these headers is refused; a program whose name a proxy or the Unix socket gives
+    sends neither.
     """
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
@@ -39,6 +40,10 @@ def check_same_site(request: Request, *, ambient: bool = False) -> None:
     elif origin is not None:
         foreign = urlsplit(origin).netloc != request.headers.get("host")
     else:
-        foreign = ambient and any(name in request.headers for name in ("cookie", "referer", "sec-fetch-mode"))
+        foreign = ambient and any(
+            name in request.headers for name in ("cookie", "referer", "sec-fetch-mode")
+        )
     if foreign:
-        raise HTTPException(403, "the request was started by another site, or does not name its own")
+        raise HTTPException(
+            403, "the request was started by another site, or does not name its own"
+        )

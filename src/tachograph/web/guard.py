@@ -1,4 +1,6 @@
-"""What every request passes: the path below which pages lie, the longest body, headers of answers, the log."""
+"""What every request passes: the path below which pages lie, the longest body, headers of
+answers, the log.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tachograph.catalog.secrets import redacted
 from tachograph.web.viewer import Viewer
 
 VIEWER = "viewer"  # key in the state of a request
-_SECRET = re.compile(r"token|secret|passw|code|state|session|jwt|auth|credential|signature|api_?key", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token|secret|passw|code|state|session|jwt|auth|credential|signature|api_?key", re.IGNORECASE
+)
 _LONGEST = 2000  # characters of what is logged of an address
 _NAME_OF_SITE = re.compile(r"https?://[A-Za-z0-9.*:\[\]-]+|'self'")
 Log = Callable[[Mapping[str, object]], None]
@@ -42,8 +46,8 @@ def root_path(options: ServeOptions) -> str:
 def security_headers(options: ServeOptions) -> dict[str, str]:
     """Return the headers that every answer has.
 
-    Scripts and styles come from files of this service; a style attribute may set what no class can, a width.
-    Errors: ConfigError for a frame ancestor that is no site.
+    Scripts and styles come from files of this service; a style attribute may set what no class can,
+    a width. Errors: ConfigError for a frame ancestor that is no site.
     """
     for site in options.frame_ancestors:
         if not _NAME_OF_SITE.fullmatch(site):
@@ -76,7 +80,8 @@ def security_headers(options: ServeOptions) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The application behind it, and what is added to it. address_of: where a request is from, for the log.
+    """The application behind it, and what is added to it. address_of: where a request is from, for
+    the log.
 
     held_s: before 429 is answered.
     """
@@ -110,7 +115,8 @@ class Guard:
             if status or not announced.isdecimal() or int(announced) <= self.options.body_bytes:
                 message = await receive()
                 size += len(message.get("body", b""))
-                if status or size <= self.options.body_bytes:  # once it is answered, no body is kept
+                # Once it is answered, no body is kept.
+                if status or size <= self.options.body_bytes:
                     return message
             raise HTTPException(413, f"the body is longer than {self.options.body_bytes:,} bytes")
 
@@ -124,8 +130,12 @@ class Guard:
                 for name, value in self.headers.items():
                     headers.setdefault(name, value)
                 if scope["path"].startswith(f"{self.root}/static/"):
-                    named = b"v=" in scope.get("query_string", b"") and status == 200  # by what the file holds
-                    headers.setdefault("Cache-Control", "public, max-age=31536000, immutable" if named else "no-cache")
+                    # By what the file holds.
+                    named = b"v=" in scope.get("query_string", b"") and status == 200
+                    headers.setdefault(
+                        "Cache-Control",
+                        "public, max-age=31536000, immutable" if named else "no-cache",
+                    )
                 else:
                     headers.setdefault("Cache-Control", "private, no-cache")
                     headers.add_vary_header("Cookie")
@@ -150,7 +160,9 @@ def _place_below(scope: Scope, root: str) -> None:
 
 
 def log_line(scope: Scope, status: int, seconds: float, address: str) -> dict[str, object]:
-    """Return what is logged of a request: no header, no body, no value of a parameter that may be secret."""
+    """Return what is logged of a request: no header, no body, no value of a parameter that may
+    be secret.
+    """
     viewer = scope["state"].get(VIEWER)
     known = viewer if isinstance(viewer, Viewer) else None
     return {
@@ -176,12 +188,15 @@ def without_secrets(path: str, query: bytes) -> str:
     """
     pairs = parse_qsl(query.decode("utf-8", "replace"), keep_blank_values=True)
     hidden = "/login" in path
-    shown = "&".join(f"{name}={'…' if hidden or _SECRET.search(name) else value}" for name, value in pairs)
+    shown = "&".join(
+        f"{name}={'…' if hidden or _SECRET.search(name) else value}" for name, value in pairs
+    )
     return redacted(shown)[:_LONGEST]
 
 
 def open_log(target: str) -> Log | None:
-    """Return what writes lines of JSON to a file, also once it was rotated, or to stderr; None for no target.
+    """Return what writes lines of JSON to a file, also once it was rotated, or to stderr; None for
+    no target.
 
     Errors: ConfigError where it cannot be written.
     """
@@ -211,4 +226,6 @@ def _logged(write: Log, line: Mapping[str, object], target: str) -> None:
     try:
         write(line)
     except OSError as problem:  # a full disk is no reason to answer nothing
-        logging.getLogger("tachograph.web").error("%s: cannot be written: %s", target, problem.strerror)
+        logging.getLogger("tachograph.web").error(
+            "%s: cannot be written: %s", target, problem.strerror
+        )

@@ -23,7 +23,14 @@ from tachograph.catalog.processes import python_command
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import FORGOTTEN
-from tachograph.lake.resident import NO_JOBS, Progress, ResidentJobs, open_image, remove_image, write_image
+from tachograph.lake.resident import (
+    NO_JOBS,
+    Progress,
+    ResidentJobs,
+    open_image,
+    remove_image,
+    write_image,
+)
 from tachograph.service.collect.child import NICE, end_with_parent
 
 _WHOLE, _PART = "jobs-", "writing-"
@@ -42,23 +49,34 @@ class JobImages:
 
     @property
     def name(self) -> str:
-        """The folder of this lake in the cache; another one once names in it were forgotten. Errors: LakeError."""
+        """The folder of this lake in the cache; another one once names in it were forgotten.
+        Errors: LakeError.
+        """
         return self._name_after(self.forgotten)
 
     @property
     def forgotten(self) -> int:
-        """How often names in the lake were forgotten: rows in memory and in images are of no use then."""
+        """How often names in the lake were forgotten: rows in memory and in images are of no use
+        then.
+        """
         return self._lake.mark(JOB_SUMMARIES, FORGOTTEN) or 0
 
     def _name_after(self, forgotten: int) -> str:
         delta = self._lake.delta(JOB_SUMMARIES)
-        name = f"{self._lake.location} {'' if delta is None else delta.metadata().id} {forgotten or ''}".rstrip(" ")
+        name = (
+            f"{self._lake.location} {'' if delta is None else delta.metadata().id} "
+            f"{forgotten or ''}"
+        ).rstrip(" ")
         return hashlib.sha256(name.encode()).hexdigest()[:16]
 
     def remove_forgotten(self) -> int:
-        """Remove images from before names were forgotten; return how many folders. Errors: LakeError."""
+        """Remove images from before names were forgotten; return how many folders. Errors:
+        LakeError.
+        """
         names = [self._name_after(before) for before in range(self.forgotten)]
-        folders = [base / name for base in self._bases() for name in names if (base / name).is_dir()]
+        folders = [
+            base / name for base in self._bases() for name in names if (base / name).is_dir()
+        ]
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         return len(folders)
@@ -82,7 +100,9 @@ class JobImages:
         """Return the jobs of the newest image that is whole; none without any."""
         with contextlib.suppress(OSError, LakeError):
             folder = self._folder()
-            for image in sorted(folder.glob(f"{_WHOLE}*"), key=lambda path: path.stat().st_mtime, reverse=True):
+            for image in sorted(
+                folder.glob(f"{_WHOLE}*"), key=lambda path: path.stat().st_mtime, reverse=True
+            ):
                 jobs = open_image(image)
                 if jobs is not None:
                     return jobs
@@ -100,7 +120,9 @@ class JobImages:
         try:
             folder, forgotten = self._folder(), self.forgotten
             command = python_command(__name__, str(os.getpid()), self._lake.location, str(folder))
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
                 for line in process.stdout:
@@ -113,7 +135,9 @@ class JobImages:
             self.problem = str(problem)
 
     def _folder(self) -> Path:
-        """The folder of this lake: only this user reads it, as it holds the jobs of all users. Errors: OSError."""
+        """The folder of this lake: only this user reads it, as it holds the jobs of all users.
+        Errors: OSError.
+        """
         bases = self._bases()
         for base in bases:
             folder = base / self.name
@@ -122,7 +146,9 @@ class JobImages:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if _is_own(base, 0o022) and _is_own(folder, 0o077):
                     return folder
-        raise PermissionError(f"no folder for rows of jobs that is writable and private: {bases[-1]}")
+        raise PermissionError(
+            f"no folder for rows of jobs that is writable and private: {bases[-1]}"
+        )
 
 
 def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:
@@ -148,9 +174,13 @@ def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:
 
 
 def _is_own(folder: Path, others: int) -> bool:
-    """Whether a folder, which is no link, is of this user and others may not do what the bits `others` permit."""
+    """Whether a folder, which is no link, is of this user and others may not do what the bits
+    `others` permit.
+    """
     about = folder.lstat()
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & others
+    return (
+        stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & others
+    )
 
 
 def _is_alive(pid: str) -> bool:

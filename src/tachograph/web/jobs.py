@@ -17,13 +17,16 @@ from tachograph.report.jobs import DEFAULT_SORT, JobsTable, build_jobs_table, ch
 from tachograph.web.cursors import CursorValue, decode_cursor, encode_cursor, no_cursor
 
 _KEY, _ROW, _VALUE = "job_key", "row", "value"
-_OF_EACH = frozenset((*JOB_NAMES, "seq", "as_of", *lost_hours().meta.root_names()))  # read whichever columns are shown
+# Read whichever columns are shown.
+_OF_EACH = frozenset((*JOB_NAMES, "seq", "as_of", *lost_hours().meta.root_names()))
 _ANSWERS_ROWS = 5_000  # whose findings are looked up at a time
 
 
 @dataclass(frozen=True, slots=True)
 class JobsPage:
-    """A page of a list: its jobs, how many match in all, and the cursor of the next page; "" for the last one."""
+    """A page of a list: its jobs, how many match in all, and the cursor of the next page; "" for
+    the last one.
+    """
 
     table: JobsTable
     cursor: str
@@ -31,7 +34,9 @@ class JobsPage:
 
 @dataclass(frozen=True, slots=True)
 class AnswersPage:
-    """A part of a list of findings: columns SHORT_FINDING; how many there are in all; the cursor of the next part."""
+    """A part of a list of findings: columns SHORT_FINDING; how many there are in all; the cursor
+    of the next part.
+    """
 
     rows: pl.DataFrame
     matching: int
@@ -61,7 +66,9 @@ class VisibleJobs:
             self._names = self.rows(("job_key", "job_id", "cluster"))
         return self._names
 
-    def rows(self, columns: Sequence[str] | None = None, job_keys: Iterable[str] | None = None) -> pl.DataFrame:
+    def rows(
+        self, columns: Sequence[str] | None = None, job_keys: Iterable[str] | None = None
+    ) -> pl.DataFrame:
         """Return rows of job_summaries of visible jobs, of all or of these.
 
         `columns`: only these, which are not copied where all jobs count.
@@ -69,7 +76,11 @@ class VisibleJobs:
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
         if job_keys is None and self._visible is None:
             return self._resident.frame.select(columns)
-        rows = self._chosen([]) if job_keys is None else self._places(pl.Series(job_keys, dtype=pl.String))
+        rows = (
+            self._chosen([])
+            if job_keys is None
+            else self._places(pl.Series(job_keys, dtype=pl.String))
+        )
         return self._resident.take(rows, columns)
 
     @property
@@ -84,22 +95,32 @@ class VisibleJobs:
         return self._chosen(self._resident.conditions(wanted)).len()
 
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Return the jobs that a filter selects, with `columns`; None: all of job_summaries. Errors: as filter_jobs."""
+        """Return the jobs that a filter selects, with `columns`; None: all of job_summaries.
+        Errors: as filter_jobs.
+        """
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
         return self._resident.take(self._chosen(self._resident.conditions(wanted)), columns)
 
     def answers(self, wanted: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
-        """Return some of the reported findings of the jobs that a filter selects, or of those for which it does.
+        """Return some of the reported findings of the jobs that a filter selects, or of those for
+        which it does.
 
         They are in order of job_key and code, those after the cursor `after`. Errors: as `page`.
         """
         chosen = self._chosen(self._resident.conditions(wanted))
         matching = self._count_answers(chosen, wanted)
         begin, last = ("", "") if not after else _two_texts(decode_cursor(after))
-        keys = self._resident.take(chosen, (_KEY,)).with_columns(chosen).filter(pl.col(_KEY) >= begin).sort(_KEY)
+        keys = (
+            self._resident.take(chosen, (_KEY,))
+            .with_columns(chosen)
+            .filter(pl.col(_KEY) >= begin)
+            .sort(_KEY)
+        )
         found: list[pl.DataFrame] = []
         for at in range(0, keys.height, _ANSWERS_ROWS):
-            of_rows = self._answers_of(keys.get_column(_ROW).slice(at, _ANSWERS_ROWS), wanted).sort(_KEY, "code")
+            of_rows = self._answers_of(keys.get_column(_ROW).slice(at, _ANSWERS_ROWS), wanted).sort(
+                _KEY, "code"
+            )
             found.append(of_rows.filter((pl.col(_KEY) > begin) | (pl.col("code") > last)))
             if sum(part.height for part in found) > limit:
                 break
@@ -111,12 +132,18 @@ class VisibleJobs:
     def kept_answers(
         self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
     ) -> pl.DataFrame:
-        """Return columns SHORT_FINDING of findings of visible jobs among these: see `Lake.kept_answers`."""
+        """Return columns SHORT_FINDING of findings of visible jobs among these: see
+        `Lake.kept_answers`.
+        """
         rows = self._places(job_keys) if job_keys.len() < len(self) else self._chosen([])
-        return self._resident.answers_of(rows, CodedVerdict.HINT if reported else CodedVerdict.UNREPORTED, codes)
+        return self._resident.answers_of(
+            rows, CodedVerdict.HINT if reported else CodedVerdict.UNREPORTED, codes
+        )
 
     def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
-        """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per code and verdict."""
+        """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per
+        code and verdict.
+        """
         return self._resident.verdict_counts(self._chosen(self._resident.conditions(wanted)))
 
     def page(
@@ -129,11 +156,13 @@ class VisibleJobs:
         after: str = "",
         zone_name: str = "UTC",
     ) -> JobsPage:
-        """Return `limit` jobs in order of `sort`, those after the cursor `after` of the page before.
+        """Return `limit` jobs in order of `sort`, those after the cursor `after` of the page
+        before.
 
-        A cursor is a place in the order: jobs that came meanwhile move no other from one page to the next. The frame
-        has all columns of job_summaries, or the names of jobs and `columns` where these are chosen.
-        Errors: UsageError for what is no cursor; those of filter_jobs and build_jobs_table.
+        A cursor is a place in the order: jobs that came meanwhile move no other from one page to
+        the next. The frame has all columns of job_summaries, or the names of jobs and `columns`
+        where these are chosen. Errors: UsageError for what is no cursor; those of filter_jobs and
+        build_jobs_table.
         """
         check_jobs_columns(columns, sort)
         chosen = self._chosen(self._resident.conditions(wanted))
@@ -143,7 +172,9 @@ class VisibleJobs:
         first = self._first(chosen, values, place, limit + 1, down=down)
         page = first.head(limit)
         shown = page.get_column(_ROW)
-        needed = {*_OF_EACH, *columns, sort.removeprefix("-")} if columns else set(JOB_SUMMARIES.schema)
+        needed = (
+            {*_OF_EACH, *columns, sort.removeprefix("-")} if columns else set(JOB_SUMMARIES.schema)
+        )
         table = build_jobs_table(
             self._resident.take(shown, [name for name in JOB_SUMMARIES.schema if name in needed]),
             self._resident.answers_of(shown),
@@ -154,7 +185,8 @@ class VisibleJobs:
         )
         more = first.height > limit
         return JobsPage(
-            replace(table, matching=chosen.len()), encode_cursor(*page.select(_VALUE, _KEY).row(-1)) if more else ""
+            replace(table, matching=chosen.len()),
+            encode_cursor(*page.select(_VALUE, _KEY).row(-1)) if more else "",
         )
 
     def _chosen(self, conditions: Sequence[pl.Expr]) -> pl.Series:
@@ -167,9 +199,17 @@ class VisibleJobs:
         return frame.select(both.arg_true().alias(_ROW)).get_column(_ROW)
 
     def _first(
-        self, chosen: pl.Series, values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool
+        self,
+        chosen: pl.Series,
+        values: pl.Series,
+        place: tuple[Any, str] | None,
+        count: int,
+        *,
+        down: bool,
     ) -> pl.DataFrame:
-        """Value, key and number of the first rows behind a place; those without a value are last."""
+        """Value, key and number of the first rows behind a place; those without a value are
+        last.
+        """
         near = _near(values, place, count, down=down)
         if near is not None:  # keys are read and compared only of rows that may be first
             chosen, values = chosen.filter(near), values.filter(near)
@@ -193,10 +233,19 @@ class VisibleJobs:
 
     def _count_answers(self, chosen: pl.Series, wanted: JobFilter) -> int:
         if not wanted.findings:
-            return int(self._resident.take(chosen, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum())
-        alone = (replace(JobFilter(), findings=(code,), verdict=wanted.verdict) for code in set(wanted.findings))
+            return int(
+                self._resident.take(chosen, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum()
+            )
+        alone = (
+            replace(JobFilter(), findings=(code,), verdict=wanted.verdict)
+            for code in set(wanted.findings)
+        )
         of_codes = [pl.all_horizontal(self._resident.conditions(one)) for one in alone]
-        return int(self._resident.take(chosen, [pl.sum_horizontal(of_codes).alias(_VALUE)]).get_column(_VALUE).sum())
+        return int(
+            self._resident.take(chosen, [pl.sum_horizontal(of_codes).alias(_VALUE)])
+            .get_column(_VALUE)
+            .sum()
+        )
 
 
 def _sort_value(by: str) -> pl.Expr:
@@ -224,12 +273,16 @@ def _place(dtype: pl.DataType, cursor: Sequence[CursorValue]) -> tuple[Any, str]
         raise no_cursor() from None
 
 
-def _near(values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool) -> pl.Series | None:
+def _near(
+    values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool
+) -> pl.Series | None:
     """Which rows may be among the first ones behind a place, by their numbers alone; None: any."""
     at = None if place is None else place[0]
     if not values.dtype.is_numeric() or (place is not None and at is None):
         return None
-    later = values.drop_nulls() if at is None else values.filter(values < at if down else values > at)
+    later = (
+        values.drop_nulls() if at is None else values.filter(values < at if down else values > at)
+    )
     if later.len() < count:
         return None
     near = values >= later.top_k(count).min() if down else values <= later.bottom_k(count).max()

@@ -1,4 +1,6 @@
-"""What people say of a finding of one job: confirmed or rejected, by a form of a page or by the REST API."""
+"""What people say of a finding of one job: confirmed or rejected, by a form of a page or by the
+REST API.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class LabelForm(Parameters, frozen=True, kw_only=True):
 
 
 def record_label(view: View, form: LabelForm) -> None:
-    """Record the label of a visible job. Errors: NotFoundError for a job or a finding that is not there."""
+    """Record the label of a visible job. Errors: NotFoundError for a job or a finding that is
+    not there.
+    """
     job = view.opened.run_of(form.job_key)
     if view.opened.findings(job, verdict=None).filter(code=form.finding).is_empty():
         what = f"no finding {form.finding!r} of job {form.job_key!r}"

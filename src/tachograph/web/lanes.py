@@ -1,4 +1,6 @@
-"""Limits of one identity: how many requests at a time, how many per second, how long and how large an answer is."""
+"""Limits of one identity: how many requests at a time, how many per second, how long and how
+large an answer is.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Lanes:
     most_asked: int = 100
     clock: Callable[[], float] = monotonic
     _lanes: dict[str, _Lane] = field(default_factory=dict)
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "request"))
+    _pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_THREADS, "request")
+    )
 
     def count(self, identity: str) -> None:
         """Count a request. Errors: HTTPException 429 where there were too many."""
@@ -60,12 +64,14 @@ class Lanes:
         if lane.left < 1:
             wait = str(max(1, round((1 - lane.left) / self.requests_per_s)))
             headers = {"Retry-After": wait, "Connection": "close"}
-            raise HTTPException(429, f"more than {self.requests_per_s:g} requests per second", headers)
+            raise HTTPException(
+                429, f"more than {self.requests_per_s:g} requests per second", headers
+            )
         lane.left -= 1
 
     async def run(self, identity: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, run in a thread. Errors: HTTPException 503 where it takes too long, or is too
-        large; 429 where too many are asked for.
+        """Return what `work` returns, run in a thread. Errors: HTTPException 503 where it takes too
+        long, or is too large; 429 where too many are asked for.
 
         A thread cannot be ended: its place stays taken until it is done.
         """
@@ -87,14 +93,18 @@ class Lanes:
         finally:
             lane.asked -= 1
         if isinstance(answer, Response) and len(answer.body) > self.answer_bytes:
-            what = f"the answer has {len(answer.body):,} bytes, at most {self.answer_bytes:,} are sent"
+            what = (
+                f"the answer has {len(answer.body):,} bytes, at most {self.answer_bytes:,} are sent"
+            )
             raise HTTPException(503, f"{what}: choose fewer jobs, rows or fields")
         return answer
 
     def _lane(self, identity: str) -> _Lane:
         if identity not in self._lanes:
             if len(self._lanes) >= _MOST_IDENTITIES:
-                self._lanes = {name: lane for name, lane in self._lanes.items() if lane.working or lane.asked}
+                self._lanes = {
+                    name: lane for name, lane in self._lanes.items() if lane.working or lane.asked
+                }
             places = asyncio.Semaphore(self.concurrent)
             self._lanes[identity] = _Lane(self.requests_per_s * _BURST_S, self.clock(), places)
         return self._lanes[identity]
@@ -108,7 +118,9 @@ def _leave(lane: _Lane, done: asyncio.Future[T]) -> None:
 
 
 def sender_of(request: Request, viewer: Viewer, proxies: ProxyHeaders) -> str:
-    """Return whose limits a request counts to: those of a token, a user, or else of the address it came from."""
+    """Return whose limits a request counts to: those of a token, a user, or else of the address
+    it came from.
+    """
     if viewer.token:
         return f"token {viewer.token}"
     if viewer.name:
@@ -117,6 +129,8 @@ def sender_of(request: Request, viewer: Viewer, proxies: ProxyHeaders) -> str:
 
 
 def address_of(request: Request, proxies: ProxyHeaders) -> str:
-    """Return the address that a request came from, of one that a proxy passed on the one that it names."""
+    """Return the address that a request came from, of one that a proxy passed on the one that it
+    names.
+    """
     forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
     return forwarded if forwarded and proxies.is_from_proxy(request) else peer(request).address

@@ -34,7 +34,8 @@ def login_routes(identities: Identities, lanes: Lanes) -> list[Route]:
 
 
 def local_path(written: str, root: str) -> str:
-    """Return where a browser goes after the login: a path of this server, its first page for anything else.
+    """Return where a browser goes after the login: a path of this server, its first page for
+    anything else.
 
     >>> local_path("/jobs?user=ann", ""), local_path("//other.example", ""), local_path("https://other.example", "")
     ('/jobs?user=ann', '/', '/')
@@ -51,9 +52,13 @@ def local_path(written: str, root: str) -> str:
     return home if parts.scheme or parts.netloc or aside else written
 
 
-def begin_session(identities: Identities, request: Request, proven: Proven, target: str) -> Response:
+def begin_session(
+    identities: Identities, request: Request, proven: Proven, target: str
+) -> Response:
     """Return the answer that begins a session and leads on to a path of this server."""
-    response = RedirectResponse(local_path(target, request.scope.get("root_path", "")), status_code=303)
+    response = RedirectResponse(
+        local_path(target, request.scope.get("root_path", "")), status_code=303
+    )
     identities.sessions.begin(proven, request, response, secure=is_secure(identities, request))
     return response
 
@@ -74,7 +79,9 @@ def _log_in(identities: Identities, lanes: Lanes) -> Handler:
         if not given.get("token"):
             return _page(identities, request, target, "", 200)
         try:
-            proven = await anyio.to_thread.run_sync(partial(identities.log_in, given["token"], by_form=by_form))
+            proven = await anyio.to_thread.run_sync(
+                partial(identities.log_in, given["token"], by_form=by_form)
+            )
         except NotIdentifiedError as wrong:
             return _page(identities, request, target, wrong.what, 401)
         return begin_session(identities, request, proven, target)
@@ -92,7 +99,9 @@ def _log_in_elsewhere(identities: Identities, lanes: Lanes) -> Handler:
         if identities.options.url.startswith("http"):
             site = urlsplit(identities.options.url)
             back = back.replace(scheme=site.scheme, netloc=site.netloc)
-        target = local_path(request.query_params.get("next", ""), request.scope.get("root_path", ""))
+        target = local_path(
+            request.query_params.get("next", ""), request.scope.get("root_path", "")
+        )
         started = await anyio.to_thread.run_sync(provider.begin, str(back), target)
         response = RedirectResponse(started.address, status_code=303)
         response.set_cookie(
@@ -118,7 +127,9 @@ def _come_back(identities: Identities, lanes: Lanes) -> Handler:
         cookie = f"{identities.sessions.cookie}_login"
         given = dict(request.query_params)
         try:
-            proven, target = await anyio.to_thread.run_sync(provider.finish, given, request.cookies.get(cookie, ""))
+            proven, target = await anyio.to_thread.run_sync(
+                provider.finish, given, request.cookies.get(cookie, "")
+            )
         except NotIdentifiedError as wrong:
             return _page(identities, request, "", wrong.what, 401)
         response = begin_session(identities, request, proven, target)
@@ -128,7 +139,9 @@ def _come_back(identities: Identities, lanes: Lanes) -> Handler:
     return handle
 
 
-def _page(identities: Identities, request: Request, target: str, wrong: str, status: int) -> Response:
+def _page(
+    identities: Identities, request: Request, target: str, wrong: str, status: int
+) -> Response:
     options = identities.options
     values = {
         "next": local_path(target, request.scope.get("root_path", "")),

@@ -1,4 +1,6 @@
-"""The OpenAPI 3.1 document of the REST API, made from the catalogue of endpoints, their parameters and their shapes."""
+"""The OpenAPI 3.1 document of the REST API, made from the catalogue of endpoints, their
+parameters and their shapes.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class DescribedParameter:
 
 
 def openapi_document(endpoints: Sequence[Endpoint], root: str = "") -> Schema:
-    """Return the document of these endpoints; `root`: the path below which the service is served."""
+    """Return the document of these endpoints; `root`: the path below which the service is
+    served.
+    """
     paths: dict[str, Any] = {}
     for entry in endpoints:
         paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry)
@@ -97,7 +101,11 @@ def openapi_document(endpoints: Sequence[Endpoint], root: str = "") -> Schema:
             "components": {
                 "schemas": {"Problem": _problem_schema()},
                 "securitySchemes": {
-                    "token": {"type": "http", "scheme": "bearer", "description": "`tachograph serve token create`"},
+                    "token": {
+                        "type": "http",
+                        "scheme": "bearer",
+                        "description": "`tachograph serve token create`",
+                    },
                     "session": {"type": "apiKey", "in": "cookie", "name": "tachograph_session"},
                 },
             },
@@ -157,7 +165,12 @@ def _without_null(schema: Schema) -> Schema:
 
 def _parameter(one: DescribedParameter) -> Schema:
     schema = {name: value for name, value in one.schema.items() if name != "description"}
-    written: Schema = {"name": one.name, "in": one.place, "required": one.required, "schema": schema}
+    written: Schema = {
+        "name": one.name,
+        "in": one.place,
+        "required": one.required,
+        "schema": schema,
+    }
     if one.sentence:
         written["description"] = one.sentence
     return written
@@ -179,10 +192,14 @@ def _responses(entry: Endpoint) -> Schema:
         "Vary": _header("Headers on which it depends."),
     }
     if entry.of_lake and entry.versioned:
-        headers["ETag"] = _header("Of version, viewer and address: with If-None-Match the next answer may be 304.")
+        headers["ETag"] = _header(
+            "Of version, viewer and address: with If-None-Match the next answer may be 304."
+        )
     if isinstance(shape, TableShape):
         headers[COUNT_HEADER] = _header("How many rows there are in all parts together.", "integer")
-        headers["Link"] = _header('The next part of the list, rel="next"; not there in the last one.')
+        headers["Link"] = _header(
+            'The next part of the list, rel="next"; not there in the last one.'
+        )
     content = {form.media_type: _media(form, shape.schema()) for form in entry.formats}
     answer: Schema = {"description": entry.sentence, "content": content}
     if entry.of_lake:
@@ -213,7 +230,12 @@ def _media(form: Format, schema: Schema) -> Schema:
     if form.name == "json":
         return {"schema": schema}
     if form.name == "csv":
-        return {"schema": {"type": "string", "description": "A header, then a line per row; null is empty."}}
+        return {
+            "schema": {
+                "type": "string",
+                "description": "A header, then a line per row; null is empty.",
+            }
+        }
     return {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -231,14 +253,21 @@ def _problem_schema() -> Schema:
         "type": "object",
         "description": "An error, as RFC 9457 has it.",
         "properties": {
-            "type": {"type": "string", "format": "uri-reference", "description": "Its kind; the page describes it."},
+            "type": {
+                "type": "string",
+                "format": "uri-reference",
+                "description": "Its kind; the page describes it.",
+            },
             "title": {"type": "string", "enum": [HTTPStatus(status).phrase for status in PROBLEMS]},
             "status": {"type": "integer", "enum": list(PROBLEMS)},
             "detail": {"type": "string", "description": "What is wrong."},
             "do": {"type": "string", "description": "What to do."},
             "candidates": {
                 "type": "array",
-                "description": "Jobs that have the given id, one on each of several clusters: the id alone names none.",
+                "description": (
+                    "Jobs that have the given id, one on each of several clusters: the id "
+                    "alone names none."
+                ),
                 "items": {
                     "type": "object",
                     "properties": {"cluster": {"type": "string"}, "job_key": {"type": "string"}},

@@ -20,7 +20,9 @@ from tachograph.web.parameters import Word
 
 MOST_ROWS = 10_000  # of one answer of the REST API
 RowLimit = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="At most so many rows.")]
-Cursor = Annotated[Word, msgspec.Meta(description="The cursor of the page before, from its Link header.")]
+Cursor = Annotated[
+    Word, msgspec.Meta(description="The cursor of the page before, from its Link header.")
+]
 
 
 class Paging(FormatChoice, frozen=True, kw_only=True):
@@ -31,23 +33,30 @@ class Paging(FormatChoice, frozen=True, kw_only=True):
 
 
 def page_of(rows: pl.DataFrame, key: Sequence[str], paging: Paging) -> TableAnswer:
-    """Return the part of `rows` that is requested; they are in ascending order of `key`, which is unique, nulls first.
+    """Return the part of `rows` that is requested; they are in ascending order of `key`, which is
+    unique, nulls first.
 
     >>> page_of(pl.DataFrame({"gpu": [0, 1, 2]}), ["gpu"], Paging(limit=2)).rows["gpu"].to_list()
     [0, 1]
 
     Errors: UsageError for what is no cursor of these rows.
     """
-    left = rows if not paging.after else rows.filter(_behind(rows, key, decode_cursor(paging.after)))
+    left = (
+        rows if not paging.after else rows.filter(_behind(rows, key, decode_cursor(paging.after)))
+    )
     page = left.head(paging.limit)
     cursor = encode_cursor(*page.select(key).row(-1)) if left.height > page.height else ""
     return TableAnswer(page, cursor, rows.height)
 
 
-def page_of_minutes(lake: Lake, table: LakeTable, jobs: pl.DataFrame, paging: Paging) -> TableAnswer:
-    """Return the part of the rows of a table by minute that is requested, in order of its key; of `jobs`.
+def page_of_minutes(
+    lake: Lake, table: LakeTable, jobs: pl.DataFrame, paging: Paging
+) -> TableAnswer:
+    """Return the part of the rows of a table by minute that is requested, in order of its key; of
+    `jobs`.
 
-    Only the rows of GPUs, or nodes, that are in that part are read whole. Errors: LakeError, UsageError as `page_of`.
+    Only the rows of GPUs, or nodes, that are in that part are read whole. Errors: LakeError,
+    UsageError as `page_of`.
     """
 
     def read() -> TableAnswer:
@@ -59,20 +68,37 @@ def page_of_minutes(lake: Lake, table: LakeTable, jobs: pl.DataFrame, paging: Pa
             begun = units.filter(~behind).tail(1)  # the cursor is within it, or behind its last row
             left = pl.concat([begun, units.filter(behind)])
             most = int(begun.get_column("rows").sum()) + paging.limit
-            chosen = left.filter(pl.col("rows").cum_sum().shift(1, fill_value=0) <= most).select(of_unit)
-            near = [pl.col(name).is_in(chosen.get_column(name).unique().implode()) for name in ("job_key", "node")]
-            found = rows.filter(*near).join(chosen.lazy(), on=of_unit, how="semi", nulls_equal=True).collect()
-        return replace(page_of(found.sort(*table.key), table.key, paging), matching=int(units.get_column("rows").sum()))
+            chosen = left.filter(pl.col("rows").cum_sum().shift(1, fill_value=0) <= most).select(
+                of_unit
+            )
+            near = [
+                pl.col(name).is_in(chosen.get_column(name).unique().implode())
+                for name in ("job_key", "node")
+            ]
+            found = (
+                rows.filter(*near)
+                .join(chosen.lazy(), on=of_unit, how="semi", nulls_equal=True)
+                .collect()
+            )
+        return replace(
+            page_of(found.sort(*table.key), table.key, paging),
+            matching=int(units.get_column("rows").sum()),
+        )
 
     return read_consistently(lake, read)
 
 
 def _behind(rows: pl.DataFrame, key: Sequence[str], values: Sequence[Any]) -> pl.Expr:
-    """True for rows behind the one that has `values` in the columns `key`, whether or not it is still there."""
+    """True for rows behind the one that has `values` in the columns `key`, whether or not it is
+    still there.
+    """
     if len(values) != len(key):
         raise no_cursor()
     try:
-        of_type = [pl.Series(name, [value], rows.schema[name]) for name, value in zip(key, values, strict=True)]
+        of_type = [
+            pl.Series(name, [value], rows.schema[name])
+            for name, value in zip(key, values, strict=True)
+        ]
     except (TypeError, OverflowError, pl.exceptions.PolarsError):
         raise no_cursor() from None
 

@@ -1,4 +1,6 @@
-"""Parameters of pages and endpoints: typed by a struct each, from path and query, nothing else is accepted."""
+"""Parameters of pages and endpoints: typed by a struct each, from path and query, nothing else
+is accepted.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def says(sentence: str) -> msgspec.Meta:
     return msgspec.Meta(description=sentence)
 
 
-Since = Annotated[Word, says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")] | None
+Since = (
+    Annotated[Word, says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")]
+    | None
+)
 Until = Annotated[Word, says("The job ran before it, written as `since`.")] | None
 Names = Annotated[tuple[Word, ...], says("Any of these names.")]
 
@@ -36,7 +41,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Of a page without any."""
 
     def moments(self, *, now: datetime, zone_name: str) -> str:
-        """Return the instants that `since` and `until` mean at `now`, as text; "" of parameters that have neither.
+        """Return the instants that `since` and `until` mean at `now`, as text; "" of parameters
+        that have neither.
 
         Errors: UsageError for what is no time.
         """
@@ -45,7 +51,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return f"{wanted.since} {wanted.until}" if any(given.values()) else ""
 
     def as_query(self, *without: str, **changed: object) -> str:
-        """Return them as the query of a link, those that are not the usual ones; `changed`: with other values.
+        """Return them as the query of a link, those that are not the usual ones; `changed`: with
+        other values.
 
         >>> JobChoiceParameters(user=("ann", "bob"), since="7d").as_query("since", partition="gpu")
         'user=ann&user=bob&partition=gpu'
@@ -55,28 +62,41 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             for field in msgspec.structs.fields(self)
             if field.name not in without and getattr(self, field.name) != field.default
         }
-        values = {name: value for name, value in {**given, **changed}.items() if value not in (None, "", ())}
+        values = {
+            name: value
+            for name, value in {**given, **changed}.items()
+            if value not in (None, "", ())
+        }
         return urlencode(values, doseq=True)
 
 
 class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
-    """Which jobs, as the options of the commands have it; all that are visible where nothing is given."""
+    """Which jobs, as the options of the commands have it; all that are visible where nothing is
+    given.
+    """
 
     user: Names = ()
     account: Names = ()
     partition: Names = ()
-    state: Annotated[tuple[Word, ...], says("Base state, such as RUNNING, COMPLETED, FAILED; any of them.")] = ()
-    attribution: Annotated[
-        tuple[Word, ...], says("How its GPUs are known: explicit, live_index, whole_node, ambiguous; any of them.")
+    state: Annotated[
+        tuple[Word, ...], says("Base state, such as RUNNING, COMPLETED, FAILED; any of them.")
     ] = ()
-    finding: Annotated[tuple[Word, ...], says("Code of a finding (docs/job-report.md); any of them.")] = ()
+    attribution: Annotated[
+        tuple[Word, ...],
+        says("How its GPUs are known: explicit, live_index, whole_node, ambiguous; any of them."),
+    ] = ()
+    finding: Annotated[
+        tuple[Word, ...], says("Code of a finding (docs/job-report.md); any of them.")
+    ] = ()
     verdict: Annotated[Verdict, says("The result that `finding` has.")] = "yes"
     since: Since = None
     until: Until = None
     where: Annotated[
         tuple[Word, ...],
         msgspec.Meta(max_length=MOST_CONDITIONS),
-        says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them."),
+        says(
+            "A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them."
+        ),
     ] = ()
 
     def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
@@ -85,7 +105,10 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
 
     def chosen(self) -> JobChoice:
         """Return them as an open lake takes them."""
-        return cast("JobChoice", {name: getattr(self, name) for name in JobChoiceParameters.__struct_fields__})
+        return cast(
+            "JobChoice",
+            {name: getattr(self, name) for name in JobChoiceParameters.__struct_fields__},
+        )
 
 
 class UsageParameters(Parameters, frozen=True, kw_only=True):
@@ -98,7 +121,9 @@ class UsageParameters(Parameters, frozen=True, kw_only=True):
     def choice(self, option: Literal["user", "account"]) -> JobChoice:
         """Return the jobs of that user or account in the period, as an open lake takes them."""
         given = {option: self.name, "since": self.since, "until": self.until}
-        return cast("JobChoice", {name: value for name, value in given.items() if value is not None})
+        return cast(
+            "JobChoice", {name: value for name, value in given.items() if value is not None}
+        )
 
 
 class JobParameters(Parameters, frozen=True, kw_only=True):
@@ -106,21 +131,28 @@ class JobParameters(Parameters, frozen=True, kw_only=True):
 
     key: Annotated[Word, says("The job: its id as people write it, its raw id or its job_key.")]
     cluster: Annotated[Word, says("Its cluster, where several have the id.")] | None = None
-    run: Annotated[int, says("The N-th run of a requeued job; the last one without it.")] | None = None
+    run: Annotated[int, says("The N-th run of a requeued job; the last one without it.")] | None = (
+        None
+    )
 
 
 P = TypeVar("P", bound=Parameters)
 
 
 def read_parameters(
-    kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]], *, of_form: bool = True
+    kind: type[P],
+    path: Mapping[str, Any],
+    query: Iterable[tuple[str, str]],
+    *,
+    of_form: bool = True,
 ) -> P:
     """Return the parameters of a request; of a form, values that are empty do not count.
 
     >>> read_parameters(JobChoiceParameters, {}, [("user", "ann"), ("user", "bob"), ("since", "")]).user
     ('ann', 'bob')
 
-    Errors: UsageError naming the parameter: unknown, twice where one is wanted, or of the wrong type.
+    Errors: UsageError naming the parameter: unknown, twice where one is wanted, or of the wrong
+    type.
     """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     several = {name for name, field in fields.items() if _is_tuple(field.type)}
@@ -137,16 +169,25 @@ def read_parameters(
     try:
         found = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as problem:
-        text = str(problem).replace("`", "'").replace("Object contains unknown field", "unknown parameter")
-        raise UsageError(text, do=meant(str(problem).replace("`", "'"), kind) or "see api/docs") from None
+        text = (
+            str(problem)
+            .replace("`", "'")
+            .replace("Object contains unknown field", "unknown parameter")
+        )
+        raise UsageError(
+            text, do=meant(str(problem).replace("`", "'"), kind) or "see api/docs"
+        ) from None
     for name in values.keys() & fields.keys():
         if getattr(found, fields[name].name) is None:  # msgspec takes the text null for None
             raise UsageError(f"invalid value {values[name]!r} - at '$.{name}'", do="see api/docs")
     return found
 
 
-def read_document(kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]], body: bytes) -> P:
-    """Return the parameters of a request whose body is a JSON object; its address has none but those of the path.
+def read_document(
+    kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]], body: bytes
+) -> P:
+    """Return the parameters of a request whose body is a JSON object; its address has none but
+    those of the path.
 
     >>> read_document(JobParameters, {}, [], b'{"key": "7", "run": 2}').run
     2

@@ -1,4 +1,6 @@
-"""Connections: who is at their other end, how many one may have, and when one is cut that sends or reads too slowly."""
+"""Connections: who is at their other end, how many one may have, and when one is cut that sends
+or reads too slowly.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ _MOST_HELD = 800  # connections with refused ones: below the usual limit of open
 class Connections:
     """The connections of one server.
 
-    most: of one address; those of a proxy are not counted, as they are of many people.
-    most_unread: bytes of answers that are being read; beyond them the connection with most of them is closed.
+    most: of one address; those of a proxy are not counted, as they are of many people. most_unread:
+    bytes of answers that are being read; beyond them the connection with most of them is closed.
     """
 
     most: int
@@ -55,7 +57,9 @@ class Connections:
             del self._open[one.peer]
 
     def write(self, one: GuardedProtocol) -> None:
-        """Note that an answer is not read yet, and close a connection where there is too much of that."""
+        """Note that an answer is not read yet, and close a connection where there is too much of
+        that.
+        """
         self._reading[one] = None
         sizes = {each: each.transport.get_write_buffer_size() for each in self._reading}
         if sum(sizes.values()) > self.most_unread:
@@ -67,10 +71,11 @@ class Connections:
 
 
 class GuardedProtocol(H11Protocol):
-    """HTTP/1.1 with a limit of time for every request that is sent, and for every answer that is read.
+    """HTTP/1.1 with a limit of time for every request that is sent, and for every answer that is
+    read.
 
-    slow_s: so long the sending of a request may take, from its first byte on, and the connection may wait before it.
-    limits: of all connections of the server.
+    slow_s: so long the sending of a request may take, from its first byte on, and the connection
+    may wait before it. limits: of all connections of the server.
     """
 
     slow_s: ClassVar[float]
@@ -91,7 +96,9 @@ class GuardedProtocol(H11Protocol):
         self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Find out who is at the other end, and begin to count the time; refuse one too many unread."""
+        """Find out who is at the other end, and begin to count the time; refuse one too many
+        unread.
+        """
         assert isinstance(transport, asyncio.Transport)
         connection = transport.get_extra_info("socket")
         assert isinstance(connection, TransportSocket)
@@ -102,7 +109,8 @@ class GuardedProtocol(H11Protocol):
             self._sending = self.loop.call_later(self.limits.held_s, transport.abort)
             return
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever the other end has not read everything
+        # `pause_writing` whenever the other end has not read everything.
+        transport.set_write_buffer_limits(high=0)
         self.app_state = {**self.app_state, PEER: self.peer}
         self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
 

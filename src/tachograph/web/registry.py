@@ -1,7 +1,8 @@
 """The catalogue of what is served.
 
-A page is a module of `web.pages` with PARAMETERS (a struct) and `content(view, parameters)`, which returns what the
-template of the same name shows; it is added by one file and one line here. Modules of `web.rest` list endpoints.
+A page is a module of `web.pages` with PARAMETERS (a struct) and `content(view, parameters)`, which
+returns what the template of the same name shows; it is added by one file and one line here. Modules
+of `web.rest` list endpoints.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from tachograph.web.viewer import Role
 
 @dataclass(frozen=True, slots=True)
 class PageEntry:
-    """A page: its path, the name of its module in `web.pages`, its title, the least role that opens it.
+    """A page: its path, the name of its module in `web.pages`, its title, the least role that opens
+    it.
 
-    menu: heading in the menu; "" for a page that is reached by links. writes: the least role that may send its form;
-    None for a page without. Its module has FORM (a struct) and `submit(view, form)` in addition.
+    menu: heading in the menu; "" for a page that is reached by links. writes: the least role that
+    may send its form; None for a page without. Its module has FORM (a struct) and `submit(view,
+    form)` in addition.
     """
 
     path: str
@@ -98,11 +101,15 @@ class PageModule(Protocol):
     FORM: type[Parameters]
 
     def content(self, view: View, parameters: Any) -> Mapping[str, Any] | Document:
-        """Return what the template shows, or a file. Errors: TachographError, shown as a page with its status."""
+        """Return what the template shows, or a file. Errors: TachographError, shown as a page
+        with its status.
+        """
         ...
 
     def submit(self, view: View, form: Any) -> str:
-        """Do what the form requests; return the query of the page that is shown then. Errors: TachographError."""
+        """Do what the form requests; return the query of the page that is shown then. Errors:
+        TachographError.
+        """
         ...
 
 

@@ -1,6 +1,7 @@
 """A lake as one viewer sees it: rows of jobs that are not visible are never read.
 
-Pages and endpoints have no other lake. So what decides about a row is the query, not the page that shows it.
+Pages and endpoints have no other lake. So what decides about a row is the query, not the page that
+shows it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from tachograph.web.jobs import VisibleJobs
 from tachograph.web.viewer import Viewer
 
 _SAME_CLUSTER = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
-_OF_NO_JOB = frozenset({"devices", "analyses"})  # facts of hardware and of the service, without names of people
+# Facts of hardware and of the service, without names of people.
+_OF_NO_JOB = frozenset({"devices", "analyses"})
 
 
 class ScopedLake(Lake):
     """The tables of a lake without rows of jobs that `viewer` may not see.
 
-    lake: at a version whose visible jobs are `jobs`. Rows of samples, which name no job, are read only by those who
-    see every job; rows of scores of GPUs also for the times in which a visible job held them.
+    lake: at a version whose visible jobs are `jobs`. Rows of samples, which name no job, are read
+    only by those who see every job; rows of scores of GPUs also for the times in which a visible
+    job held them.
     """
 
     def __init__(self, lake: Lake, viewer: Viewer, jobs: VisibleJobs) -> None:
@@ -61,7 +64,11 @@ class ScopedLake(Lake):
         if where is None:
             return self._jobs.rows(columns, keys)
         names = tuple(table.schema) if columns is None else columns
-        return self._jobs.rows(tuple({*names, *where.meta.root_names()}), keys).filter(where).select(names)
+        return (
+            self._jobs.rows(tuple({*names, *where.meta.root_names()}), keys)
+            .filter(where)
+            .select(names)
+        )
 
     def read_files(
         self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
@@ -74,7 +81,9 @@ class ScopedLake(Lake):
         return rows if columns is None else rows.select(*columns)
 
     def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
-        """Return the visible rows that name one of these jobs by its id. Errors: those of `read_files`."""
+        """Return the visible rows that name one of these jobs by its id. Errors: those of
+        `read_files`.
+        """
         return self._visible(self._lake.read_named(table, job_ids), table, job_ids)
 
     def kept_answers(
@@ -83,34 +92,44 @@ class ScopedLake(Lake):
         """Return short rows of findings of visible jobs among these."""
         return self._jobs.kept_answers(job_keys, codes, reported=reported)
 
-    def _visible(self, rows: pl.LazyFrame, table: LakeTable, job_ids: Sequence[str] | None = None) -> pl.LazyFrame:
+    def _visible(
+        self, rows: pl.LazyFrame, table: LakeTable, job_ids: Sequence[str] | None = None
+    ) -> pl.LazyFrame:
         if self._viewer.sees_all or table.name in _OF_NO_JOB:
             return rows
-        if table is JOBS:  # an id is given again once a scheduler starts over: its other job is another user's
+        # An id is given again once a scheduler starts over: its other job is another user's.
+        if table is JOBS:
             return rows.filter(self._viewer.visible())
         if "job_key" in table.schema:
             return rows.join(self._jobs.names.lazy().select("job_key"), on="job_key", how="semi")
         if table is GPU_SCORES:
             return self._while_held(rows)
         if "job_id" not in table.schema:
-            raise NotFoundError(f"rows of {table.name} are of all jobs", do="a role that sees all jobs may read them")
+            raise NotFoundError(
+                f"rows of {table.name} are of all jobs",
+                do="a role that sees all jobs may read them",
+            )
         return self._of_visible_runs(rows, job_ids)
 
     def _while_held(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Rows of GPUs and times, of those in which a visible job held the GPU."""
         runs = self._jobs.rows(("job_key", "start", "end", "as_of")).lazy()
         held = self.scan(JOB_GPUS).select("job_key", "node", "gpu", "mig").join(runs, on="job_key")
-        times = held.select("node", "gpu", "mig", held_from="start", held_to=pl.coalesce("end", "as_of"))
+        times = held.select(
+            "node", "gpu", "mig", held_from="start", held_to=pl.coalesce("end", "as_of")
+        )
         numbered = rows.with_row_index("row")
         during = pl.col("t").is_between("held_from", "held_to", closed="left")
         kept = numbered.join(times, on=["node", "gpu", "mig"], nulls_equal=True).filter(during)
         return numbered.join(kept.select("row"), on="row", how="semi").drop("row")
 
     def _of_visible_runs(self, rows: pl.LazyFrame, job_ids: Sequence[str] | None) -> pl.LazyFrame:
-        """Rows that name a job by its id, of the runs of it that are visible: those during which they begin.
+        """Rows that name a job by its id, of the runs of it that are visible: those during which
+        they begin.
 
-        What may be of a run of another user with that id is left out: a row during it; one without a start, wherever
-        there is such a run. `job_ids`: all that the rows name, where that is known.
+        What may be of a run of another user with that id is left out: a row during it; one without
+        a start, wherever there is such a run. `job_ids`: all that the rows name, where that is
+        known.
         """
         runs = self._jobs.rows(("cluster", "job_id", "start", "end", "as_of")).lazy()
         runs = runs if job_ids is None else runs.filter(pl.col("job_id").is_in(list(job_ids)))
@@ -123,7 +142,9 @@ class ScopedLake(Lake):
         own = numbered.join(mine, on="job_id").filter(_SAME_CLUSTER, during)
         named = self._lake.scan(JOBS) if job_ids is None else self._lake.read_named(JOBS, job_ids)
         recorded = named.join(ids, on="job_id", how="semi").sort("seq")
-        latest = recorded.group_by(*JOBS.key).agg(pl.col("user", "account", "start", "end").drop_nulls().last())
+        latest = recorded.group_by(*JOBS.key).agg(
+            pl.col("user", "account", "start", "end").drop_nulls().last()
+        )
         others = latest.filter(~self._viewer.visible(), pl.col("start").is_not_null()).select(
             "job_id", run_cluster="cluster", other_start="start", other_end="end"
         )

@@ -49,7 +49,9 @@ class Listening:
         """
         host, _, port = address.rpartition(":")
         if not (host and port.isdigit() and int(port) < 1 << 16):
-            raise ConfigError(f"invalid address {address!r}", do=f"write HOST:PORT, such as {DEFAULT_ADDRESS}")
+            raise ConfigError(
+                f"invalid address {address!r}", do=f"write HOST:PORT, such as {DEFAULT_ADDRESS}"
+            )
         return cls(host.strip("[]"), int(port))
 
     @contextlib.contextmanager
@@ -81,8 +83,11 @@ class Listening:
             made.bind(self.path)
             Path(self.path).chmod(0o666)  # whoever connects is identified by the system
             return made
-        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)  # where it is named, small answers are not held back (TCP_NODELAY)
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            self.host, self.port, type=socket.SOCK_STREAM
+        )[0]
+        # Where it is named, small answers are not held back (TCP_NODELAY).
+        made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind(address)
@@ -93,7 +98,9 @@ class Listening:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket that a server left behind which was killed. Errors: OSError where one still listens."""
+    """Remove the socket that a server left behind which was killed. Errors: OSError where one
+    still listens.
+    """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.stat().st_mode):
             raise FileExistsError(0, "a file is there that is no socket")
@@ -107,9 +114,13 @@ def _remove_stale(path: Path) -> None:
 
 
 class _Server(uvicorn.Server):
-    """A server that calls a function once it accepts connections, and one when it ends, before it waits for answers."""
+    """A server that calls a function once it accepts connections, and one when it ends, before
+    it waits for answers.
+    """
 
-    def __init__(self, config: uvicorn.Config, accepting: Callable[[], None], ending: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, accepting: Callable[[], None], ending: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._accepting, self._ending = accepting, ending
 
@@ -130,7 +141,8 @@ def serve(
     started: Callable[[str], None],
     notifier: SystemdNotifier = NO_NOTIFIER,
 ) -> None:
-    """Serve until a signal ends it. `started` is called with the address, or the link that opens the pages as `user`.
+    """Serve until a signal ends it. `started` is called with the address, or the link that opens
+    the pages as `user`.
 
     Errors: ConfigError where it cannot listen, or the configuration is unsafe.
     """
@@ -148,7 +160,11 @@ def serve(
         config = uvicorn.Config(
             create_application(service),
             loop="asyncio",
-            http=type("LimitedProtocol", (GuardedProtocol,), {"slow_s": options.slow_s, "limits": connections}),
+            http=type(
+                "LimitedProtocol",
+                (GuardedProtocol,),
+                {"slow_s": options.slow_s, "limits": connections},
+            ),
             ws="none",
             log_config=None,
             access_log=False,
@@ -169,13 +185,17 @@ def serve(
 
 
 def _cookie(options: ServeOptions, bound: socket.socket) -> str:
-    """The name of the session's cookie: browsers send a cookie to every port of a host, so each server has its own."""
+    """The name of the session's cookie: browsers send a cookie to every port of a host, so each
+    server has its own.
+    """
     if options.url or bound.family == socket.AF_UNIX:
         return COOKIE
     return f"{COOKIE}_{bound.getsockname()[1]}"
 
 
-def _link(listening: Listening, bound: socket.socket, options: ServeOptions, link: StartLink) -> str:
+def _link(
+    listening: Listening, bound: socket.socket, options: ServeOptions, link: StartLink
+) -> str:
     """Where the pages are; with a link, the address that logs in."""
     if listening.path and not options.url.startswith("http"):
         return listening.path
@@ -189,7 +209,9 @@ def _link(listening: Listening, bound: socket.socket, options: ServeOptions, lin
 @contextlib.contextmanager
 def _signals_end_it() -> Iterator[None]:
     """The server handles signals, and raises them again once it has ended: that is no error."""
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

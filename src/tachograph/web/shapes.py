@@ -1,4 +1,6 @@
-"""What endpoints return, as JSON Schema: made from the declared columns of tables and from the types of reports."""
+"""What endpoints return, as JSON Schema: made from the declared columns of tables and from the
+types of reports.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,11 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class ObjectShape:
-    """One object. properties: a schema for each of its keys; table: whether it has rows for formats without objects.
+    """One object. properties: a schema for each of its keys; table: whether it has rows for formats
+    without objects.
 
-    also: further statuses with which it is answered. choices: whether format and fields can be chosen.
+    also: further statuses with which it is answered. choices: whether format and fields can be
+    chosen.
     """
 
     properties: Callable[[], Schema]
@@ -64,7 +68,9 @@ class ObjectShape:
 Shape: TypeAlias = TableShape | ObjectShape
 
 
-def table_shape(table: LakeTable, *more: TableColumn, documents: Mapping[str, Schema] | None = None) -> TableShape:
+def table_shape(
+    table: LakeTable, *more: TableColumn, documents: Mapping[str, Schema] | None = None
+) -> TableShape:
     """Return the shape of rows of a table, and `more` columns."""
     return TableShape((*public_columns(table), *more), documents or {})
 
@@ -76,9 +82,23 @@ def public_columns(table: LakeTable) -> tuple[TableColumn, ...]:
 
 # what a list of jobs has beside job_summaries
 OF_FINDINGS = (
-    TableColumn(FINDINGS_COLUMN, pl.List(pl.String()), "", "Codes of the reported findings, most urgent first.", None),
-    TableColumn(SEVERITY_COLUMN, pl.String(), "", "Most urgent of these: problem, hint.", "no finding"),
-    TableColumn(LOST_COLUMN, pl.Float64(), "h", "GPU-hours lost to all causes of waste together.", "not known"),
+    TableColumn(
+        FINDINGS_COLUMN,
+        pl.List(pl.String()),
+        "",
+        "Codes of the reported findings, most urgent first.",
+        None,
+    ),
+    TableColumn(
+        SEVERITY_COLUMN, pl.String(), "", "Most urgent of these: problem, hint.", "no finding"
+    ),
+    TableColumn(
+        LOST_COLUMN,
+        pl.Float64(),
+        "h",
+        "GPU-hours lost to all causes of waste together.",
+        "not known",
+    ),
 )
 
 
@@ -123,7 +143,8 @@ def _type_schema(dtype: pl.DataType) -> Schema:
 
 
 def type_schema(kind: Any) -> Schema:
-    """Return the schema of what `json_values` makes of a value of a type; tables are lists of rows of any columns.
+    """Return the schema of what `json_values` makes of a value of a type; tables are lists of rows
+    of any columns.
 
     >>> type_schema(float), type_schema(bool | None)
     ({'type': ['number', 'null']}, {'anyOf': [{'type': 'boolean'}, {'type': 'null'}]})
@@ -136,18 +157,25 @@ def type_schema(kind: Any) -> Schema:
 def _foreign(kind: type) -> Schema:
     if issubclass(kind, pl.DataFrame):
         return {"type": "array", "items": {"type": "object"}}
-    raise NotImplementedError(f"no schema for {kind}")  # what msgspec expects of a hook that does not know a type
+    # What msgspec expects of a hook that does not know a type.
+    raise NotImplementedError(f"no schema for {kind}")
 
 
 def _inlined(schema: Any, components: Mapping[str, Any]) -> Any:
-    """A schema without references, all parts where they are used; NaN and infinities are null in JSON."""
+    """A schema without references, all parts where they are used; NaN and infinities are null in
+    JSON.
+    """
     if isinstance(schema, list):
         return [_inlined(each, components) for each in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         return _inlined(components[schema["$ref"].rpartition("/")[2]], components)
-    inlined = {name: _inlined(each, components) for name, each in schema.items() if name not in ("title", "default")}
+    inlined = {
+        name: _inlined(each, components)
+        for name, each in schema.items()
+        if name not in ("title", "default")
+    }
     return inlined | {"type": ["number", "null"]} if inlined.get("type") == "number" else inlined
 
 

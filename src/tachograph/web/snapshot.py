@@ -1,4 +1,6 @@
-"""What a server keeps of a lake in memory: the summaries of one version, and who sees which of them."""
+"""What a server keeps of a lake in memory: the summaries of one version, and who sees which of
+them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,14 @@ from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JOB_NAMES
 from tachograph.lake.query import MANY_JOBS, read_consistently, read_jobs_not_analyzed
-from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows, release_pages, resident_file_mib
+from tachograph.lake.resident import (
+    NO_JOBS,
+    ResidentJobs,
+    extended,
+    new_rows,
+    release_pages,
+    resident_file_mib,
+)
 from tachograph.live.discovery import SourceRequest
 from tachograph.report.job import JobReport
 from tachograph.web.background import Background, Pending, Progress
@@ -64,12 +73,14 @@ def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(values)
 
 
-copyreg.pickle(MappingProxyType, lambda values: (_read_only, (dict(values),)))  # reports of workers hold some
+# Reports of workers hold some.
+copyreg.pickle(MappingProxyType, lambda values: (_read_only, (dict(values),)))
 
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """One version of computed tables and of profiles: commits of each. As text the ETag of what is made of it alone.
+    """One version of computed tables and of profiles: commits of each. As text the ETag of what is
+    made of it alone.
 
     table: id of the table of summaries, which another lake in the same place does not have.
     """
@@ -86,7 +97,9 @@ class LakeVersion:
 
 
 class LakeMoment(Lake):
-    """A lake at one version, with all its jobs: computed tables have the files of that version while it is served."""
+    """A lake at one version, with all its jobs: computed tables have the files of that version
+    while it is served.
+    """
 
     def __init__(
         self,
@@ -107,7 +120,8 @@ class LakeMoment(Lake):
         self.jobs = jobs
         self.reports: dict[tuple[Hashable, ...], JobReport] = {}  # of jobs shown lately
         self._scopes: dict[str, VisibleJobs] = {}
-        self._waiting: tuple[int, pl.DataFrame] | None = None  # version of `jobs`, rows not analyzed
+        # Version of `jobs`, rows not analyzed.
+        self._waiting: tuple[int, pl.DataFrame] | None = None
 
     def version(self, table: LakeTable) -> int:
         """Return the version of a table: that of summaries and analyses does not change."""
@@ -131,7 +145,9 @@ class LakeMoment(Lake):
         return jobs
 
     def not_analyzed(self, viewer: Viewer) -> pl.DataFrame:
-        """Return rows of the accounting that a viewer sees, of jobs without results so far; newest first."""
+        """Return rows of the accounting that a viewer sees, of jobs without results so far;
+        newest first.
+        """
         version, waiting = self.version(JOBS), self._waiting
         if waiting is None or waiting[0] != version:
             rows = read_jobs_not_analyzed(ScopedLake(self, _ALL, VisibleJobs(self.jobs)))
@@ -143,11 +159,12 @@ class LakeMoment(Lake):
 class View:
     """What one viewer sees of one version of a lake: all that a page or an endpoint is made of.
 
-    opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of visible jobs.
-    not_analyzed: rows of the accounting of visible jobs without results so far. reports: of jobs shown lately.
-    image_problem: why no image of the jobs can be written, so that they are held in memory; "" for none.
-    background: makes what takes seconds, by `made_by`: the method `written` of the lake that is served.
-    fleet: all GPUs live, of which `fleet_report` shows what is visible.
+    opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of
+    visible jobs. not_analyzed: rows of the accounting of visible jobs without results so far.
+    reports: of jobs shown lately. image_problem: why no image of the jobs can be written, so that
+    they are held in memory; "" for none. background: makes what takes seconds, by `made_by`: the
+    method `written` of the lake that is served. fleet: all GPUs live, of which `fleet_report` shows
+    what is visible.
     """
 
     viewer: Viewer
@@ -181,7 +198,9 @@ class View:
         return self.now.replace(minute=0, second=0, microsecond=0)
 
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
-        """Return the report of one visible job, read once while this version is served. Errors: those of OpenLake."""
+        """Return the report of one visible job, read once while this version is served. Errors:
+        those of OpenLake.
+        """
         key = (self.viewer.scope, job, cluster, run)
         report = self.reports.get(key)
         if report is None:
@@ -192,15 +211,21 @@ class View:
         return JobPage(dataclasses.replace(report, now=self.now))
 
     def made(
-        self, function: Callable[Concatenate[View, Progress, A], T], *arguments: A.args, **named: A.kwargs
+        self,
+        function: Callable[Concatenate[View, Progress, A], T],
+        *arguments: A.args,
+        **named: A.kwargs,
     ) -> T | Pending:
-        """Return what a function of this view returns, made by a worker once per version; Pending while it is made.
+        """Return what a function of this view returns, made by a worker once per version; Pending
+        while it is made.
 
-        Times such as 7d in parameters are counted back from the hour. Errors: those of the function and of
-        `Background.get`.
+        Times such as 7d in parameters are counted back from the hour. Errors: those of the function
+        and of `Background.get`.
         """
         moments = [
-            one.moments(now=self._hour, zone_name=self.zone_name) for one in arguments if isinstance(one, Parameters)
+            one.moments(now=self._hour, zone_name=self.zone_name)
+            for one in arguments
+            if isinstance(one, Parameters)
         ]
         about = (function.__module__, function.__qualname__, arguments, named, moments)
         content = self.background.get(
@@ -216,7 +241,8 @@ class View:
         return running_jobs(self.opened.jobs().clear()) if isinstance(found, Pending) else found
 
     def of_recent(self, parameters: C) -> C:
-        """Return parameters that choose jobs, of many those of the newest 30 days, where no time is chosen.
+        """Return parameters that choose jobs, of many those of the newest 30 days, where no time is
+        chosen.
 
         For reports that take memory and time for every job. Errors: those of `job_filter`.
         """
@@ -233,7 +259,8 @@ class View:
         *arguments: A.args,
         **named: A.kwargs,
     ) -> T | Pending:
-        """Return sums over the jobs that `which` selects: at once of some thousands, of more as `made` has it.
+        """Return sums over the jobs that `which` selects: at once of some thousands, of more as
+        `made` has it.
 
         Errors: those of `made` and `job_filter`.
         """
@@ -266,8 +293,9 @@ class NotReadyError(LakeError):
 class ServedLake:
     """A lake that is served: its newest version, read anew when the lake has another.
 
-    cache: folder for what is kept of a large lake between starts; None: a temporary one. most_rows: of how many jobs
-    rows are held in memory; of more they lie in files of the cache. workers: make large answers; None: this process.
+    cache: folder for what is kept of a large lake between starts; None: a temporary one. most_rows:
+    of how many jobs rows are held in memory; of more they lie in files of the cache. workers: make
+    large answers; None: this process.
     """
 
     def __init__(
@@ -299,14 +327,15 @@ class ServedLake:
     def refresh(self) -> bool:
         """Read the newest version where it is another; return whether it was.
 
-        Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read before stays.
-        NotReadyError while an image of many jobs is made.
+        Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read
+        before stays. NotReadyError while an image of many jobs is made.
         """
         with self._lock:
             try:
                 changed = self._refresh()
             except LakeError as problem:
-                if self._snapshot is None or not isinstance(problem, NotReadyError):  # the one before is served
+                # The one before is served.
+                if self._snapshot is None or not isinstance(problem, NotReadyError):
                     self._problem = problem
                 raise
             self._problem = None
@@ -321,7 +350,9 @@ class ServedLake:
             return False
         if version.summaries < 0 and version.analyses < 0:
             Lake.open(self.lake.location)
-            raise LakeError("nothing was analyzed yet", where=self.lake.location, do="run `tachograph analyze`")
+            raise LakeError(
+                "nothing was analyzed yet", where=self.lake.location, do="run `tachograph analyze`"
+            )
         newer = image if image is not self._image else None
         self._snapshot = read_consistently(self.lake, lambda: self._read(version, newer))
         self._image = image
@@ -334,7 +365,8 @@ class ServedLake:
 
     @property
     def snapshot(self) -> LakeMoment:
-        """The newest version that was read; the first is read now, if it takes no longer than some seconds.
+        """The newest version that was read; the first is read now, if it takes no longer than some
+        seconds.
 
         Errors: those of `refresh`, also where the lake cannot be read any more.
         """
@@ -365,11 +397,14 @@ class ServedLake:
             *(self.written, self.fleet, self.images.problem),
         )
 
-    def written(self, function: Callable[..., Any], *task: Any, ending: Ending | None = None) -> bytes:
-        """Return the pickle of `function(served, progress, ...)`; the last of `task` notes progress.
+    def written(
+        self, function: Callable[..., Any], *task: Any, ending: Ending | None = None
+    ) -> bytes:
+        """Return the pickle of `function(served, progress, ...)`; the last of `task` notes
+        progress.
 
-        A worker makes it, where there are any. With an `ending` a request waits for it, which waits briefly for a free
-        worker. Errors: those of the function; WorkerError.
+        A worker makes it, where there are any. With an `ending` a request waits for it, which waits
+        briefly for a free worker. Errors: those of the function; WorkerError.
         """
         *arguments, progress = task
         if self._workers is None:
@@ -389,11 +424,15 @@ class ServedLake:
             self._workers.close()
 
     def _begun(self) -> LakeError:
-        """Begin to write an image; return why rows are not there: it is being written, or it could not be."""
+        """Begin to write an image; return why rows are not there: it is being written, or it
+        could not be.
+        """
         problem = self.images.problem
         self.images.write()
         if problem:
-            return LakeError(f"the jobs cannot be read: {problem}", where=self.lake.location, do="see its log")
+            return LakeError(
+                f"the jobs cannot be read: {problem}", where=self.lake.location, do="see its log"
+            )
         return self._not_ready()
 
     def _not_ready(self) -> NotReadyError:
@@ -406,7 +445,9 @@ class ServedLake:
     def _sums(self, snapshot: LakeMoment) -> pl.DataFrame:
         """All jobs without names, made once for a version."""
         if self._nameless is None or self._nameless[0] != snapshot.served:
-            rows = VisibleJobs(snapshot.jobs).rows(list(dict.fromkeys((*JOB_NAMES, *LEDGER_COLUMNS, "seq"))))
+            rows = VisibleJobs(snapshot.jobs).rows(
+                list(dict.fromkeys((*JOB_NAMES, *LEDGER_COLUMNS, "seq")))
+            )
             made = without_names(rows, self.configuration.serve.smallest_group)
             self._nameless = (snapshot.served, made)
         return self._nameless[1]
@@ -432,7 +473,8 @@ class ServedLake:
         self._forgotten = forgotten
         if before is None:
             before = NO_JOBS if few else self.images.open()
-        failed = bool(self.images.problem)  # of a disk that is full, or only read: then memory must do
+        # Of a disk that is full, or only read: then memory must do.
+        failed = bool(self.images.problem)
         if before is NO_JOBS and not few and not failed:
             raise self._begun()
         fresh = new_rows(self.lake, files, before)

@@ -1,4 +1,6 @@
-"""All jobs for viewers who see sums only: names are not there, so no page and no endpoint can show one."""
+"""All jobs for viewers who see sums only: names are not there, so no page and no endpoint can
+show one.
+"""
 
 from __future__ import annotations
 
@@ -16,48 +18,85 @@ from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 
 OTHERS = "others"  # users, and groups of few of them
-PARAMETERS = frozenset({"by", "top", "format"})  # of a request for sums: jobs cannot be chosen, so none singled out
+# Of a request for sums: jobs cannot be chosen, so none singled out.
+PARAMETERS = frozenset({"by", "top", "format"})
 _GROUPED = ("cluster", "partition", "gpu_model")
-# texts that describe use and not a person; every other text is removed, also one of a column that is added later
+# texts that describe use and not a person; every other text is removed, also one of a column that
+# is added later
 _TEXTS = frozenset(
-    {"state", "attribution", "bound", "bound_fp32", "bound_fp16", "bound_tensor", "main_pipe", "limiter"}
-    | {"pipes", "energy_source", "workload", "health", "excluded", "code", "kind", "verdict", "severity"}
+    {
+        "state",
+        "attribution",
+        "bound",
+        "bound_fp32",
+        "bound_fp16",
+        "bound_tensor",
+        "main_pipe",
+        "limiter",
+    }
+    | {
+        "pipes",
+        "energy_source",
+        "workload",
+        "health",
+        "excluded",
+        "code",
+        "kind",
+        "verdict",
+        "severity",
+    }
 )
 _SALT = secrets.token_urlsafe(32)  # of this process: keys of rows cannot be recomputed
 
 
 def without_names(summaries: pl.DataFrame, smallest: int) -> pl.DataFrame:
-    """Return rows of job_summaries in which no user, account, name or id is; none where too few users are in them.
+    """Return rows of job_summaries in which no user, account, name or id is; none where too few
+    users are in them.
 
-    Clusters, partitions and models whose jobs in the ledger are of fewer than `smallest` users are one group. Times are
-    those of days.
+    Clusters, partitions and models whose jobs in the ledger are of fewer than `smallest` users are
+    one group. Times are those of days.
     """
     counted = summaries.filter(in_ledger())
     if counted.get_column("user").drop_nulls().n_unique() < smallest:
         return _nameless(summaries.lazy(), JOB_SUMMARIES).collect().clear()
     kept = {name: _large_groups(counted, name, smallest) for name in _GROUPED}
     grouped = [
-        pl.when(pl.col(name).is_in(kept[name])).then(pl.col(name)).otherwise(pl.lit(OTHERS)).alias(name)
+        pl.when(pl.col(name).is_in(kept[name]))
+        .then(pl.col(name))
+        .otherwise(pl.lit(OTHERS))
+        .alias(name)
         for name in _GROUPED
     ]
     rows = _nameless(summaries.lazy(), JOB_SUMMARIES, *grouped)
-    return rows.with_columns(pl.lit(OTHERS).alias("user"), pl.lit(OTHERS).alias("account")).collect()
+    return rows.with_columns(
+        pl.lit(OTHERS).alias("user"), pl.lit(OTHERS).alias("account")
+    ).collect()
 
 
 def _large_groups(jobs: pl.DataFrame, column: str, smallest: int) -> list[str]:
-    """The groups that are shown by name: those of enough users, without the smallest where the rest were too few."""
+    """The groups that are shown by name: those of enough users, without the smallest where the
+    rest were too few.
+    """
     users = pl.col("user").drop_nulls()
-    groups = jobs.group_by(column).agg(users.unique(), number=users.n_unique()).sort("number", column, descending=True)
+    groups = (
+        jobs.group_by(column)
+        .agg(users.unique(), number=users.n_unique())
+        .sort("number", column, descending=True)
+    )
     shown = groups.filter(pl.col(column).is_not_null() & (pl.col("number") >= smallest))
     rest = groups.join(shown, on=column, how="anti", nulls_equal=True)
-    while shown.height and rest.height > 0 and rest.get_column("user").explode().n_unique() < smallest:
+    while (
+        shown.height and rest.height > 0 and rest.get_column("user").explode().n_unique() < smallest
+    ):
         rest = pl.concat([rest, shown.tail(1)])
         shown = shown.head(shown.height - 1)
     return shown.get_column(column).to_list()
 
 
 def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.LazyFrame:
-    """Rows of a table: keys of jobs as numbers that nothing else has, times of jobs as days, no other texts."""
+    """Rows of a table: keys of jobs as numbers that nothing else has, times of jobs as days, no
+    other texts.
+    """
     changes: list[pl.Expr] = []
     for name in rows.collect_schema().names():
         dtype = table.schema[name]
@@ -68,7 +107,9 @@ def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.Laz
         elif (dtype == pl.String or dtype == pl.List(pl.String)) and name not in _TEXTS:
             changes.append(pl.lit(None, dtype=dtype).alias(name))
     done = {one.meta.output_name() for one in grouped}
-    return rows.with_columns(*(one for one in changes if one.meta.output_name() not in done), *grouped)
+    return rows.with_columns(
+        *(one for one in changes if one.meta.output_name() not in done), *grouped
+    )
 
 
 class SumsLake(Lake):
@@ -84,7 +125,9 @@ class SumsLake(Lake):
         return self._lake.version(table)
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
-        """Return the files of a table at that version; which keys are in them is of no use, as keys are others."""
+        """Return the files of a table at that version; which keys are in them is of no use, as
+        keys are others.
+        """
         return [replace(file, keys=None) for file in self._lake.files(table, days)]
 
     def latest(
@@ -97,7 +140,11 @@ class SumsLake(Lake):
         """Return the rows of a table, one per key."""
         if table is not JOB_SUMMARIES:
             return super().latest(table, columns, keys, where)
-        rows = self._summaries if keys is None else self._summaries.filter(pl.col("job_key").is_in(list(keys)))
+        rows = (
+            self._summaries
+            if keys is None
+            else self._summaries.filter(pl.col("job_key").is_in(list(keys)))
+        )
         rows = rows if where is None else rows.filter(where)
         return rows if columns is None else rows.select(columns)
 
@@ -106,6 +153,8 @@ class SumsLake(Lake):
     ) -> pl.LazyFrame:
         """Return rows of findings, not read yet. Errors: NotFoundError for any other table."""
         if table is not FINDINGS:
-            raise NotFoundError(f"rows of {table.name} are of single jobs", do="log in to see your own")
+            raise NotFoundError(
+                f"rows of {table.name} are of single jobs", do="log in to see your own"
+            )
         rows = _nameless(super().read_files(table, files), table)
         return rows if columns is None else rows.select(*columns)

@@ -1,4 +1,6 @@
-"""The templates of pages: those of reports, and those of this folder, which extend `base.html.j2`."""
+"""The templates of pages: those of reports, and those of this folder, which extend
+`base.html.j2`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ from tachograph.report.pages import environment, style_sheet
 from tachograph.web.viewer import Viewer
 
 SESSION = "session"  # key in the state of a request: whether the browser can end it
-REPORT_STYLES = ("page", "study", "kernels")  # style sheets that served pages share with pages in files
+# Style sheets that served pages share with pages in files.
+REPORT_STYLES = ("page", "study", "kernels")
 _STATIC = Path(__file__).parent / "static"
 
 
-def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapping[str, Any]) -> str:
+def render(
+    name: str, request: Request, viewer: Viewer, title: str, values: Mapping[str, Any]
+) -> str:
     """Return a page: the template called `name` with `values`."""
     page = _environment().get_template(f"{name}.html.j2")
     state = request.scope.get("state", {})
@@ -43,13 +48,20 @@ def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapp
 
 def query_with(request: Request, **changes: object) -> str:
     """Return `?` and the query of a request with some values changed; None takes one out."""
-    kept = [(name, value) for name, value in request.query_params.multi_items() if value and name not in changes]
-    return "?" + urlencode([*kept, *((name, str(value)) for name, value in changes.items() if value is not None)])
+    kept = [
+        (name, value)
+        for name, value in request.query_params.multi_items()
+        if value and name not in changes
+    ]
+    return "?" + urlencode(
+        [*kept, *((name, str(value)) for name, value in changes.items() if value is not None)]
+    )
 
 
 @cache
 def asset(name: str) -> str:
-    """Return the path of a file below `/static/` with a digest of what it holds: under it, browsers keep the file.
+    """Return the path of a file below `/static/` with a digest of what it holds: under it, browsers
+    keep the file.
 
     >>> asset("web.css").partition("?v=")[0]
     'web.css'
@@ -64,7 +76,9 @@ def _environment() -> Environment:
     from tachograph.web.registry import PAGES
 
     made = environment()
-    made.loader = ChoiceLoader([PackageLoader("tachograph.web"), PackageLoader("tachograph.report")])
+    made.loader = ChoiceLoader(
+        [PackageLoader("tachograph.web"), PackageLoader("tachograph.report")]
+    )
     made.globals.update(
         menu=[entry for entry in PAGES if entry.menu],
         heading=column_heading,

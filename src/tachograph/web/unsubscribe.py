@@ -22,7 +22,9 @@ from tachograph.web.viewer import NOBODY
 
 
 def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes) -> list[Route]:
-    """Return the route; none where no key is configured. Errors: ConfigError for a key that cannot be used."""
+    """Return the route; none where no key is configured. Errors: ConfigError for a key that
+    cannot be used.
+    """
     unsubscribing = Unsubscribing.of(served.configuration)
     if unsubscribing is None:
         return []
@@ -32,7 +34,8 @@ def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes)
     async def handle(request: Request) -> Response:
         lanes.count(sender_of(request, NOBODY, identities.proxies))
         by_form = request.method == "POST"
-        # a mail program posts to the link itself (RFC 8058); the form of the page has the token in its body
+        # a mail program posts to the link itself (RFC 8058); the form of the page has the token in
+        # its body
         form = dict(await read_form(request)) if by_form else {}
         token = request.query_params.get("token", "") or form.get("token", "")
         user = unsubscribing.user(token)
@@ -42,7 +45,11 @@ def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes)
             await anyio.to_thread.run_sync(_opt_out, file, user)
         values = {"token": token, "done": by_form}
         page = templates.render("unsubscribe", request, NOBODY, "Weekly digests", values)
-        return Response(page, media_type="text/html", headers={"Cache-Control": "no-store", "X-Robots-Tag": "noindex"})
+        return Response(
+            page,
+            media_type="text/html",
+            headers={"Cache-Control": "no-store", "X-Robots-Tag": "noindex"},
+        )
 
     return [Route(PATH, handle, methods=["GET", "POST"], name="unsubscribe")]
 

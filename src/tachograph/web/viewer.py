@@ -27,8 +27,9 @@ class Role(IntEnum):
 class Viewer:
     """A person or program, as identified for one request: `via` names how.
 
-    accounts: those that a manager coordinates. token: id of the token that identified it; "" for a person.
-    ambient: a browser sends the proof on its own, also where another site starts the request.
+    accounts: those that a manager coordinates. token: id of the token that identified it; "" for a
+    person. ambient: a browser sends the proof on its own, also where another site starts the
+    request.
     """
 
     name: str
@@ -45,7 +46,9 @@ class Viewer:
 
     @property
     def sees_server(self) -> bool:
-        """Whether paths, hosts and addresses of the service, and texts of errors that may name them, are visible."""
+        """Whether paths, hosts and addresses of the service, and texts of errors that may name
+        them, are visible.
+        """
         return self.role >= Role.ADMIN
 
     @property
@@ -53,7 +56,9 @@ class Viewer:
         """What is visible, as a text: two viewers with one scope see the same."""
         if self.sees_all:
             return "all, and the server" if self.sees_server else "all"
-        return "sums" if self.sums_only else "\0".join(("of", self.name, *sorted(self._coordinated)))
+        return (
+            "sums" if self.sums_only else "\0".join(("of", self.name, *sorted(self._coordinated)))
+        )
 
     @property
     def sums_only(self) -> bool:
@@ -65,7 +70,8 @@ class Viewer:
         return self.accounts if self.role >= Role.MANAGER else frozenset()
 
     def visible(self) -> pl.Expr:
-        """True for the rows of jobs that this viewer may see; they have columns `user` and `account`.
+        """True for the rows of jobs that this viewer may see; they have columns `user` and
+        `account`.
 
         >>> jobs = pl.DataFrame({"user": ["ann", "bob", None], "account": ["chem", "chem", None]})
         >>> jobs.filter(Viewer("ann", Role.USER).visible())["user"].to_list()

@@ -1,4 +1,5 @@
-"""A worker of the server: makes one answer at a time of the lake that is served, with a limit of memory.
+"""A worker of the server: makes one answer at a time of the lake that is served, with a limit of
+memory.
 
 python -m tachograph.web.worker PARENT DESCRIPTOR
 """
@@ -56,7 +57,10 @@ def main(argv: Sequence[str]) -> None:
                 served.refresh()
             content = pickle.dumps(function(served, progress, *arguments))
             if len(content) > most:
-                what = f"the answer has {len(content) / _MIB:,.0f} MiB, at most {most / _MIB:,.0f} MiB are sent"
+                what = (
+                    f"the answer has {len(content) / _MIB:,.0f} MiB, at most "
+                    f"{most / _MIB:,.0f} MiB are sent"
+                )
                 raise WorkerError(what, do="choose fewer jobs, rows or fields")
             connection.send(("answer", (content, _data_bytes() - before < _MOST_KEPT * memory)))
         except TachographError as problem:

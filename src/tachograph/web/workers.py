@@ -1,4 +1,6 @@
-"""Processes beside the server that make the answers which may take much memory or time: each can be ended."""
+"""Processes beside the server that make the answers which may take much memory or time: each can
+be ended.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from tachograph.catalog.processes import python_command
 T = TypeVar("T")
 Progress: TypeAlias = Callable[[str, int, int], None]
 WAIT_S = 5.0  # for a worker, where all are at work
-_WAITING = 8  # requests for a worker, each in a thread of the server: a further one is refused at once
+# Requests for a worker, each in a thread of the server: a further one is refused at once.
+_WAITING = 8
 
 
 def silent(_: str, __: int, ___: int) -> None:
@@ -43,7 +46,9 @@ class Ending:
         self._worker: Worker | None = None
 
     def attach(self, worker: Worker | None) -> None:
-        """Name the worker that `end` ends; None: it has answered. Errors: WorkerError where it was ended before."""
+        """Name the worker that `end` ends; None: it has answered. Errors: WorkerError where it
+        was ended before.
+        """
         with self._lock:
             if self._ended and worker is not None:
                 raise WorkerError("the client is gone")
@@ -70,20 +75,28 @@ class Worker:
         """Start a process that serves the lake in the same way as this one."""
         ours, theirs = socket.socketpair()
         with theirs:
-            command = python_command("tachograph.web.worker", str(os.getpid()), str(theirs.fileno()))
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+            command = python_command(
+                "tachograph.web.worker", str(os.getpid()), str(theirs.fileno())
+            )
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
         connection = Connection(ours.detach())
         connection.send((location, configuration, cache))
         return cls(process, connection)
 
     def answer(self, task: tuple[Any, ...], progress: Progress, limit_s: float) -> bytes:
-        """Return the pickle of what a task returns. Errors: those of the task; WorkerError at a limit."""
+        """Return the pickle of what a task returns. Errors: those of the task; WorkerError at a
+        limit.
+        """
         until = monotonic() + limit_s
         try:
             self.connection.send(task)
             while True:
                 if not self.connection.poll(max(0.0, until - monotonic())):
-                    raise WorkerError(f"the answer took longer than {limit_s:g} s", do="choose fewer jobs")
+                    raise WorkerError(
+                        f"the answer took longer than {limit_s:g} s", do="choose fewer jobs"
+                    )
                 kind, value = self.connection.recv()
                 if kind == "progress":
                     progress(*value)
@@ -93,7 +106,9 @@ class Worker:
                 else:
                     raise value
         except (EOFError, OSError):
-            raise WorkerError("the answer needs more memory than it may have", do="choose fewer jobs") from None
+            raise WorkerError(
+                "the answer needs more memory than it may have", do="choose fewer jobs"
+            ) from None
 
     def end(self) -> None:
         """End the process."""
@@ -104,7 +119,9 @@ class Worker:
 
 @dataclass(slots=True)
 class Workers:
-    """The workers of one server, started as they are needed; after an answer one waits for the next."""
+    """The workers of one server, started as they are needed; after an answer one waits for the
+    next.
+    """
 
     location: str
     configuration: Configuration
@@ -121,7 +138,8 @@ class Workers:
         self._queue = threading.BoundedSemaphore(workers + _WAITING)
 
     def run(self, task: tuple[Any, ...], progress: Progress, ending: Ending | None) -> bytes:
-        """Return the pickle of what a task returns. ending: of the request that waits for it, and waits briefly.
+        """Return the pickle of what a task returns. ending: of the request that waits for it, and
+        waits briefly.
 
         Errors: those of the task; WorkerError where no worker is free, or a limit is reached.
         """
@@ -174,11 +192,15 @@ class Workers:
 
 
 def _busy() -> WorkerError:
-    return WorkerError("the server makes as many large answers as it can", do="try again in some seconds")
+    return WorkerError(
+        "the server makes as many large answers as it can", do="try again in some seconds"
+    )
 
 
 async def until_gone(request: Request, ending: Ending, answer: Awaitable[T]) -> T:
-    """Return an answer; end its worker where the client that waits for it is gone, or it is not waited for any more."""
+    """Return an answer; end its worker where the client that waits for it is gone, or it is not
+    waited for any more.
+    """
     answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_leave(request))
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)

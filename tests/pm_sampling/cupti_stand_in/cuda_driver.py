@@ -1,4 +1,6 @@
-"""The calls of CUDA's driver that list GPUs, as cuda-bindings 13 returns them: a status, and values behind it."""
+"""The calls of CUDA's driver that list GPUs, as cuda-bindings 13 returns them: a status, and
+values behind it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class CUuuid:
 
 
 def _node() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(os.environ["TACHOGRAPH_CUPTI_SCENARIO"]).read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(
+        Path(os.environ["TACHOGRAPH_CUPTI_SCENARIO"]).read_text(encoding="utf-8")
+    )
     return found
 
 

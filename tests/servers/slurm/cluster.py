@@ -55,34 +55,51 @@ class SlurmCluster:
 
     def submit(self, script: str, *options: str, user: str = "daemon") -> int:
         """Submit a batch script; its job id."""
-        printed = self.command("sbatch", "--parsable", *options, user=user, given=f"#!/bin/sh\n{script}\n")
+        printed = self.command(
+            "sbatch", "--parsable", *options, user=user, given=f"#!/bin/sh\n{script}\n"
+        )
         return int(printed.strip().partition(";")[0])
 
     def state(self, job: int) -> str:
         """The state of a job as the controller knows it, all of its records taken together."""
-        return ",".join(sorted(set(self.command("squeue", "-h", "-t", "all", "-o", "%T", "-j", str(job)).split())))
+        return ",".join(
+            sorted(
+                set(self.command("squeue", "-h", "-t", "all", "-o", "%T", "-j", str(job)).split())
+            )
+        )
 
     def token(self, user: str = "root") -> str:
         """A token for the REST API, good for an hour."""
-        return self.command("scontrol", "token", f"username={user}", "lifespan=3600").strip().partition("=")[2]
+        return (
+            self.command("scontrol", "token", f"username={user}", "lifespan=3600")
+            .strip()
+            .partition("=")[2]
+        )
 
     def wait(self, *jobs: int, within_s: float) -> None:
         """Wait until none of the jobs waits or runs any more."""
         named = ",".join(map(str, jobs))
-        wait_for(lambda: not self.command("squeue", "-h", "-j", named).strip(), f"the end of jobs {named}", within_s)
+        wait_for(
+            lambda: not self.command("squeue", "-h", "-j", named).strip(),
+            f"the end of jobs {named}",
+            within_s,
+        )
 
     def ended_jobs(self, count: int, *options: str) -> list[int]:
         """Jobs that have ended, whose records in the accounting may be changed from now on.
 
-        None ends before the accounting has its start: the controller would send that start once more after the end,
-        with its own time of submission, and where that was changed the accounting would have a second run.
+        None ends before the accounting has its start: the controller would send that start once
+        more after the end, with its own time of submission, and where that was changed the
+        accounting would have a second run.
         """
         with tempfile.TemporaryDirectory(dir=self.jobs, prefix="release-") as name:
             folder = Path(name)
             folder.chmod(0o755)
             release = folder / "release"
             waiting = f"while [ ! -e {release} ]; do sleep 0.1; done"
-            jobs = [self.submit(waiting, "--gres=gpu:1", "--mem=100", *options) for _ in range(count)]
+            jobs = [
+                self.submit(waiting, "--gres=gpu:1", "--mem=100", *options) for _ in range(count)
+            ]
             self._reach("RUNNING", jobs)
             release.touch()
             self._reach("COMPLETED", jobs)

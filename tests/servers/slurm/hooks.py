@@ -1,4 +1,6 @@
-"""Prolog and epilog of every cluster here: the project's own one, and one that reports who holds what right now."""
+"""Prolog and epilog of every cluster here: the project's own one, and one that reports who holds
+what right now.
+"""
 
 from __future__ import annotations
 

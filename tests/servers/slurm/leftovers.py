@@ -1,6 +1,8 @@
-"""Ends every process that works within a folder: jobs and their shepherds outlive the daemons that started them.
+"""Ends every process that works within a folder: jobs and their shepherds outlive the daemons that
+started them.
 
-Run as a program it waits until its input ends, which is when the process that started it is gone, however it went.
+Run as a program it waits until its input ends, which is when the process that started it is gone,
+however it went.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from servers.process import listens
 
-ACCOUNTS = {"daemon": "physics", "games": "biology", "mail": "biology"}  # users of any Debian, none has to be made
+# Users of any Debian, none has to be made.
+ACCOUNTS = {"daemon": "physics", "games": "biology", "mail": "biology"}
 CLUSTER = "testing"
 
 
@@ -40,7 +41,9 @@ class Plan:
 
     @property
     def hooks(self) -> Path:
-        """Prologs, epilogs, what they write: `held/NODE/GPU`, a job id each; `gpu-map/NODE.log`, a line per event."""
+        """Prologs, epilogs, what they write: `held/NODE/GPU`, a job id each; `gpu-map/NODE.log`,
+        a line per event.
+        """
         return self.folder / "hooks"
 
     @property
@@ -61,7 +64,9 @@ class Plan:
 
 
 def free_ports(nodes: int) -> Ports:
-    """Return ports that are free and outside the range that outgoing connections take theirs from."""
+    """Return ports that are free and outside the range that outgoing connections take theirs
+    from.
+    """
     while True:
         first = random.randrange(10_000, 32_000)
         ports = range(first, first + nodes + 3)
@@ -70,7 +75,9 @@ def free_ports(nodes: int) -> Ports:
 
 
 def accounting_conf(plan: Plan) -> str:
-    """Return slurmdbd.conf. StorageHost localhost is the default socket; ours is named in the environment."""
+    """Return slurmdbd.conf. StorageHost localhost is the default socket; ours is named in the
+    environment.
+    """
     return f"""\
 AuthType=auth/munge
 AuthInfo=socket={plan.munge_socket}
@@ -155,18 +162,25 @@ AccountingStoreFlags=job_comment,job_env,job_script
     for name, port in zip(plan.nodes, plan.ports.nodes, strict=True):
         gres = f" Gres=gpu:{plan.gpus}" if name in plan.gpu_nodes else ""
         parts.append(
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} Sockets=2 CoresPerSocket=32 "
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} Sockets=2 "
+            "CoresPerSocket=32 "
             f"ThreadsPerCore=1 RealMemory=512000 State=UNKNOWN{gres}\n"
         )
     parts.append(
-        f"PartitionName=gpu Nodes={','.join(plan.gpu_nodes)} Default=YES MaxTime=1-0 DefMemPerCPU=1000 State=UP\n"
+        f"PartitionName=gpu Nodes={','.join(plan.gpu_nodes)} Default=YES MaxTime=1-0 "
+        "DefMemPerCPU=1000 State=UP\n"
     )
     if plan.cpu_nodes:
-        parts.append(f"PartitionName=cpu Nodes={','.join(plan.cpu_nodes)} MaxTime=1-0 DefMemPerCPU=1000 State=UP\n")
+        parts.append(
+            f"PartitionName=cpu Nodes={','.join(plan.cpu_nodes)} MaxTime=1-0 DefMemPerCPU=1000 "
+            "State=UP\n"
+        )
     return "".join(parts) + plan.settings
 
 
 def gres_conf(plan: Plan) -> str:
-    """Return gres.conf. File must name character devices, or jobs do not get their GPUs; the number is the index."""
+    """Return gres.conf. File must name character devices, or jobs do not get their GPUs; the
+    number is the index.
+    """
     devices = f"{plan.folder}/dev/nvidia[0-{plan.gpus - 1}]"
     return f"NodeName={','.join(plan.gpu_nodes)} Name=gpu File={devices}\n"

@@ -16,7 +16,15 @@ from servers.process import listens, program, running
 from servers.slurm import leftovers
 from servers.slurm.cluster import SlurmCluster, wait_for
 from servers.slurm.hooks import write_hooks
-from servers.slurm.plan import ACCOUNTS, CLUSTER, Plan, accounting_conf, free_ports, gres_conf, slurm_conf
+from servers.slurm.plan import (
+    ACCOUNTS,
+    CLUSTER,
+    Plan,
+    accounting_conf,
+    free_ports,
+    gres_conf,
+    slurm_conf,
+)
 
 _PACKAGES = {
     "munged": "munge",
@@ -41,10 +49,12 @@ def slurm_cluster(
     rest: bool = False,
     settings: str = "",
 ) -> Iterator[SlurmCluster]:
-    """A running cluster for the time of the block: nodes gpu01.. with `gpus` GPUs each, cpu01.. without.
+    """A running cluster for the time of the block: nodes gpu01.. with `gpus` GPUs each, cpu01..
+    without.
 
-    Every user must be able to enter `folder`, and its path must be short (it holds sockets). `settings` is added to
-    slurm.conf. Without root or the programs the test is skipped, or fails where servers are required.
+    Every user must be able to enter `folder`, and its path must be short (it holds sockets).
+    `settings` is added to slurm.conf. Without root or the programs the test is skipped, or fails
+    where servers are required.
     """
     _require(rest=rest)
     plan = Plan(
@@ -71,7 +81,10 @@ def slurm_cluster(
 def _require(*, rest: bool) -> None:
     if os.geteuid() != 0:
         if os.environ.get("TACHOGRAPH_REQUIRE_SERVERS") == "1":
-            pytest.fail("servers are required and only root can start a Slurm that runs jobs of several users")
+            pytest.fail(
+                "servers are required and only root can start a Slurm that runs jobs of "
+                "several users"
+            )
         pytest.skip("only root can start a Slurm that runs jobs of several users")
     for name, package in _PACKAGES.items():
         program(name, package=package)
@@ -82,7 +95,17 @@ def _require(*, rest: bool) -> None:
 def _write_files(plan: Plan) -> None:
     plan.folder.mkdir(exist_ok=True)
     plan.folder.chmod(0o755)
-    for name in ("etc", "log", "mysql", "state", "spool", "dev", "munge", "jobs", *(f"spool/{n}" for n in plan.nodes)):
+    for name in (
+        "etc",
+        "log",
+        "mysql",
+        "state",
+        "spool",
+        "dev",
+        "munge",
+        "jobs",
+        *(f"spool/{n}" for n in plan.nodes),
+    ):
         (plan.folder / name).mkdir(parents=True)
     (plan.folder / "jobs").chmod(0o1777)
     for number in range(plan.gpus):
@@ -101,8 +124,12 @@ def _write_files(plan: Plan) -> None:
 
 @contextmanager
 def _guarded(plan: Plan) -> Iterator[None]:
-    """A process that ends what works in the folder once this one is gone, also where it was killed."""
-    guard = subprocess.Popen([sys.executable, leftovers.__file__, plan.folder], stdin=subprocess.PIPE)
+    """A process that ends what works in the folder once this one is gone, also where it was
+    killed.
+    """
+    guard = subprocess.Popen(
+        [sys.executable, leftovers.__file__, plan.folder], stdin=subprocess.PIPE
+    )
     try:
         yield
     finally:
@@ -123,7 +150,12 @@ def _start_munge(stack: ExitStack, plan: Plan) -> None:
         f"--log-file={plan.log('munged')}",
     ]
     stack.enter_context(
-        running(command, ready=plan.munge_socket.exists, log=plan.log("munged.out"), within_s=_STARTING_S)
+        running(
+            command,
+            ready=plan.munge_socket.exists,
+            log=plan.log("munged.out"),
+            within_s=_STARTING_S,
+        )
     )
 
 
@@ -139,10 +171,23 @@ def _start_database(stack: ExitStack, plan: Plan) -> None:
     command = [
         program("mariadbd", package="mariadb-server"),
         *("--no-defaults", "--user=root", f"--datadir={data}", f"--socket={plan.database_socket}"),
-        *("--skip-networking", f"--pid-file={plan.folder}/mysql/pid", "--innodb-buffer-pool-size=32M"),
-        *("--innodb-lock-wait-timeout=900", "--innodb-flush-log-at-trx-commit=2", "--performance-schema=OFF"),
+        *(
+            "--skip-networking",
+            f"--pid-file={plan.folder}/mysql/pid",
+            "--innodb-buffer-pool-size=32M",
+        ),
+        *(
+            "--innodb-lock-wait-timeout=900",
+            "--innodb-flush-log-at-trx-commit=2",
+            "--performance-schema=OFF",
+        ),
     ]
-    client = [program("mariadb", package="mariadb-client"), "--no-defaults", f"--socket={plan.database_socket}", "-e"]
+    client = [
+        program("mariadb", package="mariadb-client"),
+        "--no-defaults",
+        f"--socket={plan.database_socket}",
+        "-e",
+    ]
 
     def answers() -> bool:
         return subprocess.run([*client, "select 1"], capture_output=True).returncode == 0
@@ -175,7 +220,9 @@ def _start_slurm(stack: ExitStack, cluster: SlurmCluster) -> None:
     wait_for(all_idle, "all nodes idle", _STARTING_S)
 
 
-def _start_daemon(stack: ExitStack, cluster: SlurmCluster, words: tuple[str, ...], *, port: int, **more: str) -> None:
+def _start_daemon(
+    stack: ExitStack, cluster: SlurmCluster, words: tuple[str, ...], *, port: int, **more: str
+) -> None:
     name, *options = words
     stack.enter_context(
         running(

@@ -35,7 +35,10 @@ def test_jobs_of_two_users_share_a_node_on_different_gpus(slurm: SlurmCluster) -
     reported = [(slurm.jobs / f"slurm-{job}.out").read_text().split()[0] for job in ids]
     assert reported == ["0,1", "2"]
     assert "GRES=gpu:2(IDX:0-1)" in detail
-    lines = [set(line.split()) for line in (slurm.plan.hooks / "gpu-map" / f"{node}.log").read_text().splitlines()]
+    lines = [
+        set(line.split())
+        for line in (slurm.plan.hooks / "gpu-map" / f"{node}.log").read_text().splitlines()
+    ]
     for words in ({"prolog", f"job={ids[0]}", "gpus=0,1"}, {"epilog", f"job={ids[1]}", "gpus=2"}):
         assert sum(words <= line for line in lines) == 1
     assert not list((slurm.plan.hooks / "held" / node).iterdir())
@@ -47,15 +50,20 @@ def test_the_rest_api_answers_to_a_token(slurm: SlurmCluster) -> None:
     assert sorted(node["name"] for node in answer.json()["nodes"]) == sorted(slurm.plan.nodes)
 
 
-def test_what_works_in_the_folder_ends_with_the_one_who_started_it_even_if_killed(tmp_path: Path) -> None:
+def test_what_works_in_the_folder_ends_with_the_one_who_started_it_even_if_killed(
+    tmp_path: Path,
+) -> None:
     script = (
         "import subprocess, sys, time\n"
         "subprocess.Popen([sys.executable, sys.argv[1], sys.argv[2]], stdin=subprocess.PIPE)\n"
-        "subprocess.Popen(['sh', '-c', 'trap \"\" TERM; sleep 600'], cwd=sys.argv[2], start_new_session=True)\n"
+        "subprocess.Popen(['sh', '-c', 'trap \"\" TERM; sleep 600'], cwd=sys.argv[2], "
+        "start_new_session=True)\n"
         "print('started', flush=True)\n"
         "time.sleep(600)\n"
     )
-    starter = subprocess.Popen([sys.executable, "-c", script, leftovers.__file__, tmp_path], stdout=subprocess.PIPE)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", script, leftovers.__file__, tmp_path], stdout=subprocess.PIPE
+    )
     assert starter.stdout is not None
     with starter.stdout as printed:
         printed.readline()

@@ -1,9 +1,9 @@
 """Which tests go to one worker of pytest-xdist, one after the other, and which begin first.
 
-Tests of a file share what it prepares, so they go together; those that are long and share nothing go one by one. Tests
-of the real Slurm share one cluster, whatever their files. They begin first, for they wait more than they work; then
-files marked as slow, so that no worker begins with one when the others have ended.
-(`--dist loadgroup` would do, but xdist 3.8 does not group under pytest 9.2.)
+Tests of a file share what it prepares, so they go together; those that are long and share nothing
+go one by one. Tests of the real Slurm share one cluster, whatever their files. They begin first,
+for they wait more than they work; then files marked as slow, so that no worker begins with one when
+the others have ended. (`--dist loadgroup` would do, but xdist 3.8 does not group under pytest 9.2.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-SIGN = "real_slurm"  # in the name of a file whose tests use the cluster: the distributing process sees only names
+# In the name of a file whose tests use the cluster: the distributing process sees only names.
+SIGN = "real_slurm"
 ONE_BY_ONE = ("test_docs_run.py", "test_recipes.py", "test_killed.py")
 
 
@@ -42,7 +43,9 @@ def scheduler(config: pytest.Config, log: object) -> Any:
 
 
 def in_order(items: list[pytest.Item]) -> None:
-    """Put tests of the real Slurm first, then files of which one is slow; all others stay in order."""
+    """Put tests of the real Slurm first, then files of which one is slow; all others stay in
+    order.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: 0 if of_slurm(item.nodeid) else 1 if item.path in slow else 2)
 
@@ -50,9 +53,16 @@ def in_order(items: list[pytest.Item]) -> None:
 def check_names(items: list[pytest.Item]) -> None:
     """Refuse a test that uses the cluster in a file that does not declare it."""
     for item in items:
-        given = getattr(getattr(item, "callspec", None), "params", {})  # arguments of the test's own, not fixtures
-        if "slurm" in getattr(item, "fixturenames", ()) and "slurm" not in given and not of_slurm(item.nodeid):
-            raise pytest.UsageError(f"{item.nodeid} uses the cluster: put it into a file with {SIGN!r} in its name")
+        # Arguments of the test's own, not fixtures.
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        if (
+            "slurm" in getattr(item, "fixturenames", ())
+            and "slurm" not in given
+            and not of_slurm(item.nodeid)
+        ):
+            raise pytest.UsageError(
+                f"{item.nodeid} uses the cluster: put it into a file with {SIGN!r} in its name"
+            )
 
 
 def _file(nodeid: str) -> PurePosixPath:

@@ -28,13 +28,17 @@ from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, mo
 from tachograph.judge.advice.request import JobRequest
 
 Confidence: TypeAlias = Literal["high", "medium", "low", "none"]
-Topic: TypeAlias = Literal["gpus", "gpu_memory", "sharing", "time", "host_memory", "cores", "expected", "problems"]
+Topic: TypeAlias = Literal[
+    "gpus", "gpu_memory", "sharing", "time", "host_memory", "cores", "expected", "problems"
+]
 TOPICS: tuple[Topic, ...] = (
     *("gpus", "gpu_memory", "sharing", "time", "host_memory", "cores", "expected", "problems"),
 )
-FOLLOWED: frozenset[Confidence] = frozenset({"high", "medium"})  # what --sbatch prints, and the backtest follows
+# What --sbatch prints, and the backtest follows.
+FOLLOWED: frozenset[Confidence] = frozenset({"high", "medium"})
 MANY_RUNS = 10
-# a peak from here on may be a reservation: JAX takes 75 % of the memory, vLLM 90 %, TensorFlow and RELION all of it
+# a peak from here on may be a reservation: JAX takes 75 % of the memory, vLLM 90 %, TensorFlow and
+# RELION all of it
 RESERVED = 0.7
 LARGE_MIB = 64 * GIB  # a GPU of the large memory tier
 _USABLE = 0.97  # of the capacity, where samples do not show what the driver keeps
@@ -55,19 +59,24 @@ class SiteFacts:
     capacities: Mapping[float, float] = field(default_factory=dict)
 
     def smallest(self, need_mib: float, *, most: float) -> float | None:
-        """Return the smallest capacity up to another one in which `need_mib` fits; None: there is none."""
-        fitting = [size for size, usable in self.capacities.items() if usable >= need_mib and size <= most]
+        """Return the smallest capacity up to another one in which `need_mib` fits; None: there
+        is none.
+        """
+        fitting = [
+            size for size, usable in self.capacities.items() if usable >= need_mib and size <= most
+        ]
         return min(fitting, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class AdviceLine:
-    """One line of advice. `value` None: no advice, for the `reason`; asked: what is requested, None: not given.
+    """One line of advice. `value` None: no advice, for the `reason`; asked: what is requested,
+    None: not given.
 
-    Units: gpus, cores: count; gpu_memory, host_memory: MiB; time: s; sharing: share of the SMs; expected: GPU-hours;
-    problems: runs with any; its evidence has `recoverable_<cause>` as shares of the GPU-hours. option: for sbatch.
-    margin: on top of the largest use. runs: past jobs that it rests on, of `of` in the group; jobs: ids of the latest
-    of them. evidence: further numbers.
+    Units: gpus, cores: count; gpu_memory, host_memory: MiB; time: s; sharing: share of the SMs;
+    expected: GPU-hours; problems: runs with any; its evidence has `recoverable_<cause>` as shares
+    of the GPU-hours. option: for sbatch. margin: on top of the largest use. runs: past jobs that it
+    rests on, of `of` in the group; jobs: ids of the latest of them. evidence: further numbers.
     """
 
     topic: Topic
@@ -110,9 +119,16 @@ class Advice:
 
 
 def advise(
-    request: JobRequest, history: History, now: float, site: SiteFacts, options: AdviceOptions, *, brief: bool = False
+    request: JobRequest,
+    history: History,
+    now: float,
+    site: SiteFacts,
+    options: AdviceOptions,
+    *,
+    brief: bool = False,
 ) -> Advice:
-    """Return advice for a request from the jobs that ended before `now` (seconds since 1970), one line per topic.
+    """Return advice for a request from the jobs that ended before `now` (seconds since 1970), one
+    line per topic.
 
     `brief`: only the lines that change the request, and problems.
     """
@@ -121,7 +137,9 @@ def advise(
     if group.level is None:
         hint = _problems(given)
         return Advice(request, group, (hint,) if hint.value is not None else ())
-    topics: Sequence[Topic] = ("gpus", "gpu_memory", "time", "host_memory", "problems") if brief else TOPICS
+    topics: Sequence[Topic] = (
+        ("gpus", "gpu_memory", "time", "host_memory", "problems") if brief else TOPICS
+    )
     return Advice(request, group, tuple(_LINES[topic](given) for topic in topics))
 
 
@@ -133,9 +151,11 @@ class _Given:
     options: AdviceOptions
 
     def confidence(self, runs: Sequence[PastJob]) -> Confidence:
-        """high: ten runs of this very job; medium: three of it, or ten names of its pattern; low: anything less.
+        """high: ten runs of this very job; medium: three of it, or ten names of its pattern; low:
+        anything less.
 
-        Numbers in names may count runs, or distinguish jobs: runs of one further name are evidence of one job.
+        Numbers in names may count runs, or distinguish jobs: runs of one further name are evidence
+        of one job.
         """
         if self.group.level == "exact":
             return "high" if len(runs) >= MANY_RUNS else "medium"
@@ -144,7 +164,9 @@ class _Given:
 
     @property
     def alike(self) -> tuple[PastJob, ...]:
-        """Runs of the name or its pattern: those of other names of the user are no measure of what is needed."""
+        """Runs of the name or its pattern: those of other names of the user are no measure of
+        what is needed.
+        """
         return () if self.group.level == "user" else self.group.jobs
 
     def no_advice(
@@ -152,14 +174,25 @@ class _Given:
     ) -> AdviceLine:
         """No advice, and why."""
         return AdviceLine(
-            topic, reason=reason, runs=len(jobs), of=len(self.group.jobs), jobs=_labels(jobs), asked=asked
+            topic,
+            reason=reason,
+            runs=len(jobs),
+            of=len(self.group.jobs),
+            jobs=_labels(jobs),
+            asked=asked,
         )
 
-    def too_few(self, topic: Topic, jobs: Sequence[PastJob], what: str, asked: float | None = None) -> AdviceLine:
+    def too_few(
+        self, topic: Topic, jobs: Sequence[PastJob], what: str, asked: float | None = None
+    ) -> AdviceLine:
         """No advice, because too few runs show what is needed."""
         if self.group.level == "user":
-            return self.no_advice(topic, "no past jobs of this name and number of GPUs", asked=asked)
-        return self.no_advice(topic, f"{what} of {len(jobs)} of {len(self.alike)} runs", jobs, asked)
+            return self.no_advice(
+                topic, "no past jobs of this name and number of GPUs", asked=asked
+            )
+        return self.no_advice(
+            topic, f"{what} of {len(jobs)} of {len(self.alike)} runs", jobs, asked
+        )
 
 
 def _labels(jobs: Sequence[PastJob]) -> tuple[str, ...]:
@@ -182,7 +215,9 @@ def _gpus(given: _Given) -> AdviceLine:
     shown = [job for job in measured if _long_enough(job) and job.gpus_used]
     if len(shown) < given.options.least_runs:
         if measured and not any(job.gpus_used for job in measured):
-            return given.no_advice("gpus", "no GPU worked in any run: request none, if none is used", measured, asked)
+            return given.no_advice(
+                "gpus", "no GPU worked in any run: request none, if none is used", measured, asked
+            )
         return given.too_few("gpus", shown, "GPU use is known", asked)
     used = max(job.gpus_used or 0 for job in measured)
     if 2 * len(shown) < len([job for job in given.alike if _long_enough(job)]):
@@ -201,7 +236,11 @@ def _gpus(given: _Given) -> AdviceLine:
         runs=len(shown),
         of=len(given.group.jobs),
         jobs=_labels(shown),
-        evidence={"gpus_used_max": used, "gpus_used_min": min(job.gpus_used or 0 for job in shown), "nodes": nodes},
+        evidence={
+            "gpus_used_max": used,
+            "gpus_used_min": min(job.gpus_used or 0 for job in shown),
+            "nodes": nodes,
+        },
     )
 
 
@@ -210,7 +249,10 @@ def _gpu_need(given: _Given) -> tuple[float | None, list[PastJob], str]:
     peaked = [
         job
         for job in given.alike
-        if job.hbm_peak_mib is not None and job.hbm_mib and job.gpus == given.request.gpus and job.gpus
+        if job.hbm_peak_mib is not None
+        and job.hbm_mib
+        and job.gpus == given.request.gpus
+        and job.gpus
     ]
     shown = [job for job in peaked if _long_enough(job) and job.completed]
     if len(shown) < given.options.least_runs:
@@ -226,7 +268,9 @@ def _gpu_need(given: _Given) -> tuple[float | None, list[PastJob], str]:
 
 
 def _gpu_memory(given: _Given) -> AdviceLine:
-    """The smallest memory tier of the site on which the job ran to its end, or in which its peaks fit."""
+    """The smallest memory tier of the site on which the job ran to its end, or in which its
+    peaks fit.
+    """
     topic: Topic = "gpu_memory"
     if not given.request.gpus:
         return given.no_advice(topic, "no GPUs are requested")
@@ -238,12 +282,15 @@ def _gpu_memory(given: _Given) -> AdviceLine:
     need, shown, why = _gpu_need(given)
     if smaller is not None:
         size, runs = smaller
-        return _tier(given, size, max(held), runs, {"completed_on_mib": size, "need_mib": need}, margin=None)
+        return _tier(
+            given, size, max(held), runs, {"completed_on_mib": size, "need_mib": need}, margin=None
+        )
     if why == "few":
         return given.too_few(topic, shown, "peaks of GPU memory are known", usual)
     if need is None:
         reason = (
-            "peaks are near capacity: frameworks reserve what is there (JAX 75 %, vLLM 90 %, TensorFlow all), and "
+            "peaks are near capacity: frameworks reserve what is there (JAX 75 %, vLLM 90 %, "
+            "TensorFlow all), and "
             "PyTorch caches what it has freed, so they do not show the need"
         )
         return given.no_advice(topic, reason, shown, usual)
@@ -252,7 +299,9 @@ def _gpu_memory(given: _Given) -> AdviceLine:
         return given.no_advice(topic, "no smaller memory tier of the site suffices", shown, usual)
     peak = max(job.hbm_peak_mib or 0.0 for job in shown)
     evidence = {"hbm_peak_mib_max": peak, "need_mib": need}
-    return _tier(given, size_or_none, max(held), shown, evidence, margin=given.options.gpu_memory_margin)
+    return _tier(
+        given, size_or_none, max(held), shown, evidence, margin=given.options.gpu_memory_margin
+    )
 
 
 def _tier(
@@ -286,9 +335,11 @@ def _is_tier(written: str, size_mib: float) -> bool:
 
 
 def _ran_on_less(given: _Given, held: float) -> tuple[float, list[PastJob]] | None:
-    """The smallest capacity up to `held` on which the job of this name ran to its end, and these runs.
+    """The smallest capacity up to `held` on which the job of this name ran to its end, and these
+    runs.
 
-    On as many GPUs or fewer, which then hold more each. A run that failed there with full memory speaks against it.
+    On as many GPUs or fewer, which then hold more each. A run that failed there with full memory
+    speaks against it.
     """
     if given.group.level != "exact":  # a pattern of names may join jobs that differ
         return None
@@ -296,11 +347,17 @@ def _ran_on_less(given: _Given, held: float) -> tuple[float, list[PastJob]] | No
     small = [
         job
         for job in given.group.named
-        if job.hbm_mib is not None and job.hbm_mib <= held and job.gpus and job.gpus <= asked and _long_enough(job)
+        if job.hbm_mib is not None
+        and job.hbm_mib <= held
+        and job.gpus
+        and job.gpus <= asked
+        and _long_enough(job)
     ]
     for size in sorted({job.hbm_mib for job in small if job.hbm_mib is not None}):
         there = [job for job in small if job.hbm_mib == size]
-        failed = [job for job in there if job.state == "FAILED" and (job.hbm_peak_mib or 0) >= 0.9 * size]
+        failed = [
+            job for job in there if job.state == "FAILED" and (job.hbm_peak_mib or 0) >= 0.9 * size
+        ]
         fitted = [job for job in there if job.completed]
         if len(fitted) >= given.options.least_runs and not failed:
             return size, fitted
@@ -315,7 +372,11 @@ def _sharing(given: _Given) -> AdviceLine:
         return given.no_advice(topic, "several GPUs are used")
     need, shown, why = _gpu_need(given)
     if need is None:
-        reason = "peaks of GPU memory are near capacity" if why == "reserved" else "too few runs with known peaks"
+        reason = (
+            "peaks of GPU memory are near capacity"
+            if why == "reserved"
+            else "too few runs with known peaks"
+        )
         return given.no_advice(topic, reason, shown)
     active = [job.sm_active for job in shown if job.sm_active is not None]
     if len(active) < len(shown):
@@ -334,9 +395,16 @@ def _sharing(given: _Given) -> AdviceLine:
                 runs=len(shown),
                 of=len(given.group.jobs),
                 jobs=_labels(shown),
-                evidence={"profile": profile.name, "sm_active_max": max(active), "need_mib": need, "model": model},
+                evidence={
+                    "profile": profile.name,
+                    "sm_active_max": max(active),
+                    "need_mib": need,
+                    "model": model,
+                },
             )
-    return given.no_advice(topic, "no slice of its GPU suffices" if slices else "its GPU has no MIG slices", shown)
+    return given.no_advice(
+        topic, "no slice of its GPU suffices" if slices else "its GPU has no MIG slices", shown
+    )
 
 
 # ------------------------------------------------------------------------------------------------- time, host, cores
@@ -353,13 +421,17 @@ def _time(given: _Given) -> AdviceLine:
     if len(ended) < given.options.least_runs:
         return given.too_few(topic, ended, "a run time to the end is known", asked)
     if cut:
-        reason = f"{len(cut)} of {len(known)} runs ended at their limit: how long they need is not known"
+        reason = (
+            f"{len(cut)} of {len(known)} runs ended at their limit: how long they need is not known"
+        )
         return given.no_advice(topic, reason, cut, asked)
     longest = max(job.elapsed_s or 0.0 for job in known)
     runs_s = [job.elapsed_s or 0.0 for job in ended]
     if longest > max(runs_s):
         runs_s.append(longest)
-    wanted = time_bound_s(runs_s, margin=given.options.time_margin, certainty=given.options.certainty)
+    wanted = time_bound_s(
+        runs_s, margin=given.options.time_margin, certainty=given.options.certainty
+    )
     evidence: dict[str, float | str | None] = {
         "elapsed_s_max": longest,
         "elapsed_s_p95": percentile(runs_s, 0.95),
@@ -387,16 +459,24 @@ def _host_memory(given: _Given) -> AdviceLine:
     """The largest peak on a node and a margin; of runs that were killed, more than they had."""
     topic: Topic = "host_memory"
     request, asked = given.request, given.request.mem_mib
-    alike = [job for job in given.alike if job.nodes == (request.nodes or 1) or request.nodes is None]
+    alike = [
+        job for job in given.alike if job.nodes == (request.nodes or 1) or request.nodes is None
+    ]
     alike = [job for job in alike if job.nodes == alike[0].nodes]
     peaked = [job for job in alike if job.mem_peak_mib is not None]
     shown = [job for job in peaked if job.completed and _long_enough(job)]
-    killed = [job.mem_mib for job in alike if job.state == "OUT_OF_MEMORY" and job.mem_mib is not None]
+    killed = [
+        job.mem_mib for job in alike if job.state == "OUT_OF_MEMORY" and job.mem_mib is not None
+    ]
     if len(shown) < given.options.least_runs:
         return given.too_few(topic, shown, "peaks of host memory are known", asked)
     peaks = [job.mem_peak_mib or 0.0 for job in peaked]
     margin, certainty = given.options.memory_margin, given.options.certainty
-    wanted = max(memory_bound_mib(values, margin=margin, certainty=certainty) for values in (peaks, killed) if values)
+    wanted = max(
+        memory_bound_mib(values, margin=margin, certainty=certainty)
+        for values in (peaks, killed)
+        if values
+    )
     if wanted > max(GIB, _DIFFER * max([*peaks, *killed])):
         return given.no_advice(topic, "peaks of host memory differ too much", shown, asked)
     if asked is not None and wanted > WORTH * asked and not (killed and wanted > asked):
@@ -417,7 +497,9 @@ def _host_memory(given: _Given) -> AdviceLine:
 
 def _memory_option(request: JobRequest, mib: float) -> str | None:
     """The option that the script has; of a CPU or GPU what a node's share comes to."""
-    units = {"mem": 1.0, "mem-per-gpu": request.gpus, "mem-per-cpu": request.cpus}[request.memory_option]
+    units = {"mem": 1.0, "mem-per-gpu": request.gpus, "mem-per-cpu": request.cpus}[
+        request.memory_option
+    ]
     if not units:
         return None
     if request.memory_option == "mem":
@@ -429,7 +511,11 @@ def _cores(given: _Given) -> AdviceLine:
     """CPUs that were busy on average, doubled: a mean hides peaks, so it is a hint at most."""
     topic: Topic = "cores"
     asked = given.request.cpus
-    alike = [job for job in given.alike if job.cpus and job.cpu_efficiency is not None and _long_enough(job)]
+    alike = [
+        job
+        for job in given.alike
+        if job.cpus and job.cpu_efficiency is not None and _long_enough(job)
+    ]
     if len(alike) < given.options.least_runs:
         return given.too_few(topic, alike, "CPU use is known", asked)
     busy = max((job.cpu_efficiency or 0.0) * (job.cpus or 0) for job in alike)
@@ -482,7 +568,8 @@ def _expected(given: _Given) -> AdviceLine:
 def _problems(given: _Given) -> AdviceLine:
     """Problems that the runs had: {code: runs}, of those that two runs or a fifth of them had.
 
-    Where there are too few runs for advice on the request, one that had a problem is a hint, of confidence low.
+    Where there are too few runs for advice on the request, one that had a problem is a hint, of
+    confidence low.
     """
     few = _problems_of(given, given.group.few) if given.group.few else None
     if few is not None and (few.value is not None or not given.group.jobs):
@@ -494,7 +581,10 @@ def _problems_of(given: _Given, jobs: Sequence[PastJob]) -> AdviceLine:
     counts = Counter(code for job in jobs for code in job.problems)
     own = jobs is given.group.few or given.group.level != "user"
     least = min(2.0, _OFTEN * len(jobs)) if own else 2.0
-    often = {code: float(runs) for code, runs in sorted(counts.items(), key=lambda one: (-one[1], one[0]))}
+    often = {
+        code: float(runs)
+        for code, runs in sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    }
     often = {code: runs for code, runs in often.items() if runs >= least}
     ends = Counter(job.state for job in jobs)
     for state in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL"):
@@ -503,7 +593,9 @@ def _problems_of(given: _Given, jobs: Sequence[PastJob]) -> AdviceLine:
     often |= _recoverable(jobs)
     if not often:
         return given.no_advice("problems", "none in these runs", jobs)
-    concerned = [job for job in jobs if often.keys() & {*job.problems, job.state} or any(job.recoverable)]
+    concerned = [
+        job for job in jobs if often.keys() & {*job.problems, job.state} or any(job.recoverable)
+    ]
     return AdviceLine(
         "problems",
         float(len(concerned)),
@@ -516,8 +608,12 @@ def _problems_of(given: _Given, jobs: Sequence[PastJob]) -> AdviceLine:
 
 
 def _recoverable(jobs: Sequence[PastJob]) -> dict[str, float]:
-    """Shares of the GPU-hours of these jobs that were recoverable, by cause, where they are worth naming."""
-    hours = math.fsum(job.gpu_hours or 0.0 for job in jobs if any(part is not None for part in job.recoverable))
+    """Shares of the GPU-hours of these jobs that were recoverable, by cause, where they are
+    worth naming.
+    """
+    hours = math.fsum(
+        job.gpu_hours or 0.0 for job in jobs if any(part is not None for part in job.recoverable)
+    )
     shares = {}
     for place, cause in enumerate(WASTE):
         parts = [job.recoverable[place] for job in jobs if len(job.recoverable) > place]

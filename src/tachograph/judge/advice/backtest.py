@@ -1,4 +1,6 @@
-"""Advice replayed over recorded jobs: what it would have been before each, and what following it would have meant."""
+"""Advice replayed over recorded jobs: what it would have been before each, and what following it
+would have meant.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,15 @@ FAILURES = ("gpus", "gpu_memory", "time", "host_memory")
 class BacktestSums:
     """What following the advice would have meant for some jobs.
 
-    advised: jobs with a line that changes the request; followed: {topic: lines}; broken: {topic: jobs that would have
-    failed}; undecided: {topic: lines of jobs whose own need was not measured}. Hours are GPU-hours: held; saved, by
-    fewer GPUs or an earlier limit of a hung job; large_saved, of large memory moved to a smaller tier; recoverable, of
-    jobs with a group of past jobs in `with_history`, of which `named` are those whose cause the advice names;
-    named_all: those of all jobs; known: those of a cause that a past job of the user had: no advice that rests on past
-    jobs of the user can name others. minor: those below 2 % of their job's GPU-hours and below 1 h, not worth naming,
-    and how many of these count as named or known. warned: jobs of which a cause was named; warned_right: those that
-    had one of these.
+    advised: jobs with a line that changes the request; followed: {topic: lines}; broken: {topic:
+    jobs that would have failed}; undecided: {topic: lines of jobs whose own need was not measured}.
+    Hours are GPU-hours: held; saved, by fewer GPUs or an earlier limit of a hung job; large_saved,
+    of large memory moved to a smaller tier; recoverable, of jobs with a group of past jobs in
+    `with_history`, of which `named` are those whose cause the advice names; named_all: those of all
+    jobs; known: those of a cause that a past job of the user had: no advice that rests on past jobs
+    of the user can name others. minor: those below 2 % of their job's GPU-hours and below 1 h, not
+    worth naming, and how many of these count as named or known. warned: jobs of which a cause was
+    named; warned_right: those that had one of these.
     """
 
     jobs: int = 0
@@ -86,13 +89,17 @@ class BacktestSums:
 
     @property
     def worth_known_share(self) -> float | None:
-        """Share of the recoverable hours worth naming that past jobs of the user could name; None without any."""
+        """Share of the recoverable hours worth naming that past jobs of the user could name;
+        None without any.
+        """
         worth = self.recoverable - self.minor
         return (self.known - self.minor_known) / worth if worth > 0 else None
 
     @property
     def known_share(self) -> float | None:
-        """Share of all recoverable hours that advice from past jobs of the user could name; None without any."""
+        """Share of all recoverable hours that advice from past jobs of the user could name; None
+        without any.
+        """
         return self.known / self.recoverable if self.recoverable else None
 
     @property
@@ -102,7 +109,9 @@ class BacktestSums:
 
     @property
     def named_share(self) -> float | None:
-        """Share of the recoverable hours of jobs with past jobs that the advice names; None without any."""
+        """Share of the recoverable hours of jobs with past jobs that the advice names; None
+        without any.
+        """
         return self.named / self.with_history if self.with_history else None
 
 
@@ -119,7 +128,9 @@ class BrokenJob:
 
 @dataclass(frozen=True, slots=True)
 class BacktestReport:
-    """Sums over all jobs, by user, by partition and by confidence, and the jobs that would have failed."""
+    """Sums over all jobs, by user, by partition and by confidence, and the jobs that would have
+    failed.
+    """
 
     total: BacktestSums
     by_user: Mapping[str, BacktestSums]
@@ -135,7 +146,8 @@ def replay(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> BacktestReport:
-    """Return what advice before each job would have meant; it rests on jobs alone that had ended before its submit.
+    """Return what advice before each job would have meant; it rests on jobs alone that had ended
+    before its submit.
 
     One pass, in order of submission; the order in which jobs are given does not matter.
     """
@@ -166,14 +178,19 @@ def replay(
         if progress is not None and number % 1000 == 0:
             progress(number)
     return BacktestReport(
-        total, users, partitions, {name: (counts[0], counts[1]) for name, counts in levels.items()}, tuple(broken)
+        total,
+        users,
+        partitions,
+        {name: (counts[0], counts[1]) for name, counts in levels.items()},
+        tuple(broken),
     )
 
 
 def need(job: PastJob, line: AdviceLine) -> float | None:
     """Return what a job turned out to need of what a line is about; None where it was not measured.
 
-    A hung job needs no time: it was ended, and did no work. One that ended at its limit needed all of it at least.
+    A hung job needs no time: it was ended, and did no work. One that ended at its limit needed all
+    of it at least.
     """
     if line.topic == "gpus":
         return None if job.gpus_used is None else float(job.gpus_used)
@@ -196,10 +213,18 @@ def _failures(advice: Advice, job: PastJob) -> Iterable[BrokenJob]:
 def _causes(job: PastJob) -> set[str]:
     """Causes of waste that a job shows: hours that were recoverable, or a finding that names it."""
     lost = {cause for cause, part in zip(WASTE, job.recoverable, strict=False) if part}
-    return lost | {cause for cause, codes in NAMES_OF_CAUSE.items() if not codes.isdisjoint(job.problems)}
+    return lost | {
+        cause for cause, codes in NAMES_OF_CAUSE.items() if not codes.isdisjoint(job.problems)
+    }
 
 
-def _add(sums: BacktestSums, advice: Advice, job: PastJob, failed: Sequence[BrokenJob], known: Collection[str]) -> None:
+def _add(
+    sums: BacktestSums,
+    advice: Advice,
+    job: PastJob,
+    failed: Sequence[BrokenJob],
+    known: Collection[str],
+) -> None:
     sums.jobs += 1
     grouped = advice.group.level in ("exact", "pattern")
     sums.grouped += grouped
@@ -218,7 +243,9 @@ def _add(sums: BacktestSums, advice: Advice, job: PastJob, failed: Sequence[Brok
     if not failed:
         left = hours - _saved(followed, job)
         sums.saved += hours - left
-        if large and any(line.topic == "gpu_memory" and (line.value or 0) < LARGE_MIB for line in followed):
+        if large and any(
+            line.topic == "gpu_memory" and (line.value or 0) < LARGE_MIB for line in followed
+        ):
             sums.large_saved += left
     lost = [(cause, part or 0.0) for cause, part in zip(WASTE, job.recoverable, strict=False)]
     whole = sum(part for _, part in lost)
@@ -262,4 +289,6 @@ def _names(advice: Advice, cause: str) -> bool:
         return True
     if problems is None or problems.value is None:
         return False
-    return f"{RECOVERABLE}{cause}" in problems.evidence or not NAMES_OF_CAUSE[cause].isdisjoint(problems.evidence)
+    return f"{RECOVERABLE}{cause}" in problems.evidence or not NAMES_OF_CAUSE[cause].isdisjoint(
+        problems.evidence
+    )

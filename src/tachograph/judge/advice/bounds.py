@@ -1,4 +1,5 @@
-"""How much to request: the largest use of past runs and a margin, and no less than their spread demands.
+"""How much to request: the largest use of past runs and a margin, and no less than their spread
+demands.
 
 The report of a job and advice for the next one go through the same functions.
 """
@@ -10,16 +11,20 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 TIME_MARGIN = 0.25  # of the run time, on top of it
-MEMORY_MARGIN = 0.5  # of host memory: peaks are polled, every 30 s by default, and may lack memory that tasks share
+# Of host memory: peaks are polled, every 30 s by default, and may lack memory that tasks share.
+MEMORY_MARGIN = 0.5
 LEAST_S = 600.0  # a limit is at least this; what ran for less is no evidence of its memory
 WORTH = 0.75  # of what is requested: advice for more than this is not worth a change
 GIB = 1024.0  # MiB
 CERTAINTY = 0.998  # that the next run stays within the bound
 _SPREAD_OF = 3  # values from which a spread is known
-_STEPS = ((7200.0, 300.0), (43200.0, 900.0), (math.inf, 3600.0))  # up to so long rounded up to so many seconds
+# Up to so long rounded up to so many seconds.
+_STEPS = ((7200.0, 300.0), (43200.0, 900.0), (math.inf, 3600.0))
 
 
-def time_bound_s(runs_s: Sequence[float], *, margin: float = TIME_MARGIN, certainty: float = CERTAINTY) -> float:
+def time_bound_s(
+    runs_s: Sequence[float], *, margin: float = TIME_MARGIN, certainty: float = CERTAINTY
+) -> float:
     """Return a time limit for runs that took `runs_s`, rounded up; `runs_s` has one value at least.
 
     >>> time_bound_s([42732.0]) / 3600, time_bound_s([60.0]) / 60
@@ -45,7 +50,8 @@ def memory_bound_mib(
 
 
 def use_bound(values: Sequence[float], *, margin: float, certainty: float = CERTAINTY) -> float:
-    """Return what the next value stays below: the largest with a margin, or the prediction bound where it is higher.
+    """Return what the next value stays below: the largest with a margin, or the prediction bound
+    where it is higher.
 
     >>> use_bound([100.0, 100.0, 100.0], margin=0.25), use_bound([10.0, 100.0, 1000.0], margin=0.25) > 1e9
     (125.0, True)
@@ -54,10 +60,12 @@ def use_bound(values: Sequence[float], *, margin: float, certainty: float = CERT
 
 
 def prediction_bound(values: Sequence[float], certainty: float = CERTAINTY) -> float:
-    """Return what the next of log-normal values stays below with this certainty; 0 for fewer than three values.
+    """Return what the next of log-normal values stays below with this certainty; 0 for fewer than
+    three values.
 
-    Bound of a single further value: exp(mean + t * s * sqrt(1 + 1/n)) of the logarithms, with Student's t of n - 1
-    degrees of freedom. Few values that differ much have a bound that is far above all of them.
+    Bound of a single further value: exp(mean + t * s * sqrt(1 + 1/n)) of the logarithms, with
+    Student's t of n - 1 degrees of freedom. Few values that differ much have a bound that is far
+    above all of them.
     """
     logs = [math.log(value) for value in values if value > 0]
     count = len(logs)
@@ -71,7 +79,8 @@ def prediction_bound(values: Sequence[float], certainty: float = CERTAINTY) -> f
 
 @lru_cache(maxsize=1024)
 def student_t(freedom: int, certainty: float) -> float:
-    """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.3, 26.7.4, by bisection).
+    """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.3, 26.7.4, by
+    bisection).
 
     >>> round(student_t(4, 0.975), 3), round(student_t(9, 0.995), 3), round(student_t(1, 0.95), 3)
     (2.776, 3.25, 6.314)
@@ -97,7 +106,8 @@ def _student_p(t: float, freedom: int) -> float:
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:
-    """Return the value that this fraction of the values does not exceed: one of them, without interpolation.
+    """Return the value that this fraction of the values does not exceed: one of them, without
+    interpolation.
 
     >>> percentile([1.0, 2.0, 3.0, 4.0], 0.95), percentile([3.0, 1.0, 2.0], 0.5)
     (4.0, 2.0)

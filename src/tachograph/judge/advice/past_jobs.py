@@ -1,4 +1,6 @@
-"""Past jobs as evidence of the next one: what each requested and used, and those that are nearest to a request."""
+"""Past jobs as evidence of the next one: what each requested and used, and those that are
+nearest to a request.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,39 @@ DAY_S = 86400.0
 HANGS = frozenset({"job_hang", "busy_waiting", "stall"})
 # columns of the tables that evidence is read from
 SUMMARY_COLUMNS = (
-    *("job_key", "seq", "job_id", "display_id", "user", "name", "account", "partition", "gpus", "nodes", "state"),
-    *("submit", "start", "end", "as_of", "elapsed_s", "timelimit_s", "mem_requested_mib", "cpus", "cpu_efficiency"),
-    *("hbm_request", "hbm_used_mib_max", "hbm_mib", "gpu_model", "gpus_seen", "coverage", "attribution"),
+    *(
+        "job_key",
+        "seq",
+        "job_id",
+        "display_id",
+        "user",
+        "name",
+        "account",
+        "partition",
+        "gpus",
+        "nodes",
+        "state",
+    ),
+    *(
+        "submit",
+        "start",
+        "end",
+        "as_of",
+        "elapsed_s",
+        "timelimit_s",
+        "mem_requested_mib",
+        "cpus",
+        "cpu_efficiency",
+    ),
+    *(
+        "hbm_request",
+        "hbm_used_mib_max",
+        "hbm_mib",
+        "gpu_model",
+        "gpus_seen",
+        "coverage",
+        "attribution",
+    ),
     *("sm_active_mean", "energy_j_estimated", "power_w_mean", "gpu_hours"),
 )
 GPU_COLUMNS = ("job_key", "hbm_used_mib_max", *(f"{name}_mean" for name in ACTIVITY))
@@ -36,9 +68,10 @@ GPU_COLUMNS = ("job_key", "hbm_used_mib_max", *(f"{name}_mean" for name in ACTIV
 class PastJob:
     """One run of a job that ended. Times: seconds since 1970; None: not known, or not measured.
 
-    gpus_used: GPUs that worked, or held a loaded program; None unless all of them were measured. mem_mib: host memory
-    requested of a node; mem_peak_mib: what its tasks held on one at most, as polled. recoverable: GPU-hours by cause,
-    in the order of WASTE. problems: codes of reported findings; None where it was not judged.
+    gpus_used: GPUs that worked, or held a loaded program; None unless all of them were measured.
+    mem_mib: host memory requested of a node; mem_peak_mib: what its tasks held on one at most, as
+    polled. recoverable: GPU-hours by cause, in the order of WASTE. problems: codes of reported
+    findings; None where it was not judged.
     """
 
     key: str
@@ -71,7 +104,9 @@ class PastJob:
 
     @property
     def hung(self) -> bool:
-        """It was judged to have hung: its run time shows when it was ended, not how long it works."""
+        """It was judged to have hung: its run time shows when it was ended, not how long it
+        works.
+        """
         return not HANGS.isdisjoint(self.problems)
 
     @property
@@ -96,13 +131,17 @@ class PastJob:
 
 
 def gpus_of_jobs(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
-    """Return one row per job_key: measured, GPUs with known activity; used, those that worked or held a program.
+    """Return one row per job_key: measured, GPUs with known activity; used, those that worked or
+    held a program.
 
-    `gpus`: GPU_COLUMNS of job_gpus. A GPU is idle as in the check gpus_never_used: mean activity below `idle_util`.
+    `gpus`: GPU_COLUMNS of job_gpus. A GPU is idle as in the check gpus_never_used: mean activity
+    below `idle_util`.
     """
     activity = pl.coalesce(f"{name}_mean" for name in ACTIVITY)
     loaded = (pl.col("hbm_used_mib_max") >= HELD_MIB).fill_null(value=False)
-    return gpus.group_by("job_key").agg(measured=activity.count(), used=((activity >= idle_util) | loaded).sum())
+    return gpus.group_by("job_key").agg(
+        measured=activity.count(), used=((activity >= idle_util) | loaded).sum()
+    )
 
 
 def past_jobs(
@@ -115,8 +154,9 @@ def past_jobs(
 ) -> list[PastJob]:
     """Return the runs that ended, with a user and a name, in the order in which they ended.
 
-    `summaries`: SUMMARY_COLUMNS of job_summaries, and `recoverable_<cause>` where they are known; `gpus`: GPU_COLUMNS
-    of job_gpus; `node_memory`: {job_key: peak of host memory on a node, MiB}; `reported`: job_key and code of findings.
+    `summaries`: SUMMARY_COLUMNS of job_summaries, and `recoverable_<cause>` where they are known;
+    `gpus`: GPU_COLUMNS of job_gpus; `node_memory`: {job_key: peak of host memory on a node, MiB};
+    `reported`: job_key and code of findings.
     """
     named = summaries.filter(
         pl.col("user").is_not_null(), pl.col("name").is_not_null(), pl.col("end").is_not_null()
@@ -127,7 +167,8 @@ def past_jobs(
         codes = {key: tuple(found) for key, found in grouped.iter_rows()}
     peaks = node_memory or {}
     found = [
-        _past_job(row, peaks.get(row["job_key"]), codes.get(row["job_key"], ())) for row in named.iter_rows(named=True)
+        _past_job(row, peaks.get(row["job_key"]), codes.get(row["job_key"], ()))
+        for row in named.iter_rows(named=True)
     ]
     return sorted(found, key=lambda job: (job.end, job.key))
 
@@ -135,7 +176,12 @@ def past_jobs(
 def _past_job(row: Mapping[str, Any], peak_mib: float | None, problems: tuple[str, ...]) -> PastJob:
     gpus, nodes, coverage = row["gpus"], row["nodes"], number(row, "coverage")
     covered = coverage is not None and coverage >= LEAST_COVERAGE
-    measured = covered and row["attribution"] != "ambiguous" and gpus is not None and row["measured"] == gpus
+    measured = (
+        covered
+        and row["attribution"] != "ambiguous"
+        and gpus is not None
+        and row["measured"] == gpus
+    )
     requested = number(row, "mem_requested_mib")
     return PastJob(
         key=row["job_key"],
@@ -177,9 +223,9 @@ class PastJobGroup:
     """The past jobs that are nearest to a request, latest first; none: `level` is None.
 
     jobs: of this level, at most as many as are configured. named: those of the name on any GPUs.
-    counted: {level: how many there are}, also of levels with too few. few: where too few are of the name and of this
-    number of GPUs, those that are, else those of its pattern, else of its name: they show what occurred, not what is
-    needed.
+    counted: {level: how many there are}, also of levels with too few. few: where too few are of the
+    name and of this number of GPUs, those that are, else those of its pattern, else of its name:
+    they show what occurred, not what is needed.
     """
 
     level: Level | None
@@ -195,7 +241,9 @@ class PastJobGroup:
 
 
 class History:
-    """Jobs that ended, by what they are found by. They are added in the order in which they ended."""
+    """Jobs that ended, by what they are found by. They are added in the order in which they
+    ended.
+    """
 
     def __init__(self, options: AdviceOptions) -> None:
         self._options = options
@@ -225,10 +273,11 @@ class History:
             known.append(job)
 
     def nearest(self, request: JobRequest, now: float) -> PastJobGroup:
-        """Return the nearest jobs that ended before `now` (seconds since 1970), and not longer ago than configured.
+        """Return the nearest jobs that ended before `now` (seconds since 1970), and not longer ago
+        than configured.
 
-        The first level with enough runs counts: same user, name, partition and number of GPUs; same user, pattern of
-        the name and number of GPUs; same user.
+        The first level with enough runs counts: same user, name, partition and number of GPUs; same
+        user, pattern of the name and number of GPUs; same user.
         """
         user, name = request.user, request.name
         pattern = None if name is None else name_pattern(name)
@@ -237,8 +286,12 @@ class History:
             "pattern": ("pattern", user, pattern, None, request.gpus),
             "user": ("user", user),
         }
-        found = {level: self._recent(key, now) if user is not None else () for level, key in keys.items()}
-        level = next((level for level in LEVELS if len(found[level]) >= self._options.least_runs), None)
+        found = {
+            level: self._recent(key, now) if user is not None else () for level, key in keys.items()
+        }
+        level = next(
+            (level for level in LEVELS if len(found[level]) >= self._options.least_runs), None
+        )
         named = () if user is None else self._recent(("named", user, name), now)
         return PastJobGroup(
             level,

@@ -31,7 +31,15 @@ _SHORT: Mapping[str, str] = MappingProxyType(
 _READ = frozenset(
     {
         *_SHORT.values(),
-        *("gres", "gpus-per-node", "gpus-per-task", "ntasks-per-node", "mem", "mem-per-cpu", "mem-per-gpu"),
+        *(
+            "gres",
+            "gpus-per-node",
+            "gpus-per-task",
+            "ntasks-per-node",
+            "mem",
+            "mem-per-cpu",
+            "mem-per-gpu",
+        ),
         *("cpus-per-gpu", "time-min", "tres-per-task"),
     }
 )
@@ -41,17 +49,20 @@ _MIB = {"k": 1 / 1024, "": 1.0, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 _COUNT = re.compile(r"(\d{1,7})([km]?)", re.ASCII | re.IGNORECASE)
 _GPUS = re.compile(r"(?:[^\s:,]+:)?\d{1,7}(?:,(?:[^\s:,]+:)?\d{1,7})*", re.ASCII)
 _THOUSANDS = {"": 1, "k": 1024, "m": 1024**2}
-_HASH = re.compile(r"(?<![A-Za-z0-9])(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}(?![A-Za-z0-9])", re.IGNORECASE)
+_HASH = re.compile(
+    r"(?<![A-Za-z0-9])(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}(?![A-Za-z0-9])", re.IGNORECASE
+)
 _NUMBER = re.compile(r"\d+(?:[-_.:T]\d+)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What is requested; None: not given, or not understood. Of the whole job, but for what is named otherwise.
+    """What is requested; None: not given, or not understood. Of the whole job, but for what is
+    named otherwise.
 
-    gpu_option: the option that requests GPUs, {} for their number; "" where that of the job has no place.
-    mem_mib: host memory of a node; memory_option: the option that requests it. timelimit_s: None also where unlimited.
-    unread: options that could not be read, as they were written.
+    gpu_option: the option that requests GPUs, {} for their number; "" where that of the job has no
+    place. mem_mib: host memory of a node; memory_option: the option that requests it. timelimit_s:
+    None also where unlimited. unread: options that could not be read, as they were written.
     """
 
     user: str | None = None
@@ -84,10 +95,11 @@ class JobRequest:
 
 
 def read_script(script: str, *, name: str | None = None) -> JobRequest:
-    """Return what a script requests, as sbatch reads it: `#SBATCH` lines in front of the first command, the last wins.
+    """Return what a script requests, as sbatch reads it: `#SBATCH` lines in front of the first
+    command, the last wins.
 
-    `name`: of the job, where the script names none: sbatch takes the name of its file. Of a heterogeneous job the first
-    component that requests GPUs counts, else the first.
+    `name`: of the job, where the script names none: sbatch takes the name of its file. Of a
+    heterogeneous job the first component that requests GPUs counts, else the first.
 
     >>> made = read_script("#!/bin/bash\\n#SBATCH -N 2 --gpus-per-node=4\\n#SBATCH -t 1-12\\nsrun ./md\\n#SBATCH -G 1")
     >>> made.gpus, made.nodes, made.timelimit_s, made.command
@@ -202,14 +214,20 @@ def _gpus(
             continue
         typed = f"{kind}:" if kind else ""
         prefix = "gpu:" if option == "gres" else ""
-        return count * times, kind, "" if option.endswith("-per-task") else f"--{option}={prefix}{typed}{{}}"
+        return (
+            count * times,
+            kind,
+            "" if option.endswith("-per-task") else f"--{option}={prefix}{typed}{{}}",
+        )
     return None, None, "--gpus={}"
 
 
 def _memory(
     given: Mapping[str, str], nodes: int, cpus: int | None, held: int | None, unread: list[str]
 ) -> tuple[float | None, str]:
-    """Host memory of a node, and the option that requests it; all memory of a node (0) is no number."""
+    """Host memory of a node, and the option that requests it; all memory of a node (0) is no
+    number.
+    """
     for option, units in (("mem", 1.0), ("mem-per-gpu", held), ("mem-per-cpu", cpus)):
         if option not in given:
             continue
@@ -239,7 +257,8 @@ def memory_mib(written: str) -> float | None:
 
 
 def time_limit_s(written: str) -> float | None:
-    """Return seconds of a time limit in any notation of sbatch; infinite where unlimited, None where it is none.
+    """Return seconds of a time limit in any notation of sbatch; infinite where unlimited, None
+    where it is none.
 
     >>> [time_limit_s(one) for one in ("30", "30:15", "1:30:00", "2-0", "2-1:30", "1-0:0:5")]
     [1800.0, 1815.0, 5400.0, 172800.0, 178200.0, 86405.0]
@@ -261,7 +280,8 @@ def time_limit_s(written: str) -> float | None:
 
 
 def name_pattern(name: str) -> str:
-    """Return what names of jobs that differ in numbers, dates and hashes have in common, as cli_filter.lua does.
+    """Return what names of jobs that differ in numbers, dates and hashes have in common, as
+    cli_filter.lua does.
 
     >>> {name_pattern(f"train_{run}_2025-03-0{run}.a1b2c3{run}") for run in (1, 2)}
     {'train_#.#'}

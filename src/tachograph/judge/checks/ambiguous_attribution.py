@@ -9,7 +9,8 @@ from tachograph.catalog.columns import share_text
 from tachograph.judge.check import Check, CheckedJob, Found
 
 _MAP = (
-    "Staff: let the Slurm prolog write a map of job to GPUs, or record `squeue --json` while jobs run; "
+    "Staff: let the Slurm prolog write a map of job to GPUs, or record `squeue --json` while "
+    "jobs run; "
     "both can be ingested."
 )
 _EXCLUSIVE = f"{_MAP} Where a partition or QOS gives whole nodes, name it in [slurm] exclusive."
@@ -18,30 +19,57 @@ _NUMBERS = "If Slurm numbers GPUs as device files do, set slurm.gpu_numbers."
 AMBIGUOUS_REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "contradicted": (
-            "Another job is named on its GPUs most of the time, by a record at least as good as its own.",
+            (
+                "Another job is named on its GPUs most of the time, by a record at least as good "
+                "as its own."
+            ),
             f"Staff: compare the maps and job labels of that time. {_NUMBERS}",
         ),
         "other_slices": (
-            "A record gives it a whole GPU, and records of the MIG slices of that GPU name other jobs.",
-            "Staff: record the slice of each job, by the label GPU_I_ID of its samples or the column mig of a map.",
+            (
+                "A record gives it a whole GPU, and records of the MIG slices of that GPU name "
+                "other jobs."
+            ),
+            (
+                "Staff: record the slice of each job, by the label GPU_I_ID of its samples or the "
+                "column mig of a map."
+            ),
         ),
         "too_many_samples": (
             "Samples name it on more GPUs than it was allocated.",
-            "Staff: check the job label or column of the samples: it may name the job of the node, not of the GPU.",
+            (
+                "Staff: check the job label or column of the samples: it may name the job of the "
+                "node, not of the GPU."
+            ),
         ),
         "shared_gpus": ("It had shares of GPUs that other jobs held too, or may have held.", _MAP),
         "unknown_numbers": (
-            "A record names its nodes and not which of their GPUs: its numbers fit none, or samples name several jobs.",
-            f"{_NUMBERS} Telemetry with UUIDs or minor numbers of all GPUs of the node shows which number a GPU has.",
+            (
+                "A record names its nodes and not which of their GPUs: its numbers fit none, or "
+                "samples name several jobs."
+            ),
+            (
+                f"{_NUMBERS} Telemetry with UUIDs or minor numbers of all GPUs of the node shows "
+                "which number a GPU has."
+            ),
         ),
-        "other_jobs": ("Other jobs were on its nodes at the same time, and no record names its GPUs.", _EXCLUSIVE),
+        "other_jobs": (
+            "Other jobs were on its nodes at the same time, and no record names its GPUs.",
+            _EXCLUSIVE,
+        ),
         "part_of_nodes": (
             "No record names its GPUs, and it is not known that it had all GPUs of its nodes.",
             _EXCLUSIVE,
         ),
         "unplaced": (
-            "Where it ran is not known: no node list, sample or map names its nodes in the time of its run.",
-            "Staff: export accounting with NodeList. If maps or samples name it at other times, check site.time_zone.",
+            (
+                "Where it ran is not known: no node list, sample or map names its nodes in the "
+                "time of its run."
+            ),
+            (
+                "Staff: export accounting with NodeList. If maps or samples name it at other "
+                "times, check site.time_zone."
+            ),
         ),
     }
 )
@@ -54,7 +82,8 @@ def decide(job: CheckedJob) -> Found | None:
     share = share_text(job.summary)
     if share:
         return Found(
-            f"The job had a share ({share}) of GPUs that other jobs held at the same time, or may have held; "
+            f"The job had a share ({share}) of GPUs that other jobs held at the same time, or "
+            "may have held; "
             "samples of a GPU are of all that hold it, so no GPU numbers are given.",
             job.evidence("elapsed_s"),
         )
@@ -67,7 +96,8 @@ def decide(job: CheckedJob) -> Found | None:
             advice=advice,
         )
     return Found(
-        "No record names the GPUs of the job on its nodes, or shows that it had the nodes to itself; "
+        "No record names the GPUs of the job on its nodes, or shows that it had the nodes to "
+        "itself; "
         "the nodes' average is not the job's, so no GPU numbers are given.",
         job.evidence("gpus", "elapsed_s"),
     )

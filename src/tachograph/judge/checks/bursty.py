@@ -11,7 +11,9 @@ IDLE_SHARE = 0.1  # of the minutes between first and last work
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that temporal imbalance is at its threshold and work alternates with minutes of waiting."""
+    """Return that temporal imbalance is at its threshold and work alternates with minutes of
+    waiting.
+    """
     imbalance = job.number("temporal_imbalance")
     if imbalance is None or imbalance < job.thresholds.temporal_imbalance:
         return None
@@ -26,7 +28,8 @@ def decide(job: CheckedJob) -> Found | None:
     longest = max(length for _, length in periods)
     return Found(
         f"Work stopped on all GPUs {len(periods)} times for two minutes or more (longest "
-        f"{text(longest * 60, 's')}), {text(share, 'fraction')} of the time between first and last work; "
+        f"{text(longest * 60, 's')}), {text(share, 'fraction')} of the time between first and "
+        "last work; "
         f"imbalance over time is {text(imbalance, 'ratio')}.",
         job.evidence(
             "temporal_imbalance",
@@ -47,7 +50,8 @@ CHECK = Check(
     title="The GPUs worked in bursts",
     brief="The GPUs worked in bursts, idle for {idle_s} in between; {gpu_hours_idle} unused",
     advice=(
-        "Let reading, preprocessing and checkpoints overlap with GPU work: more loader processes, prefetching, "
+        "Let reading, preprocessing and checkpoints overlap with GPU work: more loader "
+        "processes, prefetching, "
         "asynchronous checkpoints, input on fast storage."
     ),
     needs=(ANY_ACTIVITY,),

@@ -1,7 +1,7 @@
 """At the end the GPUs looked busy and did no work: they waited for each other.
 
-Source: a hung collective operation shows utilisation near 100 % with arithmetic and memory traffic near zero
-and power near idle.
+Source: a hung collective operation shows utilisation near 100 % with arithmetic and memory traffic
+near zero and power near idle.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ def decide(job: CheckedJob) -> Found | None:
     measured = ~np.isnan(busy)
     begin, last = int(minute[at_work][-1]) + 1, int(minute[measured][-1])
     waiting = measured & (minute >= begin)
-    if np.count_nonzero(waiting) < max(job.thresholds.idle_minutes, ENOUGH_MINUTES * (last + 1 - begin), 1):
+    if np.count_nonzero(waiting) < max(
+        job.thresholds.idle_minutes, ENOUGH_MINUTES * (last + 1 - begin), 1
+    ):
         return None
-    power, before = (_mean_power(job.minutes.filter(pl.Series(part))) for part in (waiting, at_work))
+    power, before = (
+        _mean_power(job.minutes.filter(pl.Series(part))) for part in (waiting, at_work)
+    )
     return _finding(job, begin * 60.0, idle_s=(last + 1 - begin) * 60.0, power=power, before=before)
 
 
@@ -42,13 +46,17 @@ def _mean_power(series: pl.DataFrame) -> float | None:
     return number(series.select(pl.col("power_w").mean()).row(0, named=True), "power_w")
 
 
-def _finding(job: CheckedJob, stopped_s: float, *, idle_s: float, power: float | None, before: float | None) -> Found:
+def _finding(
+    job: CheckedJob, stopped_s: float, *, idle_s: float, power: float | None, before: float | None
+) -> Found:
     watts = ""
     if power is not None and before is not None:
         watts = f", at {text(power, 'W')} per GPU instead of {text(before, 'W')}"
     return Found(
-        f"From {text(stopped_s, 's')} after the start, for {text(idle_s, 's')}{job.so_far}, GPUs showed "
-        f"{text(LOOKS_BUSY, 'fraction')} utilisation or more with next to no arithmetic and memory traffic{watts}.",
+        f"From {text(stopped_s, 's')} after the start, for {text(idle_s, 's')}{job.so_far}, "
+        "GPUs showed "
+        f"{text(LOOKS_BUSY, 'fraction')} utilisation or more with next to no arithmetic and "
+        f"memory traffic{watts}.",
         job.evidence(
             stopped_after_s=stopped_s,
             idle_s=idle_s,
@@ -68,7 +76,8 @@ CHECK = Check(
     title="The GPUs looked busy but did no work",
     brief="The GPUs looked busy but did no work after {stopped_after_s}; {gpu_hours_idle} lost",
     advice=(
-        "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others "
+        "This is what a hung collective operation (NCCL) looks like: one process has stopped "
+        "or left and the others "
         "wait. Look at the output of that time; set a timeout for collective operations."
     ),
     needs=("gpu_util", "tensor_active", "dram_active"),

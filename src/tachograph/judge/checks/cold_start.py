@@ -1,7 +1,8 @@
 """cold_start: nothing happened for a long time after the start, then the job worked.
 
-With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin (2025); from GPU
-telemetry: ours. With low confidence where no GPU worked in the first `idle_minutes`.
+With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin
+(2025); from GPU telemetry: ours. With low confidence where no GPU worked in the first
+`idle_minutes`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def _found(case: HangCase) -> str:
     share = text(min(1.0, case.end / case.minutes), "fraction")
     what = "stayed flat" if case.form.host else "idle"
     first = text(case.end * 60, "s")
-    return f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} ({case.tally} {what})."
+    return (
+        f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} "
+        f"({case.tally} {what})."
+    )
 
 
 def _none(case: HangCase) -> str:
@@ -44,7 +48,10 @@ def _none(case: HangCase) -> str:
     if worked[0] == 0:
         return "No: a GPU was in use from the start."
     if worked[0] < case.form.limits.hang:
-        idle = f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first {text(worked[0] * 60, 's')}"
+        idle = (
+            f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first "
+            f"{text(worked[0] * 60, 's')}"
+        )
         return f"No: {idle}; a cold start is {case.long} or more."
     return f"No: {case.tally} were idle for the first {case.long} and not afterwards."
 
@@ -64,7 +71,8 @@ CHECK = class_check(
     COLD_START,
     family="startup",
     advice=(
-        "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, keep containers "
+        "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job "
+        "before, keep containers "
         "and environments on fast storage, and cache what each start computes again."
     ),
     brief="No work for the first {interval_s}; {gpu_hours_idle} lost",

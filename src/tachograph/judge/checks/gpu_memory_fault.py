@@ -1,4 +1,6 @@
-"""A GPU of the job has faulty memory, also where the fault is older than the job: its health is CRIT."""
+"""A GPU of the job has faulty memory, also where the fault is older than the job: its health is
+CRIT.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ def decide(job: CheckedJob) -> Found | None:
     rows = float(sum(gpu["remapped_rows_uncorrectable_last"] or 0 for gpu in touched))
     seen = ["remapping a faulty memory row has failed"] if failures > 0 else []
     if rows > 0:
-        seen.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors, up to the end of the job")
+        seen.append(
+            f"{plural(rows, 'memory row')} remapped after uncorrectable errors, up to the end "
+            "of the job"
+        )
     evidence = {
         "row_remap_failure": failures,
         "remapped_rows_uncorrectable": rows,
@@ -30,7 +35,8 @@ CHECK = Check(
     family="GPU memory faults",
     severity="problem",
     title="A GPU has faulty memory",
-    advice="Report it to the support staff of your site: the GPU should be taken out of service. Check the results of "
+    advice="Report it to the support staff of your site: the GPU should be taken out of "
+    "service. Check the results of "
     "this job.",
     needs=("remapped_rows_uncorrectable", "row_remap_failure"),
     decide=decide,

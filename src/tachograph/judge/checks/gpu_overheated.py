@@ -12,7 +12,9 @@ COLUMNS = [*UNIT, "gpu_model", "gpu_temp_c_max", "mem_temp_c_max"]
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that the highest temperature of a GPU, or of its memory, is at the limit of its model or above."""
+    """Return that the highest temperature of a GPU, or of its memory, is at the limit of its
+    model or above.
+    """
     seen, several = [], len(set(job.of_gpus.values("node"))) > 1
     for values in zip(*map(job.of_gpus.values, COLUMNS), strict=True):
         row = dict(zip(COLUMNS, values, strict=True))
@@ -23,13 +25,18 @@ def decide(job: CheckedJob) -> Found | None:
         ):
             if value is not None and value >= limit:
                 seen.append(
-                    f"{gpu_label(row, with_node=several)}{part} at {text(value, 'C')}, limit {text(limit, 'C')}"
+                    f"{gpu_label(row, with_node=several)}{part} at {text(value, 'C')}, limit "
+                    f"{text(limit, 'C')}"
                 )
     if not seen:
         return None
     more = f", and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
     highest = {name: job.gpus[f"{name}_max"].max() for name in ("gpu_temp_c", "mem_temp_c")}
-    known = {f"{name}_max": float(value) for name, value in highest.items() if isinstance(value, int | float)}
+    known = {
+        f"{name}_max": float(value)
+        for name, value in highest.items()
+        if isinstance(value, int | float)
+    }
     return Found(f"{', '.join(seen[:SHOWN])}{more}.", job.evidence(**known))
 
 

@@ -14,8 +14,9 @@ from tachograph.judge.checks.idle_job import HELD_MIB, WAITING_ADVICE
 class IdleGpus:
     """GPUs of a job of which some, but not all, were idle.
 
-    `measured`: all with known activity, busiest first. `idle`: by node and GPU. `gpu_hours`: of the idle ones; None:
-    unknown. `waiting`: how many of the idle ones held memory, so that a program had loaded something.
+    `measured`: all with known activity, busiest first. `idle`: by node and GPU. `gpu_hours`: of the
+    idle ones; None: unknown. `waiting`: how many of the idle ones held memory, so that a program
+    had loaded something.
     """
 
     measured: GpuRows
@@ -25,7 +26,9 @@ class IdleGpus:
 
 
 def idle_gpus(job: CheckedJob) -> IdleGpus | None:
-    """Return the GPUs that stayed below `idle_util` on average while others worked; None where there are none."""
+    """Return the GPUs that stayed below `idle_util` on average while others worked; None where
+    there are none.
+    """
     counter = activity_counter(job.summary)
     if counter is None:
         return None
@@ -52,7 +55,11 @@ def decide(job: CheckedJob) -> Found | None:
     idle, measured, lost = some.idle, some.measured, some.gpu_hours
     busy = len(measured) - len(idle)
     they = "It" if len(idle) == 1 else "They"
-    cost = "" if lost is None else f" {text(lost, 'h')} of {'its' if they == 'It' else 'their'} GPU time were unused."
+    cost = (
+        ""
+        if lost is None
+        else f" {text(lost, 'h')} of {'its' if they == 'It' else 'their'} GPU time were unused."
+    )
     waits = some.waiting == len(idle)
     kept = f" {they} held {text(HELD_MIB, 'MiB')} of memory or more." if waits else ""
     return Found(
@@ -60,7 +67,11 @@ def decide(job: CheckedJob) -> Found | None:
         f"{text(job.thresholds.idle_util, 'fraction')} on average"
         f"{job.so_far} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}{kept}",
         job.evidence(
-            "gpus", gpus_unused=len(idle), gpus_seen=len(measured), gpus_waiting=some.waiting, gpu_hours_idle=lost
+            "gpus",
+            gpus_unused=len(idle),
+            gpus_seen=len(measured),
+            gpus_waiting=some.waiting,
+            gpu_hours_idle=lost,
         ),
         advice=WAITING_ADVICE if waits else None,
     )
@@ -73,7 +84,8 @@ CHECK = Check(
     title="Some GPUs were not used",
     brief="{gpus_unused} of {gpus_seen} GPUs not used; {gpu_hours_idle} unused",
     advice=(
-        "Request as many GPUs as the program uses, or start one process per GPU (srun with --gpus-per-task, "
+        "Request as many GPUs as the program uses, or start one process per GPU (srun with "
+        "--gpus-per-task, "
         "torchrun --nproc-per-node)."
     ),
     needs=(ANY_ACTIVITY,),

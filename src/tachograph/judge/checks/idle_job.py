@@ -8,13 +8,17 @@ from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
 HELD_MIB = 2048.0  # more than a context and libraries take: a program has loaded something
 WAITING_ADVICE = (
-    "The GPUs hold a loaded program that waits, as a served model or an open notebook does. Let several share a GPU "
-    "(MPS, MIG slices, a server that loads many models), or release it after a time without requests (scale to zero)."
+    "The GPUs hold a loaded program that waits, as a served model or an open notebook does. "
+    "Let several share a GPU "
+    "(MPS, MIG slices, a server that loads many models), or release it after a time without "
+    "requests (scale to zero)."
 )
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that mean activity over all GPUs is below `idle_util`; None where it was not measured."""
+    """Return that mean activity over all GPUs is below `idle_util`; None where it was not
+    measured.
+    """
     counter = activity_counter(job.summary)
     if counter is None:
         return None
@@ -24,14 +28,24 @@ def decide(job: CheckedJob) -> Found | None:
     seen = job.number("gpus_seen") or job.number("gpus") or 1
     hours = job.number("gpu_hours")
     if peak == 0:
-        what = f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was 0 % in every sample{job.so_far}"
+        what = (
+            f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was 0 % in "
+            f"every sample{job.so_far}"
+        )
     else:
         level = f"{text(mean, 'fraction')} on average (at most {text(peak, 'fraction')})"
-        what = f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was {level}{job.so_far}"
+        what = (
+            f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was "
+            f"{level}{job.so_far}"
+        )
     used = job.number("hbm_used_mib_max")
     waiting = used is not None and used >= HELD_MIB
     held = f" They held up to {text(used, 'MiB')} of memory each." if waiting else ""
-    cost = f"{what}." if hours is None else f"{what}: {text(hours, 'h')} of GPU time passed without work."
+    cost = (
+        f"{what}."
+        if hours is None
+        else f"{what}: {text(hours, 'h')} of GPU time passed without work."
+    )
     return Found(
         f"{cost}{held}",
         job.evidence(
@@ -52,7 +66,8 @@ CHECK = Check(
     title="The GPUs were not used",
     brief="The GPUs were idle; {gpu_hours_idle} unused",
     advice=(
-        "Check that the program was built for GPUs and found them (for PyTorch: torch.cuda.is_available()); "
+        "Check that the program was built for GPUs and found them (for PyTorch: "
+        "torch.cuda.is_available()); "
         "if it needs none, ask for CPU nodes."
     ),
     needs=(ANY_ACTIVITY,),

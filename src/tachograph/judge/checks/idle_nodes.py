@@ -1,6 +1,7 @@
 """idle_nodes: some nodes of the job did at most half of what the busiest did.
 
-Source: Matveev, Setyaev, Voevodin (2025): characteristics, thresholds and the factor of two, for hosts.
+Source: Matveev, Setyaev, Voevodin (2025): characteristics, thresholds and the factor of two, for
+hosts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ CHECK = class_check(
     ),
     family="imbalance",
     advice=(
-        "Request fewer nodes, or start processes on all of them (srun with --ntasks-per-node); divide the work evenly."
+        "Request fewer nodes, or start processes on all of them (srun with --ntasks-per-node); "
+        "divide the work evenly."
     ),
     hidden=Unmeasured(),
 )

@@ -19,8 +19,10 @@ def decide(job: CheckedJob) -> Found | None:
     high, low = float(top[0]["activity_mean"]), float(bottom[0]["activity_mean"])
     little = "; even the busiest did little" if high < job.thresholds.low_util else ""
     return Found(
-        f"Imbalance across GPUs is {text(imbalance, 'ratio')} (0: all alike); means run from {text(low, 'fraction')} "
-        f"({gpu_labels(bottom, of=measured)}) to {text(high, 'fraction')} ({gpu_labels(top, of=measured)}){little}.",
+        f"Imbalance across GPUs is {text(imbalance, 'ratio')} (0: all alike); means run from "
+        f"{text(low, 'fraction')} "
+        f"({gpu_labels(bottom, of=measured)}) to {text(high, 'fraction')} "
+        f"({gpu_labels(top, of=measured)}){little}.",
         job.evidence("spatial_imbalance", "gpus", busiest_gpu_mean=high, idlest_gpu_mean=low),
     )
 
@@ -32,8 +34,10 @@ CHECK = Check(
     title="The work was spread unevenly over the GPUs",
     brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
     advice=(
-        "Check how work is divided: equal shares per process, one process per GPU, no serial part on one of them. "
-        "If GPUs take turns, fewer of them do the same work. If even the busiest does little, find out what it "
+        "Check how work is divided: equal shares per process, one process per GPU, no serial "
+        "part on one of them. "
+        "If GPUs take turns, fewer of them do the same work. If even the busiest does little, "
+        "find out what it "
         "waits for, "
         "with a profiler on a short run."
     ),

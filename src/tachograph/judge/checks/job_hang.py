@@ -1,8 +1,9 @@
 """job_hang: the job worked, then nothing changed any more until its end.
 
-With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin (2025); from GPU
-telemetry: ours; a hung collective operation (NCCL) shows utilisation near 100 % with power near idle and next to no
-arithmetic and memory traffic. With low confidence where no GPU worked for `idle_minutes` at the end.
+With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin
+(2025); from GPU telemetry: ours; a hung collective operation (NCCL) shows utilisation near 100 %
+with power near idle and next to no arithmetic and memory traffic. With low confidence where no GPU
+worked for `idle_minutes` at the end.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from tachograph.judge.classes.kernel import END, UNUSED
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
+    """Return that no GPU worked in the last `idle_minutes` or more, though they had worked
+    before.
+    """
     activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None
     begin, end = activity.last_busy + 1, activity.last + 1
-    if end - begin < job.thresholds.idle_minutes or activity.measured_share(begin, end) < ENOUGH_MINUTES:
+    if (
+        end - begin < job.thresholds.idle_minutes
+        or activity.measured_share(begin, end) < ENOUGH_MINUTES
+    ):
         return None
     stopped_s = begin * 60.0
     idle_s = min(end * 60.0, job.number("elapsed_s") or end * 60.0) - stopped_s
@@ -40,11 +46,16 @@ def _found(case: HangCase) -> str:
     then, before = case.mean_inside("power"), case.mean_outside("power")
     power = ""
     if then is not None and before is not None:
-        power = f", power {text(then, 'fraction')} of the board's instead of {text(before, 'fraction')}"
+        power = (
+            f", power {text(then, 'fraction')} of the board's instead of {text(before, 'fraction')}"
+        )
     if case.spinning:
         util = case.mean_inside("gpu_util")  # MIG slices have none
         busy = "seemingly busy" if util is None else f"utilisation {text(util, 'fraction')}"
-        message = f"The GPUs were busy-waiting {span}{until}: {busy} with next to no arithmetic and memory traffic"
+        message = (
+            f"The GPUs were busy-waiting {span}{until}: {busy} with next to no arithmetic "
+            "and memory traffic"
+        )
         return f"{message}{power} ({case.tally} idle)."
     return f"The GPUs were idle {span}{until}{power} ({case.tally} idle)."
 
@@ -69,7 +80,12 @@ JOB_HANG = hang_class(
     "problem",
     "Work stopped and did not come back",
     host=(
-        *("l1_misses_per_s", "llc_misses_per_s", "network_rx_packets_per_s", "network_tx_bytes_per_s"),
+        *(
+            "l1_misses_per_s",
+            "llc_misses_per_s",
+            "network_rx_packets_per_s",
+            "network_tx_bytes_per_s",
+        ),
         "load_average",
     ),
 )
@@ -78,8 +94,10 @@ CHECK = class_check(
     JOB_HANG,
     family="hang",
     advice=(
-        "Look at the output of that time: a crashed or waiting process, a deadlock, a full disk, or work on the CPU "
-        "that could run in a job of its own. A time limit inside the program ends a hang earlier. Where GPUs look busy "
+        "Look at the output of that time: a crashed or waiting process, a deadlock, a full "
+        "disk, or work on the CPU "
+        "that could run in a job of its own. A time limit inside the program ends a hang "
+        "earlier. Where GPUs look busy "
         "without doing work, set a timeout for collective operations (NCCL)."
     ),
     brief="Work stopped after {interval_begin_s}; {gpu_hours_idle} lost",

@@ -1,7 +1,8 @@
 """load_imbalance_waste: GPUs wait for the busiest one of their job.
 
-Decided by the published rule of this name (`judge/rules/catalogue/load_imbalance.json`), and by the class idle_gpus:
-some GPUs did at most half of what the busiest did. The class is ours, after idle_nodes.
+Decided by the published rule of this name (`judge/rules/catalogue/load_imbalance.json`), and by the
+class idle_gpus: some GPUs did at most half of what the busiest did. The class is ours, after
+idle_nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ CHECK = Check(
     severity="hint",
     title="Load Imbalance",
     brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
-    advice="Request fewer GPUs, or start one process per GPU (srun with --gpus-per-task, torchrun --nproc-per-node); "
+    advice="Request fewer GPUs, or start one process per GPU (srun with --gpus-per-task, "
+    "torchrun --nproc-per-node); "
     "divide the work evenly.",
     job_class=idle_class("GPU", "idle_gpus", "Load Imbalance"),
     deciders=("idle_gpus",),

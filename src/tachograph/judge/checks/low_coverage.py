@@ -7,7 +7,9 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that coverage is below `low_coverage`, or that GPUs of the job have no samples at all."""
+    """Return that coverage is below `low_coverage`, or that GPUs of the job have no samples at
+    all.
+    """
     coverage, samples = job.number("coverage"), job.number("samples")
     held, seen = job.number("gpus"), job.number("gpus_seen")
     if not samples:
@@ -18,7 +20,10 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     parts = [f"{text(coverage, 'fraction')} of the expected samples are present"] if few else []
     if unsampled and held is not None:
-        parts.append(f"{unsampled:,.0f} of {plural(held, 'GPU')} {'has' if unsampled == 1 else 'have'} none at all")
+        parts.append(
+            f"{unsampled:,.0f} of {plural(held, 'GPU')} {'has' if unsampled == 1 else 'have'} "
+            "none at all"
+        )
     return Found(
         f"{'; '.join(parts)}. What happened in the gaps is not known.",
         job.evidence("coverage", "samples", "gpus", "gpus_seen"),
@@ -30,7 +35,10 @@ CHECK = Check(
     family="data quality",
     severity="hint",
     title="Samples are missing",
-    advice="Read means and peaks with care. If it happens often, have the telemetry of these nodes checked.",
+    advice=(
+        "Read means and peaks with care. If it happens often, have the telemetry of these "
+        "nodes checked."
+    ),
     of_samples=False,
     decide=decide,
 )

@@ -12,15 +12,25 @@ LARGE_GB = 64  # a request from here on is one for large memory
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that a large memory tier was requested and the peak is below `low_hbm_fraction` of it."""
+    """Return that a large memory tier was requested and the peak is below `low_hbm_fraction` of
+    it.
+    """
     request, peak = job.summary.get("hbm_request"), job.number("hbm_peak_fraction")
     tier = _TIER.search(request) if request else None
-    if tier is None or int(tier[1]) < LARGE_GB or peak is None or peak >= job.thresholds.low_hbm_fraction:
+    if (
+        tier is None
+        or int(tier[1]) < LARGE_GB
+        or peak is None
+        or peak >= job.thresholds.low_hbm_fraction
+    ):
         return None
     used = job.number("hbm_used_mib_max")
     amount = "" if used is None else f" ({text(used, 'MiB')})"
     return Found(
-        f"GPUs with {tier[1]} GB were requested; at the peak{job.so_far} {text(peak, 'fraction')}{amount} was used.",
+        (
+            f"GPUs with {tier[1]} GB were requested; at the peak{job.so_far} "
+            f"{text(peak, 'fraction')}{amount} was used."
+        ),
         job.evidence("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
     )
 

@@ -10,7 +10,9 @@ ROOM = 0.5  # a memory peak below this leaves room for larger batches
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that mean activity is between `idle_util` and `low_util`; None where it was not measured."""
+    """Return that mean activity is between `idle_util` and `low_util`; None where it was not
+    measured.
+    """
     counter = activity_counter(job.summary)
     if counter is None:
         return None
@@ -19,7 +21,11 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     zero, hours = job.number("zero_util_fraction"), job.number("gpu_hours")
     lost = None if zero is None or hours is None else zero * hours
-    waits = "" if zero is None else f"; in {text(zero, 'fraction')} of the samples a GPU did nothing at all"
+    waits = (
+        ""
+        if zero is None
+        else f"; in {text(zero, 'fraction')} of the samples a GPU did nothing at all"
+    )
     peak = job.number("hbm_peak_fraction")
     room = peak is not None and peak < ROOM
     larger = f"; the memory peak was {text(peak, 'fraction')}" if room else ""
@@ -43,8 +49,10 @@ CHECK = Check(
     title="The GPUs were busy for a small part of the time",
     brief="The GPUs were busy {gpu_util_mean} of the time",
     advice=(
-        "Find out what the GPUs wait for, with a profiler on a short run: input, the CPU, communication, or many small "
-        "kernels. Where memory has room, use larger batches or problems. If nothing helps, fewer GPUs do the same work."
+        "Find out what the GPUs wait for, with a profiler on a short run: input, the CPU, "
+        "communication, or many small "
+        "kernels. Where memory has room, use larger batches or problems. If nothing helps, "
+        "fewer GPUs do the same work."
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,

@@ -14,7 +14,8 @@ def decide(job: CheckedJob) -> Found | None:
     if job.summary.get("limiter") != "memory" or pipe is None or traffic is None:
         return None
     return Found(
-        f"While the {PIPE_NAMES[pipe]} worked, memory was moving data {text(traffic, 'fraction')} of the time: "
+        f"While the {PIPE_NAMES[pipe]} worked, memory was moving data "
+        f"{text(traffic, 'fraction')} of the time: "
         "nothing else came as near to its peak.",
         job.evidence("dram_at_work", "main_pipe_at_work", "dram_active_mean"),
     )
@@ -27,8 +28,10 @@ CHECK = Check(
     title="Memory traffic set the speed",
     brief="Memory traffic set the speed: DRAM active {dram_at_work} of the time at work",
     advice=(
-        "Move fewer bytes for each operation: fuse kernels, reuse data in caches and shared memory, store in a "
-        "smaller type where accuracy allows. Faster arithmetic alone will not help; faster memory will."
+        "Move fewer bytes for each operation: fuse kernels, reuse data in caches and shared "
+        "memory, store in a "
+        "smaller type where accuracy allows. Faster arithmetic alone will not help; faster "
+        "memory will."
     ),
     needs=("dram_active", "|".join(PIPES.values())),
     decide=decide,

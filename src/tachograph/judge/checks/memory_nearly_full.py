@@ -12,9 +12,16 @@ def decide(job: CheckedJob) -> Found | None:
     if peak is None or peak <= job.thresholds.high_hbm_fraction:
         return None
     used, capacity = job.number("hbm_used_mib_max"), job.number("hbm_mib")
-    amount = "" if used is None or capacity is None else f": {text(used, 'MiB')} of {text(capacity, 'MiB')}"
+    amount = (
+        ""
+        if used is None or capacity is None
+        else f": {text(used, 'MiB')} of {text(capacity, 'MiB')}"
+    )
     return Found(
-        f"At the peak{job.so_far} {text(peak, 'fraction')} of the memory of a GPU was in use{amount}.",
+        (
+            f"At the peak{job.so_far} {text(peak, 'fraction')} of the memory of a GPU was in "
+            f"use{amount}."
+        ),
         job.evidence("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
     )
 
@@ -26,7 +33,8 @@ CHECK = Check(
     title="GPU memory was nearly full",
     brief="GPU memory was nearly full: {hbm_peak_fraction} at the peak",
     advice=(
-        "A slightly larger input may not fit: try one before a long run. Some frameworks (JAX, TensorFlow) reserve "
+        "A slightly larger input may not fit: try one before a long run. Some frameworks (JAX, "
+        "TensorFlow) reserve "
         "nearly all memory in advance; then this says nothing about the need."
     ),
     needs=("hbm_used_mib",),

@@ -24,7 +24,10 @@ CHECK = Check(
     family="telemetry",
     severity="hint",
     title="No GPU telemetry was recorded",
-    advice="Have the telemetry of its nodes checked, and whether the recordings of that time were ingested.",
+    advice=(
+        "Have the telemetry of its nodes checked, and whether the recordings of that time "
+        "were ingested."
+    ),
     of_samples=False,
     decide=decide,
 )

@@ -10,13 +10,22 @@ UNUSED = 0.005  # below this a pipe counts as unused; source: IPDPS 2026 noteboo
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that FP16 and FP32 pipes were much used and tensor cores never; all must be measured."""
+    """Return that FP16 and FP32 pipes were much used and tensor cores never; all must be
+    measured.
+    """
     fp16, fp32 = job.number("fp16_active_mean"), job.number("fp32_active_mean")
     tensor = job.number("tensor_active_max")
-    if fp16 is None or fp32 is None or tensor is None or fp16 + fp32 < MUCH_ARITHMETIC or tensor >= UNUSED:
+    if (
+        fp16 is None
+        or fp32 is None
+        or tensor is None
+        or fp16 + fp32 < MUCH_ARITHMETIC
+        or tensor >= UNUSED
+    ):
         return None
     return Found(
-        f"FP32 units were active {text(fp32, 'fraction')} and FP16 units {text(fp16, 'fraction')} of the time, "
+        f"FP32 units were active {text(fp32, 'fraction')} and FP16 units "
+        f"{text(fp16, 'fraction')} of the time, "
         f"tensor cores at most {text(tensor, 'fraction')}.",
         job.evidence("fp16_active_mean", "fp32_active_mean", "tensor_active_max"),
     )
@@ -28,8 +37,10 @@ CHECK = Check(
     severity="hint",
     title="The tensor cores were not used",
     advice=(
-        "If the work is mostly matrix products (deep learning, dense linear algebra) and accuracy allows, try TF32, "
-        "BF16 or FP16 through the libraries (for PyTorch: torch.set_float32_matmul_precision, autocast). "
+        "If the work is mostly matrix products (deep learning, dense linear algebra) and "
+        "accuracy allows, try TF32, "
+        "BF16 or FP16 through the libraries (for PyTorch: torch.set_float32_matmul_precision, "
+        "autocast). "
         "Other kinds of work gain nothing from them."
     ),
     needs=("fp16_active", "fp32_active", "tensor_active"),

@@ -23,7 +23,10 @@ CHECK = Check(
     family="PCIe link",
     severity="hint",
     title="The PCIe link of a GPU repeated packets",
-    advice="If the job was slow, report it to the support staff of your site: the slot or cable may need attention.",
+    advice=(
+        "If the job was slow, report it to the support staff of your site: the slot or "
+        "cable may need attention."
+    ),
     needs=("pcie_replays",),
     decide=decide,
 )

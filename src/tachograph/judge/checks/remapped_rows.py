@@ -9,12 +9,17 @@ COLUMNS = ("remapped_rows_uncorrectable", "remapped_rows_correctable")
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that rows were remapped after uncorrectable errors while the job ran (sums over its GPUs)."""
+    """Return that rows were remapped after uncorrectable errors while the job ran (sums over its
+    GPUs).
+    """
     hard, soft = (job.gpu_total(f"{name}_max") for name in COLUMNS)
     if hard <= 0:
         return None
     return Found(
-        f"{plural(hard, 'row')} after uncorrectable and {plural(soft, 'row')} after correctable errors.",
+        (
+            f"{plural(hard, 'row')} after uncorrectable and {plural(soft, 'row')} after "
+            "correctable errors."
+        ),
         job.evidence(remapped_rows_uncorrectable=hard, remapped_rows_correctable=soft),
     )
 
@@ -25,7 +30,8 @@ CHECK = Check(
     severity="problem",
     title="Faulty GPU memory was replaced by spare rows during the job",
     advice=(
-        "Check the results of this job, and report it to the support staff of your site: the GPU needs a reset, "
+        "Check the results of this job, and report it to the support staff of your site: the "
+        "GPU needs a reset, "
         "and watching."
     ),
     needs=("remapped_rows_uncorrectable",),

@@ -23,7 +23,8 @@ CHECK = Check(
     severity="problem",
     title="A GPU has run out of spare memory rows",
     advice=(
-        "Report it to the support staff of your site: the GPU should be taken out of service. Check the "
+        "Report it to the support staff of your site: the GPU should be taken out of service. "
+        "Check the "
         "results of this job."
     ),
     needs=("row_remap_failure",),

@@ -28,7 +28,9 @@ AWAY = 0.05  # mean R
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """Per job of one characteristic: minutes measured, mean, highest, share of minutes with R <= NEAR, mean R."""
+    """Per job of one characteristic: minutes measured, mean, highest, share of minutes with R <=
+    NEAR, mean R.
+    """
 
     measured: Ints
     mean: Singles
@@ -42,13 +44,22 @@ def steadiness(series: Series, name: str) -> Steadiness:
     jobs = len(series.offset) - 1
     found = Steadiness(np.zeros(jobs, np.int32), *(np.zeros(jobs, np.float32) for _ in range(4)))
     kernel.steadiness(
-        series.of(name), series.offset, NEAR, found.measured, found.mean, found.high, found.within, found.away
+        series.of(name),
+        series.offset,
+        NEAR,
+        found.measured,
+        found.mean,
+        found.high,
+        found.within,
+        found.away,
     )
     return found
 
 
 def stable_votes(found: Steadiness, *, level: float | None) -> Votes:
-    """Return the vote of a characteristic: YES, NO, MISSING. Below `level` throughout it is taken as all zero."""
+    """Return the vote of a characteristic: YES, NO, MISSING. Below `level` throughout it is
+    taken as all zero.
+    """
     steady = (found.within >= WITHIN) & (found.away <= AWAY)
     if level is not None:
         steady |= found.high < level
@@ -58,7 +69,8 @@ def stable_votes(found: Steadiness, *, level: float | None) -> Votes:
 
 
 def stable_answers(primary: Sequence[Votes], secondary: Sequence[Votes]) -> Votes:
-    """Return per job YES where all primary characteristics that vote are steady, and half of the secondary ones.
+    """Return per job YES where all primary characteristics that vote are steady, and half of the
+    secondary ones.
 
     UNDECIDED where fewer than half of the primary ones were measured and none of them votes NO.
 
@@ -85,8 +97,12 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
     for at, minutes in enumerate(form.series.minutes.tolist()):
         answer = int(answers[at])
         missing = [name for name in names if votes[name][at] == MISSING]
-        known = min((int(found[name].measured[at]) for name in names if name not in missing), default=0)
-        uneven = [name for name in names if votes[name][at] == NO] or [name for name in more if votes[name][at] == NO]
+        known = min(
+            (int(found[name].measured[at]) for name in names if name not in missing), default=0
+        )
+        uneven = [name for name in names if votes[name][at] == NO] or [
+            name for name in more if votes[name][at] == NO
+        ]
         if answer == UNDECIDED or len(missing) == len(names):
             answer, sentence = UNDECIDED, too_few(form, names, missing)
         elif minutes < limits.window or known < ENOUGH * minutes:
@@ -100,14 +116,20 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
         yield (
             at,
             job_class.finding(
-                form, answer, sentence, missing=missing, checks=_checks((*names, *more), found, votes, at)
+                form,
+                answer,
+                sentence,
+                missing=missing,
+                checks=_checks((*names, *more), found, votes, at),
             ),
         )
 
 
 def _yes(form: ClassInput, at: int, names: Sequence[str], found: Mapping[str, Steadiness]) -> str:
     levels = {name: form.limits.level[name] for name in names}
-    if all(level is not None and float(found[name].high[at]) < level for name, level in levels.items()):
+    if all(
+        level is not None and float(found[name].high[at]) < level for name, level in levels.items()
+    ):
         return f"Idle all the time{so_far(form.rows[at])}: {listed(form, names)} stayed idle."
     return (
         f"Steady load{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
@@ -119,7 +141,8 @@ def _no(form: ClassInput, at: int, uneven: Sequence[str], found: Mapping[str, St
     name = max(uneven, key=lambda one: float(found[one].away[at]))
     away, within = float(found[name].away[at]), float(found[name].within[at])
     return (
-        f"No: {form.limits.known[name].label} was {text(away, 'fraction')} away from its mean on average, and within "
+        f"No: {form.limits.known[name].label} was {text(away, 'fraction')} away from its mean "
+        "on average, and within "
         f"{text(NEAR, 'fraction')} of it in {text(within, 'fraction')} of the minutes."
     )
 
@@ -130,7 +153,10 @@ def _too_short(form: ClassInput, at: int, minutes: int, measured: int) -> str:
         ran_s = form.rows[at]["elapsed_s"]
         ran = text(minutes * 60.0 if ran_s is None else min(ran_s, minutes * 60.0), "s")
         return f"Unknown: the job ran {ran}{so_far(form.rows[at])}; {least} are needed."
-    return f"Unknown: {measured} of {minutes} minutes were measured; {text(ENOUGH, 'fraction')} are needed."
+    return (
+        f"Unknown: {measured} of {minutes} minutes were measured; "
+        f"{text(ENOUGH, 'fraction')} are needed."
+    )
 
 
 def _checks(

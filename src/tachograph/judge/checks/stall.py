@@ -1,7 +1,7 @@
 """stall: the job stood still for a long time between two times of work.
 
-With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin (2025); from GPU
-telemetry: ours. With low confidence where no GPU worked for `idle_minutes`.
+With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin
+(2025); from GPU telemetry: ours. With low confidence where no GPU worked for `idle_minutes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tachograph.judge.classes.kernel import MIDDLE
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
+    """Return that for `idle_minutes` or more, between work, no GPU worked: the longest such
+    period.
+    """
     activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None
@@ -25,7 +27,8 @@ def decide(job: CheckedJob) -> Found | None:
     total_s = 60.0 * sum(minutes for _, minutes in long)
     times = "once" if len(long) == 1 else f"{len(long)} times"
     return job.stop(
-        f"Between periods of work the GPUs stood still {times}, the longest for {text(length * 60, 's')} from "
+        f"Between periods of work the GPUs stood still {times}, the longest for "
+        f"{text(length * 60, 's')} from "
         f"{text(begin * 60, 's')} after the start; {text(total_s, 's')} in all.",
         begin * 60.0,
         length * 60.0,
@@ -36,7 +39,9 @@ def decide(job: CheckedJob) -> Found | None:
 def _found(case: HangCase) -> str:
     who, what = ("The nodes", "stayed flat") if case.form.host else ("The GPUs", "idle")
     begin, length = text(case.begin * 60, "s"), case.lasted
-    message = f"{who} stood still from {begin} after the start, for {length}, with work before and after"
+    message = (
+        f"{who} stood still from {begin} after the start, for {length}, with work before and after"
+    )
     return f"{message} ({case.tally} {what})."
 
 
@@ -47,7 +52,10 @@ def _none(case: HangCase) -> str:
         return "No: its GPUs did no work, so none stood still in between."
     longest = int(case.form.idle_times.longest[case.place])
     if longest < case.form.limits.hang:
-        return f"No: its GPUs were idle for {text(longest * 60, 's')} at most; a stall is {case.long} or more."
+        return (
+            f"No: its GPUs were idle for {text(longest * 60, 's')} at most; a stall is "
+            f"{case.long} or more."
+        )
     return f"No: {case.tally} were idle for {case.long} with work before and after."
 
 
@@ -57,7 +65,12 @@ STALL = hang_class(
     "hint",
     "Work stood still for a long time",
     host=(
-        *("l1_misses_per_s", "llc_misses_per_s", "network_rx_bytes_per_s", "network_tx_packets_per_s"),
+        *(
+            "l1_misses_per_s",
+            "llc_misses_per_s",
+            "network_rx_bytes_per_s",
+            "network_tx_packets_per_s",
+        ),
         *("fs_read_operations_per_s", "fs_write_bytes_per_s"),
     ),
 )
@@ -66,7 +79,8 @@ CHECK = class_check(
     STALL,
     family="input",
     advice=(
-        "Look at the output of that time: checkpoints or input on slow storage, waiting for another process or a "
+        "Look at the output of that time: checkpoints or input on slow storage, waiting for "
+        "another process or a "
         "service, or a phase on the CPU that could run in a job of its own."
     ),
     brief="Work stood still for up to {interval_s}; {gpu_hours_idle} lost",

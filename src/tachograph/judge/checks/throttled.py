@@ -1,4 +1,6 @@
-"""Clocks were lowered for heat or a hardware slowdown; at the power limit: the rule power_throttling."""
+"""Clocks were lowered for heat or a hardware slowdown; at the power limit: the rule
+power_throttling.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOC
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that clocks were lowered in many samples, heat or a hardware slowdown among the reasons."""
+    """Return that clocks were lowered in many samples, heat or a hardware slowdown among the
+    reasons.
+    """
     share, bits = job.number("throttle_reasons_mean"), job.number("throttle_reasons_max")
     if share is None or bits is None or share < OFTEN:
         return None
@@ -18,11 +22,17 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     reasons = [
         name
-        for mask, name in ((HEAT, "heat"), (HARDWARE, "a hardware slowdown"), (POWER, "the power limit"))
+        for mask, name in (
+            (HEAT, "heat"),
+            (HARDWARE, "a hardware slowdown"),
+            (POWER, "the power limit"),
+        )
         if int(bits) & mask
     ]
     temperature = job.number("gpu_temp_c_max")
-    degrees = "" if temperature is None else f" The highest temperature was {text(temperature, 'C')}."
+    degrees = (
+        "" if temperature is None else f" The highest temperature was {text(temperature, 'C')}."
+    )
     return Found(
         f"In {text(share, 'fraction')} of the samples clocks were lowered; "
         f"reasons seen: {', '.join(reasons)}.{degrees}",
@@ -37,7 +47,8 @@ CHECK = Check(
     title="Clocks were lowered for heat or a hardware slowdown",
     brief="Clocks were lowered for heat or a hardware slowdown, {throttled_fraction} of the time",
     advice=(
-        "Report it to the support staff of your site: cooling or power supply of the node may need attention. "
+        "Report it to the support staff of your site: cooling or power supply of the node may "
+        "need attention. "
         "Your program is not the cause."
     ),
     needs=("throttle_reasons",),

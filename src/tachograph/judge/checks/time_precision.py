@@ -12,7 +12,8 @@ def decide(job: CheckedJob) -> Found | None:
     if precision is None or precision < 60:
         return None
     return Found(
-        f"They were recorded with a precision of {text(precision, 's')}: samples at the edges may belong to "
+        f"They were recorded with a precision of {text(precision, 's')}: samples at the edges "
+        "may belong to "
         "the job before or after.",
         job.evidence("time_precision_s", "elapsed_s"),
     )

@@ -15,7 +15,11 @@ def decide(job: CheckedJob) -> Found | None:
     code = job.number("xid_event_max")
     touched = job.gpus_with("xid_events", lambda count: count > 0)
     where = f" on {job.labels(touched)}" if touched else ""
-    what = f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})" if code else ""
+    what = (
+        f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})"
+        if code
+        else ""
+    )
     return Found(
         f"{plural(events, 'XID event')}{where}{what}.",
         job.evidence("xid_events", "xid_event_max", gpus_affected=float(len(touched)) or None),
@@ -32,8 +36,10 @@ CHECK = Check(
     severity="problem",
     title="The driver reported GPU errors",
     advice=(
-        "Codes that usually come from the program (a wrong memory access): run it with compute-sanitizer. Other codes, "
-        "or the same node again and again: report node, GPU and time to the support staff of your site."
+        "Codes that usually come from the program (a wrong memory access): run it with "
+        "compute-sanitizer. Other codes, "
+        "or the same node again and again: report node, GPU and time to the support staff of "
+        "your site."
     ),
     needs=("xid",),
     decide=decide,

@@ -1,1 +1,3 @@
-"""Job classes from series of minutes: characteristics, windows, votes, verdicts; compiled inside."""
+"""Job classes from series of minutes: characteristics, windows, votes, verdicts; compiled
+inside.
+"""

@@ -1,9 +1,11 @@
-"""What job classes look at: one table of characteristics with their thresholds, and what a site puts in their place.
+"""What job classes look at: one table of characteristics with their thresholds, and what a site
+puts in their place.
 
-Source of the classes, of the host characteristics and of `busy` for hosts: Matveev, Setyaev, Voevodin, "New approaches
-for automatic analysis of HPC application performance using the TASC software suite" (Num. Meth. Prog. 26(4), 2025). It
-leaves theta to each site. Those of GPUs are ours: idle and hung GPUs differ from working ones by a factor, so the
-thresholds lie far from both. Idle: power 10 to 20 % of the board's, SM and tensor 0, DRAM 1e-8, PCIe under 1 MB/s.
+Source of the classes, of the host characteristics and of `busy` for hosts: Matveev, Setyaev,
+Voevodin, "New approaches for automatic analysis of HPC application performance using the TASC
+software suite" (Num. Meth. Prog. 26(4), 2025). It leaves theta to each site. Those of GPUs are
+ours: idle and hung GPUs differ from working ones by a factor, so the thresholds lie far from both.
+Idle: power 10 to 20 % of the board's, SM and tensor 0, DRAM 1e-8, PCIe under 1 MB/s.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from tachograph.catalog.errors import ConfigError
 class Characteristic:
     """One quantity of a job per minute.
 
-    `column`: of the timelines, or of job_node_minutes. `theta`: a window is flat when (Q3 - Q1)/2 is below it.
-    `level`: a GPU is idle below it; None: flatness alone counts (hosts, as published). `busy`: the busiest node or
-    GPU of a job with idle ones is above it; None: not used. `needs`: counters that it is made of.
+    `column`: of the timelines, or of job_node_minutes. `theta`: a window is flat when (Q3 - Q1)/2
+    is below it. `level`: a GPU is idle below it; None: flatness alone counts (hosts, as published).
+    `busy`: the busiest node or GPU of a job with idle ones is above it; None: not used. `needs`:
+    counters that it is made of.
     """
 
     name: str
@@ -51,9 +54,11 @@ _NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
 
 GPU: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
     _gpu("gpu_util", "fraction", "utilisation", "mean_gpu_util", ("gpu_util",), (0.02, 0.05, 0.5),
-         "1 where anything runs, a hung collective too: no sign of work by itself; busy as published"),
+         ("1 where anything runs, a hung collective too: no sign of work by itself; busy as "
+"published")),
     _gpu("power", "fraction", "power", "mean_power_w", ("power_w",), (0.03, 0.3, 0.4),
-         "of the board's power; idle 0.10 to 0.20, a hung collective 0.10 to 0.25, work from 0.3 on"),
+         ("of the board's power; idle 0.10 to 0.20, a hung collective 0.10 to 0.25, work from "
+"0.3 on")),
     _gpu("sm_active", "fraction", "SM activity", "mean_sm_active", ("sm_active",), (0.02, 0.05, 0.2),
          "0 idle; a hung collective keeps few blocks spinning"),
     _gpu("tensor_active", "fraction", "tensor activity", "mean_tensor_active", ("tensor_active",), (0.005, 0.01, 0.1),
@@ -85,11 +90,13 @@ HOST: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
                    "published among the host characteristics of idle_nodes and stable"),
 )})  # fmt: skip
 
-# A minute in which the busiest GPU shows one of these is no idle minute, for any means over the GPUs.
+# A minute in which the busiest GPU shows one of these is no idle minute, for any means over the
+# GPUs.
 WORK = 0.02  # arithmetic or memory traffic of the busiest GPU
 SM_BUSY = 0.4  # a hung NCCL collective keeps at most 32 of 100 and more SMs spinning
-# Utilisation from AWAKE on, or SM activity from SM_AWAKE on, is a light load; from a utilisation of SPINNING on it may
-# be a hung collective that waits. Some such minutes do not end an idle interval: health checks wake a GPU for seconds.
+# Utilisation from AWAKE on, or SM activity from SM_AWAKE on, is a light load; from a utilisation of
+# SPINNING on it may be a hung collective that waits. Some such minutes do not end an idle interval:
+# health checks wake a GPU for seconds.
 AWAKE, SM_AWAKE, SPINNING = 0.05, 0.01, 0.9
 FIRST_WORK = 0.01  # activity from which on a sentence reports that a GPU worked
 
@@ -114,25 +121,39 @@ class ClassLimits:
 def class_limits(settings: ClassOptions, *, host: bool = False) -> ClassLimits:
     """Return the thresholds of the GPU form, or of the host form.
 
-    Errors: ConfigError for a characteristic that does not exist, and for a window or length that cannot be.
+    Errors: ConfigError for a characteristic that does not exist, and for a window or length that
+    cannot be.
     """
     for key in ("theta", "level", "busy"):
         _check_names(f"classes.{key}", getattr(settings, key), {*GPU, *HOST})
     known = HOST if host else GPU
     for code, names in settings.characteristics.items():
-        _check_names(f"classes.characteristics.{code}", names, set(HOST if code.endswith("_host") else GPU))
+        _check_names(
+            f"classes.characteristics.{code}", names, set(HOST if code.endswith("_host") else GPU)
+        )
         if not names:
-            raise ConfigError(f"classes.characteristics.{code} names none", do="name some, or leave the key out")
+            raise ConfigError(
+                f"classes.characteristics.{code} names none", do="name some, or leave the key out"
+            )
     if settings.window_minutes < 4 or settings.hang_minutes < settings.window_minutes:
         raise ConfigError(
-            f"classes: window_minutes {settings.window_minutes}, hang_minutes {settings.hang_minutes:g}",
+            (
+                f"classes: window_minutes {settings.window_minutes}, hang_minutes "
+                f"{settings.hang_minutes:g}"
+            ),
             do="use a window of 4 minutes or more, and a hang no shorter than it",
         )
     return ClassLimits(
         known,
         {name: settings.theta.get(name, c.theta) for name, c in known.items()},
-        {name: None if c.level is None else settings.level.get(name, c.level) for name, c in known.items()},
-        {name: None if c.busy is None else settings.busy.get(name, c.busy) for name, c in known.items()},
+        {
+            name: None if c.level is None else settings.level.get(name, c.level)
+            for name, c in known.items()
+        },
+        {
+            name: None if c.busy is None else settings.busy.get(name, c.busy)
+            for name, c in known.items()
+        },
         dict(settings.characteristics),
         settings.window_minutes,
         settings.hang_minutes,
@@ -143,5 +164,6 @@ def _check_names(where: str, names: Mapping[str, float] | tuple[str, ...], known
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigError(
-            f"{where}: no characteristic {', '.join(unknown)}", do=f"use some of: {', '.join(sorted(known))}"
+            f"{where}: no characteristic {', '.join(unknown)}",
+            do=f"use some of: {', '.join(sorted(known))}",
         )

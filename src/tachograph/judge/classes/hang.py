@@ -1,4 +1,6 @@
-"""What the three hang classes have in common: votes on an interval in which nothing changes, made a finding."""
+"""What the three hang classes have in common: votes on an interval in which nothing changes,
+made a finding.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
 
 @dataclass(frozen=True, slots=True)
 class HangPlace:
-    """Where a hung class has its interval, and its text: `noun` ("a hang"), sentences of an interval and of none.
+    """Where a hung class has its interval, and its text: `noun` ("a hang"), sentences of an
+    interval and of none.
 
     `found(case)`: the sentence where it holds. `none(case)`: the sentence where it does not.
     """
@@ -56,7 +59,11 @@ class HangCase:
     def ran_s(self) -> float:
         """How long the job ran, as far as is known: its last minute is seldom whole."""
         row = self.row
-        known = (row["as_of"] - row["start"]).total_seconds() if row["as_of"] and row["start"] else self.minutes * 60.0
+        known = (
+            (row["as_of"] - row["start"]).total_seconds()
+            if row["as_of"] and row["start"]
+            else self.minutes * 60.0
+        )
         return min(known, row.get("elapsed_s") or known)
 
     @property
@@ -66,7 +73,9 @@ class HangCase:
 
     @property
     def reported_s(self) -> float:
-        """Length of the interval as it is reported: as between its begin and end where these are printed. Seconds."""
+        """Length of the interval as it is reported: as between its begin and end where these are
+        printed. Seconds.
+        """
         begin, end = _bounds(self)
         return self.interval_s if begin is None or end is None else shown_s(begin, end)
 
@@ -102,10 +111,16 @@ class HangCase:
         return float(inside.mean()) if inside.size else None
 
     def mean_outside(self, name: str) -> float | None:
-        """Return the mean of a characteristic before the interval, or after it where nothing is before."""
+        """Return the mean of a characteristic before the interval, or after it where nothing is
+        before.
+        """
         first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
         values = self.form.series.of(name)
-        part = values[first : first + self.begin] if self.begin > SLACK else values[first + self.end : last]
+        part = (
+            values[first : first + self.begin]
+            if self.begin > SLACK
+            else values[first + self.end : last]
+        )
         part = part[~np.isnan(part)]
         return float(part.mean()) if part.size else None
 
@@ -115,8 +130,12 @@ class HangCase:
         return part[~np.isnan(part)]
 
 
-def hang_class(place: HangPlace, code: str, severity: Severity, title: str, *, host: tuple[str, ...]) -> JobClass:
-    """Return the class that looks for an interval without change at `place`; `host`: its votes from host metrics."""
+def hang_class(
+    place: HangPlace, code: str, severity: Severity, title: str, *, host: tuple[str, ...]
+) -> JobClass:
+    """Return the class that looks for an interval without change at `place`; `host`: its votes
+    from host metrics.
+    """
     return JobClass(
         code,
         severity,
@@ -128,8 +147,12 @@ def hang_class(place: HangPlace, code: str, severity: Severity, title: str, *, h
     )
 
 
-def judge_hang(place: HangPlace, job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
-    """Yield the verdict of every job of the form. A job shorter than a hang has none, with any measurements."""
+def judge_hang(
+    place: HangPlace, job_class: JobClass, form: ClassInput
+) -> Iterator[tuple[int, Finding]]:
+    """Yield the verdict of every job of the form. A job shorter than a hang has none, with any
+    measurements.
+    """
     names, limits = job_class.names(form), form.limits
     votes = {
         name: hang_votes(
@@ -144,7 +167,9 @@ def judge_hang(place: HangPlace, job_class: JobClass, form: ClassInput) -> Itera
     }
     answers = majority([each.vote for each in votes.values()])
     message = np.stack([each.vote for each in votes.values()]).T.tolist()
-    for at, (minutes, answer) in enumerate(zip(form.series.minutes.tolist(), answers.tolist(), strict=True)):
+    for at, (minutes, answer) in enumerate(
+        zip(form.series.minutes.tolist(), answers.tolist(), strict=True)
+    ):
         case = HangCase(form, at, minutes, votes, dict(zip(names, message[at], strict=True)))
         yield at, _finding(place, job_class, case, answer)
 
@@ -169,7 +194,14 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
         evidence = _evidence(case)
         begin, end = _bounds(case)
     return job_class.finding(
-        form, answer, sentence, missing=missing, checks=_checks(case), evidence=evidence, begin=begin, end=end
+        form,
+        answer,
+        sentence,
+        missing=missing,
+        checks=_checks(case),
+        evidence=evidence,
+        begin=begin,
+        end=end,
     )
 
 
@@ -191,7 +223,8 @@ def _short(place: HangPlace, case: HangCase) -> str:
 
 
 def _seen_working(place: HangPlace, case: HangCase) -> bool:
-    """Whether utilisation alone shows that no interval is long enough: of a GPU that is seen to work now and then.
+    """Whether utilisation alone shows that no interval is long enough: of a GPU that is seen to
+    work now and then.
 
     Full utilisation is no evidence on the end of a job: a hung collective shows it, too.
     """
@@ -209,7 +242,8 @@ def _gap(place: HangPlace, case: HangCase) -> str:
     open_ = case.with_vote(UNDECIDED)
     lacking = max(int(np.isnan(case.form.series.of(name)[first:last]).sum()) for name in open_)
     return (
-        f"Unknown: {text(lacking * 60, 's')} of the {text(case.minutes * 60, 's')}{so_far(case.row)} were not "
+        f"Unknown: {text(lacking * 60, 's')} of the "
+        f"{text(case.minutes * 60, 's')}{so_far(case.row)} were not "
         f"measured, and {place.noun} may lie there or reach across."
     )
 
@@ -249,7 +283,9 @@ def _checks(case: HangCase) -> Iterator[CheckedValue]:
         value = float(votes.compared[case.place])
         threshold = limits.theta[name] if level is None else level
         holds = _HOLDS[case.own_votes[name]]
-        yield CheckedValue(name, None if value != value else value, "<", threshold, known.unit, holds)
+        yield CheckedValue(
+            name, None if value != value else value, "<", threshold, known.unit, holds
+        )
 
 
 def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
@@ -262,6 +298,11 @@ def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
 
 
 def worked_at(case: HangCase) -> tuple[int, int] | None:
-    """Return the first and last minute in which a GPU worked; None where none did, or it was not measured."""
-    first, last = int(case.form.idle_times.first[case.place]), int(case.form.idle_times.last[case.place])
+    """Return the first and last minute in which a GPU worked; None where none did, or it was not
+    measured.
+    """
+    first, last = (
+        int(case.form.idle_times.first[case.place]),
+        int(case.form.idle_times.last[case.place]),
+    )
     return None if first < 0 else (first, last)

@@ -1,4 +1,6 @@
-"""What idle_nodes and idle_gpus have in common: the busiest unit of a job against the least busy one."""
+"""What idle_nodes and idle_gpus have in common: the busiest unit of a job against the least busy
+one.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,34 @@ from tachograph.judge.finding import CheckedValue, Finding
 TIMES = 2.0  # the busiest does at least so many times what the least busy does; source: TASC
 
 
-def idle_class(noun: Literal["node", "GPU"], code: str, title: str, *, host: tuple[str, ...] = ()) -> JobClass:
-    """Return the class that compares the nodes, or the GPUs, of a job; `host`: its votes from host metrics."""
+def idle_class(
+    noun: Literal["node", "GPU"], code: str, title: str, *, host: tuple[str, ...] = ()
+) -> JobClass:
+    """Return the class that compares the nodes, or the GPUs, of a job; `host`: its votes from
+    host metrics.
+    """
     gpu = ("gpu_util", "sm_active", "dram_active", "power")
     return JobClass(code, "hint", title, partial(judge_idle, noun), gpu=gpu, host=host)
 
 
 def idle_votes(found: Extremes, *, busy: float) -> Votes:
-    """Return the vote of one characteristic of each job: YES when the busiest unit passes `busy` and does TIMES as much
-    as the least busy. MISSING where fewer than two units report it.
+    """Return the vote of one characteristic of each job: YES when the busiest unit passes `busy`
+    and does TIMES as much as the least busy. MISSING where fewer than two units report it.
 
     >>> nodes = Extremes(np.array([0.9, 0.9], np.float32), np.array([0.1, 0.8], np.float32), np.array([2, 2]))
     >>> idle_votes(nodes, busy=0.5)
     array([1, 0], dtype=int8)
     """
-    vote = np.where((found.busiest > busy) & (found.busiest >= TIMES * found.least), YES, NO).astype(np.int8)
+    vote = np.where(
+        (found.busiest > busy) & (found.busiest >= TIMES * found.least), YES, NO
+    ).astype(np.int8)
     vote[found.measured < 2] = MISSING
     return vote
 
 
 def idle_answers(votes: Sequence[Votes]) -> Votes:
-    """Return per job YES where at least half of the votes are YES; UNDECIDED where fewer than half are measured.
+    """Return per job YES where at least half of the votes are YES; UNDECIDED where fewer than half
+    are measured.
 
     >>> idle_answers([np.array([1, 1], np.int8), np.array([0, -1], np.int8), np.array([0, -1], np.int8)])
     array([0, 2], dtype=int8)
@@ -51,7 +60,9 @@ def idle_answers(votes: Sequence[Votes]) -> Votes:
     return answer
 
 
-def judge_idle(noun: Literal["node", "GPU"], job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
+def judge_idle(
+    noun: Literal["node", "GPU"], job_class: JobClass, form: ClassInput
+) -> Iterator[tuple[int, Finding]]:
     """Yield the verdict of every job that has two units or more."""
     limits, units = form.limits, form.nodes if noun == "node" else form.gpus
     names = tuple(name for name in job_class.names(form) if limits.busy[name] is not None)
@@ -70,16 +81,27 @@ def judge_idle(noun: Literal["node", "GPU"], job_class: JobClass, form: ClassInp
         case = IdleCase(form, at, units, found, names, voted_yes)
         evidence: dict[str, float] = {}
         if answer == UNDECIDED:
-            sentence = too_few(form, names, missing) if few else _unseen(noun, unseen, int(counts[at]))
+            sentence = (
+                too_few(form, names, missing) if few else _unseen(noun, unseen, int(counts[at]))
+            )
         elif answer == NO:
-            sentence = _none(noun, case) + (f" Not all voted{voted(form, names, missing)}." if missing else "")
+            sentence = _none(noun, case) + (
+                f" Not all voted{voted(form, names, missing)}." if missing else ""
+            )
         else:
             affected = case.affected()
             sentence = _found(noun, case, affected)
             evidence = _evidence(case, len(affected))
         yield (
             at,
-            job_class.finding(form, answer, sentence, missing=missing, checks=_checks(case, votes), evidence=evidence),
+            job_class.finding(
+                form,
+                answer,
+                sentence,
+                missing=missing,
+                checks=_checks(case, votes),
+                evidence=evidence,
+            ),
         )
 
 
@@ -95,7 +117,9 @@ class IdleCase:
     voted_yes: Sequence[str]
 
     def affected(self) -> list[str]:
-        """Labels of the units that do at most half of what the busiest does, by half of the YES votes."""
+        """Labels of the units that do at most half of what the busiest does, by half of the YES
+        votes.
+        """
         first, last = self.units.offset[self.place], self.units.offset[self.place + 1]
         table = np.stack([
             self.units.values[name][first:last] * np.float32(TIMES) <= self.found[name].busiest[self.place]
@@ -103,9 +127,14 @@ class IdleCase:
         ])  # fmt: skip
         low = np.flatnonzero(table.sum(axis=0) * 2 >= len(self.voted_yes))
         nodes = {label[0] for label in self.units.labels[first:last]}
-        labels = [dict(zip(("node", "gpu", "mig"), self.units.labels[first + int(i)], strict=True)) for i in low]
+        labels = [
+            dict(zip(("node", "gpu", "mig"), self.units.labels[first + int(i)], strict=True))
+            for i in low
+        ]
         return [
-            str(label["node"]) if label["gpu"] is None else gpu_label(label, with_node=len(nodes) > 1)
+            str(label["node"])
+            if label["gpu"] is None
+            else gpu_label(label, with_node=len(nodes) > 1)
             for label in labels
         ]
 
@@ -114,11 +143,16 @@ def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
     form, at = case.form, case.place
     count = int(case.units.offset[at + 1] - case.units.offset[at])
     compared = [
-        f"{known.label} {text(float(found.least[at]), known.unit)} against {text(float(found.busiest[at]), known.unit)}"
+        (
+            f"{known.label} {text(float(found.least[at]), known.unit)} against "
+            f"{text(float(found.busiest[at]), known.unit)}"
+        )
         for name in case.voted_yes
         for known, found in ((form.limits.known[name], case.found[name]),)
     ]
-    which = ", ".join(affected[:4]) + (f" and {len(affected) - 4} more" if len(affected) > 4 else "")
+    which = ", ".join(affected[:4]) + (
+        f" and {len(affected) - 4} more" if len(affected) > 4 else ""
+    )
     return (
         f"{len(affected)} of {plural(count, noun)} did at most half of what the busiest did"
         f"{so_far(form.rows[at])} ({which}): {'; '.join(compared)} (least busy, busiest)."
@@ -127,16 +161,21 @@ def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
 
 def _none(noun: str, case: IdleCase) -> str:
     voters = [name for name in case.names if case.found[name].measured[case.place] >= 2]
-    if not any(case.found[name].busiest[case.place] > (case.form.limits.busy[name] or 0) for name in voters):
+    if not any(
+        case.found[name].busiest[case.place] > (case.form.limits.busy[name] or 0) for name in voters
+    ):
         compared = "; ".join(
-            f"{known.label} {text(float(case.found[name].busiest[case.place]), known.unit)}, not above "
+            f"{known.label} {text(float(case.found[name].busiest[case.place]), known.unit)}, "
+            "not above "
             f"{text(case.form.limits.busy[name], known.unit)}"
             for name in voters[:1]
             for known in (case.form.limits.known[name],)
         )
         return f"No: even the busiest {noun} was not busy on average ({compared})."
     few = f"{len(case.voted_yes)} of {len(voters)} characteristics"
-    return f"No: by {few} the busiest {noun} did twice as much as the least busy one; half are needed."
+    return (
+        f"No: by {few} the busiest {noun} did twice as much as the least busy one; half are needed."
+    )
 
 
 def _unseen(noun: str, unseen: int, count: int) -> str:
@@ -146,14 +185,21 @@ def _unseen(noun: str, unseen: int, count: int) -> str:
 def _evidence(case: IdleCase, affected: int) -> dict[str, float]:
     row = case.form.rows[case.place]
     count = float(case.units.offset[case.place + 1] - case.units.offset[case.place])
-    known = {"units": count, "units_affected": float(affected), "gpus": row.get("gpus"), "nodes": row.get("nodes")}
+    known = {
+        "units": count,
+        "units_affected": float(affected),
+        "gpus": row.get("gpus"),
+        "nodes": row.get("nodes"),
+    }
     if "gpu_util" in case.found:
         found = case.found["gpu_util"]
         known |= {
             "busiest_gpu_mean": float(found.busiest[case.place]),
             "idlest_gpu_mean": float(found.least[case.place]),
         }
-    return {name: float(value) for name, value in known.items() if value is not None and value == value}
+    return {
+        name: float(value) for name, value in known.items() if value is not None and value == value
+    }
 
 
 def _checks(case: IdleCase, votes: Mapping[str, Votes]) -> Iterator[CheckedValue]:
@@ -163,6 +209,7 @@ def _checks(case: IdleCase, votes: Mapping[str, Votes]) -> Iterator[CheckedValue
         measured, busy = votes[name][at] != MISSING, limits.busy[name] or 0.0
         holds, known = value > busy if measured else None, None if value != value else value
         yield CheckedValue(f"{name}_busiest", known, ">", busy, limits.known[name].unit, holds)
-        share = least / value if measured and value > 0 else None  # the other way round it may be anything
+        # The other way round it may be anything.
+        share = least / value if measured and value > 0 else None
         twice = value >= TIMES * least if measured else None
         yield CheckedValue(f"{name}_least_over_busiest", share, "<=", 1 / TIMES, "ratio", twice)

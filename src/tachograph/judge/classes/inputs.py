@@ -1,4 +1,6 @@
-"""What a class is, and the form it is judged in: from GPU telemetry, or from host characteristics."""
+"""What a class is, and the form it is judged in: from GPU telemetry, or from host
+characteristics.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ HOST_SUFFIX = "_host"
 
 @dataclass(frozen=True, slots=True)
 class ClassInput:
-    """Many jobs in one form. `rows`: of job_summaries, in the order of the series. `idle_times`: of their GPUs."""
+    """Many jobs in one form. `rows`: of job_summaries, in the order of the series. `idle_times`:
+    of their GPUs.
+    """
 
     host: bool
     rows: Sequence[Mapping[str, Any]]
@@ -36,10 +40,12 @@ class ClassInput:
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """One entry of the registry. `gpu`, `host`: characteristics that vote in that form; empty: there is no such form.
+    """One entry of the registry. `gpu`, `host`: characteristics that vote in that form; empty:
+    there is no such form.
 
-    `where`: kernel.END, BEGIN or MIDDLE, of classes that look for an interval in which nothing changes; they need
-    windows. `more_gpu`, `more_host`: characteristics of which half suffice (stable).
+    `where`: kernel.END, BEGIN or MIDDLE, of classes that look for an interval in which nothing
+    changes; they need windows. `more_gpu`, `more_host`: characteristics of which half suffice
+    (stable).
     """
 
     code: str
@@ -69,7 +75,9 @@ class JobClass:
         begin: datetime | None = None,
         end: datetime | None = None,
     ) -> Finding:
-        """Return the finding on one job of the form; `missing`: characteristics that were not measured."""
+        """Return the finding on one job of the form; `missing`: characteristics that were not
+        measured.
+        """
         return Finding(
             form.code(self.code),
             self.severity,
@@ -80,7 +88,9 @@ class JobClass:
             begin=begin,
             end=end,
             checks=tuple(checks),
-            needs=tuple(dict.fromkeys(need for name in missing for need in form.limits.known[name].needs))
+            needs=tuple(
+                dict.fromkeys(need for name in missing for need in form.limits.known[name].needs)
+            )
             if missing
             else (),
         )
@@ -104,20 +114,31 @@ def listed(form: ClassInput, names: Sequence[str]) -> str:
 
 
 def too_few(form: ClassInput, names: Sequence[str], missing: Sequence[str]) -> str:
-    """Return the sentence of a verdict for which fewer than half of the characteristics were measured."""
+    """Return the sentence of a verdict for which fewer than half of the characteristics were
+    measured.
+    """
     there = [name for name in names if name not in missing]
     what = f" ({listed(form, there)})" if there else ""
     return (
         f"Unknown: {len(there)} of {plural(len(names), 'characteristic')} "
-        f"{'was' if len(there) == 1 else 'were'} measured{what}; at least {-(-len(names) // 2)} are needed."
+        f"{'was' if len(there) == 1 else 'were'} measured{what}; at least "
+        f"{-(-len(names) // 2)} are needed."
     )
 
 
-def voted(form: ClassInput, names: Sequence[str], missing: Sequence[str], unused: Sequence[str] = ()) -> str:
-    """Return which characteristics had no vote, as the end of a sentence; nothing where all had one."""
+def voted(
+    form: ClassInput, names: Sequence[str], missing: Sequence[str], unused: Sequence[str] = ()
+) -> str:
+    """Return which characteristics had no vote, as the end of a sentence; nothing where all had
+    one.
+    """
     parts = []
     if missing:
         parts.append(f"not measured: {listed(form, missing)}")
     if unused:
         parts.append(f"never used: {listed(form, unused)}")
-    return f" ({len(names) - len(missing) - len(unused)} of {len(names)} voted; {'; '.join(parts)})" if parts else ""
+    return (
+        f" ({len(names) - len(missing) - len(unused)} of {len(names)} voted; {'; '.join(parts)})"
+        if parts
+        else ""
+    )

@@ -1,7 +1,9 @@
-"""The compiled loops over the minutes of many jobs: spreads of windows, intervals of flat ones, steadiness.
+"""The compiled loops over the minutes of many jobs: spreads of windows, intervals of flat ones,
+steadiness.
 
-Values of a job lie one behind the other, one place per minute since its start, NaN where not measured.
-`offset[j]` is the first place of job j, `windows[j]` its first window; behind the last stands their number.
+Values of a job lie one behind the other, one place per minute since its start, NaN where not
+measured. `offset[j]` is the first place of job j, `windows[j]` its first window; behind the last
+stands their number.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from tachograph.catalog.compiled import compiled
 END, BEGIN, MIDDLE = 0, 1, 2
 NO, YES, UNDECIDED, MISSING, UNUSED = 0, 1, 2, -1, -2
 LIGHT, WORKS = 1, 100  # marks of minutes: a light load, and work; they add up over a window
-SLACK = 2  # minutes at begin and end of a job that need not be flat: start and epilogue, clocks that differ
+# Minutes at begin and end of a job that need not be flat: start and epilogue, clocks that differ.
+SLACK = 2
 Votes = NDArray[np.int8]
 
 
@@ -25,14 +28,23 @@ def _quartile(ordered: Singles, n: int, quarter: float) -> float:
     h = (n - 1) * quarter
     low = int(h)
     high = min(low + 1, n - 1)
-    return np.float64(ordered[low]) + (h - low) * (np.float64(ordered[high]) - np.float64(ordered[low]))
+    return np.float64(ordered[low]) + (h - low) * (
+        np.float64(ordered[high]) - np.float64(ordered[low])
+    )
 
 
 @compiled
 def window_spreads(
-    values: Singles, offset: Longs, windows: Longs, width: int, spread: Singles, high: Singles, measured: Ints
+    values: Singles,
+    offset: Longs,
+    windows: Longs,
+    width: int,
+    spread: Singles,
+    high: Singles,
+    measured: Ints,
 ) -> None:
-    """Per window of `width` minutes (Q3 - Q1)/2, the highest value, and how many minutes were measured.
+    """Per window of `width` minutes (Q3 - Q1)/2, the highest value, and how many minutes were
+    measured.
 
     The values of the window are kept in order while it slides. NaN for a window without any.
     """
@@ -82,7 +94,9 @@ def window_works(works: Bytes, offset: Longs, windows: Longs, width: int, count:
 
 @compiled
 def _normal_windows(hung: Bytes, sure: Bytes, a: int, b: int, optimistic: bool) -> int:
-    """The longest run of windows that are not flat, among a <= w < b; unknown ones count where `optimistic`."""
+    """The longest run of windows that are not flat, among a <= w < b; unknown ones count where
+    `optimistic`.
+    """
     longest, here = 0, 0
     for w in range(a, b):
         here = here + 1 if (not hung[w] and (sure[w] or optimistic)) else 0
@@ -91,7 +105,9 @@ def _normal_windows(hung: Bytes, sure: Bytes, a: int, b: int, optimistic: bool) 
 
 
 @compiled
-def _busy_minutes(values: Singles, works: Bytes, a: int, b: int, level: float, optimistic: bool) -> int:
+def _busy_minutes(
+    values: Singles, works: Bytes, a: int, b: int, level: float, optimistic: bool
+) -> int:
     """Minutes at work, among a <= i < b; those not measured count where `optimistic`."""
     count = 0
     for i in range(a, b):
@@ -106,10 +122,11 @@ def _longest(
     values: Singles, works: Bytes, hung: Bytes, sure: Bytes, minutes: int, width: int, hang: float, level: float,
     where: int, least: int, optimistic: bool,
 ) -> tuple[int, int]:  # fmt: skip
-    """Begin and end (minutes) of the longest hang interval of one job that lies `where`; (0, 0) where there is none.
+    """Begin and end (minutes) of the longest hang interval of one job that lies `where`; (0, 0)
+    where there is none.
 
-    Normal before and after: `least` minutes at work; where there is no level (NaN), one window that is not flat, and
-    before a hang at the end a run of them that covers more than `hang` minutes.
+    Normal before and after: `least` minutes at work; where there is no level (NaN), one window that
+    is not flat, and before a hang at the end a run of them that covers more than `hang` minutes.
     """
     best_a, best_b = 0, 0
     windows = hung.shape[0]
@@ -134,7 +151,9 @@ def _longest(
             if where != BEGIN:
                 normal = normal and _busy_minutes(values, works, 0, a, level, optimistic) >= least
             if where != END:
-                normal = normal and _busy_minutes(values, works, b, minutes, level, optimistic) >= least
+                normal = (
+                    normal and _busy_minutes(values, works, b, minutes, level, optimistic) >= least
+                )
         else:
             if where != BEGIN:
                 before = _normal_windows(hung, sure, 0, begin, optimistic)
@@ -152,13 +171,15 @@ def hang_votes(
     working: Ints, light: int, width: int, enough: int, theta: float, level: float, hang: float, where: int, least: int,
     vote: Votes, begin: Ints, end: Ints, compared: Singles,
 ) -> None:  # fmt: skip
-    """Per job the vote of one characteristic on a hang interval `where`, and the interval (minutes).
+    """Per job the vote of one characteristic on a hang interval `where`, and the interval
+    (minutes).
 
-    A window with fewer than `enough` measured minutes is neither flat nor not; with a level, one with more than `light`
-    minutes of light load is not flat. The vote is YES when there is an
-    interval without such windows, NO when there is none even if all that was not measured had been flat, UNDECIDED
-    otherwise. MISSING: nothing was measured. UNUSED: there is a level, and under `least` minutes reach it.
-    `compared`: the value that was compared (see `_compared`); the highest of one that is UNUSED.
+    A window with fewer than `enough` measured minutes is neither flat nor not; with a level, one
+    with more than `light` minutes of light load is not flat. The vote is YES when there is an
+    interval without such windows, NO when there is none even if all that was not measured had been
+    flat, UNDECIDED otherwise. MISSING: nothing was measured. UNUSED: there is a level, and under
+    `least` minutes reach it. `compared`: the value that was compared (see `_compared`); the highest
+    of one that is UNUSED.
     """
     for j in range(offset.shape[0] - 1):
         a, b, wa, wb = offset[j], offset[j + 1], windows[j], windows[j + 1]
@@ -187,20 +208,33 @@ def hang_votes(
             maybe[w - wa] = flat
             sure[w - wa] = flat and measured[w] >= enough
         n = b - a
-        x, y = _longest(values[a:b], works[a:b], sure, known, n, width, hang, level, where, least, False)
+        x, y = _longest(
+            values[a:b], works[a:b], sure, known, n, width, hang, level, where, least, False
+        )
         if y > x:
             vote[j], begin[j], end[j] = YES, x, y
         else:
-            p, q = _longest(values[a:b], works[a:b], maybe, known, n, width, hang, level, where, least, True)
+            p, q = _longest(
+                values[a:b], works[a:b], maybe, known, n, width, hang, level, where, least, True
+            )
             vote[j] = UNDECIDED if q > p else NO
         compared[j] = _compared(spread[wa:wb], high[wa:wb], x, y, width, hang, level, where)
 
 
 @compiled
 def _compared(
-    spread: Singles, high: Singles, begin: int, end: int, width: int, hang: float, level: float, where: int
+    spread: Singles,
+    high: Singles,
+    begin: int,
+    end: int,
+    width: int,
+    hang: float,
+    level: float,
+    where: int,
 ) -> np.float32:
-    """The compared value: largest of the interval, or of the first or last `hang` minutes; smallest in the middle."""
+    """The compared value: largest of the interval, or of the first or last `hang` minutes;
+    smallest in the middle.
+    """
     windows = high.shape[0]
     span = max(1, int(hang) - width + 1)
     if end > begin:
@@ -221,7 +255,9 @@ def _compared(
 
 
 @compiled
-def idle_times(alive: Votes, offset: Longs, first: Ints, last: Ints, longest: Ints, measured: Ints) -> None:
+def idle_times(
+    alive: Votes, offset: Longs, first: Ints, last: Ints, longest: Ints, measured: Ints
+) -> None:
     """Per job first and last minute at work (-1: none), longest idle interval, minutes measured.
 
     `alive`: 1 at work, 0 idle, -1 not measured. An idle interval ends at a minute not measured.
@@ -246,7 +282,8 @@ def steadiness(
     values: Singles, offset: Longs, near: float, measured: Ints, mean: Singles, high: Singles, within: Singles,
     away: Singles,
 ) -> None:  # fmt: skip
-    """Per job minutes measured, mean, highest value, share of minutes with R <= `near`, mean R; R = |y - mean|/mean.
+    """Per job minutes measured, mean, highest value, share of minutes with R <= `near`, mean R; R =
+    |y - mean|/mean.
 
     All zero: within 1, away 0. NaN where nothing was measured.
     """

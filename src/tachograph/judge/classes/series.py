@@ -1,4 +1,6 @@
-"""Characteristics of many jobs, minute by minute, as flat arrays; and their means per node and GPU."""
+"""Characteristics of many jobs, minute by minute, as flat arrays; and their means per node and
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,16 @@ from tachograph.catalog.arrays import Bytes, Ints, Longs, Singles
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import HOST_CHARACTERISTICS
 from tachograph.judge.classes import kernel
-from tachograph.judge.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOST, SM_AWAKE, SM_BUSY, SPINNING, WORK
+from tachograph.judge.classes.characteristics import (
+    AWAKE,
+    FIRST_WORK,
+    GPU,
+    HOST,
+    SM_AWAKE,
+    SM_BUSY,
+    SPINNING,
+    WORK,
+)
 from tachograph.pipeline.timelines import ACTIVITY
 
 ALL_REPORT = 0.9  # of a job's GPUs: a few of very many may report nothing
@@ -28,12 +39,14 @@ _REPORTED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Characteristics of many jobs, one job behind the other, one place per minute since the job's start.
+    """Characteristics of many jobs, one job behind the other, one place per minute since the job's
+    start.
 
-    `offset`: first place of each job, and behind the last their number; a job's places end with its last minute, as of
-    when it is judged. `values`: {characteristic: value per place}, NaN where not measured. `works`: marks,
-    kernel.WORKS where a GPU of the job surely works, so that the minute is not idle, kernel.LIGHT where one has a
-    light load. `looks_busy`: utilisation of the busiest GPU.
+    `offset`: first place of each job, and behind the last their number; a job's places end with its
+    last minute, as of when it is judged. `values`: {characteristic: value per place}, NaN where not
+    measured. `works`: marks, kernel.WORKS where a GPU of the job surely works, so that the minute
+    is not idle, kernel.LIGHT where one has a light load. `looks_busy`: utilisation of the busiest
+    GPU.
     """
 
     job_keys: tuple[str, ...]
@@ -55,7 +68,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class IdleTimes:
-    """Per job: first and last minute in which a GPU worked (-1: none), longest idle interval, minutes measured."""
+    """Per job: first and last minute in which a GPU worked (-1: none), longest idle interval,
+    minutes measured.
+    """
 
     first: Ints
     last: Ints
@@ -63,15 +78,18 @@ class IdleTimes:
     measured: Ints
 
 
-def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFrame | None = None) -> Series:
+def gpu_series(
+    jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFrame | None = None
+) -> Series:
     """Return the GPU characteristics of `jobs` (rows of job_summaries), the mean over a job's GPUs.
 
-    `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. `gpus`: rows of
-    job_gpus, the GPUs that each job held and what they report; None: a GPU reports all or nothing. Power is a share
-    of the board's power, or of the job's own highest minute where the device is not known. A minute in which some GPUs
-    of the job report nothing counts as not measured, unless another is at work: their load may differ from that of
-    the others. So does a characteristic that some never report, in minutes in which activity does not show all of
-    them idle.
+    `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them.
+    `gpus`: rows of job_gpus, the GPUs that each job held and what they report; None: a GPU reports
+    all or nothing. Power is a share of the board's power, or of the job's own highest minute where
+    the device is not known. A minute in which some GPUs of the job report nothing counts as not
+    measured, unless another is at work: their load may differ from that of the others. So does a
+    characteristic that some never report, in minutes in which activity does not show all of them
+    idle.
     """
     places = _places(jobs, timelines)
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
@@ -79,7 +97,8 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFram
     sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, known)
     values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
     looks_busy = _activity(places, timelines)
-    light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)  # NaN is none of these
+    # NaN is none of these.
+    light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)
     surely = (work >= WORK) | (sm >= SM_BUSY)
     works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
     partial = _partly_measured(known, places.offset, _held(places.keys, gpus))
@@ -93,17 +112,22 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFram
 
 
 def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.DataFrame) -> Series:
-    """Return the host characteristics of `jobs`, the mean over a job's nodes that report it; and gpu_util.
+    """Return the host characteristics of `jobs`, the mean over a job's nodes that report it; and
+    gpu_util.
 
     `node_minutes`: rows of job_node_minutes.
     """
     names = [name for name in HOST if name != "gpu_util"]
-    means = node_minutes.group_by("job_key", "minute").agg(pl.col(names).mean()).sort("job_key", "minute")
+    means = (
+        node_minutes.group_by("job_key", "minute")
+        .agg(pl.col(names).mean())
+        .sort("job_key", "minute")
+    )
     places = _places(jobs, means)
     values = {name: places.put(means, name) for name in names}
-    values["gpu_util"] = _Places(places.keys, places.offset, *_rows(places.keys, places.offset, timelines)).put(
-        timelines, "mean_gpu_util"
-    )
+    values["gpu_util"] = _Places(
+        places.keys, places.offset, *_rows(places.keys, places.offset, timelines)
+    ).put(timelines, "mean_gpu_util")
     size = int(places.offset[-1])
     return Series(
         places.keys,
@@ -141,16 +165,22 @@ class _Places:
     def put(self, frame: pl.DataFrame, column: str) -> Singles:
         values = np.full(int(self.offset[-1]), np.nan, np.float32)
         if column in frame.columns:
-            values[self.target] = frame.get_column(column).cast(pl.Float32).to_numpy()[self.rows]  # null becomes NaN
+            # Null becomes NaN.
+            values[self.target] = frame.get_column(column).cast(pl.Float32).to_numpy()[self.rows]
         return values
 
 
 def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
-    """A place for each minute from a job's start to its end; of a running job to the last that was measured."""
+    """A place for each minute from a job's start to its end; of a running job to the last that
+    was measured.
+    """
     keys = tuple(jobs["job_key"].to_list())
     last = dict(frame.group_by("job_key").agg(pl.col("minute").max()).iter_rows())
     lengths = [
-        max(last.get(row["job_key"], -1) + 1, 0 if row["state"] == "RUNNING" and row["job_key"] in last else ran)
+        max(
+            last.get(row["job_key"], -1) + 1,
+            0 if row["state"] == "RUNNING" and row["job_key"] in last else ran,
+        )
         for row in jobs.select("job_key", "state", "start", "as_of").iter_rows(named=True)
         for ran in (minutes_of(row),)
     ]
@@ -158,7 +188,9 @@ def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
     return _Places(keys, offset, *_rows(keys, offset, frame))
 
 
-def _rows(keys: Sequence[str], offset: Longs, frame: pl.DataFrame) -> tuple[NDArray[np.bool_], Longs]:
+def _rows(
+    keys: Sequence[str], offset: Longs, frame: pl.DataFrame
+) -> tuple[NDArray[np.bool_], Longs]:
     """Which rows of `frame` belong to a place, and to which."""
     begin = dict(zip(keys, offset.tolist(), strict=False))
     runs = frame.get_column("job_key").rle().struct.unnest()
@@ -195,13 +227,20 @@ def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
         other = places.put(timelines, name)
         found = np.where(np.isnan(found), other, found)
     active = places.put(timelines, "measured_gpus") - places.put(timelines, "idle_gpus")
-    return np.fmax(found, places.put(timelines, "active_sum") / np.where(active > 0, active, np.float32(np.nan)))
+    return np.fmax(
+        found,
+        places.put(timelines, "active_sum") / np.where(active > 0, active, np.float32(np.nan)),
+    )
 
 
-def _work(places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], measured: Singles) -> Singles:
-    """Arithmetic or memory traffic of the busiest GPU; an upper bound where the timelines do not record it.
+def _work(
+    places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], measured: Singles
+) -> Singles:
+    """Arithmetic or memory traffic of the busiest GPU; an upper bound where the timelines do not
+    record it.
 
-    They record it for GPUs that report utilisation, too, and MIG slices do not: no GPU can do more than all together.
+    They record it for GPUs that report utilisation, too, and MIG slices do not: no GPU can do more
+    than all together.
     """
     work = places.put(timelines, "work")
     most = np.fmax(values["tensor_active"], values["dram_active"]) * measured
@@ -215,7 +254,9 @@ def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
     return _of_jobs(keys, gpus.group_by("job_key").agg(pl.len()))
 
 
-def _reported_by_some(keys: Sequence[str], gpus: pl.DataFrame | None, name: str) -> NDArray[np.bool_]:
+def _reported_by_some(
+    keys: Sequence[str], gpus: pl.DataFrame | None, name: str
+) -> NDArray[np.bool_]:
     """Jobs of which some GPUs report a characteristic, and too many others never do."""
     if gpus is None:
         return np.zeros(len(keys), np.bool_)
@@ -231,12 +272,15 @@ def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
 
 
 def _partly_measured(measured: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
-    """Minutes in which fewer GPUs report their activity than the job held, or than in its best minute."""
+    """Minutes in which fewer GPUs report their activity than the job held, or than in its best
+    minute.
+    """
     most = held.copy()
     there = np.diff(offset) > 0
     if there.any():
         most[there] = np.fmax(most[there], np.fmax.reduceat(measured, offset[:-1][there]))
-    return np.asarray(measured < ALL_REPORT * np.repeat(most, np.diff(offset)))  # NaN: no GPU reports
+    # NaN: no GPU reports.
+    return np.asarray(measured < ALL_REPORT * np.repeat(most, np.diff(offset)))
 
 
 def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None]) -> Singles:
@@ -254,7 +298,8 @@ def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None])
 
 
 def board_power_w(model: str | None) -> float | None:
-    """Return the board power of a device of the catalogue, None for other names and for several models.
+    """Return the board power of a device of the catalogue, None for other names and for several
+    models.
 
     >>> board_power_w("A100 SXM 40GB"), board_power_w("A100 SXM 40GB+A40"), board_power_w(None)
     (400, None, None)
@@ -276,8 +321,8 @@ _OF_GPUS = {
 class Units:
     """Nodes, or GPUs, of many jobs, one job behind the other.
 
-    `offset`: first of each job, and behind the last their number. `labels`: (node, gpu, mig); gpu and mig are None
-    of nodes. `values`: {characteristic: mean}, NaN not measured.
+    `offset`: first of each job, and behind the last their number. `labels`: (node, gpu, mig); gpu
+    and mig are None of nodes. `values`: {characteristic: mean}, NaN not measured.
     """
 
     offset: Longs
@@ -287,7 +332,9 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """Per job the highest and the lowest mean of its units, and how many report it. NaN: none does."""
+    """Per job the highest and the lowest mean of its units, and how many report it. NaN: none
+    does.
+    """
 
     busiest: Singles
     least: Singles
@@ -307,7 +354,9 @@ def node_units(job_keys: Sequence[str], gpus: pl.DataFrame) -> Units:
 
 
 def host_units(job_keys: Sequence[str], node_minutes: pl.DataFrame, gpus: pl.DataFrame) -> Units:
-    """Return the nodes of jobs with their host characteristics, and the mean utilisation of their GPUs."""
+    """Return the nodes of jobs with their host characteristics, and the mean utilisation of
+    their GPUs.
+    """
     names = tuple(HOST_CHARACTERISTICS)
     means = node_minutes.group_by("job_key", "node").agg(pl.col(names).mean())
     util = gpus.group_by("job_key", "node").agg(gpu_util=pl.col("gpu_util_mean").mean())
@@ -323,7 +372,11 @@ def extremes(units: Units, name: str) -> Extremes:
     (0.5, 0.125)
     """
     jobs, values = len(units.offset) - 1, units.values[name]
-    found = Extremes(np.full(jobs, np.nan, np.float32), np.full(jobs, np.nan, np.float32), np.zeros(jobs, np.int64))
+    found = Extremes(
+        np.full(jobs, np.nan, np.float32),
+        np.full(jobs, np.nan, np.float32),
+        np.zeros(jobs, np.int64),
+    )
     there = np.diff(units.offset) > 0
     if there.any():
         begins = units.offset[:-1][there]
@@ -349,10 +402,17 @@ def _as_nodes(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(gpu=pl.lit(None, pl.Int16), mig=pl.lit(None, pl.Int16))
 
 
-def _units(job_keys: Sequence[str], frame: pl.DataFrame, label: Sequence[str], names: Sequence[str]) -> Units:
-    order = pl.DataFrame({"job_key": list(job_keys)}, schema={"job_key": pl.String}).with_row_index("job")
+def _units(
+    job_keys: Sequence[str], frame: pl.DataFrame, label: Sequence[str], names: Sequence[str]
+) -> Units:
+    order = pl.DataFrame({"job_key": list(job_keys)}, schema={"job_key": pl.String}).with_row_index(
+        "job"
+    )
     rows = frame.join(order, on="job_key", how="inner").sort("job", *label)
     counts = np.bincount(rows.get_column("job").to_numpy(), minlength=len(job_keys))
     offset = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    values = {name: rows.get_column(name).cast(pl.Float32).to_numpy() for name in names}  # null becomes NaN
-    return Units(offset, list(zip(*(rows.get_column(name).to_list() for name in label), strict=True)), values)
+    # Null becomes NaN.
+    values = {name: rows.get_column(name).cast(pl.Float32).to_numpy() for name in names}
+    return Units(
+        offset, list(zip(*(rows.get_column(name).to_list() for name in label), strict=True)), values
+    )

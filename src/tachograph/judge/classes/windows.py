@@ -1,6 +1,7 @@
 """Spreads of windows, once for any thresholds; and votes and verdicts from spreads and thresholds.
 
-A search for thresholds computes `spreads` once, then `hang_votes` and `majority` for each candidate.
+A search for thresholds computes `spreads` once, then `hang_votes` and `majority` for each
+candidate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ VERDICT_OF: Mapping[int, Verdict] = {NO: "no", YES: "yes", UNDECIDED: "unknown"}
 
 @dataclass(frozen=True, slots=True)
 class WindowSpread:
-    """Of one characteristic, per window: (Q3 - Q1)/2, highest value, minutes measured. NaN: none was."""
+    """Of one characteristic, per window: (Q3 - Q1)/2, highest value, minutes measured. NaN: none
+    was.
+    """
 
     spread: Singles
     high: Singles
@@ -34,8 +37,8 @@ class WindowSpread:
 class WindowSpreads:
     """Windows of many jobs; they depend on the width of the window and on no threshold.
 
-    `windows`: first window of each job, and behind the last their number: one for each minute that a window begins
-    with. `working`: marks of work in a window, added up.
+    `windows`: first window of each job, and behind the last their number: one for each minute that
+    a window begins with. `working`: marks of work in a window, added up.
     """
 
     series: Series
@@ -47,7 +50,8 @@ class WindowSpreads:
 
 @dataclass(frozen=True, slots=True)
 class HangVotes:
-    """Per job the vote of one characteristic, the interval of the vote (minutes from the start), the value compared.
+    """Per job the vote of one characteristic, the interval of the vote (minutes from the start),
+    the value compared.
 
     `vote`: YES, NO, UNDECIDED (what was not measured decides), MISSING, UNUSED (idle throughout).
     """
@@ -70,27 +74,41 @@ def spreads(series: Series, names: Sequence[str], *, width: int) -> WindowSpread
     kernel.window_works(series.works, series.offset, windows, width, working)
     found = {}
     for name in names:
-        each = WindowSpread(np.zeros(count, np.float32), np.zeros(count, np.float32), np.zeros(count, np.int32))
-        kernel.window_spreads(series.of(name), series.offset, windows, width, each.spread, each.high, each.measured)
+        each = WindowSpread(
+            np.zeros(count, np.float32), np.zeros(count, np.float32), np.zeros(count, np.int32)
+        )
+        kernel.window_spreads(
+            series.of(name), series.offset, windows, width, each.spread, each.high, each.measured
+        )
         found[name] = each
     return WindowSpreads(series, width, windows, found, working)
 
 
 def hang_votes(
-    windows: WindowSpreads, name: str, *, where: int, theta: float, level: float | None, hang_minutes: float
+    windows: WindowSpreads,
+    name: str,
+    *,
+    where: int,
+    theta: float,
+    level: float | None,
+    hang_minutes: float,
 ) -> HangVotes:
-    """Return the vote of a characteristic of each job on a hang interval `where` (kernel.END, BEGIN or MIDDLE).
+    """Return the vote of a characteristic of each job on a hang interval `where` (kernel.END, BEGIN
+    or MIDDLE).
 
-    The interval is a run of consecutive flat windows (spread below `theta`) that covers at least `hang_minutes`. With a
-    `level` its minutes are also all below it, none is at work and at most a tenth of a window has a light load;
-    before and after it (as `where` requires) at least half a window of minutes is at work. Without: before one at the
-    end lies a run of windows that are not flat and cover more than `hang_minutes`; before and after others one such
-    window.
+    The interval is a run of consecutive flat windows (spread below `theta`) that covers at least
+    `hang_minutes`. With a `level` its minutes are also all below it, none is at work and at most a
+    tenth of a window has a light load; before and after it (as `where` requires) at least half a
+    window of minutes is at work. Without: before one at the end lies a run of windows that are not
+    flat and cover more than `hang_minutes`; before and after others one such window.
     """
     series, of = windows.series, windows.of[name]
     jobs = len(series.offset) - 1
     votes = HangVotes(
-        np.zeros(jobs, np.int8), np.zeros(jobs, np.int32), np.zeros(jobs, np.int32), np.zeros(jobs, np.float32)
+        np.zeros(jobs, np.int8),
+        np.zeros(jobs, np.int32),
+        np.zeros(jobs, np.int32),
+        np.zeros(jobs, np.float32),
     )
     kernel.hang_votes(
         series.of(name), series.works, series.offset, windows.windows, of.spread, of.high, of.measured,
@@ -104,8 +122,8 @@ def hang_votes(
 def majority(votes: Sequence[Votes]) -> NDArray[np.int8]:
     """Return per job the majority of the votes of the characteristics: YES, NO or UNDECIDED.
 
-    UNDECIDED also where fewer than half of the characteristics were measured. Those that were measured and never used
-    have no vote; where none was used, it is NO.
+    UNDECIDED also where fewer than half of the characteristics were measured. Those that were
+    measured and never used have no vote; where none was used, it is NO.
 
     >>> majority([np.array([YES, NO], np.int8), np.array([YES, MISSING], np.int8), np.array([NO, MISSING], np.int8)])
     array([1, 2], dtype=int8)

@@ -58,7 +58,9 @@ class UntranslatableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What names and texts of an expression become, and where functions without counterpart are noted."""
+    """What names and texts of an expression become, and where functions without counterpart are
+    noted.
+    """
 
     name: Callable[[str], str]
     text: Callable[[str], str]
@@ -128,7 +130,11 @@ def translate(source: str, words: _Words) -> str:
     except UnexpectedCharacters as error:
         raise UntranslatableError(f"{error.char!a} at character {error.column}") from None
     except UnexpectedToken as error:
-        where = "the end" if error.token.type == "$END" else f"{str(error.token)!a} at character {error.column}"
+        where = (
+            "the end"
+            if error.token.type == "$END"
+            else f"{str(error.token)!a} at character {error.column}"
+        )
         raise UntranslatableError(f"{where}, where something else is expected") from None
     return str(_Translator(words).transform(tree))
 
@@ -141,7 +147,9 @@ _OF_NODES = "mean(GatherFromAllRanks(SelectMetric({}, OverAll)))"
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """What a metric of ClusterCockpit is here: its statistics, and limits that need no cluster, in its unit."""
+    """What a metric of ClusterCockpit is here: its statistics, and limits that need no cluster,
+    in its unit.
+    """
 
     avg: str
     max: str = ""
@@ -162,18 +170,27 @@ def _nodes(factor: str, *metrics: str) -> Counterpart:
 
 
 _MEMORY = Counterpart(
-    f"hbm_used_mib_mean * {MB_PER_MIB}", f"hbm_used_mib_max * {MB_PER_MIB}", {"peak": f"(hbm_mib * {MB_PER_MIB})"}
+    f"hbm_used_mib_mean * {MB_PER_MIB}",
+    f"hbm_used_mib_max * {MB_PER_MIB}",
+    {"peak": f"(hbm_mib * {MB_PER_MIB})"},
 )
 METRICS: Mapping[str, Counterpart] = MappingProxyType(
     {
-        **dict.fromkeys(("acc_utilization", "acc_used", "nv_util", "gpu_util"), _percent("gpu_util")),
+        **dict.fromkeys(
+            ("acc_utilization", "acc_used", "nv_util", "gpu_util"), _percent("gpu_util")
+        ),
         **dict.fromkeys(("acc_mem_used", "nv_fb_mem_used", "nv_fb_memory"), _MEMORY),
-        **dict.fromkeys(("acc_power", "nv_power_usage", "nv_power"), _plain("power_w", "power_w_sampled_mean")),
+        **dict.fromkeys(
+            ("acc_power", "nv_power_usage", "nv_power"), _plain("power_w", "power_w_sampled_mean")
+        ),
         **dict.fromkeys(("acc_temp", "nv_temp"), _plain("gpu_temp_c")),
         "nv_mem_util": _percent("mem_copy_util"),
         "nv_sm_clock": _plain("sm_clock_mhz"),
         "nv_mem_clock": _plain("mem_clock_mhz"),
-        **{f"acc_{name}": _percent(name) for name in ("sm_active", "sm_occupancy", "dram_active", "tensor_active")},
+        **{
+            f"acc_{name}": _percent(name)
+            for name in ("sm_active", "sm_occupancy", "dram_active", "tensor_active")
+        },
         **{f"acc_{name}": _percent(name) for name in ("fp64_active", "fp32_active", "fp16_active")},
         "cpu_user": Counterpart(_nodes("100", "node_cpu_user").avg, limits=_PERCENT),
         "cpu_load": _nodes("1", "node_load_average"),
@@ -189,18 +206,31 @@ _JOB: Mapping[str, str] = MappingProxyType(
         "job.jobState": "state",
     }
 )
-_STATES = ("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail", "running", "preempted")
-_SHARING = re.compile(r"job\.(shared|exclusive)\s*(?:==|!=|>|>=)\s*(?:\"\w*\"|'\w*'|\d+|true|false)")
+_STATES = (
+    "completed",
+    "failed",
+    "cancelled",
+    "timeout",
+    "out_of_memory",
+    "node_fail",
+    "running",
+    "preempted",
+)
+_SHARING = re.compile(
+    r"job\.(shared|exclusive)\s*(?:==|!=|>|>=)\s*(?:\"\w*\"|'\w*'|\d+|true|false)"
+)
 _PLACE = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 _DOTTED = re.compile(r"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 _PRINTF = re.compile(r"printf\s+\"[^\"]*\"\s+\(?\s*(\.[\w.]+)\s*\)?")
-_AFTER = re.compile(r"^(\s?)(%|h(?![A-Za-z0-9])|cpuh|gpuh|CPU-h|GPU-h)")  # what would be taken for a unit
+# What would be taken for a unit.
+_AFTER = re.compile(r"^(\s?)(%|h(?![A-Za-z0-9])|cpuh|gpuh|CPU-h|GPU-h)")
 _TAG = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A job class as a rule: text of its file (None: it has no counterpart), values of its parameters.
+    """A job class as a rule: text of its file (None: it has no counterpart), values of its
+    parameters.
 
     missing: what has no counterpart here. remarks: what was left out or differs a little.
     """
@@ -235,7 +265,9 @@ class _JobClassDocument(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _JobClassTranslator:
-    """Translates one job class. terms: {name: expression}, in order; used: parameters; missing, remarks: in order."""
+    """Translates one job class. terms: {name: expression}, in order; used: parameters; missing,
+    remarks: in order.
+    """
 
     document: _JobClassDocument
     parameters: Mapping[str, float]
@@ -246,7 +278,8 @@ class _JobClassTranslator:
     remarks: dict[str, None] = field(default_factory=dict)
 
     def name(self, name: str) -> str:
-        """Return what a name of an expression is called in the rule; what it means becomes a term before it.
+        """Return what a name of an expression is called in the rule; what it means becomes a term
+        before it.
 
         Raises UntranslatableError.
         """
@@ -271,7 +304,9 @@ class _JobClassTranslator:
         return term
 
     def limit(self, metric: str, limit: str) -> str:
-        """Return a limit of a metric: of the cluster, else the one that the metric has by nature."""
+        """Return a limit of a metric: of the cluster, else the one that the metric has by
+        nature.
+        """
         of_cluster = self.limits.get(metric, {}).get(limit)
         if of_cluster is not None:
             return _written(of_cluster)
@@ -336,7 +371,9 @@ class _JobClassTranslator:
 
     def rule_text(self, tag: str) -> str:
         """Return the file of the rule."""
-        conditions = {f"requirement_{index}": text for index, text in enumerate(self.requirements(), 1)}
+        conditions = {
+            f"requirement_{index}": text for index, text in enumerate(self.requirements(), 1)
+        }
         for variable in self.document.variables:
             self.terms[variable.name] = self.expression(variable.expr)
         conditions["matches"] = self.expression(self.document.rule)
@@ -365,12 +402,18 @@ class _JobClassTranslator:
         return json.dumps(pattern, indent=2, ensure_ascii=False) + "\n"
 
 
-def translate_class(text: str, file: str, parameters: Mapping[str, float], limits: Limits | None = None) -> Translated:
-    """Return a job class as a rule. `parameters`: of parameters.json. `limits`: of metrics, by the cluster's."""
+def translate_class(
+    text: str, file: str, parameters: Mapping[str, float], limits: Limits | None = None
+) -> Translated:
+    """Return a job class as a rule. `parameters`: of parameters.json. `limits`: of metrics, by
+    the cluster's.
+    """
     try:
         document = msgspec.json.decode(text.encode(errors="surrogatepass"), type=_JobClassDocument)
     except (msgspec.DecodeError, RecursionError) as error:
-        return Translated(file, "", None, {}, (f"not a job class: {str(error).replace('`', chr(39))}",))
+        return Translated(
+            file, "", None, {}, (f"not a job class: {str(error).replace('`', chr(39))}",)
+        )
     translator = _JobClassTranslator(document, parameters, limits or {})
     tag = _TAG.sub("_", document.tag) or "rule"
     written = translator.rule_text(tag)
@@ -406,7 +449,9 @@ def parameters_toml(classes: Iterable[Translated]) -> str:
         lines += ["", f"[{translated.tag}]"]
         for name, value in sorted(translated.parameters.items()):
             unit = "s" if name.endswith("_seconds") else ""
-            declared = f'default = {_written(value)}, unit = "{unit}", meaning = "as in ClusterCockpit"'
+            declared = (
+                f'default = {_written(value)}, unit = "{unit}", meaning = "as in ClusterCockpit"'
+            )
             lines.append(f"{name} = {{ {declared} }}")
     return "\n".join(lines) + "\n"
 
@@ -423,14 +468,21 @@ def limits_of(document: Any) -> dict[str, dict[str, float]]:
 
 
 def _problems(text: str, file: str, parameters: Mapping[str, float]) -> tuple[str, ...]:
-    """Problems of a translation, by the checker; none, unless a name or a type has no counterpart after all."""
+    """Problems of a translation, by the checker; none, unless a name or a type has no
+    counterpart after all.
+    """
     loaded = load_patterns(text, file)
-    found = [*loaded.problems, *(problem for rule in loaded.rules for problem in check(rule, VOCABULARY, parameters))]
+    found = [
+        *loaded.problems,
+        *(problem for rule in loaded.rules for problem in check(rule, VOCABULARY, parameters)),
+    ]
     return tuple(dict.fromkeys(problem.message for problem in found if problem.severity == "error"))
 
 
 def _plain_text(text: str, *, before: str) -> str:
-    """Text of a hint; a percent sign or hours behind a number are written out, since its value is in that unit."""
+    """Text of a hint; a percent sign or hours behind a number are written out, since its value
+    is in that unit.
+    """
     escaped = text.replace("{", "{{").replace("}", "}}").replace("$", "$$")
     if before.endswith("}") and (unit := _AFTER.match(escaped)):
         spelled = " percent" if unit[2] == "%" else " hours"

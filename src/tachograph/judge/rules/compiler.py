@@ -29,7 +29,8 @@ _MOST_PROPOSALS = 5  # proposals for misspelt names take time
 _RANK_NAMES: Mapping[str, RuleLevel | None] = MappingProxyType(
     {"Process": None, "Rank": None, "GPU": "gpu", "Node": "node"}
 )
-# Statistics in words. Of positive values they are positive themselves, so that dividing by them is safe.
+# Statistics in words. Of positive values they are positive themselves, so that dividing by them is
+# safe.
 _STATISTICS: Mapping[str, str] = MappingProxyType(
     {
         "max": "largest",
@@ -66,7 +67,9 @@ class PreparedPiece:
 
 @dataclass(frozen=True, slots=True)
 class RuleProgram:
-    """A rule that was checked, ready to be evaluated. needs: the metrics it reads, in order of their first use."""
+    """A rule that was checked, ready to be evaluated. needs: the metrics it reads, in order of
+    their first use.
+    """
 
     rule: PatternRule
     needs: tuple[str, ...]
@@ -85,13 +88,16 @@ def _cannot_run(state: EvaluationState) -> Any:
 
 @dataclass(slots=True)
 class RuleCompiler:
-    """Compiles one rule and notes its problems. term, text, start: where the expression of the moment stands."""
+    """Compiles one rule and notes its problems. term, text, start: where the expression of the
+    moment stands.
+    """
 
     rule: PatternRule
     metrics: Mapping[str, RuleMetric]
     parameters: Mapping[str, float]
     problems: list[RuleProblem] = field(default_factory=list)
-    positive: dict[str, bool] = field(default_factory=dict)  # {term defined so far: it is certainly above 0}
+    # {term defined so far: it is certainly above 0}.
+    positive: dict[str, bool] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     needs: dict[str, None] = field(default_factory=dict)
     proposals: int = 0
@@ -120,12 +126,16 @@ class RuleCompiler:
         assert self.text is not None
         item = self.text.item
         column = item.column_of(self.start + at)
-        self.problems.append(RuleProblem(self.rule.file, item.line, column, self.term, message, severity))
+        self.problems.append(
+            RuleProblem(self.rule.file, item.line, column, self.term, message, severity)
+        )
 
     def rule_problem(self, message: str, severity: ProblemSeverity = "error") -> None:
         """Note a problem of the whole rule."""
         item = self.rule.item
-        self.problems.append(RuleProblem(self.rule.file, item.line, item.column, "", message, severity))
+        self.problems.append(
+            RuleProblem(self.rule.file, item.line, item.column, "", message, severity)
+        )
 
     def unresolved(self, at: int, message: str) -> _UnresolvedError:
         """Note an error and return the exception that ends the compilation of its expression."""
@@ -133,7 +143,9 @@ class RuleCompiler:
         return _UnresolvedError(message)
 
     def cycle(self) -> list[str]:
-        """Return the names of terms that use each other in a circle, the first of them also at the end."""
+        """Return the names of terms that use each other in a circle, the first of them also at
+        the end.
+        """
         names = {term.name for term in self.rule.terms}
         uses = {term.name: names & set(_references(term.node)) for term in self.rule.terms}
         try:
@@ -164,8 +176,9 @@ class RuleCompiler:
     def compile(self, node: Node, level: RuleLevel | None, guarded: frozenset[str]) -> Run:
         """Return what computes an expression, or raise after its first error was noted.
 
-        level: the ranks that `SelectMetric` reads here, one value each; None: it may not stand here.
-        guarded: names that a condition around looks at, so that a division by them is intended.
+        level: the ranks that `SelectMetric` reads here, one value each; None: it may not stand
+        here. guarded: names that a condition around looks at, so that a division by them is
+        intended.
         """
         if node.kind == "name":
             return self.name(node, level)
@@ -188,7 +201,9 @@ class RuleCompiler:
                 yield values.comparison(node.word, node.at)
             elif node.kind == "chain":
                 symbol = (node.word + node.marks)[index]
-                yield values.arithmetic(symbol, node.at, self.divisor_name(operand) if symbol == "/" else "")
+                yield values.arithmetic(
+                    symbol, node.at, self.divisor_name(operand) if symbol == "/" else ""
+                )
             else:
                 yield values.logic(node.kind, node.at)
 
@@ -200,7 +215,9 @@ class RuleCompiler:
             sign = operator.neg if node.word == "-" else operator.pos
             return values.lift(inner, float, sign, node.at, f"{node.word} needs a number")
         if node.word not in ("first", "second"):
-            raise self.unresolved(node.at, f"a tuple has .first and .second, and no .{node.word[:40]}")
+            raise self.unresolved(
+                node.at, f"a tuple has .first and .second, and no .{node.word[:40]}"
+            )
         part = operator.itemgetter(0 if node.word == "first" else 1)
         return values.lift(inner, RulePair, part, node.at, f".{node.word} needs a tuple")
 
@@ -234,14 +251,18 @@ class RuleCompiler:
         """Return what computes a function."""
         name, arguments = node.word, node.parts
         if name not in FUNCTIONS:
-            raise self.unresolved(node.at, f"unknown function {name[:40]}{self.proposal(name, FUNCTIONS)}")
+            raise self.unresolved(
+                node.at, f"unknown function {name[:40]}{self.proposal(name, FUNCTIONS)}"
+            )
         wrong_mark = "," if name == "if" else ";"
         if wrong_mark in node.marks:
             right = "semicolons" if name == "if" else "commas"
             raise self.unresolved(node.at, f"{right} stand between the arguments of {name}")
         of_values = name in ("max", "min") and len(arguments) > 1
         if not of_values and len(arguments) not in _ARGUMENTS.get(name, (1,)):
-            raise self.unresolved(node.at, f"{name} takes other arguments; see its line in the reference")
+            raise self.unresolved(
+                node.at, f"{name} takes other arguments; see its line in the reference"
+            )
         if name == "SelectMetric":
             return self.select(arguments[0], arguments[1], level)
         if name in ("GatherFromAllRanks", "for_each"):
@@ -258,7 +279,9 @@ class RuleCompiler:
         if name == "make_tuple":
             return values.fold(first, [(values.pair(node.at), others[0])])
         if of_values:
-            return values.fold(first, [(values.arithmetic(name, node.at), other) for other in others])
+            return values.fold(
+                first, [(values.arithmetic(name, node.at), other) for other in others]
+            )
         return values.reduce_list(name, first, node.at)
 
     def select(self, selected: Node, period: Node, level: RuleLevel | None) -> Run:
@@ -280,7 +303,9 @@ class RuleCompiler:
             message = "SelectMetric stands inside for_each or GatherFromAllRanks in a rule of jobs"
             raise self.unresolved(selected.at, message)
         if metric.kind != level:
-            raise self.unresolved(selected.at, f"{name} is a metric of each {metric.kind}, not of each {level}")
+            raise self.unresolved(
+                selected.at, f"{name} is a metric of each {metric.kind}, not of each {level}"
+            )
         return values.select_ranks(metric.name, metric.kind, text=metric.text)
 
     def gather(self, node: Node, guarded: frozenset[str]) -> Run:
@@ -290,7 +315,9 @@ class RuleCompiler:
         if node.word == "for_each":
             ranks = node.parts[0]
             if ranks.kind != "name" or ranks.word not in _RANK_NAMES:
-                raise self.unresolved(ranks.at, f"the first of for_each is {', '.join(_RANK_NAMES)}")
+                raise self.unresolved(
+                    ranks.at, f"the first of for_each is {', '.join(_RANK_NAMES)}"
+                )
             level = _RANK_NAMES[ranks.word]
         level = level or self.level_of(inner) or self.usual_level()
         return values.gather(level, self.compile(inner, level, guarded), inner.at)
@@ -300,7 +327,9 @@ class RuleCompiler:
         return self.metrics.get(self.rule.metrics.get(name, name))
 
     def usual_level(self) -> RuleLevel:
-        """Return what ranks are where an expression leaves it open: what the first metric of the rule is of."""
+        """Return what ranks are where an expression leaves it open: what the first metric of the
+        rule is of.
+        """
         if self.rule.level != "job":
             return self.rule.level
         levels = (self.level_of(term.node) for term in self.rule.terms)
@@ -318,11 +347,17 @@ class RuleCompiler:
     def proposal(self, name: str, known: Collection[str]) -> str:
         """Return `; did you mean ...?` where a known name is near."""
         self.proposals += 1
-        near = difflib.get_close_matches(name[:64], known, 1) if self.proposals <= _MOST_PROPOSALS else []
+        near = (
+            difflib.get_close_matches(name[:64], known, 1)
+            if self.proposals <= _MOST_PROPOSALS
+            else []
+        )
         return f"; did you mean {near[0]}?" if near else ""
 
     def check_divisors(self, node: Node, guarded: frozenset[str]) -> None:
-        """Report a division by 0; warn where a divisor may be zero and no condition around looks at it."""
+        """Report a division by 0; warn where a divisor may be zero and no condition around looks
+        at it.
+        """
         for symbol, operand in zip(node.word + node.marks, node.parts[1:], strict=True):
             if symbol != "/":
                 continue
@@ -330,7 +365,9 @@ class RuleCompiler:
                 self.problem(operand.at, "a division by zero")
             elif not self.is_positive(operand) and operand.word not in guarded:
                 name = operand.word if operand.kind == "name" else "this"
-                self.problem(operand.at, f"{name} may be zero; where it is, the result is unknown", "warning")
+                self.problem(
+                    operand.at, f"{name} may be zero; where it is, the result is unknown", "warning"
+                )
 
     def is_positive(self, node: Node) -> bool:
         """Return whether a value, or each value of a list, is certainly above 0."""
@@ -350,7 +387,11 @@ class RuleCompiler:
             return all(map(self.is_positive, node.parts[1:]))
         if node.word == "max":
             return any(map(self.is_positive, node.parts))
-        return node.word in _STATISTICS and node.word != "sum" and all(map(self.is_positive, node.parts))
+        return (
+            node.word in _STATISTICS
+            and node.word != "sum"
+            and all(map(self.is_positive, node.parts))
+        )
 
     def is_positive_name(self, name: str) -> bool:
         """Return whether a term, a parameter or a metric is certainly above 0."""
@@ -362,12 +403,20 @@ class RuleCompiler:
         return metric is not None and metric.positive
 
     def divisor_name(self, node: Node) -> str:
-        """Return what a divisor is: `the median work of its GPUs`, the name of a term or metric, or `a divisor`."""
+        """Return what a divisor is: `the median work of its GPUs`, the name of a term or metric,
+        or `a divisor`.
+        """
         statistic = self.defined(node)
         if statistic.kind == "call" and statistic.word in _STATISTICS and len(statistic.parts) == 1:
             gathered = self.defined(statistic.parts[0])
-            selected = gathered.parts[0] if gathered.word == "GatherFromAllRanks" and gathered.parts else gathered
-            metric = self.metric(selected.parts[0].word) if selected.word == "SelectMetric" else None
+            selected = (
+                gathered.parts[0]
+                if gathered.word == "GatherFromAllRanks" and gathered.parts
+                else gathered
+            )
+            metric = (
+                self.metric(selected.parts[0].word) if selected.word == "SelectMetric" else None
+            )
             if metric is not None and metric.kind != "job":
                 ranks = "GPUs" if metric.kind == "gpu" else "nodes"
                 return f"the {_STATISTICS[statistic.word]} {metric.name} of its {ranks}"
@@ -421,7 +470,9 @@ class RuleCompiler:
             hint = "; use any(...) or all(...)" if isinstance(answer, list) else ""
             self.problem(0, f"the output {self.rule.output} is not true or false{hint}")
 
-    def try_text(self, state: EvaluationState, text: RuleText, pieces: Iterable[PreparedPiece]) -> None:
+    def try_text(
+        self, state: EvaluationState, text: RuleText, pieces: Iterable[PreparedPiece]
+    ) -> None:
         """Evaluate every piece of a text, also behind conditions that do not hold."""
         for piece in pieces:
             if piece.run is None:
@@ -430,14 +481,18 @@ class RuleCompiler:
             value = piece.run(state)
             self.take_mistakes(state)
             answers = value if isinstance(value, list) else [value]
-            if piece.source.inner is not None and any(type(item) not in (bool, type(None)) for item in answers):
+            if piece.source.inner is not None and any(
+                type(item) not in (bool, type(None)) for item in answers
+            ):
                 self.problem(0, f"the condition {piece.source.text[:40]} is not true or false")
             self.try_text(state, text, piece.inner)
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownRanks:
-    """A job of which every metric is known. GPUs and nodes differ in number, so that lists of both do not fit."""
+    """A job of which every metric is known. GPUs and nodes differ in number, so that lists of
+    both do not fit.
+    """
 
     metrics: Mapping[str, RuleMetric]
 
@@ -462,7 +517,9 @@ def _names(node: Node) -> Iterator[str]:
 
 
 def _references(node: Node) -> Iterator[str]:
-    """Yield the names in an expression that may be terms: not those of metrics that are selected."""
+    """Yield the names in an expression that may be terms: not those of metrics that are
+    selected.
+    """
     skipped: set[int] = set()
     for inner, _ in walk(node):
         if inner.kind == "call" and inner.word in ("SelectMetric", "for_each"):

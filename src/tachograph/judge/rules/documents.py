@@ -15,7 +15,8 @@ from tachograph.catalog.units import printable
 
 LARGEST = 32_768  # characters of a file
 DEEPEST = 16
-# A text may lack its closing quote, and a word may be anything: then the message names what stands there.
+# A text may lack its closing quote, and a word may be anything: then the message names what stands
+# there.
 GRAMMAR = r"""
 ?start: value
 ?value: object | array | STRING -> text | WORD -> word
@@ -54,7 +55,8 @@ class MalformedDocumentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value: a text, a number, true, false, null, a list of Items, or an object as {name: (name Item, value Item)}.
+    """A value: a text, a number, true, false, null, a list of Items, or an object as {name: (name
+    Item, value Item)}.
 
     line, column: where it begins, from 1. raw: a text as it is written between its quotes.
     """
@@ -91,9 +93,13 @@ class _ItemBuilder(Transformer[Token, Item]):
             value = json.loads(token, strict=False)
         except json.JSONDecodeError as error:
             column = (token.column or 1) + error.pos
-            raise MalformedDocumentError(token.line or 1, column, f"{error.msg}; write \\\\ for a backslash") from None
+            raise MalformedDocumentError(
+                token.line or 1, column, f"{error.msg}; write \\\\ for a backslash"
+            ) from None
         if _HALF.search(value):
-            raise _malformed(token, f"{cut(token)} holds half a character; write the character itself")
+            raise _malformed(
+                token, f"{cut(token)} holds half a character; write the character itself"
+            )
         return Item(value, token.line or 1, token.column or 1, token[1:-1])
 
     def word(self, children: list[Token]) -> Item:
@@ -113,7 +119,9 @@ class _ItemBuilder(Transformer[Token, Item]):
 
     def array(self, children: list[Any]) -> Item:
         bracket = children[0]
-        return Item([child for child in children if isinstance(child, Item)], bracket.line, bracket.column)
+        return Item(
+            [child for child in children if isinstance(child, Item)], bracket.line, bracket.column
+        )
 
     def object(self, children: list[Any]) -> Item:
         bracket = children[0]
@@ -123,14 +131,18 @@ class _ItemBuilder(Transformer[Token, Item]):
                 continue
             name = child[0]
             if name.value in members:
-                raise MalformedDocumentError(name.line, name.column, f"{cut(name.value)} stands here twice")
+                raise MalformedDocumentError(
+                    name.line, name.column, f"{cut(name.value)} stands here twice"
+                )
             members[name.value] = child
         return Item(members, bracket.line, bracket.column)
 
 
 @cache
 def _parser() -> Lark:
-    return Lark(GRAMMAR, parser="lalr", lexer="basic", transformer=_ItemBuilder(), maybe_placeholders=False)
+    return Lark(
+        GRAMMAR, parser="lalr", lexer="basic", transformer=_ItemBuilder(), maybe_placeholders=False
+    )
 
 
 def read(text: str) -> Item:
@@ -169,7 +181,9 @@ def read(text: str) -> Item:
 def _unexpected(
     token: Token, accepted: Set[str], opened: list[Token], previous: Token | None
 ) -> MalformedDocumentError:
-    """Return what is missing, and where: a comma and a colon behind the token before them, all else at the token."""
+    """Return what is missing, and where: a comma and a colon behind the token before them, all
+    else at the token.
+    """
     end = (1, 1) if previous is None else (previous.end_line or 1, previous.end_column or 1)
     at_end = token.type == "$END"
     name = "the end of the file" if at_end else cut(token)

@@ -1,6 +1,7 @@
 """Expressions of rules as trees: the grammar, and the nodes.
 
-The parser is lark's LALR parser, which needs no recursion; the depth is limited before a tree is walked recursively.
+The parser is lark's LALR parser, which needs no recursion; the depth is limited before a tree is
+walked recursively.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tachograph.catalog.units import printable
 LONGEST = 2_000  # characters of an expression
 DEEPEST = 40  # brackets, calls, and signs within each other
 LONGEST_NAME = 64
-SLIPS: Mapping[str, str] = MappingProxyType(  # of the rules as they were published: {written: meant}
+# Of the rules as they were published: {written: meant}.
+SLIPS: Mapping[str, str] = MappingProxyType(
     {
         "make_tupel": "make_tuple",
         "Overall": "OverAll",
@@ -88,9 +90,10 @@ class MalformedError(Exception):
 class Node:
     """A node of an expression.
 
-    kind: or, and, not, compare, chain (only + and -, or only * and /), sign, part (of a tuple), call, number, text,
-    truth, or name. at: its first own character. word: its operator, name, function or text. marks: the further
-    operators of a chain, or the separators of a call. parts: its operands or arguments.
+    kind: or, and, not, compare, chain (only + and -, or only * and /), sign, part (of a tuple),
+    call, number, text, truth, or name. at: its first own character. word: its operator, name,
+    function or text. marks: the further operators of a chain, or the separators of a call. parts:
+    its operands or arguments.
     """
 
     kind: str
@@ -110,7 +113,8 @@ class _NodeBuilder(Transformer[Token, Node]):
 
     def __default__(self, data: str, children: list[Any], meta: object) -> Any:
         if data.startswith("_"):
-            return Tree(data, children)  # lark's own rule of a repetition, which it puts into the rule around
+            # Lark's own rule of a repetition, which it puts into the rule around.
+            return Tree(data, children)
         tokens = [child for child in children if isinstance(child, Token)]
         parts = tuple(child for child in children if isinstance(child, Node))
         if not tokens:
@@ -133,7 +137,9 @@ class _NodeBuilder(Transformer[Token, Node]):
 @cache
 def _parser() -> Lark:
     builder = cast("Any", _NodeBuilder())
-    return Lark(GRAMMAR, parser="lalr", lexer="basic", transformer=builder, maybe_placeholders=False)
+    return Lark(
+        GRAMMAR, parser="lalr", lexer="basic", transformer=builder, maybe_placeholders=False
+    )
 
 
 def parse(text: str) -> Node:
@@ -145,7 +151,9 @@ def parse(text: str) -> Node:
     '*'
     """
     if len(text) > LONGEST:
-        raise MalformedError(0, f"an expression longer than {LONGEST} characters; divide it into terms")
+        raise MalformedError(
+            0, f"an expression longer than {LONGEST} characters; divide it into terms"
+        )
     try:
         node = cast("Node", _parser().parse(text))
     except UnexpectedCharacters as error:
@@ -155,12 +163,15 @@ def parse(text: str) -> Node:
         raise _unexpected(text, error) from None
     for inner, depth in walk(node):
         if depth > DEEPEST:
-            raise MalformedError(inner.at, f"nested deeper than {DEEPEST} levels; divide it into terms")
+            raise MalformedError(
+                inner.at, f"nested deeper than {DEEPEST} levels; divide it into terms"
+            )
     return node
 
 
 def walk(node: Node) -> Iterator[tuple[Node, int]]:
-    """Yield every node of a tree and its depth, from left to right; without recursion, so of any tree.
+    """Yield every node of a tree and its depth, from left to right; without recursion, so of any
+    tree.
 
     >>> [(node.kind, depth) for node, depth in walk(parse("max(a) + 1"))]
     [('chain', 0), ('call', 1), ('name', 2), ('number', 1)]
@@ -195,7 +206,9 @@ def _unexpected(text: str, error: UnexpectedToken) -> MalformedError:
     if token.type == "RPAR" and "$END" in accepted:
         return MalformedError(at, "this ) has no ( before it")
     if token.type == "RELATION":
-        return MalformedError(at, f"a value is missing before {shown}, or two comparisons need an `and` between them")
+        return MalformedError(
+            at, f"a value is missing before {shown}, or two comparisons need an `and` between them"
+        )
     if "PLUS" in accepted and "TIMES" in accepted:
         return MalformedError(at, f"an operator is missing before {shown}")
     return MalformedError(at, f"a value is missing before {shown}")

@@ -14,7 +14,9 @@ from tachograph.judge.rules.ruleset import RuleEntry, RuleSet
 
 
 def parameter_text(entry: RuleEntry, name: str) -> tuple[str, str]:
-    """Return a parameter's name, and its value with what it would be unless the site had changed it."""
+    """Return a parameter's name, and its value with what it would be unless the site had changed
+    it.
+    """
     declared, value = entry.declared[name], entry.values[name]
     if declared.default == value:
         return name, text(value, declared.unit)
@@ -45,7 +47,9 @@ def _lines(entry: RuleEntry, width: int) -> list[str]:
         meaning = f": {entry.declared[name].meaning}" if entry.declared[name].meaning else ""
         lines += _wrapped(f"{' = '.join(parameter_text(entry, name))}{meaning}", width)
     lines.append("  Terms")
-    lines += [line for term in rule.terms for line in _wrapped(f"{term.name} = {term.source}", width)]
+    lines += [
+        line for term in rule.terms for line in _wrapped(f"{term.name} = {term.source}", width)
+    ]
     return lines
 
 
@@ -81,7 +85,8 @@ def _rule_json(entry: RuleEntry, *, in_use: bool) -> dict[str, Any]:
         "false_positives": entry.pattern.false_positives,
         "cures": entry.pattern.cures,
         "parameters": {
-            name: {"value": value, **msgspec.to_builtins(entry.declared[name])} for name, value in entry.values.items()
+            name: {"value": value, **msgspec.to_builtins(entry.declared[name])}
+            for name, value in entry.values.items()
         },
         "metrics": entry.program.needs,
         "needs": entry.counters,
@@ -90,5 +95,7 @@ def _rule_json(entry: RuleEntry, *, in_use: bool) -> dict[str, Any]:
 
 
 def verdict_json(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of findings as `--json` writes it: evidence and checks as what they are, and not as text."""
+    """Return a row of findings as `--json` writes it: evidence and checks as what they are, and
+    not as text.
+    """
     return {**row, "evidence": json.loads(row["evidence"]), "checks": json.loads(row["checks"])}

@@ -9,12 +9,21 @@ from types import MappingProxyType
 import polars as pl
 
 from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, CounterKind
-from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_SUMMARIES, JUDGED, PIPES, RATE_VOLUMES, SCORES
+from tachograph.catalog.tables import (
+    HOST_CHARACTERISTICS,
+    JOB_SUMMARIES,
+    JUDGED,
+    PIPES,
+    RATE_VOLUMES,
+    SCORES,
+)
 from tachograph.judge.rules.model import RuleLevel, RuleMetric
 from tachograph.pipeline.timelines import ACTIVITY
 
-ACTIVITY_MEAN, ACTIVITY_MAX, ELAPSED = "activity_mean", "activity_max", "_elapsed_s"  # columns that rows are given
-_HEAT, _POWER = 0x8 | 0x20 | 0x40, 0x4 | 0x80  # bits of throttle_reasons: hardware and thermal slowdown; power limits
+# Columns that rows are given.
+ACTIVITY_MEAN, ACTIVITY_MAX, ELAPSED = "activity_mean", "activity_max", "_elapsed_s"
+# Bits of throttle_reasons: hardware and thermal slowdown; power limits.
+_HEAT, _POWER = 0x8 | 0x20 | 0x40, 0x4 | 0x80
 _TIER = r"(?i)^(\d+)\s*g"
 _TEXTS = ("state", "partition", "qos", "gpu_model", "attribution")
 _NEVER_ZERO = frozenset(
@@ -27,7 +36,9 @@ _NEVER_ZERO = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A metric that is offered: its value is `of` the rows of its level; null where what it `needs` is missing."""
+    """A metric that is offered: its value is `of` the rows of its level; null where what it
+    `needs` is missing.
+    """
 
     name: str
     level: RuleLevel
@@ -39,7 +50,9 @@ class Offered:
     @property
     def metric(self) -> RuleMetric:
         """As named in the language."""
-        return RuleMetric(self.name, self.level, self.unit, self.name in _TEXTS, self.name in _NEVER_ZERO)
+        return RuleMetric(
+            self.name, self.level, self.unit, self.name in _TEXTS, self.name in _NEVER_ZERO
+        )
 
 
 def _job(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
@@ -55,7 +68,9 @@ def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offe
 
 
 def _all(column: str, total: pl.Expr) -> pl.Expr:
-    """`total` of the GPUs of a node, null where one of them reports no `column`: a part is no total."""
+    """`total` of the GPUs of a node, null where one of them reports no `column`: a part is no
+    total.
+    """
     return pl.when(pl.col(column).is_not_null().all()).then(total)
 
 
@@ -72,10 +87,13 @@ def _any_bit(mask: int) -> pl.Expr:
 _RUN_TIME = pl.col(ELAPSED)
 _WORK = pl.col(ACTIVITY_MEAN) * _RUN_TIME
 _WORK_SENTENCE = "GPU-seconds of activity: mean activity x run time of the job."
-_PCIE, _NVLINK = (pl.col(f"{link}_tx_bytes") + pl.col(f"{link}_rx_bytes") for link in ("pcie", "nvlink"))
+_PCIE, _NVLINK = (
+    pl.col(f"{link}_tx_bytes") + pl.col(f"{link}_rx_bytes") for link in ("pcie", "nvlink")
+)
 _BOTH = {link: (f"{link}_tx_bytes_per_s", f"{link}_rx_bytes_per_s") for link in ("pcie", "nvlink")}
 _LINKS = {
-    link: pl.col(f"{link}_tx_bytes_per_s_mean") + pl.col(f"{link}_rx_bytes_per_s_mean") for link in ("pcie", "nvlink")
+    link: pl.col(f"{link}_tx_bytes_per_s_mean") + pl.col(f"{link}_rx_bytes_per_s_mean")
+    for link in ("pcie", "nvlink")
 }
 
 COMPUTED: tuple[Offered, ...] = (
@@ -95,7 +113,8 @@ COMPUTED: tuple[Offered, ...] = (
     _job("activity_max", "fraction", "Activity, highest sample of any GPU.", pl.col(ACTIVITY_MAX), ACTIVITY[0]),
     _job("pcie_bytes_per_s", "B/s", "PCIe traffic of a GPU, both ways, mean.", _LINKS["pcie"], *_BOTH["pcie"]),
     _job("nvlink_bytes_per_s", "B/s", "NVLink traffic of a GPU, both ways, mean.", _LINKS["nvlink"], *_BOTH["nvlink"]),
-    _job("throttled_fraction", "fraction", "Share of samples in which clocks were lowered for heat or power.",
+    _job("throttled_fraction", "fraction", ("Share of samples in which clocks were lowered for heat or "
+"power."),
          pl.col("throttle_reasons_mean"), "throttle_reasons"),
     _job("throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
          _any_bit(_HEAT), "throttle_reasons"),
@@ -112,11 +131,13 @@ COMPUTED: tuple[Offered, ...] = (
     _gpu("gpu_pcie_bytes", "B", "PCIe bytes, both ways.",
          _LINKS["pcie"] * _RUN_TIME, *_BOTH["pcie"]),
     _gpu("gpu_nvlink_bytes", "B", "NVLink bytes, both ways.", _LINKS["nvlink"] * _RUN_TIME, *_BOTH["nvlink"]),
-    _gpu("gpu_throttled_fraction", "fraction", "Share of samples in which clocks were lowered for heat or power.",
+    _gpu("gpu_throttled_fraction", "fraction", ("Share of samples in which clocks were lowered for heat or "
+"power."),
          pl.col("throttle_reasons_mean"), "throttle_reasons"),
     _gpu("gpu_throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
          _any_bit(_HEAT), "throttle_reasons"),
-    _gpu("gpu_throttled_for_power", "flag", "1: the power limit or power brake was among the reasons.",
+    _gpu("gpu_throttled_for_power", "flag", ("1: the power limit or power brake was among the "
+"reasons."),
          _any_bit(_POWER), "throttle_reasons"),
     _gpu("gpu_energy_j", "J", "Energy, while it was measured.", pl.col("energy_j"), "energy_j", "power_w"),
     _gpu("gpu_hbm_mib", "MiB", "Capacity of its memory.", pl.col("hbm_mib"), "gpu_model"),
@@ -178,7 +199,10 @@ def _needs(column: str) -> tuple[str, ...]:
         if column.endswith(f"_imbalance_{counter}"):
             return (counter,)
     if column.startswith(("compute_fraction", "memory_fraction", "idle_fraction")):
-        pipe = next((counter for name, counter in PIPES.items() if column.endswith(f"_{name}")), PIPES["fp64"])
+        pipe = next(
+            (counter for name, counter in PIPES.items() if column.endswith(f"_{name}")),
+            PIPES["fp64"],
+        )
         return ("dram_active", pipe)
     return (ACTIVITY[0],)
 
@@ -195,16 +219,30 @@ def _of_summaries() -> Iterator[Offered]:
 
 
 def _of_counters() -> Iterator[Offered]:
-    """Counters of a GPU: over the whole job, and the largest sample; what is no quantity is left out."""
+    """Counters of a GPU: over the whole job, and the largest sample; what is no quantity is left
+    out.
+    """
     for counter in COUNTERS:
         name, needs = counter.name, (counter.name,)
         if counter.unit in ("bitmask", "code") or name == "energy_j":
             continue
         if counter.kind is CounterKind.CUMULATIVE:
-            yield _gpu(name, counter.unit, f"Increase of {name} over the job.", pl.col(f"{name}_mean"), *needs)
+            yield _gpu(
+                name,
+                counter.unit,
+                f"Increase of {name} over the job.",
+                pl.col(f"{name}_mean"),
+                *needs,
+            )
             continue
         yield _gpu(name, counter.unit, f"Mean of {name} over time.", pl.col(f"{name}_mean"), *needs)
-        yield _gpu(f"{name}_peak", counter.unit, f"Largest sample of {name}.", pl.col(f"{name}_max"), *needs)
+        yield _gpu(
+            f"{name}_peak",
+            counter.unit,
+            f"Largest sample of {name}.",
+            pl.col(f"{name}_max"),
+            *needs,
+        )
 
 
 OFFERED: Mapping[str, Offered] = MappingProxyType(
@@ -213,17 +251,22 @@ OFFERED: Mapping[str, Offered] = MappingProxyType(
 # those that are made of job_node_minutes
 OF_HOSTS = frozenset(f"node_{name}" for name in HOST_CHARACTERISTICS)
 # as named in the language
-VOCABULARY: Mapping[str, RuleMetric] = MappingProxyType({name: offered.metric for name, offered in OFFERED.items()})
+VOCABULARY: Mapping[str, RuleMetric] = MappingProxyType(
+    {name: offered.metric for name, offered in OFFERED.items()}
+)
 
 
 Scalar = float | str | None
 _LABEL = "_label"
-ENOUGH = 0.5  # of a job's samples: with fewer a mean times the run time is extrapolated rather than measured
+# Of a job's samples: with fewer a mean times the run time is extrapolated rather than measured.
+ENOUGH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRanks:
-    """Metrics of some jobs, in their order: one value per job, and one for each of its GPUs and nodes."""
+    """Metrics of some jobs, in their order: one value per job, and one for each of its GPUs and
+    nodes.
+    """
 
     of_jobs: Mapping[str, Sequence[Scalar]]
     of_ranks: Mapping[str, Sequence[Sequence[Scalar]]]
@@ -247,7 +290,9 @@ class JobRanks:
         return () if of_kind is None else of_kind[self.place]
 
     def of_ranks(self, metric: str) -> Sequence[Scalar] | None:
-        """Return a metric of its GPUs or nodes, in the order of `labels`; None where it has none of them."""
+        """Return a metric of its GPUs or nodes, in the order of `labels`; None where it has none
+        of them.
+        """
         values = self.measured.of_ranks.get(metric)
         return (values[self.place] or None) if values is not None else None
 
@@ -262,33 +307,52 @@ def measure(
 ) -> MeasuredRanks:
     """Return the metrics called `names` of `jobs`, in their order.
 
-    `jobs`: rows of job_summaries. `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes.
-    A GPU or node of which nothing was recorded is there, with nulls.
+    `jobs`: rows of job_summaries. `gpus`, `node_minutes`: their rows of job_gpus and
+    job_node_minutes. A GPU or node of which nothing was recorded is there, with nulls.
     """
     wanted = {
-        level: [name for name in sorted(names) if OFFERED[name].level == level] for level in ("job", "gpu", "node")
+        level: [name for name in sorted(names) if OFFERED[name].level == level]
+        for level in ("job", "gpu", "node")
     }
-    rows = jobs.with_columns(_activity("mean").alias(ACTIVITY_MEAN), _activity("max").alias(ACTIVITY_MAX))
-    of_jobs = rows.select(OFFERED[name].of.alias(name) for name in wanted["job"]).to_dict(as_series=False)
+    rows = jobs.with_columns(
+        _activity("mean").alias(ACTIVITY_MEAN), _activity("max").alias(ACTIVITY_MAX)
+    )
+    of_jobs = rows.select(OFFERED[name].of.alias(name) for name in wanted["job"]).to_dict(
+        as_series=False
+    )
     if not wanted["gpu"] and not wanted["node"]:
         return MeasuredRanks(of_jobs, {}, {})
     devices = _devices(jobs, gpus)
     of_ranks: dict[str, list[list[Scalar]]] = {}
     labels: dict[str, list[list[str]]] = {}
     for level, frame in (
-        ("gpu", devices.select("job_key", _LABEL, *(OFFERED[name].of.alias(name) for name in wanted["gpu"]))),
+        (
+            "gpu",
+            devices.select(
+                "job_key", _LABEL, *(OFFERED[name].of.alias(name) for name in wanted["gpu"])
+            ),
+        ),
         ("node", _nodes(devices, node_minutes, wanted["node"])),
     ):
         lists = frame.group_by("job_key", maintain_order=True).agg(pl.all())
-        in_order = jobs.select("job_key").join(lists, on="job_key", how="left", maintain_order="left").drop("job_key")
-        columns = {name: [row or [] for row in values] for name, values in in_order.to_dict(as_series=False).items()}
+        in_order = (
+            jobs.select("job_key")
+            .join(lists, on="job_key", how="left", maintain_order="left")
+            .drop("job_key")
+        )
+        columns = {
+            name: [row or [] for row in values]
+            for name, values in in_order.to_dict(as_series=False).items()
+        }
         labels[level] = columns.pop(_LABEL)
         of_ranks |= columns
     return MeasuredRanks(of_jobs, of_ranks, labels)
 
 
 def _activity(statistic: str, of: str = "") -> pl.Expr:
-    """The statistic of the activity counter that was measured for the whole job: ACTIVITY, best known first."""
+    """The statistic of the activity counter that was measured for the whole job: ACTIVITY, best
+    known first.
+    """
     choice = pl.lit(None, dtype=pl.Float64())
     for counter in reversed(ACTIVITY):
         known = pl.col(f"{counter}_mean{of}").is_not_null()
@@ -297,7 +361,8 @@ def _activity(statistic: str, of: str = "") -> pl.Expr:
 
 
 def _devices(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Rows of job_gpus with activity, run time, and their labels: with the node where there are several.
+    """Rows of job_gpus with activity, run time, and their labels: with the node where there are
+    several.
 
     The run time is null where not ENOUGH was measured.
     """
@@ -312,13 +377,18 @@ def _devices(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(
         _activity("mean", "_of_job").alias(ACTIVITY_MEAN),
         _activity("max", "_of_job").alias(ACTIVITY_MAX),
-        pl.when(one_node).then(name).otherwise(pl.concat_str(pl.col("node"), pl.lit(" "), name)).alias(_LABEL),
+        pl.when(one_node)
+        .then(name)
+        .otherwise(pl.concat_str(pl.col("node"), pl.lit(" "), name))
+        .alias(_LABEL),
     )
 
 
 def _nodes(devices: pl.DataFrame, minutes: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """One row per (job_key, node): its name and metrics of nodes."""
-    host = minutes.group_by("job_key", "node").agg(pl.col(name).mean() for name in HOST_CHARACTERISTICS)
+    host = minutes.group_by("job_key", "node").agg(
+        pl.col(name).mean() for name in HOST_CHARACTERISTICS
+    )
     of_host = {name for name in names if name.removeprefix("node_") in HOST_CHARACTERISTICS}
     of_gpus = [OFFERED[name].of.alias(name) for name in names if name not in of_host]
     nodes = devices.group_by("job_key", "node", maintain_order=True).agg(*of_gpus)

@@ -78,7 +78,9 @@ class RuleTerm:
 
 @dataclass(frozen=True, slots=True)
 class RuleText:
-    """A text with placeholders, in pieces: text, a shown expression, or a part under a condition."""
+    """A text with placeholders, in pieces: text, a shown expression, or a part under a
+    condition.
+    """
 
     item: Item
     pieces: tuple[TextPiece, ...] = ()
@@ -91,9 +93,11 @@ class RuleText:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of a text: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or `inner` if `node` is true.
+    """A piece of a text: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or `inner` if
+    `node` is true.
 
-    Beside a `node`, `text` is its source. start: character of the whole text from which the places of `node` count.
+    Beside a `node`, `text` is its source. start: character of the whole text from which the places
+    of `node` count.
     """
 
     text: str = ""
@@ -107,10 +111,11 @@ class TextPiece:
 class PatternRule:
     """One rule as it stands in a file, its expressions parsed.
 
-    tag: its short name, by which it is switched off and given parameters; rules may share one. id: its own name, the
-    tag where it has none. level: what is judged; below the job, each GPU or node by itself. item: the object in the
-    file. metrics: {name in the rule: metric} of its `metric(...)` keys. parameters: the names it lists. output: the
-    term that alerts. details: severity, advice, check and family, as written.
+    tag: its short name, by which it is switched off and given parameters; rules may share one. id:
+    its own name, the tag where it has none. level: what is judged; below the job, each GPU or node
+    by itself. item: the object in the file. metrics: {name in the rule: metric} of its
+    `metric(...)` keys. parameters: the names it lists. output: the term that alerts. details:
+    severity, advice, check and family, as written.
     """
 
     name: str
@@ -130,7 +135,9 @@ class PatternRule:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A performance pattern: what it is, how it shows, when it misleads, what helps, and the rules that find it."""
+    """A performance pattern: what it is, how it shows, when it misleads, what helps, and the
+    rules that find it.
+    """
 
     name: str
     description: str
@@ -142,7 +149,9 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPatterns:
-    """Patterns of a file and what is wrong in it. A rule that cannot be parsed is not among them."""
+    """Patterns of a file and what is wrong in it. A rule that cannot be parsed is not among
+    them.
+    """
 
     patterns: tuple[Pattern, ...]
     problems: tuple[RuleProblem, ...]
@@ -154,13 +163,17 @@ class LoadedPatterns:
 
 
 class Ranks(Protocol):
-    """What a rule may know of one job. Sequences are in the order of `labels(kind)`; None: not measured."""
+    """What a rule may know of one job. Sequences are in the order of `labels(kind)`; None: not
+    measured.
+    """
 
     def labels(self, kind: RuleLevel) -> Sequence[str]:
         """Return the names of the job's GPUs or nodes."""
 
     def of_ranks(self, metric: str) -> Sequence[float | str | None] | None:
-        """Return a metric of GPUs or nodes over the whole job, one value for each; None: of none."""
+        """Return a metric of GPUs or nodes over the whole job, one value for each; None: of
+        none.
+        """
 
     def of_job(self, metric: str) -> float | str | None:
         """Return a metric of the job."""
@@ -181,11 +194,11 @@ BUDGET = Budget()
 class RuleOutcome:
     """What came of one rule over one job.
 
-    alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the reasons.
-    values: of every term that was computed (None: unknown).
-    output: of what `output_metric` and `template` show, by its source.
-    ranks: labels of the GPUs or nodes that alert, of rules below the job, and those that `output_metric` names.
-    text: for the user, both texts; "" without alert.
+    alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the
+    reasons. values: of every term that was computed (None: unknown). output: of what
+    `output_metric` and `template` show, by its source. ranks: labels of the GPUs or nodes that
+    alert, of rules below the job, and those that `output_metric` names. text: for the user, both
+    texts; "" without alert.
     """
 
     alert: bool | None

@@ -1,4 +1,6 @@
-"""Files of patterns as rules: terms, texts with placeholders, and every mistake with its line and column."""
+"""Files of patterns as rules: terms, texts with placeholders, and every mistake with its line
+and column.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tachograph.judge.rules.documents import Item, MalformedDocumentError, cut, read
-from tachograph.judge.rules.expression import LONGEST_NAME, SLIPS, MalformedError, Node, parse, slips
+from tachograph.judge.rules.expression import (
+    LONGEST_NAME,
+    SLIPS,
+    MalformedError,
+    Node,
+    parse,
+    slips,
+)
 from tachograph.judge.rules.model import (
     LoadedPatterns,
     Pattern,
@@ -76,10 +85,11 @@ class _RuleDocument(_PatternDocument, kw_only=True):
 
 
 def pieces_of(text: str) -> tuple[TextPiece, ...]:
-    """Return a text in pieces; `{name}` and `$name` are placeholders, `if(condition;text)` a part under a condition.
+    """Return a text in pieces; `{name}` and `$name` are placeholders, `if(condition;text)` a part
+    under a condition.
 
-    `$$`, `{{` and `}}` stand for the characters themselves. A placeholder before % is shown in percent, one before
-    `cpuh`, `GPU-h` or `h` in hours. Raises MalformedError.
+    `$$`, `{{` and `}}` stand for the characters themselves. A placeholder before % is shown in
+    percent, one before `cpuh`, `GPU-h` or `h` in hours. Raises MalformedError.
 
     >>> [piece.text for piece in pieces_of("ratio {ratio}%")]
     ['ratio ', 'ratio', '%']
@@ -105,7 +115,9 @@ def _pieces(text: str, start: int, end: int, depth: int) -> Iterator[TextPiece]:
         else:
             semicolon, start = condition
             if depth >= DEEPEST:
-                raise MalformedError(match.start(), f"conditions within conditions, more than {DEEPEST} deep")
+                raise MalformedError(
+                    match.start(), f"conditions within conditions, more than {DEEPEST} deep"
+                )
             source = text[match.end() : semicolon]
             inner = tuple(_pieces(text, semicolon + 1, start - 1, depth + 1))
             yield TextPiece(source, _parsed(source, match.end()), inner=inner, start=match.end())
@@ -137,7 +149,9 @@ def _parsed(source: str, start: int) -> Node:
 
 
 def _condition(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return where the semicolon of `if(condition;text)` stands, and where it ends; None where it has none."""
+    """Return where the semicolon of `if(condition;text)` stands, and where it ends; None where
+    it has none.
+    """
     depth, semicolon = 0, -1
     for index in range(start, end):
         letter = text[index]
@@ -153,9 +167,11 @@ def _condition(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 
 def load_patterns(text: str, file: str) -> LoadedPatterns:
-    """Return the patterns of a file (JSON, comments allowed) and what is wrong in it; it never raises.
+    """Return the patterns of a file (JSON, comments allowed) and what is wrong in it; it never
+    raises.
 
-    The text holds one rule, one pattern (`description`, `criterion`, `false_positives`, `cures`, `rules`), or a list.
+    The text holds one rule, one pattern (`description`, `criterion`, `false_positives`, `cures`,
+    `rules`), or a list.
     """
     loader = _PatternLoader(file)
     try:
@@ -210,10 +226,16 @@ class _PatternLoader:
         if not isinstance(listed.value, list):
             self.problem(listed, "rules is a list: [...]")
             return None
-        return None if about is None else _pattern(about, [self.rule(member) for member in listed.value])
+        return (
+            None
+            if about is None
+            else _pattern(about, [self.rule(member) for member in listed.value])
+        )
 
     def converted(self, item: Item, document_type: type[Any]) -> Any:
-        """Return an object of the file in its type; None, and a problem at its value, where it does not fit."""
+        """Return an object of the file in its type; None, and a problem at its value, where it
+        does not fit.
+        """
         try:
             return msgspec.convert(item.plain(), document_type)
         except msgspec.ValidationError as error:
@@ -228,7 +250,9 @@ class _PatternLoader:
             self.problem(item, f"{key}: {message}" if key else message)
             return None
 
-    def warn_of_unknown(self, members: dict[str, tuple[Item, Item]], known: tuple[str, ...]) -> None:
+    def warn_of_unknown(
+        self, members: dict[str, tuple[Item, Item]], known: tuple[str, ...]
+    ) -> None:
         """Warn of keys that mean nothing."""
         for key, (name, _) in members.items():
             if key not in known and not _METRIC.fullmatch(key):
@@ -314,7 +338,10 @@ class _PatternLoader:
         """Return a term; None where it cannot be parsed."""
         written = str(name.value)
         if not _NAME.fullmatch(written) or written in ("and", "or", "not", "true", "false", "RANK"):
-            message = f"{cut(written)!r} cannot name a term; use letters a to z, digits and _, no word of the language"
+            message = (
+                f"{cut(written)!r} cannot name a term; use letters a to z, digits and _, "
+                "no word of the language"
+            )
             self.problem(name, message)
             return None
         meant = SLIPS.get(written, written)
@@ -329,7 +356,9 @@ class _PatternLoader:
     def warn_of_slips(self, item: Item, term: str) -> None:
         """Warn of the known slips in a text."""
         for at, slip in slips(str(item.value)):
-            self.problem(item, f"{slip} is taken as {SLIPS[slip]}", term=term, at=at, severity="warning")
+            self.problem(
+                item, f"{slip} is taken as {SLIPS[slip]}", term=term, at=at, severity="warning"
+            )
 
     def output(self, item: Item, terms: set[str]) -> str:
         """Return the term that is the answer."""

@@ -5,7 +5,8 @@
     program = prepare(rule, metrics)          # once per rule
     outcome = evaluate(program, job, {"load_imbalance_ratio_threshold": 0.2})
 
-`metrics`: {name: RuleMetric} that the jobs offer. `job`: a `Ranks`. Nothing here reads files, clocks or settings.
+`metrics`: {name: RuleMetric} that the jobs offer. `job`: a `Ranks`. Nothing here reads files,
+clocks or settings.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ _MOST_PROBLEMS = 50
 def check(
     rule: PatternRule, metrics: Mapping[str, RuleMetric], parameters: Mapping[str, float]
 ) -> tuple[RuleProblem, ...]:
-    """Return what is wrong with a rule, errors and warnings, in the order of the file. `parameters`: those with values.
+    """Return what is wrong with a rule, errors and warnings, in the order of the file.
+    `parameters`: those with values.
 
-    Names, cycles, parameters, divisions by what may be zero, unused terms. A rule without such errors is tried out on a
-    job of which everything is known: there a value of the wrong type is an error.
+    Names, cycles, parameters, divisions by what may be zero, unused terms. A rule without such
+    errors is tried out on a job of which everything is known: there a value of the wrong type is an
+    error.
     """
     return compile_rule(rule, metrics, parameters)[1]
 
@@ -46,7 +49,9 @@ def check(
 def compile_rule(
     rule: PatternRule, metrics: Mapping[str, RuleMetric], parameters: Mapping[str, float]
 ) -> tuple[RuleProgram, tuple[RuleProblem, ...]]:
-    """Return the program of a rule and its problems, as `check` does: with an error, the program must not run."""
+    """Return the program of a rule and its problems, as `check` does: with an error, the program
+    must not run.
+    """
     compiler = RuleCompiler(rule, metrics, parameters)
     program = compiler.program()
     compiler.check_parameters()
@@ -66,11 +71,15 @@ def prepare(rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> RuleProgram
     for problem in compiler.problems:
         if problem.severity == "error":
             where = f"{problem.file}:{problem.line}:{problem.column}"
-            raise InputError(f"rule {rule.id}: {problem.message}", where=where, do="fix the rule, or disable it")
+            raise InputError(
+                f"rule {rule.id}: {problem.message}", where=where, do="fix the rule, or disable it"
+            )
     return program
 
 
-def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float], budget: Budget = BUDGET) -> RuleOutcome:
+def evaluate(
+    program: RuleProgram, job: Ranks, parameters: Mapping[str, float], budget: Budget = BUDGET
+) -> RuleOutcome:
     """Return the outcome; it never raises, for any rule and any job."""
     state = EvaluationState(job, parameters)
     for name, run in program.terms:
@@ -98,7 +107,9 @@ def _alert(answer: Any) -> bool | None:
     return False if answer and all(value is False for value in answer) else None
 
 
-def _alerted(program: RuleProgram, state: EvaluationState, answer: Any, budget: Budget) -> RuleOutcome:
+def _alerted(
+    program: RuleProgram, state: EvaluationState, answer: Any, budget: Budget
+) -> RuleOutcome:
     """Return the outcome of a rule that alerts, with its texts."""
     alerting = None
     if isinstance(answer, RankValues):
@@ -107,7 +118,8 @@ def _alerted(program: RuleProgram, state: EvaluationState, answer: Any, budget: 
     text = writer.text(program.template)
     template_values, writer.values = writer.values, {}
     metric = writer.text(program.output_metric)
-    if any(piece.run is None or piece.inner for piece in program.output_metric):  # it is more than a value
+    # It is more than a value.
+    if any(piece.run is None or piece.inner for piece in program.output_metric):
         text = f"{text} {metric}" if text and metric else text or metric
     if alerting is None:
         ranks = [value for values_of in writer.values.values() for value in _as_list(values_of)]

@@ -53,22 +53,31 @@ class RuleSource:
 def shipped_sources() -> tuple[tuple[RuleSource, ...], RuleSource | None]:
     """Return the files of the catalogue, and its parameters."""
     folder = files("tachograph.judge.rules") / "catalogue"
-    texts = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.is_file()}
+    texts = {
+        item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.is_file()
+    }
     rules = tuple(RuleSource(name, texts[name]) for name in sorted(texts) if name.endswith(".json"))
     return rules, RuleSource(PARAMETERS, texts[PARAMETERS])
 
 
 def folder_sources(folder: str) -> tuple[tuple[RuleSource, ...], RuleSource | None]:
-    """Return the files of rules of a folder in the order of their names, and its parameters where it has some.
+    """Return the files of rules of a folder in the order of their names, and its parameters where
+    it has some.
 
     Errors: ConfigError where there is no such folder, or it cannot be read.
     """
     place = Path(folder)
     try:
-        names = sorted(item for item in place.iterdir() if item.suffix == ".json" and not item.name.startswith("."))
+        names = sorted(
+            item
+            for item in place.iterdir()
+            if item.suffix == ".json" and not item.name.startswith(".")
+        )
     except OSError as problem:
         raise ConfigError(
-            problem.strerror or str(problem), where=f"rules.folder {folder}", do="name a folder of rules, or none"
+            problem.strerror or str(problem),
+            where=f"rules.folder {folder}",
+            do="name a folder of rules, or none",
         ) from None
     parameters = place / PARAMETERS
     return tuple(map(read_source, names)), read_source(parameters) if parameters.exists() else None
@@ -81,8 +90,14 @@ def digest(settings: RuleOptions) -> str:
     """
     shipped = shipped_sources()
     own = folder_sources(settings.folder) if settings.folder else ((), None)
-    texts = [source and (source.name, source.text) for rules, last in (shipped, own) for source in (*rules, last)]
-    return hashlib.sha256(msgspec.json.encode([settings.disabled, settings.parameters, texts])).hexdigest()[:16]
+    texts = [
+        source and (source.name, source.text)
+        for rules, last in (shipped, own)
+        for source in (*rules, last)
+    ]
+    return hashlib.sha256(
+        msgspec.json.encode([settings.disabled, settings.parameters, texts])
+    ).hexdigest()[:16]
 
 
 def read_source(path: Path) -> RuleSource:
@@ -99,8 +114,12 @@ def read_source(path: Path) -> RuleSource:
         return RuleSource(str(path), None, problem.strerror or str(problem))
 
 
-def read_parameters(source: RuleSource | None) -> tuple[dict[str, dict[str, RuleParameter]], list[RuleProblem]]:
-    """Return {tag: {parameter: what is declared of it}} of a parameters.toml, and what is wrong in it."""
+def read_parameters(
+    source: RuleSource | None,
+) -> tuple[dict[str, dict[str, RuleParameter]], list[RuleProblem]]:
+    """Return {tag: {parameter: what is declared of it}} of a parameters.toml, and what is wrong
+    in it.
+    """
     if source is None:
         return {}, []
     if source.text is None:
@@ -110,9 +129,19 @@ def read_parameters(source: RuleSource | None) -> tuple[dict[str, dict[str, Rule
     except tomllib.TOMLDecodeError as problem:
         at = _AT.search(str(problem))
         line, column = (int(at[1]), int(at[2])) if at else (1, 1)
-        return {}, [RuleProblem(source.name, line, column, "", f"not valid TOML: {_AT.sub('', str(problem)).strip()}")]
+        return {}, [
+            RuleProblem(
+                source.name,
+                line,
+                column,
+                "",
+                f"not valid TOML: {_AT.sub('', str(problem)).strip()}",
+            )
+        ]
     except (RecursionError, ValueError):  # brackets within brackets; a number with too many digits
-        return {}, [RuleProblem(source.name, 1, 1, "", "nested too deeply, or a number that is too long")]
+        return {}, [
+            RuleProblem(source.name, 1, 1, "", "nested too deeply, or a number that is too long")
+        ]
     declared: dict[str, dict[str, RuleParameter]] = {}
     problems = []
     for tag, parameters in given.items():
@@ -121,12 +150,16 @@ def read_parameters(source: RuleSource | None) -> tuple[dict[str, dict[str, Rule
                 parameter = msgspec.convert(one, RuleParameter)
             except msgspec.ValidationError as problem:
                 where = f"{tag}.{name}" if name else tag
-                problems.append(RuleProblem(source.name, 1, 1, "", f"{where}: {str(problem).replace('`', '')}"))
+                problems.append(
+                    RuleProblem(source.name, 1, 1, "", f"{where}: {str(problem).replace('`', '')}")
+                )
                 continue
             if math.isfinite(parameter.default):
                 declared.setdefault(tag, {})[name] = parameter
             else:
-                problems.append(RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: the default is no number"))
+                problems.append(
+                    RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: the default is no number")
+                )
     return declared, problems
 
 
@@ -135,7 +168,9 @@ _OF_ACCOUNTING = frozenset([*JOBS.schema, "attribution", "gpu_model"])
 
 @dataclass(frozen=True, slots=True)
 class RuleEntry:
-    """A rule in use: with its program, its parameters and their values. shipped: it is part of Tachograph."""
+    """A rule in use: with its program, its parameters and their values. shipped: it is part of
+    Tachograph.
+    """
 
     rule: PatternRule
     pattern: Pattern
@@ -146,7 +181,9 @@ class RuleEntry:
 
     @property
     def code(self) -> str:
-        """What findings, configuration and commands call it: its id, which is its tag where no other rule has that."""
+        """What findings, configuration and commands call it: its id, which is its tag where no
+        other rule has that.
+        """
         return self.rule.id
 
     def is_called(self, name: str) -> bool:
@@ -166,7 +203,8 @@ class RuleEntry:
 
     @property
     def check(self) -> Check:
-        """The check that it decides: its own, or the one of another code that its key `check` names.
+        """The check that it decides: its own, or the one of another code that its key `check`
+        names.
 
         Its family is that of its key `family`; without one it is a family by itself.
         """
@@ -194,7 +232,9 @@ class RuleEntry:
         for name in values:
             if name not in self.values:
                 known = ", ".join(self.values) or "none"
-                raise NotFoundError(f"rule {self.code} has no parameter {name!r}", do=f"it has: {known}")
+                raise NotFoundError(
+                    f"rule {self.code} has no parameter {name!r}", do=f"it has: {known}"
+                )
         return replace(self, values={**self.values, **values})
 
 
@@ -217,14 +257,19 @@ class RuleSet:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     def called(self, name: str) -> tuple[RuleEntry, ...]:
-        """Return the rules called `name`, also those that are switched off: one by its id, or all with this tag.
+        """Return the rules called `name`, also those that are switched off: one by its id, or all
+        with this tag.
 
         Errors: NotFoundError naming those close to it.
         """
         every = (*self.entries, *self.disabled)
-        found = tuple(entry for entry in every if entry.code == name) or tuple(e for e in every if e.is_called(name))
+        found = tuple(entry for entry in every if entry.code == name) or tuple(
+            e for e in every if e.is_called(name)
+        )
         if not found:
-            raise NotFoundError(f"no rule {name!r}", do=_meant(name, [entry.code for entry in every]))
+            raise NotFoundError(
+                f"no rule {name!r}", do=_meant(name, [entry.code for entry in every])
+            )
         return found
 
     def only(self, names: Collection[str]) -> RuleSet:
@@ -250,7 +295,9 @@ class _Collected:
         """Whether rules are left out."""
         return any(problem.severity == "error" for problem in self.problems)
 
-    def add(self, sources: Iterable[RuleSource], parameters: RuleSource | None, *, shipped: bool) -> None:
+    def add(
+        self, sources: Iterable[RuleSource], parameters: RuleSource | None, *, shipped: bool
+    ) -> None:
         """Take the rules of one folder."""
         declared, problems = read_parameters(parameters)
         self.problems += problems
@@ -266,10 +313,17 @@ class _Collected:
                     self._take(rule, pattern, own, shipped=shipped)
 
     def _take(
-        self, rule: PatternRule, pattern: Pattern, declared: Mapping[str, RuleParameter], *, shipped: bool
+        self,
+        rule: PatternRule,
+        pattern: Pattern,
+        declared: Mapping[str, RuleParameter],
+        *,
+        shipped: bool,
     ) -> None:
         if rule.id in self.taken:
-            text = f"the name {rule.id!r} is taken by {self.taken[rule.id]}; give it another tag or id"
+            text = (
+                f"the name {rule.id!r} is taken by {self.taken[rule.id]}; give it another tag or id"
+            )
             self.problems.append(RuleProblem(rule.file, rule.item.line, rule.item.column, "", text))
         entry, problems = _entry(rule, pattern, declared, {}, shipped=shipped)
         self.problems += problems
@@ -307,26 +361,39 @@ def _shipped_rules() -> _Collected:
 
 
 def read_rules(settings: RuleOptions, *, reserved: Collection[str] = ()) -> RuleSet:
-    """Return the rules that the settings select. `reserved`: codes of other findings, which no site rule may have.
+    """Return the rules that the settings select. `reserved`: codes of other findings, which no site
+    rule may have.
 
-    Errors: ConfigError for a folder that cannot be read, and for tags and parameters that no rule has.
+    Errors: ConfigError for a folder that cannot be read, and for tags and parameters that no rule
+    has.
     """
     shipped = _shipped_rules()
     collected = _Collected(list(shipped.entries), list(shipped.problems))
     off = frozenset(settings.disabled)
     collected.taken = dict.fromkeys(reserved, "a finding of Tachograph") | {
-        entry.code: "a shipped rule" for entry in collected.entries if not off & {entry.code, entry.rule.tag}
+        entry.code: "a shipped rule"
+        for entry in collected.entries
+        if not off & {entry.code, entry.rule.tag}
     }
     if settings.folder:
         collected.add(*folder_sources(settings.folder), shipped=False)
     entries = [_configured(entry, settings) for entry in collected.entries]
-    _check_names(settings, {name for entry in entries for name in (entry.code, entry.rule.tag)}, collected.broken)
+    _check_names(
+        settings,
+        {name for entry in entries for name in (entry.code, entry.rule.tag)},
+        collected.broken,
+    )
     disabled = tuple(entry for entry in entries if entry.shipped and any(map(entry.is_called, off)))
-    return RuleSet(tuple(entry for entry in entries if entry not in disabled), disabled, tuple(collected.problems))
+    return RuleSet(
+        tuple(entry for entry in entries if entry not in disabled),
+        disabled,
+        tuple(collected.problems),
+    )
 
 
 def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> RuleSet:
-    """Return the rules of some files or folders, as they would be in a site's folder, and what is wrong with them.
+    """Return the rules of some files or folders, as they would be in a site's folder, and what is
+    wrong with them.
 
     Parameters are those of the parameters.toml beside each file.
     """
@@ -335,14 +402,20 @@ def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> Rule
     collected = _Collected(taken=taken)
     for folder, files_of in _by_folder(paths).items():
         parameters = folder / PARAMETERS
-        collected.add(files_of, read_source(parameters) if parameters.exists() else None, shipped=False)
+        collected.add(
+            files_of, read_source(parameters) if parameters.exists() else None, shipped=False
+        )
     return RuleSet(tuple(collected.entries), (), tuple(collected.problems))
 
 
-def read_changed(path: Path, entries: Iterable[RuleEntry]) -> tuple[tuple[RuleEntry, ...], tuple[RuleProblem, ...]]:
-    """Return rules as they stand in another file, with the values they have, and what is wrong in the file.
+def read_changed(
+    path: Path, entries: Iterable[RuleEntry]
+) -> tuple[tuple[RuleEntry, ...], tuple[RuleProblem, ...]]:
+    """Return rules as they stand in another file, with the values they have, and what is wrong in
+    the file.
 
-    Parameters that are new have the values of the parameters.toml beside the file. Rules the file lacks are left out.
+    Parameters that are new have the values of the parameters.toml beside the file. Rules the file
+    lacks are left out.
     """
     beside = path.parent / PARAMETERS
     source = read_source(path)
@@ -387,7 +460,10 @@ def counters_of(metrics: Iterable[str]) -> tuple[str, ...]:
 
 def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
     """The rule with the values of the configuration."""
-    given = {**settings.parameters.get(entry.rule.tag, {}), **settings.parameters.get(entry.code, {})}
+    given = {
+        **settings.parameters.get(entry.rule.tag, {}),
+        **settings.parameters.get(entry.code, {}),
+    }
     unknown = [name for name in given if name not in entry.values]
     if unknown:
         raise ConfigError(
@@ -398,7 +474,9 @@ def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
     for name, value in given.items():
         if not math.isfinite(value):
             raise ConfigError(
-                f"{value} is no threshold", where=f"rules.parameters.{entry.code}.{name}", do="give a number"
+                f"{value} is no threshold",
+                where=f"rules.parameters.{entry.code}.{name}",
+                do="give a number",
             )
     return replace(entry, values={**entry.values, **given})
 
@@ -407,7 +485,10 @@ def _check_names(settings: RuleOptions, known: Collection[str], broken: bool) ->
     """A name that no rule has is a mistake, unless the rule may be one that could not be read."""
     if broken:
         return
-    for where, tags in (("rules.disabled", settings.disabled), ("rules.parameters", settings.parameters)):
+    for where, tags in (
+        ("rules.disabled", settings.disabled),
+        ("rules.parameters", settings.parameters),
+    ):
         for tag in tags:
             if tag not in known:
                 raise ConfigError(f"no rule {tag!r}", where=where, do=_meant(tag, known))
@@ -438,12 +519,25 @@ def with_settings(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
         if not places:
             if rule and not any(entry.is_called(rule) for entry in entries):
                 names = ", ".join(entry.code for entry in entries)
-                raise UsageError(f"--set {option}: unknown rule '{rule}'", do=f"use one of: {names}")
-            known = sorted({name for entry in entries for name in entry.values if not rule or entry.is_called(rule)})
-            raise UsageError(f"--set {option}: unknown parameter", do=f"use one of: {', '.join(known) or 'none'}")
+                raise UsageError(
+                    f"--set {option}: unknown rule '{rule}'", do=f"use one of: {names}"
+                )
+            known = sorted(
+                {
+                    name
+                    for entry in entries
+                    for name in entry.values
+                    if not rule or entry.is_called(rule)
+                }
+            )
+            raise UsageError(
+                f"--set {option}: unknown parameter", do=f"use one of: {', '.join(known) or 'none'}"
+            )
         for place in places:
             if value < 0 <= entries[place].values[parameter]:
-                raise UsageError(f"--set {option}: negative value", do=f"{parameter} must be 0 or more")
+                raise UsageError(
+                    f"--set {option}: negative value", do=f"{parameter} must be 0 or more"
+                )
             entries[place] = entries[place].with_values({parameter: value})
     return replace(ruleset, entries=tuple(entries))
 
@@ -455,5 +549,7 @@ def _setting(option: str) -> tuple[str, float]:
     except ValueError:
         number = float("nan")
     if not equals or not name.strip() or not math.isfinite(number):
-        raise UsageError(f"--set {option}: invalid number", do="write PARAMETER=VALUE, such as low_activity=0.2")
+        raise UsageError(
+            f"--set {option}: invalid number", do="write PARAMETER=VALUE, such as low_activity=0.2"
+        )
     return name.strip(), number

@@ -1,8 +1,10 @@
-"""How values are computed with: unknown stays unknown, and no list is longer than the ranks of a job.
+"""How values are computed with: unknown stays unknown, and no list is longer than the ranks of a
+job.
 
-A value is a number (always a float), a truth, a text, a pair, or a list of these; None is unknown. What works on single
-values is lifted to lists, value by value. Numbers are finite: any other result is unknown, and a reason is noted. So is
-a value of the wrong type: rules are tried out on a job where everything is known before they are used.
+A value is a number (always a float), a truth, a text, a pair, or a list of these; None is unknown.
+What works on single values is lifted to lists, value by value. Numbers are finite: any other result
+is unknown, and a reason is noted. So is a value of the wrong type: rules are tried out on a job
+where everything is known before they are used.
 """
 
 from __future__ import annotations
@@ -21,15 +23,17 @@ _MOST_REASONS = 20
 
 
 class RankValues(list[Any]):
-    """One value of each rank, computed rank by rank. A plain list is one value: that of all ranks together."""
+    """One value of each rank, computed rank by rank. A plain list is one value: that of all
+    ranks together.
+    """
 
 
 @dataclass(slots=True)
 class EvaluationState:
     """One evaluation: the job, and what was computed.
 
-    values: of terms. ranks: of metrics of ranks, which are read once. missing, reasons: in order, without values.
-    mistakes: values of the wrong type, as (character of the expression, message).
+    values: of terms. ranks: of metrics of ranks, which are read once. missing, reasons: in order,
+    without values. mistakes: values of the wrong type, as (character of the expression, message).
     """
 
     job: Ranks
@@ -59,7 +63,8 @@ class EvaluationState:
 
 
 Run = Callable[[EvaluationState], Any]
-Operation = Callable[[EvaluationState, Any, Any], Any]  # on two values; either may be unknown, or a list
+# On two values; either may be unknown, or a list.
+Operation = Callable[[EvaluationState, Any, Any], Any]
 
 _ARITHMETIC: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
@@ -91,7 +96,9 @@ def _finite(state: EvaluationState, number: float) -> Any:
 
 
 def arithmetic(symbol: str, at: int, divisor: str = "") -> Operation:
-    """Return the operation of +, -, *, /, max or min. divisor: what a division divides by, in words."""
+    """Return the operation of +, -, *, /, max or min. divisor: what a division divides by, in
+    words.
+    """
     work = _ARITHMETIC[symbol]
 
     def operation(state: EvaluationState, x: Any, y: Any) -> Any:
@@ -109,7 +116,9 @@ def arithmetic(symbol: str, at: int, divisor: str = "") -> Operation:
 
 
 def comparison(symbol: str, at: int) -> Operation:
-    """Return the operation of a comparison: of numbers, or for equality also of two texts or truths."""
+    """Return the operation of a comparison: of numbers, or for equality also of two texts or
+    truths.
+    """
     work = _RELATIONS[symbol]
     equality = symbol in ("==", "!=")
     comparable = (str, bool) if equality else ()
@@ -150,11 +159,19 @@ def pair(at: int) -> Operation:
     return operation
 
 
-def _lifted(state: EvaluationState, operation: Operation, x: Any, y: Any, at: int, message: str) -> Any:
-    """Return an operation on values that are not of its type: on lists value by value, on unknown ones unknown."""
+def _lifted(
+    state: EvaluationState, operation: Operation, x: Any, y: Any, at: int, message: str
+) -> Any:
+    """Return an operation on values that are not of its type: on lists value by value, on
+    unknown ones unknown.
+    """
     if isinstance(x, list) and isinstance(y, list):
         columns = _aligned(state, at, x, y)
-        return None if columns is None else type(x)([operation(state, *row) for row in zip(*columns, strict=True)])
+        return (
+            None
+            if columns is None
+            else type(x)([operation(state, *row) for row in zip(*columns, strict=True)])
+        )
     if isinstance(x, list):
         return type(x)([operation(state, value, y) for value in x])
     if isinstance(y, list):
@@ -176,11 +193,18 @@ def fold(first: Run, steps: Sequence[tuple[Operation, Run]]) -> Run:
 
 
 def _aligned(state: EvaluationState, at: int, *operands: Any) -> list[list[Any]] | None:
-    """Return values, the first of them a list, as lists of its length; None where lists do not go together."""
+    """Return values, the first of them a list, as lists of its length; None where lists do not
+    go together.
+    """
     first = operands[0]
-    columns = [operand if isinstance(operand, list) else type(first)([operand] * len(first)) for operand in operands]
+    columns = [
+        operand if isinstance(operand, list) else type(first)([operand] * len(first))
+        for operand in operands
+    ]
     if len(set(map(type, columns))) > 1:
-        state.wrong(at, "a whole list stands beside the value of one rank; use SelectMetric for both")
+        state.wrong(
+            at, "a whole list stands beside the value of one rank; use SelectMetric for both"
+        )
         return None
     if len(set(map(len, columns))) > 1:
         state.wrong(at, "these lists do not have the same length")
@@ -189,7 +213,9 @@ def _aligned(state: EvaluationState, at: int, *operands: Any) -> list[list[Any]]
 
 
 def lift(inner: Run, value_type: type, work: Callable[[Any], Any], at: int, message: str) -> Run:
-    """Return what works on a value of a type, or on each value of a list; message: of a value of another type."""
+    """Return what works on a value of a type, or on each value of a list; message: of a value of
+    another type.
+    """
 
     def single(state: EvaluationState, value: Any) -> Any:
         if type(value) is value_type:
@@ -206,7 +232,9 @@ def lift(inner: Run, value_type: type, work: Callable[[Any], Any], at: int, mess
 
 
 def choose(condition: Run, then: Run, otherwise: Run, at: int) -> Run:
-    """Return `if(condition; then; otherwise)`, for each value of a list where the condition is one."""
+    """Return `if(condition; then; otherwise)`, for each value of a list where the condition is
+    one.
+    """
 
     def single(state: EvaluationState, holds: Any, x: Any, y: Any) -> Any:
         if type(holds) is bool:
@@ -218,7 +246,11 @@ def choose(condition: Run, then: Run, otherwise: Run, at: int) -> Run:
         if not isinstance(holds, list):
             return single(state, holds, x, y)
         columns = _aligned(state, at, holds, x, y)
-        return None if columns is None else type(holds)([single(state, *row) for row in zip(*columns, strict=True)])
+        return (
+            None
+            if columns is None
+            else type(holds)([single(state, *row) for row in zip(*columns, strict=True)])
+        )
 
     return run
 
@@ -229,7 +261,9 @@ def keep(condition: Run, then: Run, at: int) -> Run:
     def run(state: EvaluationState) -> Any:
         holds, values = condition(state), then(state)
         if isinstance(holds, RankValues) or isinstance(values, RankValues):
-            return state.wrong(at, "for one rank, if needs a third value: if(condition; value; otherwise)")
+            return state.wrong(
+                at, "for one rank, if needs a third value: if(condition; value; otherwise)"
+            )
         if not isinstance(holds, list):
             holds = [holds] * (len(values) if isinstance(values, list) else 1)
         if values is None or None in holds:
@@ -237,7 +271,11 @@ def keep(condition: Run, then: Run, at: int) -> Run:
         if any(type(held) is not bool for held in holds):
             return state.wrong(at, "the condition of if is true or false")
         columns = _aligned(state, at, holds, values)
-        return None if columns is None else [value for held, value in zip(*columns, strict=True) if held]
+        return (
+            None
+            if columns is None
+            else [value for held, value in zip(*columns, strict=True) if held]
+        )
 
     return run
 
@@ -257,7 +295,8 @@ def all_of(values: Sequence[bool | None]) -> bool | None:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share of the values lie, linear between the two nearest (type 7, as in numpy).
+    """Return the value below which a share of the values lie, linear between the two nearest (type
+    7, as in numpy).
 
     >>> [quantile([4.0, 1.0, 2.0, 3.0], share) for share in (0.25, 0.5, 0.75)]
     [1.75, 2.5, 3.25]
@@ -332,7 +371,9 @@ def known_text(value: object) -> str | None:
 
 
 def select_ranks(metric: str, level: RuleLevel, *, text: bool) -> Run:
-    """Return what reads a metric of ranks: a value for each, some or all unknown; unknown where there are no ranks."""
+    """Return what reads a metric of ranks: a value for each, some or all unknown; unknown where
+    there are no ranks.
+    """
     known: Callable[[object], Any] = known_text if text else known_number
 
     def run(state: EvaluationState) -> Any:
@@ -391,7 +432,9 @@ def gather(level: RuleLevel, inner: Run, at: int) -> Run:
         if isinstance(value, RankValues):
             return list(value)
         if isinstance(value, list):
-            return state.wrong(at, "this would be a list of lists; inside for_each use SelectMetric")
+            return state.wrong(
+                at, "this would be a list of lists; inside for_each use SelectMetric"
+            )
         count = len(state.job.labels(level))
         if not count:
             state.unknown(f"no {level} is known")

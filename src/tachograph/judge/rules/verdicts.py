@@ -26,11 +26,14 @@ _HOLDS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": 
 _OTHERWISE = {"<": "not below", "<=": "above", ">": "not above", ">=": "below"}
 
 
-def judge_rules(jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, ruleset: RuleSet) -> pl.DataFrame:
-    """Return the verdict of each rule on each job, in the schema of FINDINGS without `seq`: one row per (job_key,
-    rule).
+def judge_rules(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, ruleset: RuleSet
+) -> pl.DataFrame:
+    """Return the verdict of each rule on each job, in the schema of FINDINGS without `seq`: one row
+    per (job_key, rule).
 
-    `jobs`: rows of job_summaries; `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes.
+    `jobs`: rows of job_summaries; `gpus`, `node_minutes`: their rows of job_gpus and
+    job_node_minutes.
     """
     measured = measure(jobs, gpus, node_minutes, ruleset.metrics)
     unseen = _unseen(jobs, node_minutes)
@@ -41,15 +44,23 @@ def judge_rules(jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFra
 def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
     """Keys of the jobs without a single sample, of GPUs or hosts."""
     seen = node_minutes.select("job_key").unique()
-    return frozenset(jobs.filter(pl.col("samples") == 0).join(seen, on="job_key", how="anti")["job_key"])
+    return frozenset(
+        jobs.filter(pl.col("samples") == 0).join(seen, on="job_key", how="anti")["job_key"]
+    )
 
 
-def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]) -> pl.DataFrame:
-    """Result of one rule for each job. Without samples a rule about them is not denied, not even for the run time."""
+def _of_rule(
+    entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]
+) -> pl.DataFrame:
+    """Result of one rule for each job. Without samples a rule about them is not denied, not even
+    for the run time.
+    """
     comparisons = comparisons_of(entry)
     check = entry.check
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
-    columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
+    columns: dict[str, list[object]] = {
+        name: [] for name in ("verdict", "severity", "sentence", "advice")
+    }
     columns |= {"evidence": [], "checks": [], "needs": []}
     hours = jobs["gpu_hours"].to_list()
     needs: dict[tuple[str, ...], str | None] = {(): None}
@@ -61,9 +72,13 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
         unmeasured = check.of_samples and outcome.verdict == "no" and job_key in unseen
         columns["verdict"].append("unknown" if unmeasured else outcome.verdict)
         columns["severity"].append(check.severity)
-        columns["sentence"].append(_NO_SAMPLE if unmeasured else rule_sentence(entry, outcome, checks))
+        columns["sentence"].append(
+            _NO_SAMPLE if unmeasured else rule_sentence(entry, outcome, checks)
+        )
         columns["advice"].append(check.advice if holds else None)
-        columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
+        columns["evidence"].append(
+            _evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}"
+        )
         columns["checks"].append(_encoder.encode(checks).decode())
         if outcome.unknown not in needs:
             needs[outcome.unknown] = ",".join(counters_of(outcome.unknown))
@@ -79,9 +94,11 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a rule: a term or a metric of the job, and a threshold, a number or a parameter's name.
+    """A comparison of a rule: a term or a metric of the job, and a threshold, a number or a
+    parameter's name.
 
-    Of a value of each rank the one that goes furthest is compared. part: of a tuple; "" for a single value.
+    Of a value of each rank the one that goes furthest is compared. part: of a tuple; "" for a
+    single value.
     """
 
     name: str
@@ -91,18 +108,24 @@ class Comparison:
     unit: str
     metric: str | None  # where `name` is a metric of the job, and not a term
 
-    def check(self, outcome: RuleOutcome, job: JobRanks, parameters: Mapping[str, float]) -> CheckedValue:
+    def check(
+        self, outcome: RuleOutcome, job: JobRanks, parameters: Mapping[str, float]
+    ) -> CheckedValue:
         """Return the value of one job against the threshold."""
         value = job.of_job(self.metric) if self.metric else outcome.values.get(self.name)
         if type(value) is not float:
             value = self.value(value)
-        threshold = self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
+        threshold = (
+            self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
+        )
         holds = None if value is None else _HOLDS[self.relation](value, threshold)
         name = f"{self.name}.{self.part}" if self.part else self.name
         return CheckedValue(name, value, self.relation, threshold, self.unit, holds)
 
     def value(self, value: Value) -> float | None:
-        """Return the number that is compared; None: there is none, or it is not known of every rank."""
+        """Return the number that is compared; None: there is none, or it is not known of every
+        rank.
+        """
         if not isinstance(value, list):
             return _number(value)
         each = [_number(getattr(one, self.part, None) if self.part else one) for one in value]
@@ -121,14 +144,19 @@ def comparisons_of(entry: RuleEntry) -> tuple[Comparison, ...]:
                 continue
             left, right = node.parts
             relation = cast("Relation", node.word)
-            for value, way, threshold in ((left, relation, right), (right, _FLIPPED[relation], left)):
+            for value, way, threshold in (
+                (left, relation, right),
+                (right, _FLIPPED[relation], left),
+            ):
                 comparison = _comparison(value, way, threshold, entry)
                 if comparison is not None:
                     comparisons[comparison] = None
     return tuple(comparisons)
 
 
-def _comparison(value: Node, relation: Relation, threshold: Node, entry: RuleEntry) -> Comparison | None:
+def _comparison(
+    value: Node, relation: Relation, threshold: Node, entry: RuleEntry
+) -> Comparison | None:
     """Return a comparison with a number or parameter; None where the nodes are anything else."""
     part = value.word if value.kind == "part" else ""
     named = value.parts[0] if part else value
@@ -154,10 +182,16 @@ def _number(value: Value) -> float | None:
 
 
 def rule_sentence(entry: RuleEntry, outcome: RuleOutcome, checks: Iterable[CheckedValue]) -> str:
-    """Return the sentence on a job: the rule's own text where it holds, else why it does not, or is undetermined."""
+    """Return the sentence on a job: the rule's own text where it holds, else why it does not, or
+    is undetermined.
+    """
     if outcome.alert:
         message = outcome.text or f"{entry.rule.name}."
-        return message if entry.rule.level == "job" or not outcome.ranks else f"{_ranks(outcome.ranks)}: {message}"
+        return (
+            message
+            if entry.rule.level == "job" or not outcome.ranks
+            else f"{_ranks(outcome.ranks)}: {message}"
+        )
     if outcome.alert is None:
         missing = [f"{', '.join(outcome.unknown)} not known"] if outcome.unknown else []
         return f"Unknown: {'; '.join([*missing, *outcome.reasons])}."
@@ -176,8 +210,13 @@ def _missed(check: CheckedValue) -> str:
 
 
 def _evidence(outcome: RuleOutcome, gpu_hours: float | None, *, of_gpus: bool) -> str:
-    known = {"gpu_hours": gpu_hours, "gpus_affected": len(outcome.ranks) or None if of_gpus else None}
-    return _encoder.encode({name: value for name, value in known.items() if value is not None}).decode()
+    known = {
+        "gpu_hours": gpu_hours,
+        "gpus_affected": len(outcome.ranks) or None if of_gpus else None,
+    }
+    return _encoder.encode(
+        {name: value for name, value in known.items() if value is not None}
+    ).decode()
 
 
 _OF_VERDICT = ("verdict", "sentence")
@@ -185,7 +224,9 @@ _OF_VERDICT = ("verdict", "sentence")
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Verdicts against labels by people of the same jobs. undecided: neither yes nor no for want of data."""
+    """Verdicts against labels by people of the same jobs. undecided: neither yes nor no for want
+    of data.
+    """
 
     right_yes: int = 0
     wrong_yes: int = 0
@@ -201,11 +242,17 @@ class Agreement:
 
 
 def compare(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, before: RuleSet, after: RuleSet
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    before: RuleSet,
+    after: RuleSet,
 ) -> pl.DataFrame:
-    """Return the results of rules before and after a change: one row per (job_key, code) of rules that are in both.
+    """Return the results of rules before and after a change: one row per (job_key, code) of rules
+    that are in both.
 
-    Columns: job_key, code, gpu_hours (null: not known), before, after (verdicts), sentence_before, sentence_after.
+    Columns: job_key, code, gpu_hours (null: not known), before, after (verdicts), sentence_before,
+    sentence_after.
     """
     old, new = (judge_rules(jobs, gpus, node_minutes, ruleset) for ruleset in (before, after))
     keys = ["job_key", "code"]
@@ -229,13 +276,18 @@ def changes(compared: pl.DataFrame) -> pl.DataFrame:
 
 
 def counts(compared: pl.DataFrame) -> pl.DataFrame:
-    """Return (code, before, after, jobs, gpu_hours): how many jobs have which verdicts, and the GPU-hours they held."""
+    """Return (code, before, after, jobs, gpu_hours): how many jobs have which verdicts, and the
+    GPU-hours they held.
+    """
     grouped = compared.group_by("code", "before", "after", maintain_order=True)
-    return grouped.agg(jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum()).sort("code", "before", "after")
+    return grouped.agg(jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum()).sort(
+        "code", "before", "after"
+    )
 
 
 def agreement(verdicts: Mapping[str, str], labels: Mapping[str, bool]) -> Agreement:
-    """Return how verdicts, {job_key: verdict}, agree with labels, {job_key: whether it is so}; others do not count.
+    """Return how verdicts, {job_key: verdict}, agree with labels, {job_key: whether it is so};
+    others do not count.
 
     >>> agreement({"a": "yes", "b": "no", "c": "unknown", "d": "yes"}, {"a": True, "b": True, "c": False})
     Agreement(right_yes=1, wrong_yes=0, right_no=0, wrong_no=1, undecided=1)

@@ -24,8 +24,13 @@ def to_toml(settings: ClassOptions, comments: Sequence[str] = ()) -> str:
     lines = [f"# {line}".rstrip() for comment in comments for line in comment.splitlines()]
     lines.append("[classes]")
     for key in ("theta", "level", "busy"):
-        lines += _table(key, {name: repr(float(value)) for name, value in getattr(settings, key).items()})
-    lines += _table("characteristics", {code: json.dumps(names) for code, names in settings.characteristics.items()})
+        lines += _table(
+            key, {name: repr(float(value)) for name, value in getattr(settings, key).items()}
+        )
+    lines += _table(
+        "characteristics",
+        {code: json.dumps(names) for code, names in settings.characteristics.items()},
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -38,26 +43,37 @@ def _table(key: str, values: Mapping[str, str]) -> Iterator[str]:
 
 
 def check_target(path: str | Path) -> None:
-    """Raise UsageError where a configuration cannot be written, or would replace one that `tune` did not write."""
+    """Raise UsageError where a configuration cannot be written, or would replace one that `tune`
+    did not write.
+    """
     file = Path(path)
     if file.is_dir():
         raise UsageError("is a folder", where=str(file), do="name a file in it")
     if not file.parent.is_dir():
-        raise UsageError("its folder does not exist", where=str(file), do="make the folder, or name another file")
+        raise UsageError(
+            "its folder does not exist", where=str(file), do="make the folder, or name another file"
+        )
     if not os.access(file.parent, os.W_OK):
-        raise UsageError("its folder cannot be written into", where=str(file), do="name another file")
+        raise UsageError(
+            "its folder cannot be written into", where=str(file), do="name another file"
+        )
     try:
         head = file.read_bytes()[:200] if file.exists() else b""
     except OSError as problem:
-        raise UsageError(problem.strerror or str(problem), where=str(file), do="name another file") from None
+        raise UsageError(
+            problem.strerror or str(problem), where=str(file), do="name another file"
+        ) from None
     if head and b"by `tachograph lab tune" not in head.split(b"\n")[0]:
-        raise UsageError("exists, and tune did not write it", where=str(file), do="name a new file, or remove it")
+        raise UsageError(
+            "exists, and tune did not write it", where=str(file), do="name a new file, or remove it"
+        )
 
 
 def write(path: str | Path, text: str) -> None:
     """Write a configuration whole or not at all, and read it back.
 
-    Errors: UsageError where the file cannot be written; ConfigError where it could not be read back.
+    Errors: UsageError where the file cannot be written; ConfigError where it could not be read
+    back.
     """
     file = Path(path)
     half = file.with_name(f"{file.name}.half")

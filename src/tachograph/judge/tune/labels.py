@@ -46,31 +46,39 @@ class Labelled:
     refused: tuple[RejectedLabel, ...] = ()
 
 
-def read_labels(path: str | Path, classes: Iterable[str]) -> tuple[list[Label], list[RejectedLabel]]:
+def read_labels(
+    path: str | Path, classes: Iterable[str]
+) -> tuple[list[Label], list[RejectedLabel]]:
     """Return the labels of a CSV file, and its lines that cannot be used.
 
-    Columns: job_id, class, label (yes or no, true or false, 1 or 0); cluster where ids repeat; others are not read.
-    Commas, semicolons or tabs separate them.
-    Errors: InputError for a file that cannot be read, is empty, or lacks a column.
+    Columns: job_id, class, label (yes or no, true or false, 1 or 0); cluster where ids repeat;
+    others are not read. Commas, semicolons or tabs separate them. Errors: InputError for a file
+    that cannot be read, is empty, or lacks a column.
     """
     file, known = Path(path), frozenset(classes)
     try:
         text = file.read_bytes().decode("utf-8-sig")
         delimiter = _delimiter(text.partition("\n")[0])
-        reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True, delimiter=delimiter)
+        reader = csv.DictReader(
+            io.StringIO(text, newline=""), skipinitialspace=True, delimiter=delimiter
+        )
         names = [(name or "").strip() for name in reader.fieldnames or ()]
         _check_columns(names, str(file))
         reader.fieldnames = names
         rows = [(reader.line_num, {key: (value or "").strip() for key, value in row.items() if key in COLUMNS})
                 for row in reader]  # fmt: skip
     except OSError as problem:
-        raise InputError(problem.strerror or str(problem), where=str(file), do="name a readable file") from None
+        raise InputError(
+            problem.strerror or str(problem), where=str(file), do="name a readable file"
+        ) from None
     except (UnicodeDecodeError, csv.Error) as problem:
         raise InputError(f"not a CSV file in UTF-8: {problem}", where=str(file), do=_DO) from None
     if not rows:
         raise InputError("holds no labels", where=str(file), do=_DO)
     read = [_label(line, row, known) for line, row in rows]
-    return [row for row in read if isinstance(row, Label)], [row for row in read if isinstance(row, RejectedLabel)]
+    return [row for row in read if isinstance(row, Label)], [
+        row for row in read if isinstance(row, RejectedLabel)
+    ]
 
 
 def _delimiter(head: str) -> str:
@@ -101,11 +109,14 @@ def _label(line: int, row: Mapping[str, str], known: frozenset[str]) -> Label | 
     return Label(line, row["job_id"], row.get("cluster") or None, row["class"], text in _YES)
 
 
-def match(labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.DataFrame) -> Labelled:
-    """Return the labels by class and run of a job; of a job that ran several times it is the latest run.
+def match(
+    labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.DataFrame
+) -> Labelled:
+    """Return the labels by class and run of a job; of a job that ran several times it is the latest
+    run.
 
-    `jobs`: rows of job_summaries. Rejected are labels of jobs that are not there, of ids that exist on several
-    clusters, and all labels of a job and class that contradict each other.
+    `jobs`: rows of job_summaries. Rejected are labels of jobs that are not there, of ids that exist
+    on several clusters, and all labels of a job and class that contradict each other.
     """
     runs = _runs(jobs)
     found: dict[tuple[str, str], list[Label]] = {}
@@ -121,7 +132,10 @@ def match(labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.Da
     of: dict[str, dict[str, bool]] = {}
     for (code, key), same in found.items():
         if len({label.holds for label in same}) > 1:
-            not_used += [RejectedLabel(label.line, "labels that contradict each other", label.job_id) for label in same]
+            not_used += [
+                RejectedLabel(label.line, "labels that contradict each other", label.job_id)
+                for label in same
+            ]
         else:
             of.setdefault(code, {})[key] = same[0].holds
     return Labelled(of, tuple(sorted(not_used, key=lambda each: (each.line, each.reason))))
@@ -130,12 +144,15 @@ def match(labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.Da
 def labels_of_lake(rows: pl.DataFrame, classes: Iterable[str], jobs: pl.DataFrame) -> Labelled:
     """Return the labels of pages by class and run; those of other checks are not of use here.
 
-    rows: of the table of labels. `jobs`: rows of job_summaries. Rejected are labels of jobs that are not there.
+    rows: of the table of labels. `jobs`: rows of job_summaries. Rejected are labels of jobs that
+    are not there.
     """
     known, runs = frozenset(classes), set(jobs.get_column("job_key"))
     of: dict[str, dict[str, bool]] = {}
     refused = []
-    for line, (key, code, holds) in enumerate(rows.select("job_key", "code", "holds").iter_rows(), 1):
+    for line, (key, code, holds) in enumerate(
+        rows.select("job_key", "code", "holds").iter_rows(), 1
+    ):
         if code not in known:
             continue
         if key in runs:
@@ -146,8 +163,12 @@ def labels_of_lake(rows: pl.DataFrame, classes: Iterable[str], jobs: pl.DataFram
 
 
 def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:
-    """{id as written, or raw: {cluster: job_key of the latest run}}; displayed ids go before raw ones."""
-    ordered = jobs.sort("submit", "start", nulls_last=False).select("job_id", "display_id", "cluster", "job_key")
+    """{id as written, or raw: {cluster: job_key of the latest run}}; displayed ids go before raw
+    ones.
+    """
+    ordered = jobs.sort("submit", "start", nulls_last=False).select(
+        "job_id", "display_id", "cluster", "job_key"
+    )
     raw: dict[str, dict[str | None, str]] = {}
     written: dict[str, dict[str | None, str]] = {}
     for job_id, display_id, cluster, key in ordered.iter_rows():
@@ -168,6 +189,12 @@ def reasons(refused: Iterable[RejectedLabel], where: str, *, named: int = 3) -> 
     for each in refused:
         grouped.setdefault(each.reason, []).append(each)
     for reason, same in grouped.items():
-        first = ", ".join(f"{where}:{each.line}" + (f" ({each.what})" if each.what else "") for each in same[:named])
+        first = ", ".join(
+            f"{where}:{each.line}" + (f" ({each.what})" if each.what else "")
+            for each in same[:named]
+        )
         more = f", and {len(same) - named} more" if len(same) > named else ""
-        yield f"{len(same)} {'label' if len(same) == 1 else 'labels'} not used, {reason}: {first}{more}"
+        yield (
+            f"{len(same)} {'label' if len(same) == 1 else 'labels'} not used, {reason}: "
+            f"{first}{more}"
+        )

@@ -1,4 +1,6 @@
-"""Jobs whose classes are judged with several settings: what depends on no setting is computed once."""
+"""Jobs whose classes are judged with several settings: what depends on no setting is computed
+once.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class _KnownInput:
 
 
 class Population:
-    """Jobs and what was stored of them, in the form of GPUs and, where there are minutes of nodes, of hosts."""
+    """Jobs and what was stored of them, in the form of GPUs and, where there are minutes of
+    nodes, of hosts.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,9 @@ class Population:
             if job_class.code in HANG_PLACES
         }
         widest = ClassOptions(
-            window_minutes=window_minutes, hang_minutes=window_minutes, characteristics=characteristics
+            window_minutes=window_minutes,
+            hang_minutes=window_minutes,
+            characteristics=characteristics,
         )
         forms = class_inputs(jobs, gpus, timelines, node_minutes, widest)
         self._forms = {
@@ -67,7 +73,12 @@ class Population:
     @property
     def codes(self) -> tuple[str, ...]:
         """Classes that can be judged: of hosts only where there are minutes of nodes."""
-        return tuple(code for each in JOB_CLASSES for code in each.codes if code.endswith(HOST_SUFFIX) in self._forms)
+        return tuple(
+            code
+            for each in JOB_CLASSES
+            for code in each.codes
+            if code.endswith(HOST_SUFFIX) in self._forms
+        )
 
     @property
     def minutes(self) -> int:
@@ -90,11 +101,13 @@ class Population:
         answers[known.numbers] = of_form
         return answers
 
-    def scores(self, settings: ClassOptions, labels: Mapping[str, Mapping[str, bool]]) -> dict[str, VerdictScore]:
+    def scores(
+        self, settings: ClassOptions, labels: Mapping[str, Mapping[str, bool]]
+    ) -> dict[str, VerdictScore]:
         """Return how the verdicts with these settings compare with the labels, class by class.
 
-        `labels`: {class: {job_key: holds}}. Jobs to which a class does not apply are not counted; a class that cannot
-        be judged, or of which no job is labelled here, has no score.
+        `labels`: {class: {job_key: holds}}. Jobs to which a class does not apply are not counted; a
+        class that cannot be judged, or of which no job is labelled here, has no score.
         """
         scores = {}
         for code in self.codes:

@@ -1,1 +1,3 @@
-"""Workload classes of GPUs and jobs: one table of rules, its compiled form, shares and smoothing."""
+"""Workload classes of GPUs and jobs: one table of rules, its compiled form, shares and
+smoothing.
+"""

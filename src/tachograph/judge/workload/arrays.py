@@ -1,4 +1,5 @@
-"""Workload classes of readings, as arrays: of one reading, of the GPUs of live views, and of stored minutes alike.
+"""Workload classes of readings, as arrays: of one reading, of the GPUs of live views, and of stored
+minutes alike.
 
 It needs neither tables nor a compiler.
 """
@@ -39,7 +40,9 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """Per reading: place in CLASSES; real utilisation 0..1, NaN unknown; verdict of each rule (rules x rows)."""
+    """Per reading: place in CLASSES; real utilisation 0..1, NaN unknown; verdict of each rule
+    (rules x rows).
+    """
 
     labels: Bytes
     real: Floats
@@ -50,10 +53,14 @@ class WorkloadRows:
 Bounds = Mapping[Quantity, tuple[Floats, Floats]]
 
 
-def classify_rows(values: Mapping[str, Floats], size: int, settings: WorkloadSettings | None = None) -> WorkloadRows:
-    """Return the classes of `size` readings: of each the first rule that holds, unless one before cannot be decided.
+def classify_rows(
+    values: Mapping[str, Floats], size: int, settings: WorkloadSettings | None = None
+) -> WorkloadRows:
+    """Return the classes of `size` readings: of each the first rule that holds, unless one before
+    cannot be decided.
 
-    `values`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there: it was not measured.
+    `values`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there:
+    it was not measured.
 
     >>> found = classify_rows({"sm_active": np.array([0.9, np.nan])}, 2, WorkloadSettings(published=True))
     >>> found.labels.tolist(), found.real.round(3).tolist()
@@ -68,7 +75,8 @@ def classify_rows(values: Mapping[str, Floats], size: int, settings: WorkloadSet
         verdicts[rule] = parts[0]
         for part in parts[1:]:
             np.minimum(verdicts[rule], part, out=verdicts[rule])
-    requested = np.vstack([verdicts, np.full((1, size), YES, np.int8)])  # the last class holds where no other does
+    # The last class holds where no other does.
+    requested = np.vstack([verdicts, np.full((1, size), YES, np.int8)])
     labels = np.argmax(requested != NO, axis=0)
     labels[requested[labels, np.arange(size)] == MAYBE] = RULE_COUNT + 1
     low, high = bounds["real"]
@@ -76,11 +84,12 @@ def classify_rows(values: Mapping[str, Floats], size: int, settings: WorkloadSet
 
 
 def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadSettings) -> Bounds:
-    """Return between what the quantities of rules lie for each reading: the same twice where they are known.
+    """Return between what the quantities of rules lie for each reading: the same twice where they
+    are known.
 
-    FP64 tensor work is part of tensor activity: it counts for FP64 and not for the tensor classes; where it is not
-    known it is at most the tensor activity. As published, what is missing is 0, copying counts as I/O, and FP64 tensor
-    work does not count.
+    FP64 tensor work is part of tensor activity: it counts for FP64 and not for the tensor classes;
+    where it is not known it is at most the tensor activity. As published, what is missing is 0,
+    copying counts as I/O, and FP64 tensor work does not count.
     """
     nothing, published = np.full(size, np.nan), settings.published
 
@@ -88,7 +97,9 @@ def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadS
         found = values.get(name, nothing)
         return np.nan_to_num(found) if published else found
 
-    sm, tensor, dram, fp64 = (column(name) for name in ("sm_active", "tensor_active", "dram_active", "fp64_active"))
+    sm, tensor, dram, fp64 = (
+        column(name) for name in ("sm_active", "tensor_active", "dram_active", "fp64_active")
+    )
     engine, util = values.get("gr_engine_active", nothing), values.get("gpu_util")
     if util is not None:
         engine = np.where(np.isnan(engine), util, engine)
@@ -116,12 +127,16 @@ def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadS
     }
 
 
-def _holds(condition: WorkloadCondition, bounds: Bounds, made: dict[tuple[Quantity, float], Verdicts]) -> Verdicts:
+def _holds(
+    condition: WorkloadCondition, bounds: Bounds, made: dict[tuple[Quantity, float], Verdicts]
+) -> Verdicts:
     """The verdict of a condition; each comparison is `made` once."""
     key = (condition.quantity, condition.threshold)
     if key not in made:
         low, high = bounds[condition.quantity]
-        made[key] = (low >= condition.threshold).view(np.int8) + (~(high < condition.threshold)).view(np.int8)
+        made[key] = (low >= condition.threshold).view(np.int8) + (
+            ~(high < condition.threshold)
+        ).view(np.int8)
     return made[key] if condition.least else np.int8(YES) - made[key]
 
 
@@ -144,11 +159,16 @@ class MinuteLabeller:
     def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
         """Return for each of `size` minutes the place of its class in WORKLOAD_CLASSES.
 
-        `means`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there: not measured.
+        `means`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not
+        there: not measured.
         """
         label = np.empty(size, np.uint8)
         for at in range(0, size, AT_A_TIME):
             end = min(at + AT_A_TIME, size)
-            part = {name: np.asarray(means[name][at:end], np.float64) for name in COUNTERS if name in means}
+            part = {
+                name: np.asarray(means[name][at:end], np.float64)
+                for name in COUNTERS
+                if name in means
+            }
             label[at:end] = classify_rows(part, end - at, self.settings).labels
         return label

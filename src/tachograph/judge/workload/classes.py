@@ -1,8 +1,11 @@
-"""The workload classes of a GPU: their order, bottleneck, colour, rule, and a typical reading of each.
+"""The workload classes of a GPU: their order, bottleneck, colour, rule, and a typical reading of
+each.
 
-CONDITIONS is the one definition of the rules; `arrays` evaluates it, for one reading, live views and stored minutes.
+CONDITIONS is the one definition of the rules; `arrays` evaluates it, for one reading, live views
+and stored minutes.
 
-Source: KempnerPulse, "Workload Classification & Health States"; thresholds there are percent, here fractions.
+Source: KempnerPulse, "Workload Classification & Health States"; thresholds there are percent, here
+fractions.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ MEMORY_ACTIVE = 0.40
 BUSY, BUSY_SM_BELOW = 0.40, 0.25
 LOW_BELOW = 0.15  # engine, SM and memory
 
-# six axes of a profile; `io` is 1 at so many bytes per second of the busier direction: its threshold is at 0.4
+# six axes of a profile; `io` is 1 at so many bytes per second of the busier direction: its
+# threshold is at 0.4
 AXES = ("sm", "tensor", "dram", "gr", "io", "fp64")
 AXIS_NAMES: Mapping[str, str] = MappingProxyType(
     {"sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "GR", "io": "I/O", "fp64": "FP64"}
@@ -33,15 +37,24 @@ AXIS_NAMES: Mapping[str, str] = MappingProxyType(
 FULL_IO_BYTES_PER_S = IO_BYTES_PER_S / IO_COPY
 
 COLOURS: Mapping[Bottleneck, str] = MappingProxyType(
-    {"idle": "dim", "compute": "green", "io": "cyan", "memory": "magenta", "mixed": "yellow", "unknown": "dim"}
+    {
+        "idle": "dim",
+        "compute": "green",
+        "io": "cyan",
+        "memory": "magenta",
+        "mixed": "yellow",
+        "unknown": "dim",
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadClass:
-    """One class. rule: in percent, as published. profile: a typical reading along AXES (fractions), ours.
+    """One class. rule: in percent, as published. profile: a typical reading along AXES (fractions),
+    ours.
 
-    code: its name in evidence. bounds: {axis: (from, to)} that the rule requires; of `I/O`, any one of them.
+    code: its name in evidence. bounds: {axis: (from, to)} that the rule requires; of `I/O`, any one
+    of them.
     """
 
     name: str
@@ -103,7 +116,8 @@ def bottleneck(name: str) -> Bottleneck:
 Quantity = Literal["real", "sm", "tensor", "dram", "gr", "fp64", "io"]
 OF_REAL = ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
 PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
-# what decides, in the order in which it is named; FP64 tensor work and utilisation only add to the others
+# what decides, in the order in which it is named; FP64 tensor work and utilisation only add to the
+# others
 DECIDING = (*OF_REAL, "fp64_active", *PCIE)
 # counters that a quantity is made of
 MADE_OF: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
@@ -124,10 +138,11 @@ NO, MAYBE, YES = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class WorkloadCondition:
-    """One part of a rule: that a quantity is at least `threshold`, or (`least` False) that it is below it.
+    """One part of a rule: that a quantity is at least `threshold`, or (`least` False) that it is
+    below it.
 
-    Of `fp64` the FP64 pipe or FP64 tensor work counts; of `io` either direction of PCIe (B/s), or copying from IO_COPY
-    on as published.
+    Of `fp64` the FP64 pipe or FP64 tensor work counts; of `io` either direction of PCIe (B/s), or
+    copying from IO_COPY on as published.
     """
 
     quantity: Quantity
@@ -145,7 +160,12 @@ def _below(quantity: Quantity, threshold: float) -> WorkloadCondition:
 
 # per class but the last, in their order: what must all hold
 CONDITIONS: tuple[tuple[WorkloadCondition, ...], ...] = (
-    (_below("real", IDLE_BELOW), _below("gr", IDLE_BELOW), _below("dram", IDLE_BELOW), _below("io", IO_BYTES_PER_S)),
+    (
+        _below("real", IDLE_BELOW),
+        _below("gr", IDLE_BELOW),
+        _below("dram", IDLE_BELOW),
+        _below("io", IO_BYTES_PER_S),
+    ),
     (_at("tensor", TENSOR_HEAVY), _at("sm", TENSOR_HEAVY_SM)),
     (_at("tensor", TENSOR), _at("sm", TENSOR_SM)),
     (_at("fp64", FP64), _at("sm", FP64_SM)),

@@ -19,7 +19,8 @@ NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "
 
 
 def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> str:
-    """Return which rule a reading meets, with its values; what is missing where the rule is undetermined.
+    """Return which rule a reading meets, with its values; what is missing where the rule is
+    undetermined.
 
     >>> explained(GpuReading(sm_active=0.72, tensor_active=0.61, dram_active=0.3, gr_engine_active=0.9))
     'TENSOR 61 % >= 50 %, SM 72 % >= 60 %'
@@ -42,16 +43,23 @@ def _missing(reading: GpuReading, settings: WorkloadSettings) -> str:
     return f"{label} {'are' if ',' in label else 'is'} missing"
 
 
-def _condition(condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings) -> str:
+def _condition(
+    condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings
+) -> str:
     """A condition that holds."""
     sign = ">=" if condition.least else "<"
     if condition.quantity == "io":
         return _io(condition, known, sign)
     name, value = _value(condition, known, settings)
-    return f"{name} {_percent(value, condition.threshold)} {sign} {text(condition.threshold, 'fraction')}"
+    return (
+        f"{name} {_percent(value, condition.threshold)} {sign} "
+        f"{text(condition.threshold, 'fraction')}"
+    )
 
 
-def _value(condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings) -> tuple[str, float]:
+def _value(
+    condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings
+) -> tuple[str, float]:
     """What decides of a quantity, and its name."""
     name = NAMES[condition.quantity]
     match condition.quantity:
@@ -76,10 +84,16 @@ def _highest_real(known: KnownReading, settings: WorkloadSettings) -> float:
 
 def _io(condition: WorkloadCondition, known: KnownReading, sign: str) -> str:
     directions = {"PCIe TX": known.tx, "PCIe RX": known.rx}
-    most = max(directions, key=lambda name: -1.0 if directions[name] != directions[name] else directions[name])
+    most = max(
+        directions,
+        key=lambda name: -1.0 if directions[name] != directions[name] else directions[name],
+    )
     if condition.least and known.copy >= IO_COPY and not directions[most] >= condition.threshold:
         return f"MEMCPY {_percent(known.copy, IO_COPY)} >= {text(IO_COPY, 'fraction')}"
-    return f"{most} {_bytes(directions[most], condition.threshold)} {sign} {text(condition.threshold, 'B/s')}"
+    return (
+        f"{most} {_bytes(directions[most], condition.threshold)} {sign} "
+        f"{text(condition.threshold, 'B/s')}"
+    )
 
 
 def _percent(value: float, threshold: float) -> str:
@@ -88,7 +102,11 @@ def _percent(value: float, threshold: float) -> str:
 
 
 def _bytes(value: float, threshold: float) -> str:
-    return f"{_digits(value / 1e9, threshold / 1e9)} GB/s" if _alike(value, threshold, "B/s") else text(value, "B/s")
+    return (
+        f"{_digits(value / 1e9, threshold / 1e9)} GB/s"
+        if _alike(value, threshold, "B/s")
+        else text(value, "B/s")
+    )
 
 
 def _alike(value: float, threshold: float, unit: str) -> bool:
@@ -98,4 +116,7 @@ def _alike(value: float, threshold: float, unit: str) -> bool:
 
 def _digits(value: float, threshold: float) -> str:
     """A number with as many digits as distinguish it from another."""
-    return next((short for digits in range(3, 18) if float(short := f"{value:.{digits}g}") != threshold), repr(value))
+    return next(
+        (short for digits in range(3, 18) if float(short := f"{value:.{digits}g}") != threshold),
+        repr(value),
+    )

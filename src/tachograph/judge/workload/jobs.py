@@ -33,30 +33,44 @@ LEAST_SHARE = 0.005  # of a class that is named
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Per job: shares of GPU time along CLASSES (NaN without samples), and how many of its GPUs have samples."""
+    """Per job: shares of GPU time along CLASSES (NaN without samples), and how many of its GPUs
+    have samples.
+    """
 
     fractions: NDArray[np.float64]
     gpus: NDArray[np.int64]
 
     def largest(self) -> list[str | None]:
-        """Return the class with the largest share of each job, of equal ones the first; None without samples."""
+        """Return the class with the largest share of each job, of equal ones the first; None
+        without samples.
+        """
         places = np.argmax(np.nan_to_num(self.fractions), axis=1)
-        return [WORKLOAD_CLASSES[place] if count else None for place, count in zip(places, self.gpus, strict=True)]
+        return [
+            WORKLOAD_CLASSES[place] if count else None
+            for place, count in zip(places, self.gpus, strict=True)
+        ]
 
 
 def shares_of(keys: pl.Series, gpus: pl.DataFrame) -> Shares:
-    """Return the shares of the jobs `keys` (job_key): mean over a job's GPUs of each GPU's share of samples.
+    """Return the shares of the jobs `keys` (job_key): mean over a job's GPUs of each GPU's share of
+    samples.
 
-    Each GPU counts alike, however often it was sampled. `gpus`: rows of job_gpus; those without samples do not count.
+    Each GPU counts alike, however often it was sampled. `gpus`: rows of job_gpus; those without
+    samples do not count.
     """
     counted = gpus.filter(pl.col("workload_samples").list.sum() > 0)
     fractions, number = np.zeros((len(keys), len(WORKLOAD_CLASSES))), np.zeros(len(keys), np.int64)
     if counted.height:
         samples = (
-            counted.get_column("workload_samples").list.to_array(len(WORKLOAD_CLASSES)).to_numpy().astype(np.float64)
+            counted.get_column("workload_samples")
+            .list.to_array(len(WORKLOAD_CLASSES))
+            .to_numpy()
+            .astype(np.float64)
         )
         places = pl.DataFrame({"job_key": keys}).with_row_index("place")
-        joined = counted.select("job_key").join(places, on="job_key", how="left", maintain_order="left")
+        joined = counted.select("job_key").join(
+            places, on="job_key", how="left", maintain_order="left"
+        )
         place = joined.get_column("place").to_numpy()
         np.add.at(fractions, place, samples / samples.sum(axis=1, keepdims=True))
         np.add.at(number, place, 1)
@@ -64,7 +78,9 @@ def shares_of(keys: pl.Series, gpus: pl.DataFrame) -> Shares:
         return Shares(fractions / number[:, None], number)
 
 
-def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.float64], gpus: int) -> Finding:
+def workload_finding(
+    summary: Mapping[str, float | None], fractions: NDArray[np.float64], gpus: int
+) -> Finding:
     """Return what a job did with its GPUs, as a fact; unknown where most of it was not measured.
 
     summary: `<counter>_mean` of what decides. fractions: along CLASSES.
@@ -72,7 +88,9 @@ def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.
     if not gpus:
         return _of("unknown", "There is no sample of its GPUs.", {}, DECIDING)
     order = [int(place) for place in np.argsort(-fractions, kind="stable") if fractions[place] > 0]
-    evidence = {f"workload_{WORKLOAD_CODES[place]}": round(float(fractions[place]), 6) for place in order}
+    evidence = {
+        f"workload_{WORKLOAD_CODES[place]}": round(float(fractions[place]), 6) for place in order
+    }
     evidence["gpus_seen"] = float(gpus)
     unknown = float(fractions[-1])
     missing = tuple(name for name in DECIDING if _absent(summary, name)) if unknown else ()
@@ -80,10 +98,19 @@ def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.
     if WORKLOAD_CLASSES[order[0]] == UNKNOWN:
         sentence = f"{text(unknown, 'fraction')} of the GPU time is undetermined{because}."
         return _of("unknown", sentence, evidence, missing)
-    known = [place for place in order if WORKLOAD_CLASSES[place] != UNKNOWN and fractions[place] >= LEAST_SHARE]
-    reported = [f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}" for place in known[:NAMED]]
+    known = [
+        place
+        for place in order
+        if WORKLOAD_CLASSES[place] != UNKNOWN and fractions[place] >= LEAST_SHARE
+    ]
+    reported = [
+        f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}"
+        for place in known[:NAMED]
+    ]
     rest = sum(
-        float(fractions[place]) for place in order if place not in known[:NAMED] and WORKLOAD_CLASSES[place] != UNKNOWN
+        float(fractions[place])
+        for place in order
+        if place not in known[:NAMED] and WORKLOAD_CLASSES[place] != UNKNOWN
     )
     reported += [f"{text(rest, 'fraction')} other"] if rest >= LEAST_SHARE else []
     sentence = f"Of the time of {plural(gpus, 'GPU')}: {', '.join(reported)}."
@@ -98,9 +125,19 @@ def _absent(summary: Mapping[str, float | None], name: str) -> bool:
     return summary.get(f"{name}_mean") is None and stand_in is None
 
 
-def _of(verdict: Verdict, sentence: str, evidence: Mapping[str, float], needs: tuple[str, ...]) -> Finding:
+def _of(
+    verdict: Verdict, sentence: str, evidence: Mapping[str, float], needs: tuple[str, ...]
+) -> Finding:
     return Finding(
-        "workload", "fact", "What its GPUs did", sentence, None, evidence, kind="workload", verdict=verdict, needs=needs
+        "workload",
+        "fact",
+        "What its GPUs did",
+        sentence,
+        None,
+        evidence,
+        kind="workload",
+        verdict=verdict,
+        needs=needs,
     )
 
 
@@ -112,7 +149,13 @@ OF_JOB: Mapping[str, str] = {
     "gpu_temp_c": "gpu_temp_c_max",
     "mem_temp_c": "mem_temp_c_max",
 }
-_EVIDENCE = ("row_remap_failure", "remapped_rows_uncorrectable", "pcie_replays", "gpu_temp_c_max", "mem_temp_c_max")
+_EVIDENCE = (
+    "row_remap_failure",
+    "remapped_rows_uncorrectable",
+    "pcie_replays",
+    "gpu_temp_c_max",
+    "mem_temp_c_max",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +168,8 @@ class JudgedWorkload:
 
 
 def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
-    """Return rows of job_summaries with `workload`, `workload_fractions`, `health`, and of job_gpus with `health`.
+    """Return rows of job_summaries with `workload`, `workload_fractions`, `health`, and of job_gpus
+    with `health`.
 
     Null: no samples. One finding of kind workload, one of kind health per job.
     """
@@ -133,7 +177,9 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
     shares = shares_of(keys, gpus)
     rated = _rated(gpus)
     of_job = {row["job_key"]: row for row in _of_jobs(rated).iter_rows(named=True)}
-    summaries = jobs.select("job_key", "job_id", "gpu_util_mean", *(f"{name}_mean" for name in DECIDING))
+    summaries = jobs.select(
+        "job_key", "job_id", "gpu_util_mean", *(f"{name}_mean" for name in DECIDING)
+    )
     healths = [of_job[key]["state"] if key in of_job else None for key in keys]
 
     def findings() -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
@@ -142,7 +188,10 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
             work = workload_finding(summary, shares.fractions[place], int(shares.gpus[place]))
             yield summary, [work, _health_finding(of_job.get(key))]
 
-    fractions = [row if number else None for row, number in zip(shares.fractions.tolist(), shares.gpus, strict=True)]
+    fractions = [
+        row if number else None
+        for row, number in zip(shares.fractions.tolist(), shares.gpus, strict=True)
+    ]
     return JudgedWorkload(
         jobs.with_columns(
             pl.Series("workload", shares.largest(), dtype=pl.String),
@@ -155,7 +204,9 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
 
 
 def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
-    """Per row of job_gpus: its job, whether it has samples (`seen`), INPUTS, `state`, limits, what it `lacks_...`."""
+    """Per row of job_gpus: its job, whether it has samples (`seen`), INPUTS, `state`, limits,
+    what it `lacks_...`.
+    """
     columns = {name: gpus.get_column(column).cast(pl.Float64) for name, column in OF_JOB.items()}
     models = gpus.get_column("gpu_model").to_list()
     limits = [limits_of(model) for model in models]
@@ -180,11 +231,16 @@ def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_jobs(rated: pl.DataFrame) -> pl.DataFrame:
-    """One row per job with samples: GPUs, worst state and how many have it, largest inputs, the closest to limits."""
+    """One row per job with samples: GPUs, worst state and how many have it, largest inputs, the
+    closest to limits.
+    """
     seen = rated.filter("seen").with_columns(pl.col("state").cast(pl.Enum(WORST_FIRST)))
     worst_of = pl.col("state").to_physical().min()
     closest = [
-        pl.col(column).sort_by(pl.col(value) - pl.col(limit), descending=True, nulls_last=True).first().alias(name)
+        pl.col(column)
+        .sort_by(pl.col(value) - pl.col(limit), descending=True, nulls_last=True)
+        .first()
+        .alias(name)
         for value, limit in (("gpu_temp_c", "gpu_limit"), ("mem_temp_c", "mem_limit"))
         for column, name in ((value, f"{value}_closest"), (limit, f"{limit}_closest"))
     ]
@@ -199,19 +255,29 @@ def _of_jobs(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def _health_finding(job: Mapping[str, Any] | None) -> Finding:
-    """The health of GPUs as a fact: yes where one is not OK, no where all are; problems have checks of their own."""
+    """The health of GPUs as a fact: yes where one is not OK, no where all are; problems have
+    checks of their own.
+    """
     if job is None:
         return _health("unknown", "There is no sample of its GPUs.", {}, needs=INPUTS)
     state = job["state"]
-    evidence = {name: job[of] for name, of in zip(_EVIDENCE, INPUTS, strict=True) if job[of] is not None}
+    evidence = {
+        name: job[of] for name, of in zip(_EVIDENCE, INPUTS, strict=True) if job[of] is not None
+    }
     if state == HEALTH_UNKNOWN:
         lacking = tuple(name for name in INPUTS if job[f"lacks_{name}"])
         return _health(
-            "unknown", f"No problem was seen, but not all was measured: {enabling(lacking)}.", evidence, needs=lacking
+            "unknown",
+            f"No problem was seen, but not all was measured: {enabling(lacking)}.",
+            evidence,
+            needs=lacking,
         )
     checks = _temperature_checks(job)
     if state == OK:
-        sentence = f"{plural(job['gpus'], 'GPU')}: no fault of the memory, no repeated packets, not too hot."
+        sentence = (
+            f"{plural(job['gpus'], 'GPU')}: no fault of the memory, no repeated packets, "
+            "not too hot."
+        )
         return _health("no", sentence, evidence, checks=checks)
     evidence["gpus_affected"] = float(job["affected"])
     sentence = f"{state}: {job['affected']} of {plural(job['gpus'], 'GPU')}."
@@ -227,7 +293,16 @@ def _health(
     checks: tuple[CheckedValue, ...] = (),
 ) -> Finding:
     return Finding(
-        "health", "fact", "GPU health", sentence, None, evidence, "health", verdict, checks=checks, needs=needs
+        "health",
+        "fact",
+        "GPU health",
+        sentence,
+        None,
+        evidence,
+        "health",
+        verdict,
+        checks=checks,
+        needs=needs,
     )
 
 

@@ -31,7 +31,9 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class KnownReading:
-    """What the rules look at of one reading: fractions 0..1, bytes per second; NaN: missing. copy: 0 does not count."""
+    """What the rules look at of one reading: fractions 0..1, bytes per second; NaN: missing.
+    copy: 0 does not count.
+    """
 
     sm: float
     tensor: float
@@ -46,7 +48,9 @@ class KnownReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What is known of a GPU at one time, or its means over some: fractions 0..1, bytes per second. None: missing."""
+    """What is known of a GPU at one time, or its means over some: fractions 0..1, bytes per
+    second. None: missing.
+    """
 
     sm_active: float | None = None
     tensor_active: float | None = None
@@ -94,7 +98,8 @@ class Classified:
 
 
 def classify(reading: GpuReading, settings: WorkloadSettings | None = None) -> Classified:
-    """Return the class of one reading: the first rule that holds, unless one before it cannot be decided.
+    """Return the class of one reading: the first rule that holds, unless one before it cannot be
+    decided.
 
     >>> classify(GpuReading(sm_active=0.7, tensor_active=0.6, dram_active=0.3, gr_engine_active=0.9)).name
     'tensor-heavy compute'
@@ -114,7 +119,10 @@ def classify(reading: GpuReading, settings: WorkloadSettings | None = None) -> C
 
 def verdicts(reading: GpuReading, settings: WorkloadSettings) -> tuple[int, ...]:
     """Return for each rule but the last whether it holds of a reading: NO, YES, MAYBE."""
-    values = {field.name: np.array([_number(getattr(reading, field.name))]) for field in fields(GpuReading)}
+    values = {
+        field.name: np.array([_number(getattr(reading, field.name))])
+        for field in fields(GpuReading)
+    }
     return tuple(int(verdict) for verdict in classify_rows(values, 1, settings).verdicts[:, 0])
 
 
@@ -136,7 +144,8 @@ def known_of(reading: GpuReading, settings: WorkloadSettings) -> KnownReading:
 
 
 def real_utilisation(reading: GpuReading, settings: WorkloadSettings | None = None) -> float | None:
-    """Return the weighted activity of a GPU, 0..1; None where something that weighs is missing (as published: it is 0).
+    """Return the weighted activity of a GPU, 0..1; None where something that weighs is missing (as
+    published: it is 0).
 
     >>> real_utilisation(GpuReading(sm_active=0.8, tensor_active=0.4, dram_active=0.5, gpu_util=1.0))
     0.62
@@ -157,7 +166,8 @@ def enabling(counters: Iterable[str]) -> str:
     'let DCGM record SM_ACTIVE (DCGM_FI_PROF_SM_ACTIVE, field 1002)'
     """
     named = [
-        f"{_short(name)} (DCGM_FI_{COUNTERS[name].dcgm_name}, field {COUNTERS[name].dcgm_id})" for name in counters
+        f"{_short(name)} (DCGM_FI_{COUNTERS[name].dcgm_name}, field {COUNTERS[name].dcgm_id})"
+        for name in counters
     ]
     return f"let DCGM record {', '.join(named)}"
 
@@ -165,7 +175,9 @@ def enabling(counters: Iterable[str]) -> str:
 def reading_of(row: Mapping[str, object], end: str = "") -> GpuReading:
     """Return the reading that a row holds in columns named like the counters, with `end` behind."""
     values = {field.name: row.get(field.name + end) for field in fields(GpuReading)}
-    return GpuReading(**{n: float(v) for n, v in values.items() if isinstance(v, int | float) and v == v})
+    return GpuReading(
+        **{n: float(v) for n, v in values.items() if isinstance(v, int | float) and v == v}
+    )
 
 
 def _short(name: str) -> str:
@@ -185,5 +197,10 @@ def _needs(reading: GpuReading, rules: list[int]) -> tuple[str, ...]:
         missing.discard("gr_engine_active")
     if any((getattr(reading, name) or 0.0) >= IO_BYTES_PER_S for name in PCIE):
         missing -= set(PCIE)  # the other direction decides
-    deciding = {name for rule in rules for condition in CONDITIONS[rule] for name in MADE_OF[condition.quantity]}
+    deciding = {
+        name
+        for rule in rules
+        for condition in CONDITIONS[rule]
+        for name in MADE_OF[condition.quantity]
+    }
     return tuple(name for name in DECIDING if name in deciding & missing)

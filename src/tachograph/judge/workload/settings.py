@@ -13,14 +13,19 @@ Weights = tuple[float, float, float, float]
 NAMES = ("sm", "tensor", "dram", "gr")
 # Source: KempnerPulse
 PRESETS: Mapping[str, Weights] = MappingProxyType(
-    {"ai": (0.35, 0.35, 0.20, 0.10), "hpc": (0.45, 0.15, 0.25, 0.15), "mem": (0.35, 0.10, 0.40, 0.15)}
+    {
+        "ai": (0.35, 0.35, 0.20, 0.10),
+        "hpc": (0.45, 0.15, 0.25, 0.15),
+        "mem": (0.35, 0.10, 0.40, 0.15),
+    }
 )
 CLASSIFIERS = ("default", "reference")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """How GPUs are classified. weights: of SM, tensor, DRAM and engine, adding up to 1; published: rules as published.
+    """How GPUs are classified. weights: of SM, tensor, DRAM and engine, adding up to 1; published:
+    rules as published.
 
     smoothing_s: window of a live label; 0: none. event_memory_s: how long an event stays visible.
     """
@@ -40,17 +45,23 @@ def settings_of(configured: WorkloadOptions) -> WorkloadSettings:
     Errors: ConfigError naming the key.
     """
     if configured.preset not in PRESETS:
-        raise ConfigError(f"workload.preset: no preset {configured.preset!r}", do=f"use {', '.join(PRESETS)}")
+        raise ConfigError(
+            f"workload.preset: no preset {configured.preset!r}", do=f"use {', '.join(PRESETS)}"
+        )
     if configured.classifier not in CLASSIFIERS:
         raise ConfigError(
-            f"workload.classifier: no classifier {configured.classifier!r}", do=f"use {' or '.join(CLASSIFIERS)}"
+            f"workload.classifier: no classifier {configured.classifier!r}",
+            do=f"use {' or '.join(CLASSIFIERS)}",
         )
     for key in ("smoothing_s", "event_memory_s"):
         if not 0 <= getattr(configured, key) < float("inf"):
             raise ConfigError(f"workload.{key}: it is a number of seconds", do="give 0 or more")
     weights = _normalised(configured.weights) if configured.weights else PRESETS[configured.preset]
     return WorkloadSettings(
-        weights, configured.classifier == "reference", configured.smoothing_s, configured.event_memory_s
+        weights,
+        configured.classifier == "reference",
+        configured.smoothing_s,
+        configured.event_memory_s,
     )
 
 
@@ -58,9 +69,14 @@ def _normalised(given: Mapping[str, float]) -> Weights:
     """Weights made to add up to 1; those that are not named are 0."""
     unknown = [name for name in given if name not in NAMES]
     if unknown:
-        raise ConfigError(f"workload.weights: no weight {unknown[0]!r}", do=f"use some of {', '.join(NAMES)}")
+        raise ConfigError(
+            f"workload.weights: no weight {unknown[0]!r}", do=f"use some of {', '.join(NAMES)}"
+        )
     total = sum(given.values())
     if not (0 < total < float("inf")) or min(given.values()) < 0:
-        raise ConfigError("workload.weights: none may be negative, one must be above 0", do="give positive numbers")
+        raise ConfigError(
+            "workload.weights: none may be negative, one must be above 0",
+            do="give positive numbers",
+        )
     sm, tensor, dram, gr = (given.get(name, 0.0) / total for name in NAMES)
     return sm, tensor, dram, gr

@@ -1,7 +1,9 @@
-"""`dcgmi dmon` as a live source: DCGM's counters of the GPUs of this node, as often as ten times a second.
+"""`dcgmi dmon` as a live source: DCGM's counters of the GPUs of this node, as often as ten times a
+second.
 
-The program runs as a child process and prints a table without end. Its end, a hang or a rejection is reported, and it
-is started again, after growing pauses. Fields that are unknown to the installed DCGM are left out.
+The program runs as a child process and prints a table without end. Its end, a hang or a rejection
+is reported, and it is started again, after growing pauses. Fields that are unknown to the installed
+DCGM are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.limits import ValueLimits
 from tachograph.catalog.units import plural, printable
-from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem, closed_on_failure
+from tachograph.live.snapshot import (
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+    closed_on_failure,
+)
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.sources.dcgmi import (
     DMON_NAMES,
@@ -52,7 +61,9 @@ _GRACE_S = 0.5  # until SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class DmonOutput:
-    """Output since the last call. rows: each with its time of arrival. ended: the exit code, if it did."""
+    """Output since the last call. rows: each with its time of arrival. ended: the exit code, if
+    it did.
+    """
 
     rows: tuple[tuple[float, DmonRow], ...]
     columns: tuple[str, ...]
@@ -139,8 +150,14 @@ LEAST_INTERVAL_S = 0.1  # too short intervals overload DCGM
 _SLOWDOWN, _HBM = 158, 250  # properties of a device, requested with the counters
 _PROFILED = range(1000, 1100)  # fields of the profiling module
 _FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
-_COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}
-_LIMITS: Final = ValueLimits.of((counter, counter.dcgm_unit or counter.unit) for counter in COUNTERS)
+_COLUMN: Final = {
+    counter.dcgm_id: number
+    for number, counter in enumerate(COUNTERS)
+    if counter.dcgm_id is not None
+}
+_LIMITS: Final = ValueLimits.of(
+    (counter, counter.dcgm_unit or counter.unit) for counter in COUNTERS
+)
 _SLICE_LIMITS: Final = _LIMITS.of_slices(np.ones(len(COUNTERS), np.bool_))
 _QUERY_S = 5.0  # timeout of `discovery`
 _FIRST_S = 5.0  # wait of connecting for the first row
@@ -156,7 +173,10 @@ _INVALID = re.compile(r"invalid field id\D*(\d+)", re.IGNORECASE)
 _UNPROFILED = re.compile(r"profiling module|not currently loaded|-33\b|-37\b", re.IGNORECASE)
 # message, and how to fix it
 _FIXES: Final = (
-    (re.compile(r"\broot\b|permi", re.IGNORECASE), "run nv-hostengine as root, and request access to it"),
+    (
+        re.compile(r"\broot\b|permi", re.IGNORECASE),
+        "run nv-hostengine as root, and request access to it",
+    ),
     (
         re.compile(r"host ?engine|establish a connection", re.IGNORECASE),
         "is the host engine running? systemctl start nvidia-dcgm",
@@ -175,7 +195,9 @@ class _LastValues:
 
 
 class DmonSource:
-    """`dcgmi dmon` as a live source; use `connect`. program: how it is called; clock: seconds since 1970."""
+    """`dcgmi dmon` as a live source; use `connect`. program: how it is called; clock: seconds
+    since 1970.
+    """
 
     def __init__(
         self,
@@ -207,10 +229,14 @@ class DmonSource:
     def about(self) -> SourceInfo:
         """Description of the source; unsupported counters are known after some ticks."""
         gpus = plural(len(self._gpus), "GPU")
-        return SourceInfo(NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._unsupported())
+        return SourceInfo(
+            NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._unsupported()
+        )
 
     def read(self) -> Snapshot:
-        """Return the last values of every GPU; those that were not reported again for some ticks are missing."""
+        """Return the last values of every GPU; those that were not reported again for some ticks
+        are missing.
+        """
         self._keep_running()
         if self._process is not None:
             self._take(self._process)
@@ -223,7 +249,11 @@ class DmonSource:
             table[:, row] = np.where(now - known.times <= carried, known.values, np.nan)
         measured = np.array([self._gpus[gpu].measured for gpu in gpus], np.float64)
         measured[np.isnan(table).all(axis=0)] = np.nan
-        reported = {counter.name: table[number] for number, counter in enumerate(COUNTERS) if self._ever(number)}
+        reported = {
+            counter.name: table[number]
+            for number, counter in enumerate(COUNTERS)
+            if self._ever(number)
+        }
         problems = () if self._problem is None else (self._problem,)
         return Snapshot(now, gpus, measured, reported, dict(self._devices), problems=problems)
 
@@ -245,19 +275,30 @@ class DmonSource:
                 reported.get("Name"), reported.get("Device UUID"), reported.get("PCI Bus ID")
             )
         if not self._devices:
-            raise InputError("DCGM lists no GPU", where=self._where, do="check `dcgmi discovery -l`")
+            raise InputError(
+                "DCGM lists no GPU", where=self._where, do="check `dcgmi discovery -l`"
+            )
         self._slices = discovered_instances(self._answer("discovery", "-c", needed=False))
         named = dmon_field_names(self._answer("dmon", "-l", needed=False))
         if named:
             self._names = named
             known = set(named.values())
-            self._refuse([number for number in self._requested if number not in known], "unknown to this DCGM")
+            self._refuse(
+                [number for number in self._requested if number not in known],
+                "unknown to this DCGM",
+            )
         until = self._steady() + _FIRST_S
-        while not self._gpus and self._steady() < until and (self._problem is None or self._failures == 0):
+        while (
+            not self._gpus
+            and self._steady() < until
+            and (self._problem is None or self._failures == 0)
+        ):
             self.read()
             time.sleep(0.02)
         if not self._gpus:
-            problem = self._problem or SourceProblem(f"no row within {_FIRST_S:g} s", self._where, "run it by hand")
+            problem = self._problem or SourceProblem(
+                f"no row within {_FIRST_S:g} s", self._where, "run it by hand"
+            )
             raise problem.error
 
     @property
@@ -286,13 +327,17 @@ class DmonSource:
 
     def _cannot(self, problem: OSError | subprocess.TimeoutExpired) -> InputError:
         if isinstance(problem, subprocess.TimeoutExpired):
-            return InputError(f"no answer within {_QUERY_S:g} s", where=self._where, do="is nv-hostengine alive?")
+            return InputError(
+                f"no answer within {_QUERY_S:g} s", where=self._where, do="is nv-hostengine alive?"
+            )
         return _not_started(problem, self._where).error
 
     def _keep_running(self) -> None:
         """Start the program where it does not run, end it where it hangs."""
         now = self._steady()
-        if self._process is not None and now - self._process.heard > max(_HUNG_S, _HUNG_TICKS * self._interval_s):
+        if self._process is not None and now - self._process.heard > max(
+            _HUNG_S, _HUNG_TICKS * self._interval_s
+        ):
             self.close()
             self._fail(SourceProblem("stopped printing", self._where, "is nv-hostengine alive?"))
         if self._process is None and now >= self._due:
@@ -303,7 +348,10 @@ class DmonSource:
         command += ["-d", str(round(self._interval_s * 1000))]
         if self._slices:
             entities = [str(gpu.gpu) for gpu in self._devices if gpu.mig is None]
-            command += ["-i", ",".join([*entities, *(f"{gpu}/{mig}" for gpu, mig in self._slices.values())])]
+            command += [
+                "-i",
+                ",".join([*entities, *(f"{gpu}/{mig}" for gpu, mig in self._slices.values())]),
+            ]
         try:
             self._working = False
             self._process = DmonProcess(command, clock=self._clock, steady=self._steady)
@@ -345,7 +393,9 @@ class DmonSource:
         self._facts(gpu, facts)
 
     def _gpu(self, row: DmonRow) -> GpuId | None:
-        """GPU or slice of a row; None for parts of slices, for other entities, and for unknown slices."""
+        """GPU or slice of a row; None for parts of slices, for other entities, and for unknown
+        slices.
+        """
         if row.entity.kind == "GPU":
             gpu = GpuId(self._node, row.entity.number)
             return gpu if gpu in self._devices else None
@@ -368,7 +418,9 @@ class DmonSource:
             self._devices[gpu] = new
 
     def _ended(self, message: DmonOutput, code: int) -> None:
-        """Leave out rejected fields and start again at once; else report why it ended, and try again later."""
+        """Leave out rejected fields and start again at once; else report why it ended, and try
+        again later.
+        """
         if self._working:
             self._fail(_problem(message.complaints, code, self._where))
             return
@@ -396,7 +448,9 @@ class DmonSource:
 
     def _fail(self, problem: SourceProblem) -> None:
         self._problem = problem
-        self._due = self._steady() + min(_LONGEST_RETRY_S, self._retry_s * 2.0 ** min(self._failures, 10))
+        self._due = self._steady() + min(
+            _LONGEST_RETRY_S, self._retry_s * 2.0 ** min(self._failures, 10)
+        )
         self._failures += 1
 
     def _ever(self, column: int) -> bool:
@@ -418,7 +472,8 @@ def connect(
 ) -> DmonSource:
     """Return `dcgmi dmon` of this node as a live source, running.
 
-    Errors: InputError, when the program is missing or may not be run, no host engine answers, or it lists no GPU.
+    Errors: InputError, when the program is missing or may not be run, no host engine answers, or it
+    lists no GPU.
     """
     wanted = configuration.watch.interval_s if interval_s is None else interval_s
     source = DmonSource(interval_s=wanted, program=program, node=node)
@@ -438,7 +493,13 @@ def _problem(complaints: Sequence[str], code: int, where: str) -> SourceProblem:
 
 def _not_started(problem: OSError, where: str) -> SourceProblem:
     if isinstance(problem, FileNotFoundError):
-        return SourceProblem("program not found", where, "install DCGM (datacenter-gpu-manager), or use another source")
+        return SourceProblem(
+            "program not found",
+            where,
+            "install DCGM (datacenter-gpu-manager), or use another source",
+        )
     return SourceProblem(
-        f"cannot be run: {(problem.strerror or str(problem)).lower()}", where, "request permission to run it"
+        f"cannot be run: {(problem.strerror or str(problem)).lower()}",
+        where,
+        "request permission to run it",
     )

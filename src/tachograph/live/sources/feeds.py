@@ -1,4 +1,6 @@
-"""What `collect` polls as live sources: dcgm-exporters and Prometheus, polled by threads, their newest rows shown."""
+"""What `collect` polls as live sources: dcgm-exporters and Prometheus, polled by threads, their
+newest rows shown.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,9 @@ class LiveFeed(SourceFeed, Protocol):
 class PolledFeed:
     """One feed and its newest rows. Polled by one thread, read by another.
 
-    first_s: how far back the first poll reads; overlap_s: how far back each further one does again, for samples that
-    arrive late. where, do: of problems that name no address. clock: seconds since 1970.
+    first_s: how far back the first poll reads; overlap_s: how far back each further one does again,
+    for samples that arrive late. where, do: of problems that name no address. clock: seconds since
+    1970.
     """
 
     def __init__(
@@ -115,7 +118,11 @@ class PolledFeed:
             do = "is it running, and is the address right?"
             return [SourceProblem(why, label, do) for label, why in unreachable.items()]
         if self.failed is not None:
-            return [SourceProblem(self.failed.what, self.failed.where or self.where, self.failed.do or "")]
+            return [
+                SourceProblem(
+                    self.failed.what, self.failed.where or self.where, self.failed.do or ""
+                )
+            ]
         return []
 
     def start(self) -> None:
@@ -155,7 +162,9 @@ class PolledFeed:
             if chunk.watermark is not None:
                 self._marks[chunk.id] = chunk.watermark
             for part in chunk.parts:
-                if part.table == ALLOCATIONS and any(reject.reason in (NO_GPU, AMBIGUOUS) for reject in part.rejects):
+                if part.table == ALLOCATIONS and any(
+                    reject.reason in (NO_GPU, AMBIGUOUS) for reject in part.rejects
+                ):
                     self.has_unknown_holders = True
                 if part.table == SAMPLES:
                     self.named.update(name for name in COUNTER_NAMES if name in part.frame.columns)
@@ -163,9 +172,11 @@ class PolledFeed:
 
 
 class FeedSource:
-    """Feeds as one live source; use `connect_exporters` or `connect_server`. clock: seconds since 1970.
+    """Feeds as one live source; use `connect_exporters` or `connect_server`. clock: seconds since
+    1970.
 
-    sentence: of the source, before its GPUs. stuck_s: values that always change and do not for so long are reported.
+    sentence: of the source, before its GPUs. stuck_s: values that always change and do not for so
+    long are reported.
     """
 
     def __init__(
@@ -203,11 +214,17 @@ class FeedSource:
         named = {name for feed in self._feeds for name in feed.named}
         unsupported: Mapping[str, str] = {}
         if self._reported:
-            unsupported = unsupported_counters(self._reported, self._name, named=named, exporters=self.exporters)
-        return SourceInfo(self._name, self._sentence(self), self._refresh_s, unsupported, self.exporters)
+            unsupported = unsupported_counters(
+                self._reported, self._name, named=named, exporters=self.exporters
+            )
+        return SourceInfo(
+            self._name, self._sentence(self), self._refresh_s, unsupported, self.exporters
+        )
 
     def read(self) -> Snapshot:
-        """Return the newest values; measured: when they were scraped. A GPU without new values stays for an hour."""
+        """Return the newest values; measured: when they were scraped. A GPU without new values
+        stays for an hour.
+        """
         now = self._clock()
         for feed in self._feeds:
             if feed.defect is not None:
@@ -235,7 +252,10 @@ class FeedSource:
         for feed in self._feeds:
             feed.start()
         until = time.monotonic() + _FIRST_S
-        while any(not feed.polls and feed.defect is None for feed in self._feeds) and time.monotonic() < until:
+        while (
+            any(not feed.polls and feed.defect is None for feed in self._feeds)
+            and time.monotonic() < until
+        ):
             time.sleep(0.01)
         self.check()
 
@@ -247,7 +267,9 @@ class FeedSource:
             if feed.failed is not None:
                 raise feed.failed
             if not feed.polls:
-                raise InputError(f"no answer within {_FIRST_S:g} s", where=feed.where, do="is it overloaded?")
+                raise InputError(
+                    f"no answer within {_FIRST_S:g} s", where=feed.where, do="is it overloaded?"
+                )
         do = "is it an exporter of GPUs? check urls, metrics and selector in [[sources]]"
         raise InputError("no GPU is reported", where=self._feeds[0].where, do=do)
 
@@ -276,19 +298,25 @@ class FeedSource:
             snapshot,
             gpus=gpus,
             measured=spread_rows(snapshot.measured, rows, len(gpus)),
-            values={name: spread_rows(column, rows, len(gpus)) for name, column in snapshot.values.items()},
+            values={
+                name: spread_rows(column, rows, len(gpus))
+                for name, column in snapshot.values.items()
+            },
             devices=self._devices,
         )
 
 
 def unlabelled_gpus(snapshot: Snapshot, unplaced: frozenset[str]) -> frozenset[GpuId]:
-    """Return the GPUs without a job on nodes where labels of another GPU name one; unplaced: nodes left out.
+    """Return the GPUs without a job on nodes where labels of another GPU name one; unplaced: nodes
+    left out.
 
     On nodes with slices it is unknown which GPU a job holds.
     """
     sliced = {gpu.node for gpu in snapshot.gpus if gpu.mig is not None}
     nodes = {gpu.node for gpu in snapshot.allocations} - sliced - unplaced
-    return frozenset(gpu for gpu in snapshot.gpus if gpu.node in nodes and gpu not in snapshot.allocations)
+    return frozenset(
+        gpu for gpu in snapshot.gpus if gpu.node in nodes and gpu not in snapshot.allocations
+    )
 
 
 class MovingValues:
@@ -315,7 +343,9 @@ class MovingValues:
             since[node] = before if before is not None and before[1] == written else (now, written)
             if now - since[node][0] > self._stuck_s:
                 problems.append(
-                    SourceProblem("its values no longer change", node, "is DCGM alive? restart the exporter")
+                    SourceProblem(
+                        "its values no longer change", node, "is DCGM alive? restart the exporter"
+                    )
                 )
         self._since = since
         return problems
@@ -330,10 +360,11 @@ _LEAST_REFRESH_S = 3.0
 
 
 def connect_exporters(configuration: Configuration, *, urls: Sequence[str] = ()) -> FeedSource:
-    """Return exporters as a live source, polled once: those at `urls` (hostlists allowed), else those of `[[sources]]`,
-    else the one of this node, as `[watch]` names it.
+    """Return exporters as a live source, polled once: those at `urls` (hostlists allowed), else
+    those of `[[sources]]`, else the one of this node, as `[watch]` names it.
 
-    Errors: ConfigError for invalid settings or addresses; InputError where none reports a GPU, with the reason.
+    Errors: ConfigError for invalid settings or addresses; InputError where none reports a GPU, with
+    the reason.
     """
     entries = _exporter_settings(configuration, tuple(urls))
     source = exporter_source(entries)
@@ -342,7 +373,9 @@ def connect_exporters(configuration: Configuration, *, urls: Sequence[str] = ())
     return source
 
 
-def exporter_source(entries: Sequence[ExporterSettings], *, clock: Callable[[], float] = time.time) -> FeedSource:
+def exporter_source(
+    entries: Sequence[ExporterSettings], *, clock: Callable[[], float] = time.time
+) -> FeedSource:
     """Return exporters as a live source; nothing is polled yet."""
     feeds: list[PolledFeed] = []
     labels: list[str] = []
@@ -375,14 +408,18 @@ def exporter_source(entries: Sequence[ExporterSettings], *, clock: Callable[[], 
     )
 
 
-def _exporter_settings(configuration: Configuration, urls: tuple[str, ...]) -> list[ExporterSettings]:
+def _exporter_settings(
+    configuration: Configuration, urls: tuple[str, ...]
+) -> list[ExporterSettings]:
     """Settings of the polled exporters: those of the configuration, with the given addresses."""
     raw = [entry for entry in configuration.sources if entry.get("source") == DCGM_EXPORTER]
     configured = [convert_settings(entry, ExporterSettings, where="[[sources]]") for entry in raw]
     if urls:
         first = configured[0] if configured else ExporterSettings(source=DCGM_EXPORTER)
         return [msgspec.structs.replace(first, url="", urls=urls)]
-    return configured or [ExporterSettings(source=DCGM_EXPORTER, urls=(configuration.watch.exporter,))]
+    return configured or [
+        ExporterSettings(source=DCGM_EXPORTER, urls=(configuration.watch.exporter,))
+    ]
 
 
 _SERVER_EVERY_S = 2.0  # between two polls of a server, while the scrape interval is not known
@@ -393,10 +430,11 @@ _SERVER_KEPT_S = 180.0
 
 
 def connect_server(configuration: Configuration, *, url: str | None = None) -> FeedSource:
-    """Return a Prometheus as a live source, polled once: the one at `url`, else the first of `[[sources]]`.
+    """Return a Prometheus as a live source, polled once: the one at `url`, else the first of
+    `[[sources]]`.
 
-    Errors: ConfigError where none is named, or its settings do not fit; RequestError, InputError where it does not
-    answer, or has no series of a GPU.
+    Errors: ConfigError where none is named, or its settings do not fit; RequestError, InputError
+    where it does not answer, or has no series of a GPU.
     """
     settings = _server_settings(configuration, url)
     live = msgspec.structs.replace(
@@ -419,7 +457,9 @@ def connect_server(configuration: Configuration, *, url: str | None = None) -> F
         nodes = plural(len({gpu.node for gpu in source.gpus}), "node")
         return f"Prometheus at {settings.url}, {plural(len(source.gpus), 'GPU')} of {nodes}"
 
-    source = FeedSource(PROMETHEUS, [feed], sentence=sentence, refresh_s=settings.step_s or _SERVER_EVERY_S)
+    source = FeedSource(
+        PROMETHEUS, [feed], sentence=sentence, refresh_s=settings.step_s or _SERVER_EVERY_S
+    )
     with closed_on_failure(source.close):
         source.begin()
     return source
@@ -427,11 +467,14 @@ def connect_server(configuration: Configuration, *, url: str | None = None) -> F
 
 def _server_settings(configuration: Configuration, url: str | None) -> PrometheusSettings:
     entries = [entry for entry in configuration.sources if entry.get("source") == PROMETHEUS]
-    configured = [convert_settings(entry, PrometheusSettings, where="[[sources]]") for entry in entries]
+    configured = [
+        convert_settings(entry, PrometheusSettings, where="[[sources]]") for entry in entries
+    ]
     if url:
         same = [settings for settings in configured if settings.url.rstrip("/") == url.rstrip("/")]
         usual = same[0] if same else PrometheusSettings(source=PROMETHEUS)
-        return msgspec.structs.replace(usual, url=url)  # credentials are for the server of their settings only
+        # Credentials are for the server of their settings only.
+        return msgspec.structs.replace(usual, url=url)
     if not configured:
         do = 'add source = "prometheus" and its url to tachograph.toml'
         raise ConfigError("no Prometheus configured", where="[[sources]]", do=do)

@@ -1,4 +1,6 @@
-"""NVML as a live source: GPUs of this node, their counters, processes and XID errors, once a second."""
+"""NVML as a live source: GPUs of this node, their counters, processes and XID errors, once a
+second.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ LOST = "ask the administrator to check nvidia-smi and the kernel log; retried"
 
 
 class NvmlSession:
-    """All visible GPUs. Errors of `NvmlSession()` and `read`: NVMLError, where the driver is gone."""
+    """All visible GPUs. Errors of `NvmlSession()` and `read`: NVMLError, where the driver is
+    gone.
+    """
 
     def __init__(
         self,
@@ -100,7 +104,9 @@ class NvmlSession:
         self._layout_due = monotonic() + _LAYOUT_S
 
     def read(self, problems: list[SourceProblem]) -> tuple[dict[str, Floats], Floats]:
-        """Query every GPU; failures go to `problems`. Return {counter: column} and when each row was measured."""
+        """Query every GPU; failures go to `problems`. Return {counter: column} and when each row
+        was measured.
+        """
         table = np.full((len(self.rows), len(COUNTER_NAMES)), np.nan)
         measured = np.full(len(self.rows), np.nan)
         self.xids.update(last_of(self._events.take()))
@@ -122,7 +128,9 @@ class NvmlSession:
         table[(table < _LOW) | (table > _HIGH) | (_ZERO_IS_MISSING & (table == 0))] = np.nan
         self._check_layout()
         reported = np.isfinite(table).any(axis=0)
-        return {name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if reported[at]}, measured
+        return {
+            name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if reported[at]
+        }, measured
 
     def close(self) -> None:
         """Free everything."""
@@ -138,7 +146,9 @@ class NvmlSession:
     def with_gpm(self) -> bool:
         """Whether any GPU reported metrics of GPM."""
         return any(
-            row.gauge is not None and row.gauge.values is not None and bool(np.isfinite(row.gauge.values).any())
+            row.gauge is not None
+            and row.gauge.values is not None
+            and bool(np.isfinite(row.gauge.values).any())
             for row in self.rows
         )
 
@@ -148,7 +158,9 @@ class NvmlSession:
         return any(board.lost for board in self.boards)
 
     def processes(self, processes: GpuProcesses, row: NvmlRow) -> tuple[GpuProcess, ...]:
-        """Processes on a GPU; none where they are not reported. Errors: NVMLError, where the driver is gone."""
+        """Processes on a GPU; none where they are not reported. Errors: NVMLError, where the
+        driver is gone.
+        """
         try:
             return processes.of(row.handles)
         except self._nvml.NVMLError as error:
@@ -159,7 +171,11 @@ class NvmlSession:
     def _wait(self) -> None:
         """Wait where samples would else be too close, as at the first read and at 10 Hz."""
         now = self._monotonic()
-        waits = [row.gauge.wait_s(now) for row in self.rows if row.gauge is not None and row.refusals.due(_GPM, now)]
+        waits = [
+            row.gauge.wait_s(now)
+            for row in self.rows
+            if row.gauge is not None and row.refusals.due(_GPM, now)
+        ]
         longest = max(waits, default=0.0)
         first = all(row.gauge is None or row.gauge.values is None for row in self.rows)
         if longest > 0 and (first or longest <= 0.02):
@@ -180,7 +196,12 @@ class NvmlSession:
             self.stale = True
             return False
         for row, new in zip(board.rows, again.rows, strict=True):
-            row.device, row.handles, row.gauge, row.refusals = new.device, new.handles, new.gauge, new.refusals
+            row.device, row.handles, row.gauge, row.refusals = (
+                new.device,
+                new.handles,
+                new.gauge,
+                new.refusals,
+            )
         board.handle, board.lost = again.handle, ""
         self._listen(board)
         return True
@@ -193,16 +214,24 @@ class NvmlSession:
     def _loss(self, board: NvmlBoard) -> SourceProblem:
         codes = [code for (index, _), code in self.xids.items() if index == board.index]
         xid = f", last XID {codes[-1]}" if codes else ""
-        return SourceProblem(f"the GPU does not respond (NVML: {board.lost}{xid})", f"{self._node}:{board.index}", LOST)
+        return SourceProblem(
+            f"the GPU does not respond (NVML: {board.lost}{xid})",
+            f"{self._node}:{board.index}",
+            LOST,
+        )
 
     def _query(self, board: NvmlBoard, table: Floats, problems: list[SourceProblem]) -> None:
         """Query a GPU and its slices, and fill their rows."""
         divided = board.instances != ()
         try:
-            table[:] = self._plain(CALLS_OF_WHOLE if divided else CALLS, board.handle, board.refusals, board, problems)
+            table[:] = self._plain(
+                CALLS_OF_WHOLE if divided else CALLS, board.handle, board.refusals, board, problems
+            )
             for values, row in zip(table, board.rows, strict=True):
                 if divided:
-                    own = self._plain(CALLS_OF_SLICES, row.handles[0], row.refusals, board, problems)
+                    own = self._plain(
+                        CALLS_OF_SLICES, row.handles[0], row.refusals, board, problems
+                    )
                     values[:] = np.where(np.isnan(own), values, own)
                 self._gpm(row, values, problems)
         except self._nvml.NVMLError as error:
@@ -213,7 +242,11 @@ class NvmlSession:
     def _listen(self, board: NvmlBoard) -> None:
         """Register for the XID errors of a GPU, repeatedly where that is rejected."""
         now = self._monotonic()
-        if board.handle is None or self._events.registered(board.index) or not board.refusals.due(_EVENTS, now):
+        if (
+            board.handle is None
+            or self._events.registered(board.index)
+            or not board.refusals.due(_EVENTS, now)
+        ):
             return
         code = self._events.register(board.index, board.handle)
         if code:
@@ -245,8 +278,12 @@ class NvmlSession:
                 values[place] = answer.get(part, math.nan) * factor
         return values
 
-    def _refused(self, error: Any, call: str, counters: Iterable[str], refusals: RefusedCalls) -> None:
-        """Note an unsupported call, and how to enable it. Errors: the error itself, where GPU or driver is gone."""
+    def _refused(
+        self, error: Any, call: str, counters: Iterable[str], refusals: RefusedCalls
+    ) -> None:
+        """Note an unsupported call, and how to enable it. Errors: the error itself, where GPU or
+        driver is gone.
+        """
         code = error.value
         if code in DRIVER_GONE or code in GPU_GONE:
             raise error
@@ -286,10 +323,14 @@ class NvmlSession:
             return
         whole = self.xids.get((board.index, None), 0)
         for values, row in zip(table, board.rows, strict=True):
-            values[_XID] = whole if row.gpu.mig is None else self.xids.get((board.index, row.gpu.mig), whole)
+            values[_XID] = (
+                whole if row.gpu.mig is None else self.xids.get((board.index, row.gpu.mig), whole)
+            )
 
     def _check_layout(self) -> None:
-        """Detect new and removed MIG slices; a change of the mode itself needs a reset of the GPU."""
+        """Detect new and removed MIG slices; a change of the mode itself needs a reset of the
+        GPU.
+        """
         now = self._monotonic()
         if now < self._layout_due:
             return
@@ -310,8 +351,11 @@ class NvmlSession:
 _LONGEST_S = 600.0  # between two sessions because of a lost GPU
 
 
-def connect(configuration: Configuration, *, node: str = "", nvml: NvmlLibrary | None = None) -> NvmlSource:
-    """Return the GPUs of this node, polled once, so that `about` has their counters. Nothing is configured.
+def connect(
+    configuration: Configuration, *, node: str = "", nvml: NvmlLibrary | None = None
+) -> NvmlSource:
+    """Return the GPUs of this node, polled once, so that `about` has their counters. Nothing is
+    configured.
 
     Errors: NotFoundError where NVML, its driver or a GPU is absent.
     """
@@ -337,7 +381,9 @@ def this_node(environment: Mapping[str, str] = os.environ) -> str:
 
 
 class NvmlSource:
-    """GPUs of this node. processes_s: interval of queries of processes; clocks are passed in by tests."""
+    """GPUs of this node. processes_s: interval of queries of processes; clocks are passed in by
+    tests.
+    """
 
     def __init__(
         self,
@@ -362,34 +408,50 @@ class NvmlSource:
         self._known: dict[str, tuple[GpuId, GpuDevice]] = {}  # all that ever were, by UUID
         self._missing: tuple[SourceProblem, ...] = ()
         self._ever: set[str] = set()
-        self._xids: dict[tuple[str, int | None], int] = {}  # outlive a session; by address and slice
+        # Outlive a session; by address and slice.
+        self._xids: dict[tuple[str, int | None], int] = {}
         self._processes = processes or GpuProcesses(nvml)
         self._processes_s, self._processes_due = processes_s, 0.0
         self._running: Mapping[GpuId, tuple[GpuProcess, ...]] = {}
 
     def start(self) -> None:
-        """Begin, and query everything twice: metrics of GPM need two samples. Errors: NotFoundError."""
+        """Begin, and query everything twice: metrics of GPM need two samples. Errors:
+        NotFoundError.
+        """
         try:
             self._open()
         except self._nvml.NVMLError as error:
             raise _absent(error) from None
         if not self._rows:
             raise NotFoundError(
-                "NVML lists no GPU", where=self._node, do="run it where GPUs are, or in a job that has some"
+                "NVML lists no GPU",
+                where=self._node,
+                do="run it where GPUs are, or in a job that has some",
             )
         self.read()
         self.read()
 
     @property
     def about(self) -> SourceInfo:
-        """Description of the source; `unsupported` holds the counters that no GPU reported so far."""
+        """Description of the source; `unsupported` holds the counters that no GPU reported so
+        far.
+        """
         session = self._session
         if session is None:
-            return SourceInfo("nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", unsupported={})
+            return SourceInfo(
+                "nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", unsupported={}
+            )
         hidden = f"; {plural(session.hidden, 'GPU')} hidden here" if session.hidden else ""
         name = "NVML with GPM" if session.with_gpm else "NVML without GPM"
-        unsupported = {counter: how for counter, how in session.unsupported.items() if counter not in self._ever}
-        sentence = f"{name}, {plural(len(self._rows), 'GPU')} of this node, driver {session.driver}{hidden}"
+        unsupported = {
+            counter: how
+            for counter, how in session.unsupported.items()
+            if counter not in self._ever
+        }
+        sentence = (
+            f"{name}, {plural(len(self._rows), 'GPU')} of this node, driver "
+            f"{session.driver}{hidden}"
+        )
         return SourceInfo("nvml", sentence, unsupported=unsupported)
 
     def read(self) -> Snapshot:
@@ -419,7 +481,13 @@ class NvmlSource:
         for board in session.boards:
             pci = board.rows[0].device.pci
             if pci is not None:
-                self._xids.update({(pci, at): code for (of, at), code in session.xids.items() if of == board.index})
+                self._xids.update(
+                    {
+                        (pci, at): code
+                        for (of, at), code in session.xids.items()
+                        if of == board.index
+                    }
+                )
         session.close()
 
     def _ready(self) -> NvmlSession | None:
@@ -466,16 +534,22 @@ class NvmlSource:
         if not session.incomplete and not self._missing:
             self._restarts, self._restart_due = 0, None
         elif self._restart_due is None:
-            self._restart_due = self._monotonic() + min(_LONGEST_S, 15.0 * 2 ** min(self._restarts, 10))
+            self._restart_due = self._monotonic() + min(
+                _LONGEST_S, 15.0 * 2 ** min(self._restarts, 10)
+            )
 
     def _list(self, session: NvmlSession) -> None:
-        """Rows of a new session; GPUs the driver no longer lists are problems, and stay where their name is free."""
+        """Rows of a new session; GPUs the driver no longer lists are problems, and stay where
+        their name is free.
+        """
         listed = {row.gpu: row.device for row in session.rows}
         lost = {board.index for board in session.boards if board.lost}
         for board in session.boards:
             if board.lost:  # it has no properties; it was reported before
                 listed.update({row.gpu: self._rows.get(row.gpu, row.device) for row in board.rows})
-        self._known |= {one.uuid: (gpu, one) for gpu, one in listed.items() if one.uuid and gpu.mig is None}
+        self._known |= {
+            one.uuid: (gpu, one) for gpu, one in listed.items() if one.uuid and gpu.mig is None
+        }
         uuids = {device.uuid for device in listed.values()}
         divided = {gpu.gpu for gpu in listed if gpu.mig is not None}
         gone = {
@@ -491,14 +565,21 @@ class NvmlSource:
             )
             for gpu, device in gone.items()
         )
-        self._rows = {**listed, **{gpu: device for gpu, device in gone.items() if gpu not in listed}}
+        self._rows = {
+            **listed,
+            **{gpu: device for gpu, device in gone.items() if gpu not in listed},
+        }
 
     def _fail(self, error: Exception) -> None:
         """End the session; the next one is begun when due."""
         self.close()
         self._retry.failed(self._monotonic())
         updated = getattr(error, "value", 0) == VERSION_MISMATCH
-        do = "the driver was updated: restart this command; retried until then" if updated else "retried"
+        do = (
+            "the driver was updated: restart this command; retried until then"
+            if updated
+            else "retried"
+        )
         self._failed = SourceProblem(f"the driver does not respond (NVML: {error})", self._node, do)
 
     def _query_processes(self, session: NvmlSession) -> None:
@@ -532,7 +613,13 @@ class NvmlSource:
                 column[: len(measured)] = values[counter]
         moments = np.full(len(gpus), np.nan)
         moments[: len(measured)] = measured
-        reported = (*problems, *self._missing) if session is not None else (self._failed,) if self._failed else ()
+        reported = (
+            (*problems, *self._missing)
+            if session is not None
+            else (self._failed,)
+            if self._failed
+            else ()
+        )
         running = self._running if session is not None else {}
         return Snapshot(t, gpus, moments, columns, dict(self._rows), {}, running, reported)
 
@@ -543,15 +630,25 @@ def _absent(error: Exception) -> NotFoundError:
         case code if code == LIBRARY_NOT_FOUND:
             return NotFoundError(
                 "NVML is not installed: libnvidia-ml.so.1 was not found",
-                do="install the NVIDIA driver (Debian, Ubuntu: apt-get install libnvidia-ml1); in a container, "
-                "start it with GPUs (--gpus all, --nv) and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+                do="install the NVIDIA driver (Debian, Ubuntu: apt-get install libnvidia-ml1); "
+                "in a container, "
+                "start it with GPUs (--gpus all, --nv) and "
+                "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
             )
         case code if code == DRIVER_NOT_LOADED:
-            return NotFoundError("no NVIDIA driver is loaded", do="run it on a node with GPUs; there: modprobe nvidia")
+            return NotFoundError(
+                "no NVIDIA driver is loaded",
+                do="run it on a node with GPUs; there: modprobe nvidia",
+            )
         case code if code == NO_PERMISSION:
-            return NotFoundError("no permission to access the driver", do="who may open /dev/nvidiactl?")
+            return NotFoundError(
+                "no permission to access the driver", do="who may open /dev/nvidiactl?"
+            )
         case code if code == VERSION_MISMATCH:
             return NotFoundError(
-                "NVML and the loaded driver are of different versions", do="reload the driver, or reboot the node"
+                "NVML and the loaded driver are of different versions",
+                do="reload the driver, or reboot the node",
             )
-    return NotFoundError(f"NVML does not start: {error}", do="run nvidia-smi: it should fail the same way")
+    return NotFoundError(
+        f"NVML does not start: {error}", do="run nvidia-smi: it should fail the same way"
+    )

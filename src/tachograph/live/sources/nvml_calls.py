@@ -1,5 +1,5 @@
-"""Calls of NVML: plain queries, GPM metrics (Hopper and newer), XID events; their units and the meaning of their
-errors.
+"""Calls of NVML: plain queries, GPM metrics (Hopper and newer), XID events; their units and the
+meaning of their errors.
 """
 
 from __future__ import annotations
@@ -28,10 +28,20 @@ ARGUMENT_VERSION_MISMATCH, DEPRECATED, GPU_NOT_FOUND, UNKNOWN = 25, 26, 28, 999
 DRIVER_GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 GPU_GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
 # permanent unless the setup changes; still repeated after a while
-REFUSED = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED, IN_USE})
+REFUSED = frozenset(
+    {
+        NOT_SUPPORTED,
+        NO_PERMISSION,
+        FUNCTION_NOT_FOUND,
+        ARGUMENT_VERSION_MISMATCH,
+        DEPRECATED,
+        IN_USE,
+    }
+)
 
 _GPU_SENSOR, _SM_CLOCK, _MEMORY_CLOCK, _MEMORY_TEMPERATURE = 0, 1, 2, 82
-# which member of the union a field value lies in, by its type; later types are not those of the queried fields
+# which member of the union a field value lies in, by its type; later types are not those of the
+# queried fields
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
@@ -41,7 +51,8 @@ def _utilization(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
 
 
 def memory(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
-    """Bytes of device memory: total, reserved, used, free. `used` excludes memory of driver and firmware, as in DCGM.
+    """Bytes of device memory: total, reserved, used, free. `used` excludes memory of driver and
+    firmware, as in DCGM.
 
     Drivers before 510 support only the first version of the call, in which it is included.
     """
@@ -52,7 +63,12 @@ def memory(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
             raise
         reported = nvml.nvmlDeviceGetMemoryInfo(handle)
         return {"total": reported.total, "used": reported.used, "free": reported.free}
-    return {"total": reported.total, "reserved": reported.reserved, "used": reported.used, "free": reported.free}
+    return {
+        "total": reported.total,
+        "reserved": reported.reserved,
+        "used": reported.used,
+        "free": reported.free,
+    }
 
 
 def _reasons(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
@@ -101,7 +117,9 @@ _QUERIES: Mapping[str, Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]] = {
 
 @dataclass(frozen=True, slots=True)
 class NvmlCall:
-    """One call. wants: (part of its answer, place of the counter in NAMES, factor to the unit of the catalogue)."""
+    """One call. wants: (part of its answer, place of the counter in NAMES, factor to the unit of
+    the catalogue).
+    """
 
     name: str
     query: Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]
@@ -127,8 +145,11 @@ def _calls() -> tuple[NvmlCall, ...]:
 
 
 CALLS: tuple[NvmlCall, ...] = _calls()
-# calls with values of their own for a MIG slice; others have the value of the whole GPU in each slice
-CALLS_OF_SLICES: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call.name.startswith("nvmlDeviceGetMemoryInfo"))
+# calls with values of their own for a MIG slice; others have the value of the whole GPU in each
+# slice
+CALLS_OF_SLICES: tuple[NvmlCall, ...] = tuple(
+    call for call in CALLS if call.name.startswith("nvmlDeviceGetMemoryInfo")
+)
 CALLS_OF_WHOLE: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call not in CALLS_OF_SLICES)
 
 
@@ -140,7 +161,8 @@ def how_to_permit(code: int, *, gpm: bool = False) -> str:
     """
     if code == NO_PERMISSION:
         return (
-            "not permitted: ask the administrator for profiling by users (NVreg_RestrictProfilingToAdminUsers=0), "
+            "not permitted: ask the administrator for profiling by users "
+            "(NVreg_RestrictProfilingToAdminUsers=0), "
             "or use the site's DCGM"
             if gpm
             else "not permitted: ask the administrator, or use the site's DCGM"
@@ -149,7 +171,11 @@ def how_to_permit(code: int, *, gpm: bool = False) -> str:
         return f"the driver is too old for it: {'520' if gpm else '535'} or newer, or use DCGM"
     if code == IN_USE:
         return "another profiler uses the counters: end it (Nsight, or dcgmi profile --pause)"
-    return "NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)" if gpm else ""
+    return (
+        "NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)"
+        if gpm
+        else ""
+    )
 
 
 MIN_GAP_S = 0.1  # between two samples; metrics of closer ones are noise (nvml.h)
@@ -165,7 +191,9 @@ class GpmMetric:
 
 
 GPM_METRICS: tuple[GpmMetric, ...] = tuple(
-    GpmMetric(int(counter.nvml.split()[1]), counter.name, factor(counter.nvml_unit or "", counter.unit))
+    GpmMetric(
+        int(counter.nvml.split()[1]), counter.name, factor(counter.nvml_unit or "", counter.unit)
+    )
     for counter in COUNTERS
     if counter.nvml and counter.nvml.startswith("GPM ")
 )
@@ -195,21 +223,29 @@ class GpmMetrics:
         self._factors: Floats = np.array([metric.factor for metric in GPM_METRICS])
 
     def between(self, older: NvmlHandle, newer: NvmlHandle) -> tuple[Floats, list[int]]:
-        """Values in the order of METRICS, NaN missing, and the return code of each. Errors: NVMLError."""
-        self._codes[:], self._values[:] = UNKNOWN, np.nan  # values that the library leaves unset are missing
+        """Values in the order of METRICS, NaN missing, and the return code of each. Errors:
+        NVMLError.
+        """
+        # Values that the library leaves unset are missing.
+        self._codes[:], self._values[:] = UNKNOWN, np.nan
         self._request.sample1, self._request.sample2 = older, newer
         self._nvml.nvmlGpmMetricsGet(self._request)
-        values = np.where((self._codes == 0) & np.isfinite(self._values), self._values * self._factors, np.nan)
+        values = np.where(
+            (self._codes == 0) & np.isfinite(self._values), self._values * self._factors, np.nan
+        )
         return values, self._codes.tolist()
 
 
 class GpmGauge:
     """The samples of one GPU, or of one MIG slice (its GPU and the id of the GPU instance).
 
-    values: of the last two samples, NaN missing; None before the first. Errors of all calls: NVMLError.
+    values: of the last two samples, NaN missing; None before the first. Errors of all calls:
+    NVMLError.
     """
 
-    def __init__(self, nvml: NvmlLibrary, handle: NvmlHandle, *, instance: int | None = None) -> None:
+    def __init__(
+        self, nvml: NvmlLibrary, handle: NvmlHandle, *, instance: int | None = None
+    ) -> None:
         self._nvml = nvml
         self._handle = handle
         self._instance = instance
@@ -264,7 +300,9 @@ _MOST = 256  # events taken at a time: a GPU in trouble may report thousands
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One event. index: of the GPU; instance: of the MIG slice, None where it concerns all of the GPU."""
+    """One event. index: of the GPU; instance: of the MIG slice, None where it concerns all of
+    the GPU.
+    """
 
     index: int
     instance: int | None
@@ -281,14 +319,18 @@ class XidEvents:
         self.refused: dict[int, str] = {}  # GPUs without events, and why
 
     def register(self, index: int, handle: NvmlHandle) -> int:
-        """Register for the events of a GPU; return 0, or the error code: the GPU is then in `refused`, too."""
+        """Register for the events of a GPU; return 0, or the error code: the GPU is then in
+        `refused`, too.
+        """
         try:
             if self._set is None:
                 self._set = self._nvml.nvmlEventSetCreate()
             self._nvml.nvmlDeviceRegisterEvents(handle, _XID, self._set)
         except self._nvml.NVMLError as error:
             permission = error.value == NO_PERMISSION
-            self.refused[index] = "not permitted: use DCGM, or check the kernel log" if permission else ""
+            self.refused[index] = (
+                "not permitted: use DCGM, or check the kernel log" if permission else ""
+            )
             return int(error.value)
         self._indices[_address(handle)] = index
         self.refused.pop(index, None)
@@ -304,12 +346,18 @@ class XidEvents:
         while self._set is not None and len(found) < _MOST:
             try:
                 event = self._nvml.nvmlEventSetWait(self._set, 0)
-            except self._nvml.NVMLError:  # nothing more; or a GPU is lost, which its own calls report
+            except (
+                self._nvml.NVMLError
+            ):  # nothing more; or a GPU is lost, which its own calls report
                 break
             index = self._indices.get(_address(event.device))
             if index is not None and event.eventType & _XID:
                 whole = event.gpuInstanceId == _NO_INSTANCE
-                found.append(XidEvent(index, None if whole else int(event.gpuInstanceId), int(event.eventData)))
+                found.append(
+                    XidEvent(
+                        index, None if whole else int(event.gpuInstanceId), int(event.eventData)
+                    )
+                )
         return found
 
     def close(self) -> None:
@@ -333,5 +381,7 @@ def last_of(events: list[XidEvent]) -> Mapping[tuple[int, int | None], int]:
 
 
 def _address(handle: NvmlHandle) -> int | None:
-    """Address of a handle, the same for all handles of a GPU; a lost GPU no longer reports its index."""
+    """Address of a handle, the same for all handles of a GPU; a lost GPU no longer reports its
+    index.
+    """
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class RetryDelay:
-    """When something that failed is tried again: after a second, then two, four, at most a minute."""
+    """When something that failed is tried again: after a second, then two, four, at most a
+    minute.
+    """
 
     tries: int = 0
     due: float = 0.0
@@ -59,7 +61,9 @@ class RefusedCalls:
 
 @dataclass(slots=True)
 class NvmlRow:
-    """One row of a snapshot: a GPU, or a slice of one. handles: of its MIG devices; of a whole GPU, its own."""
+    """One row of a snapshot: a GPU, or a slice of one. handles: of its MIG devices; of a whole
+    GPU, its own.
+    """
 
     gpu: GpuId
     device: GpuDevice
@@ -70,7 +74,9 @@ class NvmlRow:
 
 @dataclass(slots=True)
 class NvmlBoard:
-    """One GPU of the node. lost: its error, "" while it answers; a lost GPU is tried again at growing intervals."""
+    """One GPU of the node. lost: its error, "" while it answers; a lost GPU is tried again at
+    growing intervals.
+    """
 
     index: int
     handle: NvmlHandle | None
@@ -93,7 +99,8 @@ class NvmlBoard:
 
 
 def found_board(nvml: NvmlLibrary, index: int, node: str) -> NvmlBoard | None:
-    """Return a GPU with its rows, None if it is hidden: of other jobs in a container or a job's cgroup.
+    """Return a GPU with its rows, None if it is hidden: of other jobs in a container or a job's
+    cgroup.
 
     Errors: NVMLError where the driver is gone. A lost GPU has a row with that error.
     """
@@ -111,11 +118,15 @@ def found_board(nvml: NvmlLibrary, index: int, node: str) -> NvmlBoard | None:
         if error.value == NO_PERMISSION:
             return None
         return NvmlBoard(index, None, [NvmlRow(gpu, GpuDevice(), ())], lost=str(error))
-    return NvmlBoard(index, handle, rows or [NvmlRow(gpu, whole, (handle,), GpmGauge(nvml, handle))])
+    return NvmlBoard(
+        index, handle, rows or [NvmlRow(gpu, whole, (handle,), GpmGauge(nvml, handle))]
+    )
 
 
 def mig_slices(nvml: NvmlLibrary, handle: NvmlHandle) -> dict[int, tuple[NvmlHandle, ...]]:
-    """Return {GPU instance: handles of its MIG devices}; empty where the GPU is not divided. Errors: NVMLError."""
+    """Return {GPU instance: handles of its MIG devices}; empty where the GPU is not divided.
+    Errors: NVMLError.
+    """
     divided = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
     if not divided:
         return {}
@@ -132,7 +143,9 @@ def _device(nvml: NvmlLibrary, handle: NvmlHandle) -> GpuDevice:
     """Properties of a GPU. A GPU without UUID is lost; other failures are allowed."""
     uuid = nvml.nvmlDeviceGetUUID(handle)
     total = _optional(nvml, lambda: memory(nvml, handle)["total"] / MI)
-    slowdown = _optional(nvml, lambda: float(nvml.nvmlDeviceGetTemperatureThreshold(handle, _SLOWDOWN)))
+    slowdown = _optional(
+        nvml, lambda: float(nvml.nvmlDeviceGetTemperatureThreshold(handle, _SLOWDOWN))
+    )
     return GpuDevice(
         _optional(nvml, lambda: str(nvml.nvmlDeviceGetName(handle))),
         str(uuid),
@@ -144,7 +157,11 @@ def _device(nvml: NvmlLibrary, handle: NvmlHandle) -> GpuDevice:
 
 
 def _row_of_slice(
-    nvml: NvmlLibrary, board: NvmlHandle, whole: GpuDevice, gpu: GpuId, handles: tuple[NvmlHandle, ...]
+    nvml: NvmlLibrary,
+    board: NvmlHandle,
+    whole: GpuDevice,
+    gpu: GpuId,
+    handles: tuple[NvmlHandle, ...],
 ) -> NvmlRow:
     total = _optional(nvml, lambda: memory(nvml, handles[0])["total"] / MI)
     uuid = _optional(nvml, lambda: str(nvml.nvmlDeviceGetUUID(handles[0])))
@@ -161,8 +178,10 @@ def _optional(nvml: NvmlLibrary, query: Callable[[], T]) -> T | None:
         return None
 
 
-_INITIAL_NAMESPACE = "pid:[4026531836]"  # the host's, the same on every Linux (include/linux/proc_ns.h)
-_STARTED = 19  # field 22 of /proc/PID/stat, counted behind the name, which may hold blanks and brackets
+# The host's, the same on every Linux (include/linux/proc_ns.h).
+_INITIAL_NAMESPACE = "pid:[4026531836]"
+# Field 22 of /proc/PID/stat, counted behind the name, which may hold blanks and brackets.
+_STARTED = 19
 _LONGEST = 4096  # bytes of a command line; some are megabytes
 
 
@@ -191,7 +210,10 @@ class GpuProcesses:
         """
         held: dict[int, float | None] = {}
         for handle in handles:
-            for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+            for name in (
+                "nvmlDeviceGetComputeRunningProcesses",
+                "nvmlDeviceGetMPSComputeRunningProcesses",
+            ):
                 for pid, mib in self._running(name, handle):
                     if held.get(pid) is None:
                         held[pid] = mib
@@ -217,7 +239,11 @@ class GpuProcesses:
             if error.value in REFUSED:
                 return []
             raise
-        return [(one.pid, None if one.usedGpuMemory is None else one.usedGpuMemory / MI) for one in reported if one.pid]
+        return [
+            (one.pid, None if one.usedGpuMemory is None else one.usedGpuMemory / MI)
+            for one in reported
+            if one.pid
+        ]
 
     def _look_up(self, pid: int) -> _KnownProcess | None:
         """None for a process that is not visible here: ended, hidden, or of another container."""
@@ -230,7 +256,9 @@ class GpuProcesses:
             return None
         known = self._known.get(pid)
         if known is None or known.started != started:
-            known = self._known[pid] = self._read(folder, started, stat.partition("(")[2].rpartition(")")[0])
+            known = self._known[pid] = self._read(
+                folder, started, stat.partition("(")[2].rpartition(")")[0]
+            )
         return known
 
     def _read(self, folder: Path, started: str, name: str) -> _KnownProcess:
@@ -241,7 +269,9 @@ class GpuProcesses:
                 line = stream.read(_LONGEST).decode(errors="replace")
         except OSError:
             line = ""
-        return _KnownProcess(started, self._user(folder), line.replace("\0", " ").strip() or name.strip() or None)
+        return _KnownProcess(
+            started, self._user(folder), line.replace("\0", " ").strip() or name.strip() or None
+        )
 
     def _user(self, folder: Path) -> str | None:
         # who owns the folder is root where a process may not be traced
@@ -261,7 +291,9 @@ class GpuProcesses:
 def _holds_a_gpu(folder: Path) -> bool:
     """Whether the open files of a process show a GPU; False where they are hidden."""
     try:
-        return any((_link(one) or "").startswith("/dev/nvidia") for one in (folder / "fd").iterdir())
+        return any(
+            (_link(one) or "").startswith("/dev/nvidia") for one in (folder / "fd").iterdir()
+        )
     except OSError:
         return False
 

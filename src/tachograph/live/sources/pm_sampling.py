@@ -1,7 +1,8 @@
-"""CUPTI PM sampling as a live source: NVML's counters of this node, and in place of its activities those of PM samples.
+"""CUPTI PM sampling as a live source: NVML's counters of this node, and in place of its activities
+those of PM samples.
 
-The samples come from a process of its own. Where it dies, or a GPU refuses to be sampled, the other counters go on,
-and it is reported and tried again.
+The samples come from a process of its own. Where it dies, or a GPU refuses to be sampled, the other
+counters go on, and it is reported and tried again.
 """
 
 from __future__ import annotations
@@ -38,12 +39,22 @@ if TYPE_CHECKING:
 
 
 NAME: Final = "nvml"  # by whose rules GPUs are numbered and counters are enabled
-_OWN: Final = ("sm_active", "sm_occupancy", "dram_active", "tensor_active", "fp64_active", "fp32_active")
-_SPARE: Final = ("sm_clock_mhz", "mem_clock_mhz")  # means of a span; NVML's are those of an instant, and usual
+_OWN: Final = (
+    "sm_active",
+    "sm_occupancy",
+    "dram_active",
+    "tensor_active",
+    "fp64_active",
+    "fp32_active",
+)
+# Means of a span; NVML's are those of an instant, and usual.
+_SPARE: Final = ("sm_clock_mhz", "mem_clock_mhz")
 
 
 class PmSource:
-    """PM sampling of this node. others: the source of all other counters; None: CUDA's list of GPUs is all there is."""
+    """PM sampling of this node. others: the source of all other counters; None: CUDA's list of
+    GPUs is all there is.
+    """
 
     def __init__(
         self,
@@ -61,15 +72,23 @@ class PmSource:
         """Description of the source; counters that neither reports are unsupported."""
         gpus = plural(len(self._process.cut), "GPU")
         asked = self._process.request
-        every = f"{asked.interval_cycles:,} cycles" if asked.interval_cycles else text(asked.interval_s, "s")
+        every = (
+            f"{asked.interval_cycles:,} cycles"
+            if asked.interval_cycles
+            else text(asked.interval_s, "s")
+        )
         sentence = f"PM sampling of {gpus}, a sample every {every}"
         cut = sorted({purpose for each in self._process.cut.values() for purpose in each})
         sentence += f" (without {', '.join(cut)}: more than one pass)" if cut else ""
         if self._others is None:
             return SourceInfo(NAME, sentence, unsupported={})
         about = self._others.about
-        missing = {name: how for name, how in about.unsupported.items() if name not in self._measured}
-        return replace(about, name=NAME, sentence=f"{sentence}; {about.sentence}", unsupported=missing)
+        missing = {
+            name: how for name, how in about.unsupported.items() if name not in self._measured
+        }
+        return replace(
+            about, name=NAME, sentence=f"{sentence}; {about.sentence}", unsupported=missing
+        )
 
     def read(self) -> Snapshot:
         """Return the other counters as they are now, and the activities since the call before."""
@@ -97,9 +116,13 @@ class PmSource:
         if self._others is not None:
             self._others.close()
 
-    def _fill(self, values: dict[str, Floats], row: int, whole: PmSums, device: GpuDevice, count: int) -> None:
+    def _fill(
+        self, values: dict[str, Floats], row: int, whole: PmSums, device: GpuDevice, count: int
+    ) -> None:
         known = match_device(device.model)
-        for name, value in whole.counters(None if known is None else known.max_warps_per_sm).items():
+        for name, value in whole.counters(
+            None if known is None else known.max_warps_per_sm
+        ).items():
             if name in _SPARE and name in values and not np.isnan(values[name][row]):
                 continue
             if name not in values:
@@ -114,8 +137,14 @@ class PmSource:
 
     def _places(self, snapshot: Snapshot) -> Mapping[int, int]:
         """{CUDA's number: row}, by UUID; whole GPUs alone."""
-        rows = {snapshot.device(row).uuid: row for row, gpu in enumerate(snapshot.gpus) if gpu.mig is None}
-        return {gpu.device: rows[gpu.uuid] for gpu in self._process.gpus.values() if gpu.uuid in rows}
+        rows = {
+            snapshot.device(row).uuid: row
+            for row, gpu in enumerate(snapshot.gpus)
+            if gpu.mig is None
+        }
+        return {
+            gpu.device: rows[gpu.uuid] for gpu in self._process.gpus.values() if gpu.uuid in rows
+        }
 
     def _problems(self, snapshot: Snapshot, places: Mapping[int, int]) -> tuple[SourceProblem, ...]:
         found = []
@@ -124,13 +153,18 @@ class PmSource:
             where = self._node if row is None else snapshot.gpus[row].name
             found.append(SourceProblem(f"PM sampling: {one.fault.what}", where, one.fault.do))
         if self._process.dropped:
-            found.append(SourceProblem(f"PM sampling: {self._process.dropped:,} bursts dropped", self._node))
+            found.append(
+                SourceProblem(f"PM sampling: {self._process.dropped:,} bursts dropped", self._node)
+            )
         return tuple(found)
 
     def _listed(self) -> Snapshot:
         """GPUs as CUDA lists them, in the order of their addresses, without values."""
         places = self._process.places
-        devices = {GpuId(self._node, places[at]): _device(gpu) for at, gpu in sorted(self._process.gpus.items())}
+        devices = {
+            GpuId(self._node, places[at]): _device(gpu)
+            for at, gpu in sorted(self._process.gpus.items())
+        }
         return Snapshot(self._clock(), tuple(devices), np.full(len(devices), np.nan), {}, devices)
 
 
@@ -139,7 +173,8 @@ def _device(gpu: CudaGpu) -> GpuDevice:
 
 
 def connect(configuration: Configuration, *, settings: PmSettings | None = None) -> PmSource:
-    """Return PM sampling of this node, as `[[sources]]` with `source = "pm-sampling"` has it, running.
+    """Return PM sampling of this node, as `[[sources]]` with `source = "pm-sampling"` has it,
+    running.
 
     Bursts are kept, for those who record them. NVML may be absent.
     Errors: PmSamplingError where no GPU can be sampled.

@@ -29,7 +29,8 @@ from tachograph.pipeline.job_runs import build_runs, with_raw_ids
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
 
-LAST_S: Final = 900.0  # before the last values, in which an instant is searched at which more GPUs report
+# Before the last values, in which an instant is searched at which more GPUs report.
+LAST_S: Final = 900.0
 _HOLD_INTERVALS = 3.0  # a value counts for so long without a new sample
 _MARGIN_S = 0.5
 _JUST_BEFORE_S = 0.001  # the end of a job, where it holds its GPUs still
@@ -53,7 +54,9 @@ def connect(configuration: Configuration, *, path: str, job: str | None = None) 
     """
     local = "://" not in path
     if local and not Path(path).exists():
-        raise InputError("no such recording", where=path, do="name a folder of `tachograph record`, or a lake")
+        raise InputError(
+            "no such recording", where=path, do="name a folder of `tachograph record`, or a lake"
+        )
     if local and not any((Path(path) / table / "_delta_log").is_dir() for table in TABLES):
         inside = Path(path) / "lake"
         do = "name a folder of `tachograph record`, or a lake"
@@ -64,15 +67,19 @@ def connect(configuration: Configuration, *, path: str, job: str | None = None) 
 
 
 class RecordingSource:
-    """The last instant of a lake at which half of the GPUs, or of those of a job, reported something.
+    """The last instant of a lake at which half of the GPUs, or of those of a job, reported
+    something.
 
-    Where so many never did in the last quarter of an hour with values: the instant at which most did.
+    Where so many never did in the last quarter of an hour with values: the instant at which most
+    did.
     """
 
     def __init__(self, lake: Lake, *, job: str | None = None) -> None:
         samples = SampleReader(lake)
         if samples.span is None:
-            raise InputError("the lake has no GPU samples", where=lake.location, do="name another one")
+            raise InputError(
+                "the lake has no GPU samples", where=lake.location, do="name another one"
+            )
         first, last = samples.span
         devices = dict(_devices_of(lake))
         self._gpus = tuple(sorted(devices, key=GpuId.order))
@@ -81,14 +88,18 @@ class RecordingSource:
         allocations = _allocations_of_lake(lake, self._gpus, last)
         self._span = first.timestamp(), last.timestamp()
         rows = self._rows(samples, _end(allocations, job, last=last.timestamp()), first)
-        interval_s = min((float(note["interval_s"]) for note in notes), default=0.0) or _interval_s(rows)
+        interval_s = min((float(note["interval_s"]) for note in notes), default=0.0) or _interval_s(
+            rows
+        )
         self._hold_s = _HOLD_INTERVALS * interval_s + _MARGIN_S
         counted = _holding(allocations, job, self._gpus)
         t = _instant(rows, counted, self._hold_s)
         self._snapshot = self._at(rows, t, allocations)
         reported = [note["source"] for note in notes if note["source"]]
         unsupported: Mapping[str, str] = reported[0]["blind"] if reported else {}
-        self.about = SourceInfo("recording", self._sentence(t, of_job=job is not None), interval_s, unsupported)
+        self.about = SourceInfo(
+            "recording", self._sentence(t, of_job=job is not None), interval_s, unsupported
+        )
 
     def read(self) -> Snapshot:
         """Return the snapshot of this instant."""
@@ -98,7 +109,9 @@ class RecordingSource:
         """Nothing is open."""
 
     def _rows(self, samples: SampleReader, end: float, first: datetime) -> pl.DataFrame:
-        """The samples of the last quarter of an hour with values before `end`: place, t in seconds, counters."""
+        """The samples of the last quarter of an hour with values before `end`: place, t in
+        seconds, counters.
+        """
         places = _places(self._gpus)
         until = datetime.fromtimestamp(end, UTC) + timedelta(microseconds=1)
         reach_s = LAST_S
@@ -131,7 +144,9 @@ class RecordingSource:
         return Snapshot(t, self._gpus, measured, values, self._devices, held)
 
     def _sentence(self, t: float, *, of_job: bool) -> str:
-        first, last, now = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" for at in (*self._span, t))
+        first, last, now = (
+            f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" for at in (*self._span, t)
+        )
         early_s = self._span[1] - t
         before = ""
         if early_s > _EARLY_S and not of_job:
@@ -140,7 +155,10 @@ class RecordingSource:
         reporting = int(np.isfinite(self._snapshot.measured).sum())
         if reporting < len(self._gpus):
             some = f"; {reporting:,} of {plural(len(self._gpus), 'GPU')} measured"
-        return f"recording of {plural(len(self._gpus), 'GPU')}, {first} to {last} UTC; as of {now} UTC{before}{some}"
+        return (
+            f"recording of {plural(len(self._gpus), 'GPU')}, {first} to {last} UTC; as of "
+            f"{now} UTC{before}{some}"
+        )
 
 
 def _end(allocations: list[RecordedAllocation], job: str | None, *, last: float) -> float:
@@ -149,14 +167,18 @@ def _end(allocations: list[RecordedAllocation], job: str | None, *, last: float)
     return min(last, max(ends) - _JUST_BEFORE_S) if ends else last
 
 
-def _holding(allocations: list[RecordedAllocation], job: str | None, gpus: tuple[GpuId, ...]) -> Longs:
+def _holding(
+    allocations: list[RecordedAllocation], job: str | None, gpus: tuple[GpuId, ...]
+) -> Longs:
     """The places of the GPUs that count: those of a job, where it is recorded, else all."""
     held = {one.gpu for one in allocations if job is not None and is_of(one.allocation, (job,))}
     return np.array([place for place, gpu in enumerate(gpus) if gpu in held or not held], np.int64)
 
 
 def _instant(rows: pl.DataFrame, counted: Longs, hold_s: float) -> float:
-    """The last instant at which half of the GPUs report, else the one at which most do; in steps of `hold_s`."""
+    """The last instant at which half of the GPUs report, else the one at which most do; in steps
+    of `hold_s`.
+    """
     t: Floats = rows.get_column("t").to_numpy()
     place: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
     if not len(t):
@@ -179,7 +201,12 @@ def _instant(rows: pl.DataFrame, counted: Longs, hold_s: float) -> float:
 
 def _interval_s(rows: pl.DataFrame) -> float:
     """Seconds between two samples of a GPU, the median; 1 where none has two."""
-    steps = rows.select(pl.col("t").diff().over("place")).drop_nulls().filter(pl.col("t") > 0).get_column("t")
+    steps = (
+        rows.select(pl.col("t").diff().over("place"))
+        .drop_nulls()
+        .filter(pl.col("t") > 0)
+        .get_column("t")
+    )
     return float(np.median(steps.to_numpy())) if len(steps) else 1.0
 
 
@@ -199,12 +226,22 @@ def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
     for row in read_latest(lake, DEVICES).iter_rows(named=True):
         yield (
             GpuId(row["node"], row["gpu"], row["mig"]),
-            GpuDevice(row["model"], row["uuid"], row["pci"], row["hbm_mib"], minor_number=row["minor_number"]),
+            GpuDevice(
+                row["model"],
+                row["uuid"],
+                row["pci"],
+                row["hbm_mib"],
+                minor_number=row["minor_number"],
+            ),
         )
 
 
-def _with_slowdown(devices: dict[GpuId, GpuDevice], notes: list[Mapping[str, Any]]) -> Mapping[GpuId, GpuDevice]:
-    """The devices, with the temperature at which they lower their clocks, where a recorder noted it."""
+def _with_slowdown(
+    devices: dict[GpuId, GpuDevice], notes: list[Mapping[str, Any]]
+) -> Mapping[GpuId, GpuDevice]:
+    """The devices, with the temperature at which they lower their clocks, where a recorder noted
+    it.
+    """
     for note in notes:
         for entry in note["slowdown_c"]:
             gpu = GpuId(entry["node"], entry["gpu"], entry["mig"])
@@ -226,7 +263,9 @@ def _recorder_notes(location: str) -> Iterator[Mapping[str, Any]]:
             yield document
 
 
-def _allocations_of_lake(lake: Lake, gpus: tuple[GpuId, ...], last: datetime) -> list[RecordedAllocation]:
+def _allocations_of_lake(
+    lake: Lake, gpus: tuple[GpuId, ...], last: datetime
+) -> list[RecordedAllocation]:
     """Allocations, as in an analysis."""
     jobs = read_latest(lake, JOBS)
     allocations = with_raw_ids(read_latest(lake, ALLOCATIONS), jobs)
@@ -234,7 +273,11 @@ def _allocations_of_lake(lake: Lake, gpus: tuple[GpuId, ...], last: datetime) ->
         return []
     runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=last)
     owned = attribute(runs, allocations, _places(gpus).drop("place")).intervals
-    named = owned.join(runs.select("run", "display_id", "user", began=pl.col("start")), on="run", maintain_order="left")
+    named = owned.join(
+        runs.select("run", "display_id", "user", began=pl.col("start")),
+        on="run",
+        maintain_order="left",
+    )
     return [
         RecordedAllocation(
             GpuId(row["node"], row["gpu"], row["mig"]),

@@ -1,8 +1,8 @@
 """Simulated GPUs of every workload class, some with faults, for demonstration and for tests.
 
-Most GPUs have a job, every job a class that may change; the readings are the classes' profiles and noise. Idle GPUs of
-every third job are free. With faults, one GPU of 32 is too hot while it works, and of 64 one has lost memory rows and
-one repeats PCIe packets.
+Most GPUs have a job, every job a class that may change; the readings are the classes' profiles and
+noise. Idle GPUs of every third job are free. With faults, one GPU of 32 is too hot while it works,
+and of 64 one has lost memory rows and one repeats PCIe packets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.units import plural
 from tachograph.judge.workload.classes import FULL_IO_BYTES_PER_S, RULED
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, GpuProcess, Snapshot, SourceInfo
+from tachograph.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    GpuProcess,
+    Snapshot,
+    SourceInfo,
+)
 
 MODEL = "NVIDIA H100 80GB HBM3"
 _HBM_MIB = 81559.0
@@ -30,7 +37,9 @@ _REPLAYS_PER_S = 0.1
 
 
 class SimulatedSource:
-    """GPUs of nodes with `per_node` each; the same seed and times give the same fleet. faults: of some GPUs."""
+    """GPUs of nodes with `per_node` each; the same seed and times give the same fleet. faults:
+    of some GPUs.
+    """
 
     def __init__(
         self,
@@ -43,7 +52,9 @@ class SimulatedSource:
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._clock = clock
-        self._gpus = tuple(GpuId(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus))
+        self._gpus = tuple(
+            GpuId(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus)
+        )
         self._jobs = np.array([place // min(4, per_node) for place in range(gpus)], np.int64)
         self._kinds = self._rng.integers(0, len(RULED), int(self._jobs.max(initial=0)) + 1)
         self._profiles = np.array([one.profile for one in RULED])
@@ -73,10 +84,22 @@ class SimulatedSource:
         self._began = t if self._began is None else self._began
         changed = self._rng.random(len(self._kinds)) < passed * _CHANGE
         self._kinds[changed] = self._rng.integers(0, len(RULED), int(changed.sum()))
-        values, allocations = self._faulty(self._values(passed), t - self._began), self._allocations(self._began)
+        values, allocations = (
+            self._faulty(self._values(passed), t - self._began),
+            self._allocations(self._began),
+        )
         measured = np.full(len(self._gpus), t)
         free = frozenset(self._gpus) - allocations.keys()
-        return Snapshot(t, self._gpus, measured, values, self._devices, allocations, self._processes(values), free=free)
+        return Snapshot(
+            t,
+            self._gpus,
+            measured,
+            values,
+            self._devices,
+            allocations,
+            self._processes(values),
+            free=free,
+        )
 
     def close(self) -> None:
         """Nothing to close."""
@@ -86,7 +109,9 @@ class SimulatedSource:
         kinds = self._kinds[self._jobs]
         profile = self._profiles[kinds]
         noisy = np.clip(profile + rng.normal(0, _NOISE, profile.shape) * (profile > 0), 0, 1)
-        values: dict[str, Floats] = {name: noisy[:, axis] for axis, name in enumerate(_AXES) if name != "io"}
+        values: dict[str, Floats] = {
+            name: noisy[:, axis] for axis, name in enumerate(_AXES) if name != "io"
+        }
         busy, io = values["sm_active"], noisy[:, _AXES.index("io")]
         values["gpu_util"] = np.clip(np.round(values["gr_engine_active"] * 1.05, 2), 0, 1)
         values["sm_occupancy"] = busy * 0.5
@@ -96,21 +121,35 @@ class SimulatedSource:
         values["pcie_rx_bytes_per_s"] = io * FULL_IO_BYTES_PER_S
         values["pcie_tx_bytes_per_s"] = io * FULL_IO_BYTES_PER_S * 0.3
         values["nvlink_tx_bytes_per_s"] = values["nvlink_rx_bytes_per_s"] = busy * 5e9
-        values["hbm_used_mib"] = np.where(kinds == 0, 600.0, 20_000 + 50_000 * values["dram_active"])
+        values["hbm_used_mib"] = np.where(
+            kinds == 0, 600.0, 20_000 + 50_000 * values["dram_active"]
+        )
         values["hbm_free_mib"] = _HBM_MIB - values["hbm_used_mib"]
-        values["power_w"] = 90 + 500 * np.clip(0.6 * busy + 0.4 * values["dram_active"], 0, 1) + rng.normal(0, 3, count)
+        values["power_w"] = (
+            90
+            + 500 * np.clip(0.6 * busy + 0.4 * values["dram_active"], 0, 1)
+            + rng.normal(0, 3, count)
+        )
         self._energy = self._energy + values["power_w"] * passed
         values["energy_j"] = self._energy
         values["gpu_temp_c"] = np.round(32 + values["power_w"] / 16 + 2 * (np.arange(count) % 5))
         values["mem_temp_c"] = values["gpu_temp_c"] + 6
-        values["sm_clock_mhz"] = np.where(kinds == 0, 345.0, 1755.0 + 15 * rng.integers(-8, 16, count))
+        values["sm_clock_mhz"] = np.where(
+            kinds == 0, 345.0, 1755.0 + 15 * rng.integers(-8, 16, count)
+        )
         values["mem_clock_mhz"] = np.full(count, 2619.0)
-        values["throttle_reasons"] = np.where(kinds == 0, 1.0, np.where(values["power_w"] > 520, 4.0, 0.0))
+        values["throttle_reasons"] = np.where(
+            kinds == 0, 1.0, np.where(values["power_w"] > 520, 4.0, 0.0)
+        )
         values["xid"] = np.zeros(count)
         rate = np.where(self._replaying, _REPLAYS_PER_S, 1e-5)
         self._replays = self._replays + (rng.random(count) < passed * rate)
         values["pcie_replays"] = self._replays
-        for name in ("remapped_rows_uncorrectable", "remapped_rows_correctable", "row_remap_failure"):
+        for name in (
+            "remapped_rows_uncorrectable",
+            "remapped_rows_correctable",
+            "row_remap_failure",
+        ):
             values[name] = np.zeros(count)
         return values
 
@@ -138,7 +177,11 @@ class SimulatedSource:
     def _processes(self, values: Mapping[str, Floats]) -> Mapping[GpuId, tuple[GpuProcess, ...]]:
         used = values["hbm_used_mib"].tolist()
         return {
-            gpu: (GpuProcess(20_000 + place, _USERS[job % len(_USERS)], "python train.py", used[place]),)
+            gpu: (
+                GpuProcess(
+                    20_000 + place, _USERS[job % len(_USERS)], "python train.py", used[place]
+                ),
+            )
             for place, (gpu, job) in enumerate(zip(self._gpus, self._jobs.tolist(), strict=True))
             if self._kinds[job]
         }

@@ -1,16 +1,17 @@
 """The table of advice that `sbatch` reads: a small file per user, written anew after each analysis.
 
-Its reader is contrib/slurm/cli_filter.lua, which knows nothing of the lake. A file, called as the user's number:
+Its reader is contrib/slurm/cli_filter.lua, which knows nothing of the lake. A file, called as the
+user's number:
 
     tachograph-advice 1 SECONDS-SINCE-1970
     NAME <tab> PARTITION <tab> GPUS <tab> QUANTITY <tab> VALUE <tab> TEXT
     end NUMBER-OF-ROWS
 
-NAME is that of a job, its pattern (see name_pattern), or `*`; PARTITION a name or `*`, GPUS
-a number or `*`. TEXT is shown where more than VALUE is requested of QUANTITY (`gpus`, `time` in s, `mem` in MiB of a
-node), or for `any` always. Of the rows that match a submission, those with the first three columns of the first one are
-used. A file that has not been written
-for two weeks is not used: the service is down.
+NAME is that of a job, its pattern (see name_pattern), or `*`; PARTITION a name or `*`, GPUS a
+number or `*`. TEXT is shown where more than VALUE is requested of QUANTITY (`gpus`, `time` in s,
+`mem` in MiB of a node), or for `any` always. Of the rows that match a submission, those with the
+first three columns of the first one are used. A file that has not been written for two weeks is not
+used: the service is down.
 """
 
 from __future__ import annotations
@@ -44,14 +45,17 @@ BEGIN = "tachograph-advice 1"
 MOST_BYTES = 65536  # of a file, as in cli_filter.lua
 MOST_TEXT = 200  # characters of a line
 MOST_LINES = 3  # of a row
-ALL_AGAIN = timedelta(days=7)  # after so long the files of all users are written, not only those with new jobs
+# After so long the files of all users are written, not only those with new jobs.
+ALL_AGAIN = timedelta(days=7)
 STATE_FILE = ".analyzed"
 _OF_USER = 200  # names of jobs, the last ones
 _USERS = 200  # whose jobs are read at a time
 
 Quantity = Literal["gpus", "time", "mem", "any"]
 PastJobsOf = Callable[[Sequence[str]], Sequence[PastJob]]  # users -> their past jobs
-_QUANTITIES: Mapping[str, Quantity] = MappingProxyType({"gpus": "gpus", "time": "time", "host_memory": "mem"})
+_QUANTITIES: Mapping[str, Quantity] = MappingProxyType(
+    {"gpus": "gpus", "time": "time", "host_memory": "mem"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,8 @@ class ShownLine:
 class AdviceRow:
     """At most three lines for jobs of a user.
 
-    name: of the job, its pattern, or `*`. partition: `*` for every one. gpus: requested ones, None for any number. The
-    order of a user's rows is that in which they are tried.
+    name: of the job, its pattern, or `*`. partition: `*` for every one. gpus: requested ones, None
+    for any number. The order of a user's rows is that in which they are tried.
     """
 
     user: str
@@ -80,7 +84,9 @@ class AdviceRow:
 
 @dataclass(frozen=True, slots=True)
 class WrittenAdvice:
-    """What became of the users' files. unknown: users that this machine does not know; refused: no right to write."""
+    """What became of the users' files. unknown: users that this machine does not know; refused:
+    no right to write.
+    """
 
     written: int
     removed: int
@@ -99,10 +105,12 @@ def write_advice(
     users: Collection[str] | None = None,
     user_number: Callable[[str], int | None] | None = None,
 ) -> WrittenAdvice:
-    """Write a file per user with rows, and remove those of users without, or of those of `users` without.
+    """Write a file per user with rows, and remove those of users without, or of those of `users`
+    without.
 
-    Each belongs to its user and no other user can read it: names of jobs are private. Owners are set by root, or who
-    has CAP_CHOWN; anybody else writes their own file alone. Readers see the old or the new file. Errors: ExportError.
+    Each belongs to its user and no other user can read it: names of jobs are private. Owners are
+    set by root, or who has CAP_CHOWN; anybody else writes their own file alone. Readers see the old
+    or the new file. Errors: ExportError.
     """
     of_user: dict[str, list[AdviceRow]] = defaultdict(list)
     for row in rows:
@@ -122,16 +130,23 @@ def write_advice(
                 refused.append(user)
                 continue
             kept.add(str(number))
-        among = None if users is None else {str(number) for number in map(number_of, users) if number is not None}
+        among = (
+            None
+            if users is None
+            else {str(number) for number in map(number_of, users) if number is not None}
+        )
         removed = _remove_others(folder, kept, among)
     except OSError as problem:
         where, do = str(problem.filename or folder), "choose another folder with act.advice_folder"
-        raise ExportError(f"advice cannot be written: {problem.strerror}", where=where, do=do) from None
+        raise ExportError(
+            f"advice cannot be written: {problem.strerror}", where=where, do=do
+        ) from None
     return WrittenAdvice(len(kept), removed, tuple(unknown), tuple(refused))
 
 
 def advice_file(rows: Sequence[AdviceRow], *, now: datetime) -> str:
-    r"""Return the content of a user's file; rows that do not fit into MOST_BYTES are left out, the last first.
+    r"""Return the content of a user's file; rows that do not fit into MOST_BYTES are left out, the
+    last first.
 
     >>> from datetime import UTC
     >>> row = AdviceRow("ann", "train", "gpu", (ShownLine("request one GPU", "gpus", 1),))
@@ -182,13 +197,19 @@ def _replace(file: Path, content: str, owner: int) -> bool:
 
 
 def _remove_others(folder: Path, kept: set[str], among: set[str] | None) -> int:
-    """Remove the files of users without rows, and what a killed process left; nothing that is called otherwise."""
+    """Remove the files of users without rows, and what a killed process left; nothing that is
+    called otherwise.
+    """
     removed = 0
     for entry in os.scandir(folder):
         number = entry.name.removeprefix(".").removesuffix(".new")
         if among is not None and entry.name == number and number not in among:
             continue
-        if number.isdecimal() and entry.name not in kept and stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+        if (
+            number.isdecimal()
+            and entry.name not in kept
+            and stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode)
+        ):
             with suppress(FileNotFoundError):
                 Path(entry.path).unlink()
             removed += entry.name == number
@@ -215,14 +236,21 @@ def refresh_advice(
     as_of: datetime,
     now: datetime,
 ) -> WrittenAdvice:
-    """Write the files of the users of whom jobs were analyzed since the last time; of all users once a week.
+    """Write the files of the users of whom jobs were analyzed since the last time; of all users
+    once a week.
 
     as_of: up to when jobs count. Errors: those of write_advice, LakeError.
     """
     jobs = read_summaries(lake, ("job_key", "seq", "user", "end")).drop_nulls(["user", "end"])
     last, complete = _read_state(folder)
     everybody = now.timestamp() - complete > ALL_AGAIN.total_seconds()
-    users = (jobs if everybody else jobs.filter(pl.col("seq") > last)).get_column("user").unique().sort().to_list()
+    users = (
+        (jobs if everybody else jobs.filter(pl.col("seq") > last))
+        .get_column("user")
+        .unique()
+        .sort()
+        .to_list()
+    )
     rows: list[AdviceRow] = []
     for place in range(0, len(users), _USERS):
         past = past_jobs_of(users[place : place + _USERS])
@@ -236,9 +264,11 @@ def refresh_advice(
 def rows_of_past_jobs(
     jobs: Sequence[PastJob], site: SiteFacts, options: AdviceOptions, *, as_of: datetime
 ) -> list[AdviceRow]:
-    """Return what is advised for jobs like the last of each user, name, partition and number of GPUs.
+    """Return what is advised for jobs like the last of each user, name, partition and number of
+    GPUs.
 
-    Only lines whose evidence suffices. Names come first, then their patterns in any partition; newest first.
+    Only lines whose evidence suffices. Names come first, then their patterns in any partition;
+    newest first.
     """
     history = History.of(jobs, options)
     named: dict[str, dict[tuple[object, ...], JobRequest]] = defaultdict(dict)
@@ -246,14 +276,18 @@ def rows_of_past_jobs(
     for job in sorted(jobs, key=lambda job: (job.end, job.key), reverse=True):
         pattern = name_pattern(job.name)
         named[job.user].setdefault((job.name, job.partition, job.gpus), job.request)
-        alike[job.user].setdefault((pattern, job.gpus), replace(job.request, name=pattern, partition=None))
+        alike[job.user].setdefault(
+            (pattern, job.gpus), replace(job.request, name=pattern, partition=None)
+        )
     rows = []
     for user, requests in named.items():
         for request in [*[*requests.values()][:_OF_USER], *[*alike[user].values()][:_OF_USER]]:
             advice = advise(request, history, as_of.timestamp(), site, options, brief=True)
             lines = tuple(_shown(line) for line in advice.lines if line.followed)
             if lines and request.name:
-                rows.append(AdviceRow(user, request.name, request.partition or "*", lines, request.gpus))
+                rows.append(
+                    AdviceRow(user, request.name, request.partition or "*", lines, request.gpus)
+                )
     return rows
 
 
@@ -277,4 +311,6 @@ def _write_state(folder: Path, last: int, complete: float) -> None:
     try:
         replace_file(state, f"{last} {complete:.0f}\n".encode(), mode=0o644)
     except OSError as problem:
-        raise ExportError(f"cannot be written: {problem.strerror}", where=str(state), do="see its folder") from None
+        raise ExportError(
+            f"cannot be written: {problem.strerror}", where=str(state), do="see its folder"
+        ) from None

@@ -1,7 +1,9 @@
-"""Alerts to operators: what began and what is over, each sent once to each receiver, in order, whatever is down.
+"""Alerts to operators: what began and what is over, each sent once to each receiver, in order,
+whatever is down.
 
-The book of alerts is a file beside the ledger: open incidents, and messages that are not delivered yet. It is written
-before anything is sent, so a message is the same after a kill, and the ledger knows what became of it.
+The book of alerts is a file beside the ledger: open incidents, and messages that are not delivered
+yet. It is written before anything is sent, so a message is the same after a kill, and the ledger
+knows what became of it.
 """
 
 from __future__ import annotations
@@ -37,14 +39,26 @@ from tachograph.service.act.webhooks import Webhook
 KIND = "webhook"
 BOOK_FILE = "alerts.json"
 DRY_BOOK_FILE = "alerts-dry-run.json"
-HOLD = timedelta(minutes=15)  # an alert that comes and goes is over when it did not hold for so long
+# An alert that comes and goes is over when it did not hold for so long.
+HOLD = timedelta(minutes=15)
 LEAST_GPUS = 8  # of a job: fewer make no alert when it hangs
 HUNG_FOR = timedelta(hours=1)
 WITHOUT_SAMPLES = timedelta(minutes=15)  # of a node
 FORGOTTEN = timedelta(days=7)  # without any data: over
 _MOST_A_ROUND = 50  # messages to one receiver
 _OPEN_ROUNDS = 4  # so many rounds may be missing before Alertmanager takes an alert for over
-_JOB = ("job_key", "display_id", "job_id", "cluster", "user", "partition", "gpus", "end", "as_of", "seq")
+_JOB = (
+    "job_key",
+    "display_id",
+    "job_id",
+    "cluster",
+    "user",
+    "partition",
+    "gpus",
+    "end",
+    "as_of",
+    "seq",
+)
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -92,7 +106,8 @@ def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertSt
 def send_alerts(
     ledger: ActionLedger, lake: Lake, configuration: Configuration, *, folder: Path, now: datetime
 ) -> list[ActionRecord]:
-    """Send what began and what is over since the last round, and what is still to be delivered; return what was noted.
+    """Send what began and what is over since the last round, and what is still to be delivered;
+    return what was noted.
 
     Errors: ConfigError; LakeError where the lake cannot be read, after what waits was sent.
     """
@@ -118,9 +133,18 @@ def send_alerts(
     lost = [one for one in book.outbox if one.receiver not in known]
     for one in lost:
         result = "the receiver is not configured any more"
-        made.append(ledger.note(_key(one), KIND, "failed", one.receiver, one.message.title, result, MOST_ATTEMPTS))
+        made.append(
+            ledger.note(
+                _key(one), KIND, "failed", one.receiver, one.message.title, result, MOST_ATTEMPTS
+            )
+        )
     if lost:
-        _write_book(file, msgspec.structs.replace(book, outbox=tuple(one for one in book.outbox if one not in lost)))
+        _write_book(
+            file,
+            msgspec.structs.replace(
+                book, outbox=tuple(one for one in book.outbox if one not in lost)
+            ),
+        )
     if problem is not None:
         raise problem
     if not dry_run:
@@ -128,8 +152,12 @@ def send_alerts(
     return made
 
 
-def updated(book: AlertBook, state: AlertState, webhooks: Sequence[Webhook], *, now: datetime) -> AlertBook:
-    """Return the book after a look: incidents that began or ended, and a message per code and receiver for them."""
+def updated(
+    book: AlertBook, state: AlertState, webhooks: Sequence[Webhook], *, now: datetime
+) -> AlertBook:
+    """Return the book after a look: incidents that began or ended, and a message per code and
+    receiver for them.
+    """
     open_ones = {(one.alert.code, one.alert.target): one for one in book.incidents}
     begun, ended = [], []
     for alert in state.firing:
@@ -144,7 +172,9 @@ def updated(book: AlertBook, state: AlertState, webhooks: Sequence[Webhook], *, 
     firing = {(alert.code, alert.target) for alert in state.firing}
     for place, one in list(open_ones.items()):
         unseen = now - one.last_seen
-        if place not in firing and ((place in state.clear and unseen >= HOLD) or unseen >= FORGOTTEN):
+        if place not in firing and (
+            (place in state.clear and unseen >= HOLD) or unseen >= FORGOTTEN
+        ):
             ended.append(msgspec.structs.replace(open_ones.pop(place), ended=now))
     outbox = list(book.outbox)
     for webhook in webhooks:
@@ -161,7 +191,12 @@ def _messages(webhook: Webhook, status: Status, incidents: Iterable[Incident]) -
             by_code.setdefault(one.alert.code, []).append(one)
     name = webhook.options.name
     return [
-        Outgoing(name, AlertMessage(_digest(name, status, *(one.id for one in those)), status, code, tuple(those)))
+        Outgoing(
+            name,
+            AlertMessage(
+                _digest(name, status, *(one.id for one in those)), status, code, tuple(those)
+            ),
+        )
         for code, those in by_code.items()
     ]
 
@@ -175,26 +210,38 @@ def _deliver(
     configuration: Configuration,
     now: datetime,
 ) -> AlertBook:
-    """Send a receiver its messages in order, up to the first that it does not take; return the book without them."""
+    """Send a receiver its messages in order, up to the first that it does not take; return the
+    book without them.
+    """
     mine = [one for one in book.outbox if one.receiver == webhook.options.name]
     for one in mine[:_MOST_A_ROUND]:
         record = _send_once(ledger, webhook, one, configuration, now)
         made.append(record)
         if record.state == "failed" and record.attempt < MOST_ATTEMPTS:
             break
-        book = msgspec.structs.replace(book, outbox=tuple(other for other in book.outbox if other is not one))
+        book = msgspec.structs.replace(
+            book, outbox=tuple(other for other in book.outbox if other is not one)
+        )
         _write_book(file, book)
     return book
 
 
 def _send_once(
-    ledger: ActionLedger, webhook: Webhook, one: Outgoing, configuration: Configuration, now: datetime
+    ledger: ActionLedger,
+    webhook: Webhook,
+    one: Outgoing,
+    configuration: Configuration,
+    now: datetime,
 ) -> ActionRecord:
-    """Send a message once. Killed in between, a receiver that cannot recognize it gets it again, marked as repeated."""
+    """Send a message once. Killed in between, a receiver that cannot recognize it gets it again,
+    marked as repeated.
+    """
     key, message = _key(one), one.message
     for again in (False, True):
         shown = msgspec.structs.replace(message, repeated=True) if again else message
-        send = partial(webhook.send, shown, until=_until(configuration, now), page=configuration.serve.url)
+        send = partial(
+            webhook.send, shown, until=_until(configuration, now), page=configuration.serve.url
+        )
         record = ledger.once(
             f"{key}:again" if again else key,
             KIND,
@@ -209,8 +256,12 @@ def _send_once(
     return record
 
 
-def _post_again(webhooks: Iterable[Webhook], book: AlertBook, configuration: Configuration, now: datetime) -> None:
-    """Post all open incidents to Alertmanager, which holds them in memory alone. Errors: ExportError."""
+def _post_again(
+    webhooks: Iterable[Webhook], book: AlertBook, configuration: Configuration, now: datetime
+) -> None:
+    """Post all open incidents to Alertmanager, which holds them in memory alone. Errors:
+    ExportError.
+    """
     for webhook in webhooks:
         waiting = any(one.receiver == webhook.options.name for one in book.outbox)
         if webhook.options.format != "alertmanager" or waiting:
@@ -237,15 +288,21 @@ def _digest(*parts: str) -> str:
 
 
 def _read_book(file: Path) -> AlertBook:
-    """Return the book; an empty one where there is none. Errors: LakeError for one that is damaged."""
+    """Return the book; an empty one where there is none. Errors: LakeError for one that is
+    damaged.
+    """
     try:
         return msgspec.json.decode(file.read_bytes(), type=AlertBook)
     except FileNotFoundError:
         return AlertBook()
     except OSError as problem:
-        raise LakeError(f"the book of alerts cannot be read: {problem.strerror}", where=str(file)) from None
+        raise LakeError(
+            f"the book of alerts cannot be read: {problem.strerror}", where=str(file)
+        ) from None
     except msgspec.DecodeError:
-        raise LakeError("the book of alerts is damaged", where=str(file), do="move the file away") from None
+        raise LakeError(
+            "the book of alerts is damaged", where=str(file), do="move the file away"
+        ) from None
 
 
 def _write_book(file: Path, book: AlertBook) -> None:
@@ -253,4 +310,6 @@ def _write_book(file: Path, book: AlertBook) -> None:
     try:
         replace_file(file, msgspec.json.encode(book), mode=0o600)
     except OSError as problem:
-        raise ExportError(f"the book of alerts cannot be written: {problem.strerror}", where=str(file)) from None
+        raise ExportError(
+            f"the book of alerts cannot be written: {problem.strerror}", where=str(file)
+        ) from None

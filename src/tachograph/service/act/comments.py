@@ -1,4 +1,6 @@
-"""Summaries of jobs in the field AdminComment of Slurm's accounting, written once the jobs have ended."""
+"""Summaries of jobs in the field AdminComment of Slurm's accounting, written once the jobs have
+ended.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from tachograph.catalog.errors import ExportError, InputError, RefusedError, Tac
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
-from tachograph.report.job_comment import OWN, PREFIX, SMALL_LETTERS, comment_json, comment_text, read_comment
+from tachograph.report.job_comment import (
+    OWN,
+    PREFIX,
+    SMALL_LETTERS,
+    comment_json,
+    comment_text,
+    read_comment,
+)
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
 from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
 
@@ -27,47 +36,62 @@ _READ = (
     *("job_key", "seq", "job_id", "display_id", "cluster", "user", "submit", "start", "end"),
     "time_precision_s",
 )
-_LISTED = re.compile(r"^\s*(\d+) submitted at ", re.MULTILINE)  # of sacctmgr, under "Modified jobs..."
+# Of sacctmgr, under "Modified jobs...".
+_LISTED = re.compile(r"^\s*(\d+) submitted at ", re.MULTILINE)
 
 ReportOf = Callable[[str], JobReport]  # job_key -> report
-COMMENT_DELAY = timedelta(minutes=5)  # after the end of a job: its last samples and accounting arrive meanwhile
+# After the end of a job: its last samples and accounting arrive meanwhile.
+COMMENT_DELAY = timedelta(minutes=5)
 
 
 @dataclass(slots=True)
 class AdminComments:
-    """AdminComment as `sacct` reads and `sacctmgr` writes it. `before`: words before both, such as `ssh login`.
+    """AdminComment as `sacct` reads and `sacctmgr` writes it. `before`: words before both, such as
+    `ssh login`.
 
-    Every method raises RefusedError where a record has a value that is none of Slurm's, or Slurm another run.
+    Every method raises RefusedError where a record has a value that is none of Slurm's, or Slurm
+    another run.
     """
 
     before: tuple[str, ...] = ()
-    small_letters: bool = field(default=False, init=False)  # this Slurm was seen to have no capital ones
+    # This Slurm was seen to have no capital ones.
+    small_letters: bool = field(default=False, init=False)
 
     def check(self) -> None:
         """Request the clusters of the accounting. Errors: InputError where it does not answer."""
         self._program("sacctmgr").output("-n", "-Q", "list", "cluster", "format=cluster")
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """Return the comment of a run, "" without one. Errors: InputError, also where it is not in the accounting.
+        """Return the comment of a run, "" without one. Errors: InputError, also where it is not in
+        the accounting.
 
         Slurm reads and writes the comment of the last run that has the id: another one is refused.
         """
         runs = self._sacct(row, "--format=JobIDRaw,Submit,User").splitlines()
         if not runs:
-            raise InputError(f"job {_name(row)} is not in the accounting", where="sacct", do="see `sacct -j`")
+            raise InputError(
+                f"job {_name(row)} is not in the accounting", where="sacct", do="see `sacct -j`"
+            )
         if len(runs) > 1 or not _is_run(runs[0], row):
             do = "see `sacct --duplicates -j`"
-            raise RefusedError(f"job {_name(row)} is another run in the accounting, or several", where="sacct", do=do)
+            raise RefusedError(
+                f"job {_name(row)} is another run in the accounting, or several",
+                where="sacct",
+                do=do,
+            )
         return self._sacct(row, "--format=AdminComment").strip()
 
     def write(self, row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         """Put the summary into the comment of a run; return what became of it.
 
-        What somebody else wrote stays. Errors: ExportError where it stays or cannot be written, InputError.
+        What somebody else wrote stays. Errors: ExportError where it stays or cannot be written,
+        InputError.
         """
         there = self.read(row)
         if there and not _may_replace(there):
-            raise ExportError("AdminComment holds something else", where=f"job {_name(row)}", do="remove it first")
+            raise ExportError(
+                "AdminComment holds something else", where=f"job {_name(row)}", do="remove it first"
+            )
         self.small_letters |= there.startswith(SMALL_LETTERS)
         for small_letters in (True,) if self.small_letters else (False, True):
             comment = comment_text(summary, small_letters=small_letters)
@@ -78,20 +102,35 @@ class AdminComments:
             if there == comment:
                 return f"{len(comment)} characters; no other job was changed"
             self.small_letters = there == comment.lower()
-        raise ExportError("AdminComment is not what was written", where=f"job {_name(row)}", do="see `sacct -j`")
+        raise ExportError(
+            "AdminComment is not what was written", where=f"job {_name(row)}", do="see `sacct -j`"
+        )
 
     def _set(self, row: Mapping[str, Any], comment: str) -> None:
-        """Write a comment, once sacctmgr has listed what it would change, and that is this run alone."""
+        """Write a comment, once sacctmgr has listed what it would change, and that is this run
+        alone.
+        """
         would = self._modify(row, comment, (), answer=b"n\n" * 3)
         if would != [row["job_id"]]:
-            raise RefusedError(f"sacctmgr would change {', '.join(would[:10]) or 'no job'}; nothing was written")
+            raise RefusedError(
+                f"sacctmgr would change {', '.join(would[:10]) or 'no job'}; nothing was written"
+            )
         changed = self._modify(row, comment, ("-i",), answer=b"")
         if changed != [row["job_id"]]:
-            raise ExportError(f"sacctmgr changed {', '.join(changed[:10]) or 'no job'}", where=f"job {_name(row)}")
+            raise ExportError(
+                f"sacctmgr changed {', '.join(changed[:10]) or 'no job'}", where=f"job {_name(row)}"
+            )
 
-    def _modify(self, row: Mapping[str, Any], comment: str, options: Sequence[str], *, answer: bytes) -> list[str]:
-        """Raw ids of the jobs that sacctmgr lists as those that it changes; without -i it asks before it does."""
-        words, values = [*options, "modify", "job", "where", "jobid={job}"], {"job": _name(row), "comment": comment}
+    def _modify(
+        self, row: Mapping[str, Any], comment: str, options: Sequence[str], *, answer: bytes
+    ) -> list[str]:
+        """Raw ids of the jobs that sacctmgr lists as those that it changes; without -i it asks
+        before it does.
+        """
+        words, values = (
+            [*options, "modify", "job", "where", "jobid={job}"],
+            {"job": _name(row), "comment": comment},
+        )
         if row["cluster"]:
             words, values = [*words, "cluster={cluster}"], {**values, "cluster": row["cluster"]}
         program = self._program("sacctmgr", answer=answer)
@@ -110,12 +149,16 @@ class AdminComments:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    """The job as Slurm's commands call it: the raw id of an array's last task is that of the whole array."""
+    """The job as Slurm's commands call it: the raw id of an array's last task is that of the
+    whole array.
+    """
     return str(row["display_id"] or row["job_id"])
 
 
 def _is_run(line: str, row: Mapping[str, Any]) -> bool:
-    """Whether a line of sacct, raw id, submit time and user, is of the run of a row of job_summaries."""
+    """Whether a line of sacct, raw id, submit time and user, is of the run of a row of
+    job_summaries.
+    """
     job_id, submit, user = line.split("|", 2)
     submitted: datetime | None = row["submit"]
     if job_id != row["job_id"] or user != row["user"] or not submit.isdigit() or submitted is None:
@@ -130,10 +173,18 @@ def _may_replace(comment: str) -> bool:
 
 
 def ended_jobs(lake: Lake, *, now: datetime, delay: timedelta) -> list[dict[str, Any]]:
-    """Return the last run of each job that ended within RECENT and at least `delay` ago, oldest first."""
+    """Return the last run of each job that ended within RECENT and at least `delay` ago, oldest
+    first.
+    """
     runs = read_summaries(lake, _READ).filter(pl.col("start").is_not_null())
-    last = runs.sort("start", "job_key").unique(["cluster", "job_id"], keep="last", maintain_order=True)
-    return last.filter(pl.col("end").is_between(now - RECENT, now - delay)).sort("end", "job_key").to_dicts()
+    last = runs.sort("start", "job_key").unique(
+        ["cluster", "job_id"], keep="last", maintain_order=True
+    )
+    return (
+        last.filter(pl.col("end").is_between(now - RECENT, now - delay))
+        .sort("end", "job_key")
+        .to_dicts()
+    )
 
 
 def comment_jobs(
@@ -148,8 +199,9 @@ def comment_jobs(
 ) -> list[ActionRecord]:
     """Write the comments that are due, `most` of them at a time; return what was noted.
 
-    After MOST_FAILURES in a row the others are left for later. Killed in between, it writes a comment again, which is
-    the same. Errors: those of the ledger; InputError where the accounting cannot be reached: then no job is tried.
+    After MOST_FAILURES in a row the others are left for later. Killed in between, it writes a
+    comment again, which is the same. Errors: those of the ledger; InputError where the accounting
+    cannot be reached: then no job is tried.
     """
     made: list[ActionRecord] = []
     for row in jobs:
@@ -160,7 +212,9 @@ def comment_jobs(
         if not made and not dry_run:
             comments.check()
         made.append(_comment_job(ledger, key, row, report_of, comments, url=url, dry_run=dry_run))
-        down = len(made) >= MOST_FAILURES and all(record.state == "failed" for record in made[-MOST_FAILURES:])
+        down = len(made) >= MOST_FAILURES and all(
+            record.state == "failed" for record in made[-MOST_FAILURES:]
+        )
         if down or (most is not None and len(made) >= most):
             break
     return made

@@ -1,4 +1,6 @@
-"""Weekly digests by mail: each user with something to read gets one for the last complete week, once."""
+"""Weekly digests by mail: each user with something to read gets one for the last complete week,
+once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from tachograph.judge.usage import USAGE_COLUMNS
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_consistently, read_verdicts, select_jobs
-from tachograph.report.digest import DigestTemplates, UserDigest, digest_week, user_digest, week_name
+from tachograph.report.digest import (
+    DigestTemplates,
+    UserDigest,
+    digest_week,
+    user_digest,
+    week_name,
+)
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
 from tachograph.service.act.mail import Mail, Mailer
 from tachograph.service.act.unsubscribe import Unsubscribing
@@ -33,7 +41,9 @@ WEEKS = 8  # before the reported one, with which it is compared
 
 
 def due_week(now: datetime, configuration: Configuration) -> date | None:
-    """Return the Monday of the week whose digest may be sent; None before the day and hour of sending."""
+    """Return the Monday of the week whose digest may be sent; None before the day and hour of
+    sending.
+    """
     local = now.astimezone(zone(configuration.site.time_zone))
     return digest_week(local) if (local.weekday(), local.hour) >= SENT_FROM else None
 
@@ -41,7 +51,9 @@ def due_week(now: datetime, configuration: Configuration) -> date | None:
 def user_digests(
     lake: Lake, configuration: Configuration, week: date, *, users: Collection[str] = ()
 ) -> Iterator[UserDigest]:
-    """Yield the digests of all users, or some, with jobs that ended in a week; in the order of names."""
+    """Yield the digests of all users, or some, with jobs that ended in a week; in the order of
+    names.
+    """
     zone_name = configuration.site.time_zone
     begin, end = (
         to_utc(datetime.combine(day, time()), zone_name)
@@ -53,7 +65,9 @@ def user_digests(
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         chosen = select_jobs(lake, wanted, columns).jobs
-        jobs = chosen.filter(pl.col("end") >= begin, pl.col("end") < end, pl.col("user").is_not_null())
+        jobs = chosen.filter(
+            pl.col("end") >= begin, pl.col("end") < end, pl.col("user").is_not_null()
+        )
         return jobs, read_verdicts(lake, jobs.filter(pl.col("end") >= monday), REPORTED)
 
     jobs, findings = read_consistently(lake, read)
@@ -82,7 +96,9 @@ class DigestMails:
         return cls(mailer, templates, configuration.serve.url, unsubscribing)
 
     def mail(self, digest: UserDigest) -> Mail:
-        """Return the mail. Errors: ExportError where the user has no address; ConfigError for a template."""
+        """Return the mail. Errors: ExportError where the user has no address; ConfigError for a
+        template.
+        """
         link = self.unsubscribing.link(digest.user) if self.unsubscribing else ""
         text = self.templates.text(digest, url=self.url, unsubscribe=link)
         html = self.templates.html(digest, url=self.url, unsubscribe=link)
@@ -94,8 +110,8 @@ def send_digests(
 ) -> list[ActionRecord]:
     """Send the digests that are due, or note that they would be sent; return what was noted.
 
-    Killed in between, a mail whose result is not known is not sent again. Errors: ConfigError; ExportError where the
-    mail server cannot be reached, which is tried again in the next round.
+    Killed in between, a mail whose result is not known is not sent again. Errors: ConfigError;
+    ExportError where the mail server cannot be reached, which is tried again in the next round.
     """
     week = due_week(now, configuration) if "users" in configuration.act.digest else None
     if week is None:
@@ -106,7 +122,11 @@ def send_digests(
         last = ledger.last(digest_key(digest))
         if digest.user in left_out or not digest.is_worth_sending:
             continue
-        if last is None or last.state == "begun" or ledger.is_due(digest_key(digest), dry_run=dry_run):
+        if (
+            last is None
+            or last.state == "begun"
+            or ledger.is_due(digest_key(digest), dry_run=dry_run)
+        ):
             due.append(digest)
     if not due:
         return []
@@ -115,7 +135,9 @@ def send_digests(
     mails = DigestMails.of(configuration)
     with mails.mailer.connected() as connection:
         for digest in due:
-            made.append(_once(ledger, digest, partial(_send, mails, connection.send, digest), dry_run=False))
+            made.append(
+                _once(ledger, digest, partial(_send, mails, connection.send, digest), dry_run=False)
+            )
             if connection.lost:
                 break
     return made
@@ -125,7 +147,9 @@ def _send(mails: DigestMails, send: Callable[[Mail, str], str], digest: UserDige
     return send(mails.mail(digest), digest_key(digest))
 
 
-def _once(ledger: ActionLedger, digest: UserDigest, act: Callable[[], str], *, dry_run: bool) -> ActionRecord:
+def _once(
+    ledger: ActionLedger, digest: UserDigest, act: Callable[[], str], *, dry_run: bool
+) -> ActionRecord:
     why = digest.subject if digest.change is None else f"{digest.subject}: {digest.change.title}"
     return ledger.once(digest_key(digest), KIND, act, target=digest.user, why=why, dry_run=dry_run)
 
@@ -139,9 +163,13 @@ def digest_key(digest: UserDigest) -> str:
 
 
 def read_opt_out(file: Path) -> frozenset[str]:
-    """Return the users in a file, one a line; none where there is no file. Errors: ConfigError: nothing is sent."""
+    """Return the users in a file, one a line; none where there is no file. Errors: ConfigError:
+    nothing is sent.
+    """
     try:
-        return frozenset(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+        return frozenset(
+            line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()
+        )
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError) as problem:
@@ -150,12 +178,18 @@ def read_opt_out(file: Path) -> frozenset[str]:
 
 
 def change_opt_out(file: Path, user: str, *, out: bool) -> None:
-    """Add a user to the file, or remove one; changes of several processes wait for each other. Errors: ConfigError."""
+    """Add a user to the file, or remove one; changes of several processes wait for each other.
+    Errors: ConfigError.
+    """
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
     except OSError as problem:
-        raise ConfigError(f"who gets no digest cannot be written: {problem.strerror}", where=str(file)) from None
+        raise ConfigError(
+            f"who gets no digest cannot be written: {problem.strerror}", where=str(file)
+        ) from None
     with os.fdopen(descriptor):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         users = read_opt_out(file)
@@ -169,4 +203,6 @@ def write_opt_out(file: Path, users: Collection[str]) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(file, "".join(f"{user}\n" for user in sorted(users)).encode(), mode=0o644)
     except OSError as problem:
-        raise ConfigError(f"who gets no digest cannot be written: {problem.strerror}", where=str(file)) from None
+        raise ConfigError(
+            f"who gets no digest cannot be written: {problem.strerror}", where=str(file)
+        ) from None

@@ -20,18 +20,30 @@ from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_consistently, read_rows, read_verdicts, select_jobs
 from tachograph.report.digest import week_name
 from tachograph.report.group_digest import SICK_COLUMNS, GroupDigest, group_digest
-from tachograph.service.act.digests import KIND, OPT_OUT_FILE, WEEKS, DigestMails, due_week, read_opt_out
+from tachograph.service.act.digests import (
+    KIND,
+    OPT_OUT_FILE,
+    WEEKS,
+    DigestMails,
+    due_week,
+    read_opt_out,
+)
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
 from tachograph.service.act.mail import Mail, MailConnection, is_address
 
 STAFF = "staff"
 Managers = Callable[[], Mapping[str, frozenset[str]]]  # {user: accounts that they coordinate}
-VisibleTo = Callable[[str, frozenset[str]], pl.Expr]  # a manager and their accounts -> the jobs that they may see
+# A manager and their accounts -> the jobs that they may see.
+VisibleTo = Callable[[str, frozenset[str]], pl.Expr]
 _FINDING = ("job_key", "code", "title", "severity")
 
 
 def group_digests(
-    lake: Lake, configuration: Configuration, week: date, managers: Mapping[str, frozenset[str]], visible: VisibleTo
+    lake: Lake,
+    configuration: Configuration,
+    week: date,
+    managers: Mapping[str, frozenset[str]],
+    visible: VisibleTo,
 ) -> Iterator[GroupDigest]:
     """Yield the digest of all jobs for staff, then those of managers, in the order of names."""
     zone_name = configuration.site.time_zone
@@ -55,7 +67,9 @@ def group_digests(
         seen = jobs.filter(visible(name, accounts), pl.col("account").is_in(sorted(accounts)))
         own = findings.join(seen, on="job_key", how="semi")
         # which GPUs are sick is a matter of staff
-        digests.append(make(seen, own, gpus.clear(), audience="managers", name=name, accounts=accounts))
+        digests.append(
+            make(seen, own, gpus.clear(), audience="managers", name=name, accounts=accounts)
+        )
     yield from (digest for digest in digests if digest is not None)
 
 
@@ -80,14 +94,20 @@ def send_group_digests(
         return []
     for address in act.digest_staff:
         if not is_address(address):
-            raise ConfigError(f"act.digest_staff: {address!r} is no address", do='write ["ops@example.org"]')
+            raise ConfigError(
+                f"act.digest_staff: {address!r} is no address", do='write ["ops@example.org"]'
+            )
     if "staff" in audiences and not act.digest_staff:
         raise ConfigError("act.digest_staff is empty", do='write ["ops@example.org"]')
     known = managers() if "managers" in audiences else {}
     left_out = read_opt_out(folder / OPT_OUT_FILE)
     due = []
     for digest in group_digests(lake, configuration, week, known, visible):
-        if digest.audience not in audiences or not digest.is_worth_sending or digest.name in left_out:
+        if (
+            digest.audience not in audiences
+            or not digest.is_worth_sending
+            or digest.name in left_out
+        ):
             continue
         for target in act.digest_staff if digest.audience == "staff" else (digest.name,):
             key = f"group-digest:{week_name(week)}:{digest.audience}:{target}"
@@ -98,7 +118,9 @@ def send_group_digests(
         return []
     once = partial(ledger.once, kind=KIND, dry_run=act.dry_run)
     if act.dry_run:
-        return [once(key, act=str, target=target, why=digest.subject) for key, target, digest in due]
+        return [
+            once(key, act=str, target=target, why=digest.subject) for key, target, digest in due
+        ]
     mails, made = DigestMails.of(configuration), []
     with mails.mailer.connected() as connection:
         for key, target, digest in due:
@@ -109,7 +131,9 @@ def send_group_digests(
     return made
 
 
-def _send(mails: DigestMails, connection: MailConnection, digest: GroupDigest, target: str, key: str) -> str:
+def _send(
+    mails: DigestMails, connection: MailConnection, digest: GroupDigest, target: str, key: str
+) -> str:
     """Send it: to staff at an address, to a manager at theirs, with a link to opt out."""
     to_staff = digest.audience == "staff"
     link = "" if to_staff or mails.unsubscribing is None else mails.unsubscribing.link(digest.name)

@@ -1,7 +1,9 @@
-"""The ledger of actions: what was done, to whom, why and when; a file of JSON lines, of which old ones are archived.
+"""The ledger of actions: what was done, to whom, why and when; a file of JSON lines, of which old
+ones are archived.
 
-Every action has a key that says what it is for, such as `digest:2026-W47:ann`. It is noted before it is begun and when
-its result is known, so whoever starts again, also after being killed, knows what was done and does nothing twice.
+Every action has a key that says what it is for, such as `digest:2026-W47:ann`. It is noted before
+it is begun and when its result is known, so whoever starts again, also after being killed, knows
+what was done and does nothing twice.
 """
 
 from __future__ import annotations
@@ -24,21 +26,23 @@ from tachograph.catalog.errors import LakeError, RefusedError, TachographError, 
 LEDGER_FILE = "actions.jsonl"
 # then lines go to an archive: keys have a day, a week or a job in them, and are not due again
 KEPT = timedelta(days=90)
-# a case of a policy is due for as long as its job runs and does no work, so the last line about it stays longer
+# a case of a policy is due for as long as its job runs and does no work, so the last line about it
+# stays longer
 KEPT_OF_POLICY = timedelta(days=400)
 MOST_ATTEMPTS = 5
 RETRY = timedelta(minutes=10)  # after the first failure; twice as long after each further one
 
-# would: a dry run. unknown: the process ended while it was being done, and it cannot be seen whether it was.
-# refused: it would have run a word of a record that is none of Slurm's, or changed something else
+# would: a dry run. unknown: the process ended while it was being done, and it cannot be seen
+# whether it was. refused: it would have run a word of a record that is none of Slurm's, or changed
+# something else
 ActionState = Literal["would", "begun", "done", "failed", "unknown", "refused"]
 
 
 class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the ledger.
 
-    key: what for. kind: mail, webhook, comment, scancel, ...; target: whom or what it concerns. why: the evidence, in
-    words. result: what became of it. attempt: counted from 1.
+    key: what for. kind: mail, webhook, comment, scancel, ...; target: whom or what it concerns.
+    why: the evidence, in words. result: what became of it. attempt: counted from 1.
     """
 
     t: datetime
@@ -55,8 +59,8 @@ class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class LedgerIndex:
     """What was read of a ledger: the last line about each key, up to byte `end` of a file.
 
-    Handed from one opening to the next, it saves reading these lines again. line: the last one, by which it is seen
-    that the file is still the one that was read. begin: time of the first line.
+    Handed from one opening to the next, it saves reading these lines again. line: the last one, by
+    which it is seen that the file is still the one that was read. begin: time of the first line.
     """
 
     inode: int = 0
@@ -79,12 +83,14 @@ class LedgerIndex:
 class ActionLedger:
     """The ledger of one folder, open for one process at a time.
 
-    index: of an earlier opening, whose lines are not read again. Errors: LakeError where another process has it, or it
-    cannot be written. A last line that was cut off by a kill is removed; what it would have noted was not begun yet, or
-    counts as unknown.
+    index: of an earlier opening, whose lines are not read again. Errors: LakeError where another
+    process has it, or it cannot be written. A last line that was cut off by a kill is removed; what
+    it would have noted was not begun yet, or counts as unknown.
     """
 
-    def __init__(self, folder: Path, *, clock: Callable[[], datetime], index: LedgerIndex | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, clock: Callable[[], datetime], index: LedgerIndex | None = None
+    ) -> None:
         self.path = folder / LEDGER_FILE
         self._clock = clock
         self._index = LedgerIndex() if index is None else index
@@ -98,15 +104,22 @@ class ActionLedger:
                 sync_folder(folder)
                 undo.pop_all()
         except BlockingIOError:
-            raise LakeError("another process acts already", where=str(self.path), do="stop it first") from None
+            raise LakeError(
+                "another process acts already", where=str(self.path), do="stop it first"
+            ) from None
         except OSError as problem:
-            raise LakeError(f"the ledger cannot be opened: {problem.strerror}", where=str(self.path)) from None
+            raise LakeError(
+                f"the ledger cannot be opened: {problem.strerror}", where=str(self.path)
+            ) from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         os.close(self._descriptor)
 
@@ -115,13 +128,17 @@ class ActionLedger:
         return self._index.last.get(key)
 
     def is_due(self, key: str, *, dry_run: bool = False) -> bool:
-        """Return whether there is anything to do: it was not done, and a failure is long enough ago to try again."""
+        """Return whether there is anything to do: it was not done, and a failure is long enough
+        ago to try again.
+        """
         last = self._index.last.get(key)
         if last is None or (last.state == "would" and not dry_run):
             return True
         if last.state != "failed":
             return False
-        return last.attempt < MOST_ATTEMPTS and self._clock() >= last.t + RETRY * 2 ** (last.attempt - 1)
+        return last.attempt < MOST_ATTEMPTS and self._clock() >= last.t + RETRY * 2 ** (
+            last.attempt - 1
+        )
 
     def once(
         self,
@@ -136,9 +153,10 @@ class ActionLedger:
     ) -> ActionRecord:
         """Do what is due, and return the last line about it; what is not due is not done.
 
-        act: does it and returns its result in words; TachographError and OSError are failures, of which an
-        UnreachableError uses up no attempt and a RefusedError is final. dry_run: note what would
-        be done. repeatable: doing it twice is doing it once, so it is done again where its result is not known.
+        act: does it and returns its result in words; TachographError and OSError are failures, of
+        which an UnreachableError uses up no attempt and a RefusedError is final. dry_run: note what
+        would be done. repeatable: doing it twice is doing it once, so it is done again where its
+        result is not known.
         """
         last, attempt = self._index.last.get(key), 1
         interrupted = last is not None and last.state == "begun"
@@ -182,19 +200,28 @@ class ActionLedger:
     def archive(self) -> int:
         """Move lines older than KEPT into a file of their own, once a month; return how many.
 
-        The last line about a key stays where the key can be due again. Killed at any moment, each line is in one of
-        the two files: the ledger is replaced by one without the lines, and the file with them, which names the inode
-        of the ledger that it is cut from, counts once that is gone. Errors: OSError; then all is as before.
+        The last line about a key stays where the key can be due again. Killed at any moment, each
+        line is in one of the two files: the ledger is replaced by one without the lines, and the
+        file with them, which names the inode of the ledger that it is cut from, counts once that is
+        gone. Errors: OSError; then all is as before.
         """
         now = self._clock()
         cutoff = (now - KEPT).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         target = self.path.with_name(f"{_ARCHIVE}{cutoff:%Y-%m-%d}.jsonl")
         index = self._index
-        if index.begin is None or index.begin >= cutoff or index.archived == cutoff or target.exists():
+        if (
+            index.begin is None
+            or index.begin >= cutoff
+            or index.archived == cutoff
+            or target.exists()
+        ):
             return 0
         moving = self.path.with_name(f".{target.name}.{index.inode}")
         fresh = self.path.with_name(f".{LEDGER_FILE}.new")
-        count, descriptor = 0, os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        count, descriptor = (
+            0,
+            os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600),
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever opens it by its name finds it locked
             with _file_of_owner(moving) as old, os.fdopen(os.dup(descriptor), "ab") as kept:
@@ -225,7 +252,9 @@ class ActionLedger:
         return count
 
     def _may_go(self, record: ActionRecord, cutoff: datetime, now: datetime) -> bool:
-        """Whether an old line is not needed: a later one is about its key, or the key is not due again."""
+        """Whether an old line is not needed: a later one is about its key, or the key is not due
+        again.
+        """
         last = self._index.last[record.key]
         if record != last:
             return True
@@ -233,7 +262,9 @@ class ActionLedger:
         return last.state != "begun" and last.t < kept_from
 
     def _finish_archive(self) -> None:
-        """Complete a move that was interrupted: its lines are an archive once the ledger is another file."""
+        """Complete a move that was interrupted: its lines are an archive once the ledger is
+        another file.
+        """
         inode = os.fstat(self._descriptor).st_ino
         for moving in self.path.parent.glob(f".{_ARCHIVE}*.jsonl.*"):
             if moving.suffix == f".{inode}":
@@ -247,7 +278,13 @@ class ActionLedger:
         status, index = os.fstat(self._descriptor), self._index
         before = os.pread(self._descriptor, len(index.line), max(0, index.end - len(index.line)))
         if index.inode != status.st_ino or status.st_size < index.end or before != index.line:
-            index.inode, index.end, index.lines, index.line, index.begin = status.st_ino, 0, 0, b"", None
+            index.inode, index.end, index.lines, index.line, index.begin = (
+                status.st_ino,
+                0,
+                0,
+                b"",
+                None,
+            )
             index.last.clear()
         for record, line in _lines(self.path, begin=index.end, number=index.lines):
             index.add(record, line)
@@ -259,7 +296,8 @@ _ARCHIVE = "actions-before-"  # begin of the names of archives
 
 
 def read_ledger(folder: Path) -> list[ActionRecord]:
-    """Return all lines of the ledger in a folder and its archives, oldest first; none where there is no ledger.
+    """Return all lines of the ledger in a folder and its archives, oldest first; none where there
+    is no ledger.
 
     Errors: LakeError.
     """
@@ -269,11 +307,15 @@ def read_ledger(folder: Path) -> list[ActionRecord]:
     except FileNotFoundError:
         return []
     except OSError as problem:
-        raise LakeError(f"the ledger cannot be read: {problem.strerror}", where=str(folder / LEDGER_FILE)) from None
+        raise LakeError(
+            f"the ledger cannot be read: {problem.strerror}", where=str(folder / LEDGER_FILE)
+        ) from None
 
 
 def _open_locked(path: Path) -> int:
-    """Open the ledger and lock it. Errors: BlockingIOError where another process has it; OSError."""
+    """Open the ledger and lock it. Errors: BlockingIOError where another process has it;
+    OSError.
+    """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with ExitStack() as undo:
@@ -286,7 +328,9 @@ def _open_locked(path: Path) -> int:
 
 
 def _file_of_owner(path: Path) -> BinaryIO:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb")
+    return os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
+    )
 
 
 def _write_all(descriptor: int, line: bytes) -> None:
@@ -295,7 +339,8 @@ def _write_all(descriptor: int, line: bytes) -> None:
 
 
 def _lines(path: Path, *, begin: int = 0, number: int = 0) -> Iterator[tuple[ActionRecord, bytes]]:
-    """Lines from byte `begin` on, before which there are `number`; a last one that was cut off is left out.
+    """Lines from byte `begin` on, before which there are `number`; a last one that was cut off is
+    left out.
 
     Errors: LakeError for a line that is none; OSError.
     """

@@ -1,4 +1,6 @@
-"""Mail by SMTP: text with an HTML alternative, marked as automatic, with an id that follows from the action's key."""
+"""Mail by SMTP: text with an HTML alternative, marked as automatic, with an id that follows from
+the action's key.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ from tachograph.catalog.units import printable
 _PORTS = {"tls": 465, "starttls": 587, "none": 25}
 TIMEOUT_S = 30.0  # of each answer of the server
 _ADDRESS = re.compile(
-    r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", re.ASCII
+    r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?",
+    re.ASCII,
 )
-# RFC 5322's longest line: a longer address in List-Unsubscribe would be encoded, and no mail program finds it
+# RFC 5322's longest line: a longer address in List-Unsubscribe would be encoded, and no mail
+# program finds it
 _POLICY = SMTP.clone(max_line_length=998)
 _MOST_SUBJECT = 200  # characters
 
@@ -50,19 +54,33 @@ class Mailer:
 
     @classmethod
     def of(cls, options: MailOptions) -> Mailer:
-        """Return what `[mail]` configures; nothing is sent yet. Errors: ConfigError naming the key."""
+        """Return what `[mail]` configures; nothing is sent yet. Errors: ConfigError naming the
+        key.
+        """
         if not options.host:
-            raise ConfigError("mail.host is empty: no mail can be sent", do="name the mail server of the site")
+            raise ConfigError(
+                "mail.host is empty: no mail can be sent", do="name the mail server of the site"
+            )
         if not is_address(options.sender):
-            raise ConfigError(f"mail.sender: {options.sender!r} is no address", do="write tachograph@example.org")
+            raise ConfigError(
+                f"mail.sender: {options.sender!r} is no address", do="write tachograph@example.org"
+            )
         host, port = _host_port(options)
         if options.address and not is_address(options.address.replace("{user}", "ann")):
-            raise ConfigError(f"mail.address: {options.address!r} is no address", do='write "{user}@example.org"')
+            raise ConfigError(
+                f"mail.address: {options.address!r} is no address", do='write "{user}@example.org"'
+            )
         password = ""
         if options.user:
             if options.tls == "none":
-                raise ConfigError("mail.user: no password is sent without TLS", do='write tls = "starttls"')
-            password = read_secret(options.password_file, "mail.password_file").decode("utf-8", "replace").strip()
+                raise ConfigError(
+                    "mail.user: no password is sent without TLS", do='write tls = "starttls"'
+                )
+            password = (
+                read_secret(options.password_file, "mail.password_file")
+                .decode("utf-8", "replace")
+                .strip()
+            )
         addresses = _read_addresses(Path(options.addresses)) if options.addresses else {}
         return cls(options, host, port, addresses, password)
 
@@ -83,9 +101,12 @@ class Mailer:
         made["Message-ID"] = f"<{name}@{self.options.sender.partition('@')[2]}>"
         made["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notices in return
         by_mail = f"<mailto:{self.options.sender}?subject=unsubscribe>"
-        made["List-Unsubscribe"] = f"<{mail.unsubscribe}>, {by_mail}" if mail.unsubscribe else by_mail
+        made["List-Unsubscribe"] = (
+            f"<{mail.unsubscribe}>, {by_mail}" if mail.unsubscribe else by_mail
+        )
         if mail.unsubscribe.startswith("https:"):
-            made["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"  # RFC 8058, which demands https
+            # RFC 8058, which demands https.
+            made["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
         made.set_content(mail.text)
         if mail.html:
             made.add_alternative(mail.html, subtype="html")
@@ -93,12 +114,16 @@ class Mailer:
 
     @contextmanager
     def connected(self) -> Iterator[MailConnection]:
-        """Yield a connection for some mails. Errors: ExportError where there is none, or the login is refused."""
+        """Yield a connection for some mails. Errors: ExportError where there is none, or the
+        login is refused.
+        """
         where = f"{self.host}:{self.port}"
         try:
             server = self._connect()
         except OSError as problem:  # smtplib's errors are some
-            raise ExportError(f"no connection to the mail server: {_reason(problem)}", where=where) from None
+            raise ExportError(
+                f"no connection to the mail server: {_reason(problem)}", where=where
+            ) from None
         try:
             yield MailConnection(self, server)
         finally:
@@ -108,7 +133,9 @@ class Mailer:
         options = self.options
         if options.tls == "tls":
             context = ssl.create_default_context()
-            server: smtplib.SMTP = smtplib.SMTP_SSL(self.host, self.port, timeout=TIMEOUT_S, context=context)
+            server: smtplib.SMTP = smtplib.SMTP_SSL(
+                self.host, self.port, timeout=TIMEOUT_S, context=context
+            )
         else:
             server = smtplib.SMTP(self.host, self.port, timeout=TIMEOUT_S)
         try:
@@ -131,18 +158,26 @@ class MailConnection:
     lost: bool = field(default=False, init=False)
 
     def send(self, mail: Mail, key: str) -> str:
-        """Send a mail; return the id it has. Errors: ExportError where the server refuses it or is gone."""
+        """Send a mail; return the id it has. Errors: ExportError where the server refuses it or
+        is gone.
+        """
         message = self.mailer.message(mail, key)
         try:
             self.server.send_message(message, self.mailer.options.sender, [mail.to])
         except smtplib.SMTPResponseException as problem:
-            raise ExportError(f"the mail server refused it: {_reason(problem)}", where=mail.to) from None
+            raise ExportError(
+                f"the mail server refused it: {_reason(problem)}", where=mail.to
+            ) from None
         except smtplib.SMTPRecipientsRefused as problem:
             reasons = (_answer(code, text) for code, text in problem.recipients.values())
-            raise ExportError(f"the mail server refused the address: {'; '.join(reasons)}", where=mail.to) from None
+            raise ExportError(
+                f"the mail server refused the address: {'; '.join(reasons)}", where=mail.to
+            ) from None
         except OSError as problem:
             self.lost = True
-            raise ExportError(f"the connection was lost: {_reason(problem)}", where=mail.to) from None
+            raise ExportError(
+                f"the connection was lost: {_reason(problem)}", where=mail.to
+            ) from None
         return str(message["Message-ID"])
 
 
@@ -167,7 +202,9 @@ def is_address(written: str) -> bool:
 
 
 def _read_addresses(file: Path) -> dict[str, str]:
-    """{user: address} of a file of lines `user address`; what follows `#` is a remark. Errors: ConfigError."""
+    """{user: address} of a file of lines `user address`; what follows `#` is a remark. Errors:
+    ConfigError.
+    """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as problem:
@@ -177,7 +214,9 @@ def _read_addresses(file: Path) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if words and (len(words) != 2 or not is_address(words[1])):
-            raise ConfigError("no line `user address`", where=f"{file}:{number}", do="write it like that")
+            raise ConfigError(
+                "no line `user address`", where=f"{file}:{number}", do="write it like that"
+            )
         if words:
             found[words[0]] = words[1]
     return found

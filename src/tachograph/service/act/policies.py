@@ -1,8 +1,9 @@
-"""Policies for running jobs: who is warned, and what is done when the evidence still holds after the warnings.
+"""Policies for running jobs: who is warned, and what is done when the evidence still holds after
+the warnings.
 
-Before anything is done to a job Slurm is asked whether it still runs, as the same run of the same user. A stop of work
-is one case: its warnings and its action are lines of the ledger that name it, so nothing is done twice, and a job
-that worked again and stops again is warned anew.
+Before anything is done to a job Slurm is asked whether it still runs, as the same run of the same
+user. A stop of work is one case: its warnings and its action are lines of the ledger that name it,
+so nothing is done twice, and a job that worked again and stops again is warned anew.
 """
 
 from __future__ import annotations
@@ -18,14 +19,32 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, ExportError, InputError, RefusedError, TachographError
+from tachograph.catalog.errors import (
+    ConfigError,
+    ExportError,
+    InputError,
+    RefusedError,
+    TachographError,
+)
 from tachograph.catalog.policies import ON_JOBS, PolicyOptions, matches
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.judge.alerts import FRESH, HEALTH_COUNTERS, WINDOW, Alert
 from tachograph.judge.culprit import find_culprit
-from tachograph.judge.policy import FINDINGS_OF, PolicyEvidence, exemption, fault_evidence, idle_evidence
+from tachograph.judge.policy import (
+    FINDINGS_OF,
+    PolicyEvidence,
+    exemption,
+    fault_evidence,
+    idle_evidence,
+)
 from tachograph.lake.delta import Lake
-from tachograph.lake.query import SampleReader, read_gpus, read_minutes, read_summaries, read_verdicts
+from tachograph.lake.query import (
+    SampleReader,
+    read_gpus,
+    read_minutes,
+    read_summaries,
+    read_verdicts,
+)
 from tachograph.report.alert_message import AlertMessage, Incident
 from tachograph.report.policy import job_name, warning_mail
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
@@ -35,14 +54,27 @@ from tachograph.service.act.webhooks import Webhook
 
 KIND = "policy"
 RUNNING = (
-    *("job_key", "seq", "job_id", "display_id", "het_job_id", "cluster", "name", "user", "account", "partition"),
+    *(
+        "job_key",
+        "seq",
+        "job_id",
+        "display_id",
+        "het_job_id",
+        "cluster",
+        "name",
+        "user",
+        "account",
+        "partition",
+    ),
     *("qos", "state", "start", "end", "as_of", "gpus", "attribution", "time_precision_s"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyCase:
-    """A policy and a running job: the evidence, or why there is none. culprit: of a hang, "" where none is named."""
+    """A policy and a running job: the evidence, or why there is none. culprit: of a hang, ""
+    where none is named.
+    """
 
     policy: PolicyOptions
     job: Mapping[str, Any]
@@ -51,7 +83,9 @@ class PolicyCase:
 
     @property
     def key(self) -> str:
-        """Begin of the keys of what is done: another run, or another stop of work, is another case."""
+        """Begin of the keys of what is done: another run, or another stop of work, is another
+        case.
+        """
         since = self.found.since if isinstance(self.found, PolicyEvidence) else self.job["start"]
         start = self.job["start"]
         return f"{KIND}:{self.policy.name}:{self.job['job_key']}:{start.timestamp():.0f}:{since.timestamp():.0f}"
@@ -63,26 +97,45 @@ class PolicyCase:
         return f"{sentence} {self.culprit}".strip()
 
 
-def policy_cases(lake: Lake, configuration: Configuration, *, now: datetime) -> Iterator[PolicyCase]:
-    """Yield each policy with each running job of which the newest result is fresh. Errors: LakeError."""
+def policy_cases(
+    lake: Lake, configuration: Configuration, *, now: datetime
+) -> Iterator[PolicyCase]:
+    """Yield each policy with each running job of which the newest result is fresh. Errors:
+    LakeError.
+    """
     if lake.version(JOB_SUMMARIES) < 0:
         return  # nothing was analyzed yet
     jobs = read_summaries(lake, RUNNING).filter(
-        pl.col("end").is_null(), pl.col("state") == "RUNNING", pl.col("as_of") >= now - FRESH, pl.col("gpus") > 0
+        pl.col("end").is_null(),
+        pl.col("state") == "RUNNING",
+        pl.col("as_of") >= now - FRESH,
+        pl.col("gpus") > 0,
     )
-    codes = sorted({code for policy in configuration.policy for code in FINDINGS_OF.get(policy.check, ())})
-    verdicts = read_verdicts(lake, jobs, pl.col("code").is_in(codes), ("job_key", "code", "verdict"))
+    codes = sorted(
+        {code for policy in configuration.policy for code in FINDINGS_OF.get(policy.check, ())}
+    )
+    verdicts = read_verdicts(
+        lake, jobs, pl.col("code").is_in(codes), ("job_key", "code", "verdict")
+    )
     holding: dict[str, set[str]] = {}
-    for key, code in verdicts.filter(pl.col("verdict") == "yes").select("job_key", "code").iter_rows():
+    for key, code in (
+        verdicts.filter(pl.col("verdict") == "yes").select("job_key", "code").iter_rows()
+    ):
         holding.setdefault(key, set()).add(code)
     faults = any(policy.check == "failing_gpu" for policy in configuration.policy)
-    samples = SampleReader(lake).read_columns(now - WINDOW, HEALTH_COUNTERS) if faults and jobs.height else None
+    samples = (
+        SampleReader(lake).read_columns(now - WINDOW, HEALTH_COUNTERS)
+        if faults and jobs.height
+        else None
+    )
     for one in jobs.sort("start", "job_key").partition_by("job_key", maintain_order=True):
         job = one.row(0, named=True)
         cases = [(policy, exemption(policy, job)) for policy in configuration.policy]
         tables = _Tables(lake, one)
         for policy, exempt in cases:
-            yield _case(policy, job, exempt, holding.get(job["job_key"], set()), tables, samples, now)
+            yield _case(
+                policy, job, exempt, holding.get(job["job_key"], set()), tables, samples, now
+            )
 
 
 @dataclass(slots=True)
@@ -137,8 +190,8 @@ def apply_policies(
 ) -> list[ActionRecord]:
     """Warn, and act, where the evidence of a policy holds; return what was noted.
 
-    A job, receiver or server that does not answer leaves the others. Errors: ConfigError; LakeError; the last problem
-    of Slurm or of the mail server, after the other cases were treated.
+    A job, receiver or server that does not answer leaves the others. Errors: ConfigError;
+    LakeError; the last problem of Slurm or of the mail server, after the other cases were treated.
     """
     if not configuration.policy:
         return []
@@ -155,7 +208,9 @@ def apply_policies(
 
 @dataclass(slots=True)
 class _Acting:
-    """What is needed to act. silent: Slurm did not answer; problem: why Slurm or the mail server could not be used."""
+    """What is needed to act. silent: Slurm did not answer; problem: why Slurm or the mail server
+    could not be used.
+    """
 
     ledger: ActionLedger
     configuration: Configuration
@@ -169,14 +224,26 @@ class _Acting:
     silent: bool = False
 
     @classmethod
-    def of(cls, ledger: ActionLedger, configuration: Configuration, now: datetime, stack: ExitStack) -> _Acting:
+    def of(
+        cls, ledger: ActionLedger, configuration: Configuration, now: datetime, stack: ExitStack
+    ) -> _Acting:
         """Return what is configured, of what the policies need. Errors: ConfigError."""
         wanted = {policy.webhook for policy in configuration.policy if policy.webhook}
-        webhooks = {one.name: Webhook.of(one) for one in configuration.webhook if one.name in wanted}
+        webhooks = {
+            one.name: Webhook.of(one) for one in configuration.webhook if one.name in wanted
+        }
         mails = any(policy.warned or policy.action == "mail" for policy in configuration.policy)
         live = any(not _is_dry(policy, configuration) for policy in configuration.policy)
         mailer = Mailer.of(configuration.mail) if mails and live else None
-        return cls(ledger, configuration, now, stack, SlurmJobs(configuration.act.slurm_before), webhooks, mailer)
+        return cls(
+            ledger,
+            configuration,
+            now,
+            stack,
+            SlurmJobs(configuration.act.slurm_before),
+            webhooks,
+            mailer,
+        )
 
     def treat(self, case: PolicyCase, evidence: PolicyEvidence) -> list[ActionRecord]:
         """Do what is due about a case: the next warning, or the action after the last one."""
@@ -189,7 +256,9 @@ class _Acting:
                     return []
                 continue
             mail = partial(self._mail, case, key, number)
-            return self._once(case, key, "mail", mail, target=str(case.job["user"]), dry_run=dry_run)
+            return self._once(
+                case, key, "mail", mail, target=str(case.job["user"]), dry_run=dry_run
+            )
         key, target = f"{case.key}:{policy.action}", job_name(case.job)
         if policy.action == "mail":
             target = str(case.job["user"])
@@ -205,11 +274,22 @@ class _Acting:
         return self._once(case, key, policy.action, act, target=target, dry_run=dry_run)
 
     def _once(
-        self, case: PolicyCase, key: str, kind: str, act: Callable[[], str], *, target: str, dry_run: bool
+        self,
+        case: PolicyCase,
+        key: str,
+        kind: str,
+        act: Callable[[], str],
+        *,
+        target: str,
+        dry_run: bool,
     ) -> list[ActionRecord]:
         """One action, where it is due and the job is still there and not exempt."""
         last = self.ledger.last(key)
-        if last is not None and last.state != "begun" and not self.ledger.is_due(key, dry_run=dry_run):
+        if (
+            last is not None
+            and last.state != "begun"
+            and not self.ledger.is_due(key, dry_run=dry_run)
+        ):
             return []
         why = case.why
         try:
@@ -222,10 +302,16 @@ class _Acting:
             why += " Slurm was not asked whether it is interactive or in a reservation."
         if kind == "mail" and not dry_run and not self._connected():
             return []
-        return [self.ledger.once(key, kind, act, target=target, why=why, dry_run=dry_run, repeatable=True)]
+        return [
+            self.ledger.once(
+                key, kind, act, target=target, why=why, dry_run=dry_run, repeatable=True
+            )
+        ]
 
     def _answer(self, case: PolicyCase) -> str | None:
-        """As `_left_alone`; None where Slurm does not answer, which is not tried again in this round."""
+        """As `_left_alone`; None where Slurm does not answer, which is not tried again in this
+        round.
+        """
         if self.silent:
             return None
         try:
@@ -239,12 +325,16 @@ class _Acting:
             return None
 
     def _left_alone(self, case: PolicyCase) -> str:
-        """Why Slurm's answer is against doing anything, "" where nothing is. Errors: InputError: there is none."""
+        """Why Slurm's answer is against doing anything, "" where nothing is. Errors: InputError:
+        there is none.
+        """
         job = self._run_of(case)
         return job if isinstance(job, str) else ""
 
     def _run_of(self, case: PolicyCase) -> SlurmJob | str:
-        """The run of the case as Slurm has it now, or why it is left alone. Errors: InputError: there is no answer."""
+        """The run of the case as Slurm has it now, or why it is left alone. Errors: InputError:
+        there is no answer.
+        """
         policy, job = case.policy, self.slurm.job(case.job["job_id"], case.job["cluster"])
         if job is None or not job.is_run(case.job):
             return "it has ended, or is another run"
@@ -252,7 +342,11 @@ class _Acting:
             return "it is a part of a heterogeneous job"
         if policy.exempt_interactive and not job.batch:
             return "it is interactive"
-        return f"reservation {job.reservation}" if matches(job.reservation, policy.exempt_reservations) else job
+        return (
+            f"reservation {job.reservation}"
+            if matches(job.reservation, policy.exempt_reservations)
+            else job
+        )
 
     def _connected(self) -> bool:
         """Whether mail can be sent, by one connection for all."""
@@ -269,7 +363,9 @@ class _Acting:
     def _mail(self, case: PolicyCase, key: str, number: int) -> str:
         if self.mailer is None or self.connection is None:
             raise ExportError("no connection to the mail server")
-        text = warning_mail(case.policy, case.job, case.why, number=number, url=self.configuration.serve.url)
+        text = warning_mail(
+            case.policy, case.job, case.why, number=number, url=self.configuration.serve.url
+        )
         mail = Mail(self.mailer.address(str(case.job["user"])), text.subject, text.text)
         return self.connection.send(mail, key)
 
@@ -277,7 +373,13 @@ class _Acting:
         job = case.job
         labels = {name: str(job[name]) for name in ("cluster", "user", "partition") if job[name]}
         labels |= {"job": job_name(job, short=True), "policy": case.policy.name}
-        alert = Alert("policy", f"{case.policy.name} {job['job_key']}", case.why, labels, f"/job/{job['job_key']}")
+        alert = Alert(
+            "policy",
+            f"{case.policy.name} {job['job_key']}",
+            case.why,
+            labels,
+            f"/job/{job['job_key']}",
+        )
         incident = Incident(key, alert, evidence.since, evidence.until)
         page = self.configuration.serve.url
         until = self.now + timedelta(seconds=4 * self.configuration.act.interval_s)
@@ -286,7 +388,9 @@ class _Acting:
         )
 
     def _command(self, case: PolicyCase) -> str:
-        """Suspend, requeue or cancel a run, which is looked up once more. Errors: InputError, ExportError."""
+        """Suspend, requeue or cancel a run, which is looked up once more. Errors: InputError,
+        ExportError.
+        """
         job = self._run_of(case)
         if isinstance(job, str):
             return f"nothing to do: {job}"
@@ -295,15 +399,21 @@ class _Acting:
         return self.slurm.change(action, job, case.job["cluster"])
 
     def _drain(self, case: PolicyCase, nodes: Sequence[str]) -> str:
-        """Drain the nodes with the fault on which the run is now. Errors: InputError, ExportError."""
+        """Drain the nodes with the fault on which the run is now. Errors: InputError,
+        ExportError.
+        """
         job, cluster = self._run_of(case), case.job["cluster"]
         if isinstance(job, str):
             return f"nothing to do: {job}"
         results = []
         for node in nodes:
             if not self.slurm.is_on(job, node, cluster):
-                raise RefusedError(f"job {job.name} does not run on node {node!r}; it was not drained")
-            results.append(self.slurm.drain(node, cluster, f"tachograph policy {case.policy.name}: {case.why}"))
+                raise RefusedError(
+                    f"job {job.name} does not run on node {node!r}; it was not drained"
+                )
+            results.append(
+                self.slurm.drain(node, cluster, f"tachograph policy {case.policy.name}: {case.why}")
+            )
         return "; ".join(results)
 
 
@@ -312,10 +422,14 @@ def _is_dry(policy: PolicyOptions, configuration: Configuration) -> bool:
 
 
 def policy_of(configuration: Configuration, names: Sequence[str]) -> Configuration:
-    """Return the configuration with the policies of these names; none: all. Errors: ConfigError for an unknown one."""
+    """Return the configuration with the policies of these names; none: all. Errors: ConfigError
+    for an unknown one.
+    """
     known = {policy.name: policy for policy in configuration.policy}
     for name in names:
         if name not in known:
             do = f"use one of: {', '.join(known) or 'none is configured'}"
             raise ConfigError(f"no policy {name!r}", do=do)
-    return msgspec.structs.replace(configuration, policy=tuple(known[name] for name in names or known))
+    return msgspec.structs.replace(
+        configuration, policy=tuple(known[name] for name in names or known)
+    )

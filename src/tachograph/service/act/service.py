@@ -1,4 +1,6 @@
-"""`tachograph act`: rounds of everything that acts by itself. A step is a function and one line of STEPS."""
+"""`tachograph act`: rounds of everything that acts by itself. A step is a function and one line
+of STEPS.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from tachograph.lake.delta import Lake
 from tachograph.report.job import JobReport
 from tachograph.service.act.advice_table import WrittenAdvice
 from tachograph.service.act.alerts import send_alerts
-from tachograph.service.act.comments import COMMENT_DELAY, AdminComments, ReportOf, comment_jobs, ended_jobs
+from tachograph.service.act.comments import (
+    COMMENT_DELAY,
+    AdminComments,
+    ReportOf,
+    comment_jobs,
+    ended_jobs,
+)
 from tachograph.service.act.digests import send_digests
 from tachograph.service.act.group_digests import Managers, VisibleTo, send_group_digests
 from tachograph.service.act.ledger import ActionLedger, ActionRecord, ActionState, LedgerIndex
@@ -33,7 +41,8 @@ STATUS_FILE = "act-status.json"
 
 @dataclass(frozen=True, slots=True)
 class ActApi:
-    """What steps need of the floors above. report_of: the report of a job; write_advice: the files of all users.
+    """What steps need of the floors above. report_of: the report of a job; write_advice: the files
+    of all users.
 
     managers: who coordinates which accounts; visible: which jobs a manager may see.
     """
@@ -46,7 +55,9 @@ class ActApi:
 
 @dataclass(frozen=True, slots=True)
 class ActRound:
-    """What a round of steps knows. folder: of the ledger and other state; api: what they need from above."""
+    """What a round of steps knows. folder: of the ledger and other state; api: what they need
+    from above.
+    """
 
     lake: Lake
     configuration: Configuration
@@ -77,22 +88,35 @@ def _comments(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
     jobs = ended_jobs(this.lake, now=this.now, delay=COMMENT_DELAY)
     report_of: ReportOf = partial(this.api.report_of, this.lake)
     comments, url = AdminComments(options.slurm_before), this.configuration.serve.url
-    return comment_jobs(ledger, jobs, report_of, comments, url=url, dry_run=options.dry_run, most=MOST_COMMENTS)
+    return comment_jobs(
+        ledger, jobs, report_of, comments, url=url, dry_run=options.dry_run, most=MOST_COMMENTS
+    )
 
 
 def _advice(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    """Keep the files that sbatch reads; noted once a day with what was written, and each time that something failed."""
+    """Keep the files that sbatch reads; noted once a day with what was written, and each time
+    that something failed.
+    """
     options = this.configuration.act
     if not options.advice_folder:
         return []
     day = this.now.date().isoformat()
     if options.dry_run:
-        return [ledger.once(f"advice:{day}", "advice", str, target=options.advice_folder, dry_run=True)]
+        return [
+            ledger.once(f"advice:{day}", "advice", str, target=options.advice_folder, dry_run=True)
+        ]
     written = this.api.write_advice(this.lake)
     last = ledger.last(f"advice:{day}")
-    if last is not None and last.state == "done" and not (written.written or written.removed or written.refused):
+    if (
+        last is not None
+        and last.state == "done"
+        and not (written.written or written.removed or written.refused)
+    ):
         return []
-    result = f"{written.written:,} written, {written.removed:,} removed, {len(written.refused):,} refused"
+    result = (
+        f"{written.written:,} written, {written.removed:,} removed, "
+        f"{len(written.refused):,} refused"
+    )
     if written.refused:
         result += ": only root, or who has CAP_CHOWN, writes files of others"
     state: ActionState = "failed" if written.refused else "done"
@@ -129,7 +153,9 @@ MOST_COMMENTS = 200  # a round: others follow in the next one
 
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a step did in a round: number of lines in the ledger by state; problem: why it did not end."""
+    """What a step did in a round: number of lines in the ledger by state; problem: why it did
+    not end.
+    """
 
     step: str
     states: dict[str, int] = {}
@@ -160,7 +186,8 @@ def act_once(
     stopping: threading.Event | None = None,
     index: LedgerIndex | None = None,
 ) -> RoundResult:
-    """Run every step once; a step that cannot be run leaves the others to run. Errors: none of the project's.
+    """Run every step once; a step that cannot be run leaves the others to run. Errors: none of the
+    project's.
 
     index: what earlier rounds read of the ledger.
     """
@@ -193,7 +220,8 @@ def act(
 ) -> int:
     """Act in rounds until `stopping` is set; return the number of rounds.
 
-    The lake is opened anew after a round with a problem; where it cannot be opened, the next round tries again.
+    The lake is opened anew after a round with a problem; where it cannot be opened, the next round
+    tries again.
     """
     rounds, lake, index = 0, None, LedgerIndex()
     notifier.notify("READY=1")
@@ -201,9 +229,13 @@ def act(
         now = clock()
         try:
             lake = lake or open_lake()
-            result = act_once(ActRound(lake, configuration, folder, now, api), clock, stopping, index)
+            result = act_once(
+                ActRound(lake, configuration, folder, now, api), clock, stopping, index
+            )
         except LakeError as problem:
-            result = RoundResult(now, configuration.act.dry_run, (StepResult("lake", problem=str(problem)),))
+            result = RoundResult(
+                now, configuration.act.dry_run, (StepResult("lake", problem=str(problem)),)
+            )
             _write_status(folder, result)
         if any(one.problem for one in result.steps):
             lake = None

@@ -1,4 +1,6 @@
-"""Runs and nodes of Slurm as the controller knows them now, and the few commands that change exactly one of them."""
+"""Runs and nodes of Slurm as the controller knows them now, and the few commands that change
+exactly one of them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ _COMMANDS: Mapping[JobAction, tuple[str, ...]] = {
     "requeue": ("scontrol", "requeue"),
     "cancel": ("scancel",),
 }
-_ENDED = frozenset({"CANCELLED", "COMPLETING"})  # a job that was cancelled, until the controller forgets it
+# A job that was cancelled, until the controller forgets it.
+_ENDED = frozenset({"CANCELLED", "COMPLETING"})
 _DRAINED = frozenset({"drained", "draining", "drain"})
 _NOT_IN_REASON = re.compile(r"[^A-Za-z0-9_@%+=:,./-]+")
 _MOST_REASON = 200  # characters
@@ -42,10 +45,11 @@ _MOST_REASON = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job in the queue, as its raw id has it. name: as Slurm's commands call this job alone, 4711_3 or 4711+1.
+    """A job in the queue, as its raw id has it. name: as Slurm's commands call this job alone,
+    4711_3 or 4711+1.
 
-    group: id of its array or heterogeneous job, else its own. state: RUNNING, SUSPENDED, ...; restarts: number of
-    requeues; batch: it has a script, so it is not interactive.
+    group: id of its array or heterogeneous job, else its own. state: RUNNING, SUSPENDED, ...;
+    restarts: number of requeues; batch: it has a script, so it is not interactive.
     """
 
     job_id: str
@@ -66,7 +70,9 @@ class SlurmJob:
         if row["display_id"] and row["display_id"] != self.name:
             return False
         started: datetime = row["start"]
-        return abs(self.start - started) <= timedelta(seconds=max(2.0, row["time_precision_s"] or 0.0))
+        return abs(self.start - started) <= timedelta(
+            seconds=max(2.0, row["time_precision_s"] or 0.0)
+        )
 
     def was(self, action: JobAction, before: SlurmJob) -> bool:
         """Return whether the job was changed by this action since `before`."""
@@ -80,7 +86,8 @@ class SlurmJob:
 class SlurmJobs:
     """The controller. before: words before its commands, such as `ssh login`.
 
-    Every method raises RefusedError for a value that is none of Slurm's, and InputError where Slurm does not answer.
+    Every method raises RefusedError for a value that is none of Slurm's, and InputError where Slurm
+    does not answer.
     """
 
     before: tuple[str, ...] = ()
@@ -90,9 +97,11 @@ class SlurmJobs:
         return next((job for job in self._jobs(job_id, cluster) if job.job_id == job_id), None)
 
     def change(self, action: JobAction, job: SlurmJob, cluster: str | None) -> str:
-        """Suspend, requeue or end this run, and return what the queue shows of it and its array afterwards.
+        """Suspend, requeue or end this run, and return what the queue shows of it and its array
+        afterwards.
 
-        Raises ExportError where the run is as before, or another job of its array was changed as well.
+        Raises ExportError where the run is as before, or another job of its array was changed as
+        well.
         """
         before = {other.job_id: other for other in self._jobs(job.group, cluster)}
         if before.get(job.job_id) != job:
@@ -121,7 +130,8 @@ class SlurmJobs:
     def drain(self, node: str, cluster: str | None, reason: str) -> str:
         """Let one node take no new jobs, and return what Slurm shows of it afterwards.
 
-        Raises RefusedError for a node that Slurm does not have, ExportError where it is as before, or not alone.
+        Raises RefusedError for a node that Slurm does not have, ExportError where it is as before,
+        or not alone.
         """
         before = self._node_states(cluster)
         if node not in before:
@@ -132,9 +142,15 @@ class SlurmJobs:
         words = ("update", "NodeName={node}", "State=DRAIN", "Reason={reason}")
         self._run("scontrol", cluster, *words, node=node, reason=text)
         after = self._node_states(cluster)
-        drained = [name for name, state in after.items() if state in _DRAINED and before.get(name) not in _DRAINED]
+        drained = [
+            name
+            for name, state in after.items()
+            if state in _DRAINED and before.get(name) not in _DRAINED
+        ]
         if drained != [node]:
-            raise ExportError(f"of the nodes {', '.join(drained[:10]) or 'none'} was drained, not {node} alone")
+            raise ExportError(
+                f"of the nodes {', '.join(drained[:10]) or 'none'} was drained, not {node} alone"
+            )
         return f"{node} was {before[node]}, is {after[node]}"
 
     def _jobs(self, job_id: str, cluster: str | None) -> list[SlurmJob]:

@@ -1,4 +1,6 @@
-"""Links with which users opt out of digests: signed, so they need no login and prove to whom they were sent."""
+"""Links with which users opt out of digests: signed, so they need no login and prove to whom
+they were sent.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Unsubscribing:
 
     @classmethod
     def of(cls, configuration: Configuration) -> Unsubscribing | None:
-        """Return it; None where no key is configured. Errors: ConfigError for a key that is too short or readable."""
+        """Return it; None where no key is configured. Errors: ConfigError for a key that is too
+        short or readable.
+        """
         file = configuration.act.unsubscribe_key_file
         if not file:
             return None
@@ -52,9 +56,15 @@ class Unsubscribing:
     def user(self, token: str) -> str | None:
         """Return whose token it is; None for one that was not made with this key."""
         name, _, signature = token.partition(".")
-        if len(token) > _LONGEST or not token.isascii() or not hmac.compare_digest(signature, self._signature(name)):
+        if (
+            len(token) > _LONGEST
+            or not token.isascii()
+            or not hmac.compare_digest(signature, self._signature(name))
+        ):
             return None
-        return base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode("utf-8", "surrogatepass")
+        return base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode(
+            "utf-8", "surrogatepass"
+        )
 
     def _signature(self, name: str) -> str:
         made = hmac.new(self.key, _PURPOSE + name.encode("ascii"), hashlib.sha256).digest()

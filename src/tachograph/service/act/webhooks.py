@@ -48,7 +48,9 @@ class Webhook:
 
     @classmethod
     def of(cls, options: WebhookOptions) -> Webhook:
-        """Return the receiver; nothing is sent yet. Errors: ConfigError naming the key, without the secret."""
+        """Return the receiver; nothing is sent yet. Errors: ConfigError naming the key, without
+        the secret.
+        """
         key = f"webhook {options.name!r}"
         if not options.name or not options.name.isprintable():
             raise ConfigError("webhook: a receiver has no name", do='write name = "operators"')
@@ -56,24 +58,41 @@ class Webhook:
             raise ConfigError(f"{key}: not one of url and url_file", do="write one of them")
         url = options.url
         if options.url_file:
-            url = read_secret(options.url_file, f"{key}: url_file").decode("utf-8", "replace").strip()
+            url = (
+                read_secret(options.url_file, f"{key}: url_file").decode("utf-8", "replace").strip()
+            )
         _remember_address(url)
         _check_url(url, key)
         if options.format == "matrix" and not (options.room.startswith("!") and options.token_file):
-            raise ConfigError(f"{key}: room or token_file is missing", do='write room = "!id:server" and token_file')
+            raise ConfigError(
+                f"{key}: room or token_file is missing",
+                do='write room = "!id:server" and token_file',
+            )
         unknown = sorted(set(options.alerts) - set(ALERT_KINDS))
         if unknown:
-            raise ConfigError(f"{key}: unknown alert {unknown[0]!r}", do=f"use one of: {', '.join(ALERT_KINDS)}")
+            raise ConfigError(
+                f"{key}: unknown alert {unknown[0]!r}", do=f"use one of: {', '.join(ALERT_KINDS)}"
+            )
         if not 0 < options.timeout_s <= 300:
-            raise ConfigError(f"{key}: timeout_s is not between 0 and 300", do="leave it out for 10 s")
+            raise ConfigError(
+                f"{key}: timeout_s is not between 0 and 300", do="leave it out for 10 s"
+            )
         token = ""
         if options.token_file:
-            token = read_secret(options.token_file, f"{key}: token_file").decode("utf-8", "replace").strip()
+            token = (
+                read_secret(options.token_file, f"{key}: token_file")
+                .decode("utf-8", "replace")
+                .strip()
+            )
             if not token.isascii() or not token.isprintable():
                 raise ConfigError(
-                    f"{key}: token_file has no token", where=options.token_file, do="write it on one line"
+                    f"{key}: token_file has no token",
+                    where=options.token_file,
+                    do="write it on one line",
                 )
-        return cls(options, url.rstrip("/") if options.format in ("matrix", "alertmanager") else url, token)
+        return cls(
+            options, url.rstrip("/") if options.format in ("matrix", "alertmanager") else url, token
+        )
 
     @property
     def is_idempotent(self) -> bool:
@@ -87,8 +106,8 @@ class Webhook:
     def send(self, message: AlertMessage, *, until: datetime, page: str = "") -> str:
         """Send a message; return what became of it.
 
-        until: when open alerts end in Alertmanager. page: address of the served pages. Errors: UnreachableError where
-        it may succeed later, ExportError where it was refused.
+        until: when open alerts end in Alertmanager. page: address of the served pages. Errors:
+        UnreachableError where it may succeed later, ExportError where it was refused.
         """
         match self.options.format:
             case "matrix":
@@ -105,17 +124,29 @@ class Webhook:
                 self._request("POST", self.url, alert_json(message, page), headers)
         return "accepted"
 
-    def post_open(self, incidents: tuple[Incident, ...], *, until: datetime, page: str = "") -> None:
-        """Post alerts to Alertmanager, which forgets those that are not posted again. Errors: as `send`."""
-        self._request("POST", f"{self.url}/api/v2/alerts", alert_manager(incidents, until=until, url=page))
+    def post_open(
+        self, incidents: tuple[Incident, ...], *, until: datetime, page: str = ""
+    ) -> None:
+        """Post alerts to Alertmanager, which forgets those that are not posted again. Errors: as
+        `send`.
+        """
+        self._request(
+            "POST", f"{self.url}/api/v2/alerts", alert_manager(incidents, until=until, url=page)
+        )
 
-    def _request(self, method: str, url: str, content: Any, headers: Mapping[str, str] | None = None) -> bytes:
+    def _request(
+        self, method: str, url: str, content: Any, headers: Mapping[str, str] | None = None
+    ) -> bytes:
         """Send JSON; return the begin of the answer. Errors: as `send`."""
         body, options = msgspec.json.encode(content), self.options
         where = f"webhook {options.name}"
         if len(body) > MOST_BYTES:
             raise ExportError(f"a message of {len(body):,} bytes is too long", where=where)
-        given = {"Content-Type": "application/json", "User-Agent": f"tachograph/{__version__}", **(headers or {})}
+        given = {
+            "Content-Type": "application/json",
+            "User-Agent": f"tachograph/{__version__}",
+            **(headers or {}),
+        }
         if self.token:
             given["Authorization"] = f"Bearer {self.token}"
         trusted, outcome = self._trusted(), Future[tuple[int, bytes]]()
@@ -126,12 +157,15 @@ class Webhook:
             except (httpx2.TransportError, httpx2.InvalidURL, OSError) as problem:
                 outcome.set_exception(problem)
 
-        # in a thread: a receiver that sends its answer byte by byte keeps every single limit of a socket
+        # in a thread: a receiver that sends its answer byte by byte keeps every single limit of a
+        # socket
         Thread(target=exchange, daemon=True).start()
         try:
             status, answer = outcome.result(options.timeout_s + 1)
         except (httpx2.TransportError, httpx2.InvalidURL, OSError) as problem:
-            raise UnreachableError(f"no answer: {_reason(problem, options.timeout_s)}", where=where) from None
+            raise UnreachableError(
+                f"no answer: {_reason(problem, options.timeout_s)}", where=where
+            ) from None
         if 200 <= status < 300:
             return answer
         shown = " ".join(printable(redacted(answer.decode("utf-8", "replace"))).split())[:_SHOWN]
@@ -139,7 +173,11 @@ class Webhook:
         if status in _LATER:
             raise UnreachableError(what, where=where)
         if 300 <= status < 400:
-            raise ExportError(f"answered {status}: redirects are not followed", where=where, do="write the new address")
+            raise ExportError(
+                f"answered {status}: redirects are not followed",
+                where=where,
+                do="write the new address",
+            )
         raise ExportError(what, where=where, do="see its address, token and room")
 
     def _trusted(self) -> ssl.SSLContext:
@@ -147,11 +185,18 @@ class Webhook:
             return ssl.create_default_context(cafile=self.options.ca_file or None)
         except (OSError, ValueError):
             where = f"webhook {self.options.name}"
-            raise ConfigError("ca_file cannot be read", where=where, do="name a file of certificates in PEM") from None
+            raise ConfigError(
+                "ca_file cannot be read", where=where, do="name a file of certificates in PEM"
+            ) from None
 
 
 def _exchange(
-    method: str, url: str, body: bytes, headers: Mapping[str, str], trusted: ssl.SSLContext, timeout_s: float
+    method: str,
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    trusted: ssl.SSLContext,
+    timeout_s: float,
 ) -> tuple[int, bytes]:
     """Status and begin of the answer. Errors: those of httpx2."""
     until = time.monotonic() + timeout_s
@@ -168,15 +213,30 @@ def _exchange(
 
 
 def _remember_address(url: str) -> None:
-    """Hide the parts of an address that look like keys: who knows the address of a chat room can write there."""
-    remember_secrets(*(part for part in re.split("[/?&=#]+", url) if len(part) >= _LEAST_KEY and _DIGIT.search(part)))
+    """Hide the parts of an address that look like keys: who knows the address of a chat room can
+    write there.
+    """
+    remember_secrets(
+        *(
+            part
+            for part in re.split("[/?&=#]+", url)
+            if len(part) >= _LEAST_KEY and _DIGIT.search(part)
+        )
+    )
 
 
 def _check_url(url: str, key: str) -> None:
-    """Raise ConfigError for what is no address of HTTP; the address may be a secret, so it is not shown."""
+    """Raise ConfigError for what is no address of HTTP; the address may be a secret, so it is
+    not shown.
+    """
     try:
         parts = urlsplit(url)
-        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
+        whole = (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and url.isprintable()
+        )
     except ValueError:
         whole, parts = False, urlsplit("")
     if not whole or " " in url:

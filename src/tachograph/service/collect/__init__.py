@@ -1,1 +1,3 @@
-"""`tachograph collect`: a thread per source polls, one writer commits, children analyze and compact."""
+"""`tachograph collect`: a thread per source polls, one writer commits, children analyze and
+compact.
+"""

@@ -70,7 +70,9 @@ class Children:
             if now < due or self._running is not None:
                 continue
             self._due[step.name] = PollGrid(due, step.every_s).after(now)
-            if self.possible() and (step.changes is None or step.changes() != self._done.get(step.name)):
+            if self.possible() and (
+                step.changes is None or step.changes() != self._done.get(step.name)
+            ):
                 self.start(step)
 
     def reap(self) -> None:
@@ -90,7 +92,8 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a terminal's interrupt goes to the parent, which ends its children
+                # A terminal's interrupt goes to the parent, which ends its children.
+                start_new_session=True,
             )
         except OSError as problem:
             if output >= 0:
@@ -106,7 +109,9 @@ class Children:
         return self._running is not None
 
     def stop(self) -> None:
-        """End the running child: SIGTERM, then SIGKILL. The lake is as before or after its commit."""
+        """End the running child: SIGTERM, then SIGKILL. The lake is as before or after its
+        commit.
+        """
         running = self._running
         if running is None:
             return
@@ -138,15 +143,19 @@ class Children:
         result = _last_line(running.output)
         problem = None if code == 0 else _problem(running, code, result)
         self.journal.end_step(
-            running.step.name, seconds=now - running.began, now=utc_now(), result=result, problem=problem
+            running.step.name,
+            seconds=now - running.began,
+            now=utc_now(),
+            result=result,
+            problem=problem,
         )
         if problem is None:
             self._done[running.step.name] = running.changes
 
 
-def command(name: str, *options: str) -> list[str]:
-    """Return the command line of `tachograph NAME` as a child of this process."""
-    return python_command("tachograph.service.collect.child", str(os.getpid()), name, *options)
+def command(*words: str) -> list[str]:
+    """Return the command line of `tachograph WORDS` as a child of this process."""
+    return python_command("tachograph.service.collect.child", str(os.getpid()), *words)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

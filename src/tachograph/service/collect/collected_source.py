@@ -1,4 +1,6 @@
-"""What a running collector polled last as a live source, for who would else poll the same exporters again."""
+"""What a running collector polled last as a live source, for who would else poll the same
+exporters again.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ COLLECT: Final = "collect"  # its name
 class CollectedSource:
     """The newest values of a running collector as a live source. clock: seconds since 1970.
 
-    It ends, by a fatal problem, where no collector runs or none of its polls has a GPU's values that are not late.
+    It ends, by a fatal problem, where no collector runs or none of its polls has a GPU's values
+    that are not late.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -46,15 +49,22 @@ class CollectedSource:
     def is_current(self) -> bool:
         """Whether a collector runs that has new values of GPUs."""
         now = self._clock()
-        return any(poll.is_current(now) and poll.tables.table(SAMPLES).height for poll in self._files.polls())
+        return any(
+            poll.is_current(now) and poll.tables.table(SAMPLES).height
+            for poll in self._files.polls()
+        )
 
     def read(self) -> Snapshot:
         """Return the newest values."""
         now = self._clock()
         polls = [poll for poll in self._files.polls() if SAMPLES in poll.tables.rows]
-        current = tuple(poll for poll in polls if poll.is_current(now) and poll.tables.table(SAMPLES).height)
+        current = tuple(
+            poll for poll in polls if poll.is_current(now) and poll.tables.table(SAMPLES).height
+        )
         if not current:
-            ended = SourceProblem("the collector has no new values: its sources are polled by this server", fatal=True)
+            ended = SourceProblem(
+                "the collector has no new values: its sources are polled by this server", fatal=True
+            )
             return replace(self._snapshot, t=now, problems=(ended,))
         if current != self._shown:
             self._shown = current
@@ -62,13 +72,21 @@ class CollectedSource:
             self._about = _about(current, self._snapshot)
         missing = (poll.file for poll in polls if poll not in current)
         problems = tuple(
-            SourceProblem(f"the collector has no values since {file.polled:%H:%M:%S} UTC", file.name, "see its status")
+            SourceProblem(
+                f"the collector has no values since {file.polled:%H:%M:%S} UTC",
+                file.name,
+                "see its status",
+            )
             for file in missing
         )
         return replace(self._snapshot, t=now, problems=problems)
 
-    def slurm(self, otherwise: Callable[[], SlurmAllocations], *, minor_numbers: bool) -> SlurmAllocations:
-        """Return who holds which GPU as the collector polled it; `otherwise`, where it did not. Errors: those of it."""
+    def slurm(
+        self, otherwise: Callable[[], SlurmAllocations], *, minor_numbers: bool
+    ) -> SlurmAllocations:
+        """Return who holds which GPU as the collector polled it; `otherwise`, where it did not.
+        Errors: those of it.
+        """
         now = self._clock()
         answers = [poll for poll in self._files.polls() if poll.file.source == SLURM_LIVE]
         if not answers or not all(poll.is_current(now) and _names_users(poll) for poll in answers):
@@ -80,7 +98,9 @@ class CollectedSource:
 
 
 def open_collected(configuration: Configuration, lake: str) -> SelectedSource | None:
-    """Return what the collector of a lake has of its GPUs; None where none runs, or it has nothing new."""
+    """Return what the collector of a lake has of its GPUs; None where none runs, or it has
+    nothing new.
+    """
     source = CollectedSource(state_folder(lake, configuration.collect.state))
     if not source.is_current():
         return None
@@ -88,25 +108,36 @@ def open_collected(configuration: Configuration, lake: str) -> SelectedSource | 
     if own is None:
         return SelectedSource(source, None)
     minor_numbers = configuration.slurm.gpu_numbers == "minor_number"
-    return SelectedSource(AllocatedSource(source, lambda: source.slurm(own, minor_numbers=minor_numbers)), None)
+    return SelectedSource(
+        AllocatedSource(source, lambda: source.slurm(own, minor_numbers=minor_numbers)), None
+    )
 
 
 def _about(polls: Sequence[NewestPoll], snapshot: Snapshot) -> SourceInfo:
     names = ", ".join(poll.file.name for poll in polls)
     nodes = plural(len({gpu.node for gpu in snapshot.gpus}), "node")
     every_s = max(poll.file.every_s for poll in polls)
-    sentence = f"collector ({names}; every {every_s:g} s), {plural(len(snapshot.gpus), 'GPU')} of {nodes}"
-    return SourceInfo(COLLECT, sentence, every_s, unsupported_counters(snapshot.values, polls[0].file.source))
+    sentence = (
+        f"collector ({names}; every {every_s:g} s), {plural(len(snapshot.gpus), 'GPU')} of {nodes}"
+    )
+    return SourceInfo(
+        COLLECT, sentence, every_s, unsupported_counters(snapshot.values, polls[0].file.source)
+    )
 
 
 def _names_users(poll: NewestPoll) -> bool:
     """Whether every job that holds a GPU has a user: an answer of Slurm as text names none."""
-    allocations, jobs = poll.tables.table(ALLOCATIONS), poll.tables.table(JOBS).filter(pl.col("user").is_not_null())
+    allocations, jobs = (
+        poll.tables.table(ALLOCATIONS),
+        poll.tables.table(JOBS).filter(pl.col("user").is_not_null()),
+    )
     return allocations.join(jobs, on="job_id", how="anti").is_empty()
 
 
 def slurm_of(answers: Sequence[NewestPoll]) -> SlurmAllocations:
-    """Return the allocations of polled answers. complete: as many GPUs of every job are known as it holds."""
+    """Return the allocations of polled answers. complete: as many GPUs of every job are known as
+    it holds.
+    """
     gpus: dict[tuple[str, int], GpuAllocation] = {}
     jobs: dict[str, GpuAllocation] = {}
     complete = True
@@ -114,10 +145,14 @@ def slurm_of(answers: Sequence[NewestPoll]) -> SlurmAllocations:
         rows = answer.tables.table(JOBS)
         of_answer = {
             job: GpuAllocation(shown or job, user, None if start is None else start.timestamp())
-            for job, shown, user, start in rows.select("job_id", "display_id", "user", "start").iter_rows()
+            for job, shown, user, start in rows.select(
+                "job_id", "display_id", "user", "start"
+            ).iter_rows()
         }
         placed: dict[str, int] = {}
-        for job, node, gpu in answer.tables.table(ALLOCATIONS).select("job_id", "node", "gpu").iter_rows():
+        for job, node, gpu in (
+            answer.tables.table(ALLOCATIONS).select("job_id", "node", "gpu").iter_rows()
+        ):
             if gpu is not None and job in of_answer:
                 gpus[short_node(node), gpu] = of_answer[job]
                 placed[job] = placed.get(job, 0) + 1

@@ -1,7 +1,8 @@
-"""The collector: one process that polls every configured source, commits what came, analyzes and compacts.
+"""The collector: one process that polls every configured source, commits what came, analyzes and
+compacts.
 
-A thread per source reads and hands chunks over; one writer commits them; the main thread runs the child processes that
-analyze and compact, writes the status file and feeds the watchdog.
+A thread per source reads and hands chunks over; one writer commits them; the main thread runs the
+child processes that analyze and compact, writes the status file and feeds the watchdog.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) -> Iterator[None]:
-    """Set `stopping` at the first signal; at the second call `kill`, and end the process as the signal would."""
+    """Set `stopping` at the first signal; at the second call `kill`, and end the process as the
+    signal would.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
@@ -69,7 +72,8 @@ def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) 
             os._exit(128 + number)
         stopping.set()
 
-    heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    # Nohup.
+    heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in heeded}
     try:
         yield
@@ -80,7 +84,9 @@ def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) 
 
 @dataclass(frozen=True, slots=True)
 class CollectPlan:
-    """Sources, lake and settings of a collector. `options`: command-line options of the child processes."""
+    """Sources, lake and settings of a collector. `options`: command-line options of the child
+    processes.
+    """
 
     lake: Lake
     sources: Sequence[PolledSource]
@@ -97,8 +103,13 @@ class CollectPlan:
     @property
     def sentence(self) -> str:
         """One line: sources, lake, address of the metrics."""
-        metrics = f"; metrics on http://{self.collect.listen}/metrics" if self.collect.listen else ""
-        return f"collecting {', '.join(source.name for source in self.sources)} into {self.lake.location}{metrics}"
+        metrics = (
+            f"; metrics on http://{self.collect.listen}/metrics" if self.collect.listen else ""
+        )
+        return (
+            f"collecting {', '.join(source.name for source in self.sources)} into "
+            f"{self.lake.location}{metrics}"
+        )
 
 
 def collect(
@@ -110,10 +121,12 @@ def collect(
     wait: bool = False,
     notifier: SystemdNotifier = NO_NOTIFIER,
 ) -> CollectStatus | None:
-    """Collect until a signal ends it, or `once`; return the final status, None where it never started.
+    """Collect until a signal ends it, or `once`; return the final status, None where it never
+    started.
 
-    `remark` takes problems, `narrate` progress. `wait`: for the end of another process that collects into the lake.
-    Errors: LakeError naming that process; ConfigError; the failure of a thread.
+    `remark` takes problems, `narrate` progress. `wait`: for the end of another process that
+    collects into the lake. Errors: LakeError naming that process; ConfigError; the failure of a
+    thread.
     """
     stopping = threading.Event()
     begun: list[Collection] = []
@@ -138,7 +151,9 @@ def collect(
     ):
         if not held:
             return None
-        begun.append(Collection(plan, remark=remark, stopping=stopping, notifier=notifier, beat=lock.beat))
+        begun.append(
+            Collection(plan, remark=remark, stopping=stopping, notifier=notifier, beat=lock.beat)
+        )
         return begun[0].once() if once else begun[0].run(ready=lambda: narrate(plan.sentence))
 
 
@@ -146,11 +161,16 @@ def _check(numbers: CollectOptions) -> None:
     """Errors: ConfigError for intervals and limits that are not above 0."""
     for key in ("analyze_s", "compact_s", "waiting_chunks", "threads", "vacuum_hours"):
         if not getattr(numbers, key) > 0:
-            raise ConfigError(f"collect.{key} must be above 0", do=f"its default is {getattr(CollectOptions(), key)}")
+            raise ConfigError(
+                f"collect.{key} must be above 0",
+                do=f"its default is {getattr(CollectOptions(), key)}",
+            )
 
 
 class Collection:
-    """One run of a plan, under its lock. `beat`: shows every few seconds that the holder of the lock is alive."""
+    """One run of a plan, under its lock. `beat`: shows every few seconds that the holder of the
+    lock is alive.
+    """
 
     def __init__(
         self,
@@ -179,7 +199,9 @@ class Collection:
         )
         clear_newest(plan.folder)
         self._defects = ThreadFailures(stopping.set)
-        self._waiting = ChunkQueue([source.name for source in plan.sources], limit=plan.collect.waiting_chunks)
+        self._waiting = ChunkQueue(
+            [source.name for source in plan.sources], limit=plan.collect.waiting_chunks
+        )
         self._writer = ChunkWriter(
             plan.lake,
             waiting=self._waiting,
@@ -202,12 +224,17 @@ class Collection:
         self.children = Children(self._steps(), self._journal, possible=self._has_lake)
 
     def run(self, *, ready: Callable[[], None] | None = None) -> CollectStatus:
-        """Collect until `stopping` is set; commit queued chunks, end the children; return the final status.
+        """Collect until `stopping` is set; commit queued chunks, end the children; return the final
+        status.
 
         `ready` is called when lock and address are this process's.
         Errors: ConfigError for an address that cannot be bound; the failure of a thread.
         """
-        server = serve_metrics(self._plan.collect.listen, self._snapshot) if self._plan.collect.listen else None
+        server = (
+            serve_metrics(self._plan.collect.listen, self._snapshot)
+            if self._plan.collect.listen
+            else None
+        )
         try:
             with self._ending():
                 self._begin(server)
@@ -222,7 +249,9 @@ class Collection:
         return self._snapshot()
 
     def _begin(self, server: MetricsServer | None) -> None:
-        """Have all threads started soon: those that the system does not give us now are tried again at each tick."""
+        """Have all threads started soon: those that the system does not give us now are tried
+        again at each tick.
+        """
         self._starting = {"writer": self._writer.start}
         self._starting |= {reader.source.name: reader.start for reader in self._readers}
         if server is not None:
@@ -250,10 +279,15 @@ class Collection:
         """
         with self._ending():
             self._writer.start()
-            polls = [threading.Thread(target=self._poll_once, args=(reader,), daemon=True) for reader in self._readers]
+            polls = [
+                threading.Thread(target=self._poll_once, args=(reader,), daemon=True)
+                for reader in self._readers
+            ]
             for poll in polls:
                 poll.start()
-            while not self._stopping.wait(0.02) and (any(poll.is_alive() for poll in polls) or self._commits()):
+            while not self._stopping.wait(0.02) and (
+                any(poll.is_alive() for poll in polls) or self._commits()
+            ):
                 self._keep_lock()
             if not self._stopping.is_set() and self._has_lake():
                 self._analyze()
@@ -287,12 +321,18 @@ class Collection:
             if now - written >= STATUS_EVERY_S:
                 written = now
                 self._write_status()
-            if self._notifier.watchdog_s is not None and now - alive >= self._notifier.watchdog_s and self._moves(now):
+            if (
+                self._notifier.watchdog_s is not None
+                and now - alive >= self._notifier.watchdog_s
+                and self._moves(now)
+            ):
                 alive = now
                 self._notifier.notify("WATCHDOG=1", self._sentence())
 
     def _keep_lock(self) -> None:
-        """Show every few seconds that we are alive. Errors: LakeError where another process took the lock over."""
+        """Show every few seconds that we are alive. Errors: LakeError where another process took
+        the lock over.
+        """
         now = time.monotonic()
         if now - self._beaten >= STATUS_EVERY_S:
             self._beaten = now
@@ -300,7 +340,9 @@ class Collection:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """At the end of the block, also after an error: stop polling, commit, end the children, write the status."""
+        """At the end of the block, also after an error: stop polling, commit, end the children,
+        write the status.
+        """
         try:
             yield
         finally:
@@ -325,7 +367,9 @@ class Collection:
     def _sentence(self) -> str:
         status = self._snapshot()
         failing = [name for name, source in status.sources.items() if source.failures]
-        return f"STATUS={len(status.sources)} sources" + (f"; failing: {', '.join(failing)}" if failing else "")
+        return f"STATUS={len(status.sources)} sources" + (
+            f"; failing: {', '.join(failing)}" if failing else ""
+        )
 
     def _write_status(self) -> None:
         """Write the status file; a failure is reported once and does not stop the collector."""
@@ -348,17 +392,31 @@ class Collection:
     def _steps(self) -> list[ChildStep]:
         collect, options = self._plan.collect, self._plan.options
         analyze = children.command("analyze", "--threads", str(collect.threads), *options)
-        compact = children.command("compact", "--expire", "--vacuum-hours", str(collect.vacuum_hours), *options)
+        compact = children.command(
+            "lake", "compact", "--expire", "--vacuum-hours", str(collect.vacuum_hours), *options
+        )
         return [
-            ChildStep("analyze", analyze, collect.analyze_s, self._first("analyze"), lambda: self._journal.commits),
+            ChildStep(
+                "analyze",
+                analyze,
+                collect.analyze_s,
+                self._first("analyze"),
+                lambda: self._journal.commits,
+            ),
             ChildStep("compact", compact, collect.compact_s, self._first("compact")),
         ]
 
     def _first(self, step: str) -> float:
         """Seconds until the first run: an interval after the last one, by whichever process."""
-        every_s = self._plan.collect.analyze_s if step == "analyze" else self._plan.collect.compact_s
+        every_s = (
+            self._plan.collect.analyze_s if step == "analyze" else self._plan.collect.compact_s
+        )
         last = self._snapshot().steps[step].last_success
-        return every_s if last is None else min(every_s, max(0.0, every_s - (utc_now() - last).total_seconds()))
+        return (
+            every_s
+            if last is None
+            else min(every_s, max(0.0, every_s - (utc_now() - last).total_seconds()))
+        )
 
 
 def _join(threads: Sequence[threading.Thread], *, within_s: float) -> None:
@@ -371,7 +429,9 @@ def _join(threads: Sequence[threading.Thread], *, within_s: float) -> None:
 
 @dataclass(slots=True)
 class SourceCheck:
-    """Dry run of one source. `watermarks`: where each stream would be continued; None: from its beginning."""
+    """Dry run of one source. `watermarks`: where each stream would be continued; None: from its
+    beginning.
+    """
 
     name: str
     every_s: float
@@ -410,7 +470,9 @@ def check_source(source: PolledSource, lake: Lake, *, now: datetime) -> SourceCh
 def _count(checked: SourceCheck, chunk: Chunk, now: datetime) -> None:
     checked.chunks += 1
     for part in chunk.parts:
-        conformed = conform(part.frame, TABLES[part.table], now=now, units=part.units, origin=chunk.origin)
+        conformed = conform(
+            part.frame, TABLES[part.table], now=now, units=part.units, origin=chunk.origin
+        )
         checked.rows[part.table] = checked.rows.get(part.table, 0) + conformed.frame.height
         for reject in (*part.rejects, *conformed.rejects):
             checked.rejects[reject.reason] = checked.rejects.get(reject.reason, 0) + reject.count

@@ -43,13 +43,18 @@ class CollectJournal:
         before: CollectStatus | None = None,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sources`: {name: seconds between polls}. `before`: the last status of another process."""
+        """`sources`: {name: seconds between polls}. `before`: the last status of another
+        process.
+        """
         self._lock = threading.Lock()
         self._steady = steady
-        self._began: dict[str, float] = {}  # the last poll of each source; later by the pause after a failure
+        # The last poll of each source; later by the pause after a failure.
+        self._began: dict[str, float] = {}
         self._remarks = ProblemRemarks(remark)
         self.commits = 0  # commits with rows
-        self._status = CollectStatus(__version__, lake, socket.gethostname(), os.getpid(), started=now, updated=now)
+        self._status = CollectStatus(
+            __version__, lake, socket.gethostname(), os.getpid(), started=now, updated=now
+        )
         for name, every_s in sources.items():
             self._status.sources[name] = _carried_over(SourceStatus(name, every_s), before)
         for step in STEPS:
@@ -95,13 +100,21 @@ class CollectJournal:
         """Note that a poll is committed; later failures stay."""
         with self._source(source) as status:
             status.last_success = polled
-            if status.failures and status.last_error_at is not None and status.last_error_at > polled:
+            if (
+                status.failures
+                and status.last_error_at is not None
+                and status.last_error_at > polled
+            ):
                 return
             status.failures = 0
         self._remarks.works(source)
 
-    def failure(self, source: str, problem: TachographError, now: datetime, *, detail: str = "") -> int:
-        """Note a failure, report it where it is new, with `detail`; return the number of failures in a row."""
+    def failure(
+        self, source: str, problem: TachographError, now: datetime, *, detail: str = ""
+    ) -> int:
+        """Note a failure, report it where it is new, with `detail`; return the number of
+        failures in a row.
+        """
         message = " ".join(str(problem).split())
         with self._source(source) as status:
             kind = _kind(problem)
@@ -141,7 +154,9 @@ class CollectJournal:
             status.runs += 1
             status.running = True
 
-    def end_step(self, step: str, *, seconds: float, now: datetime, result: str, problem: str | None) -> None:
+    def end_step(
+        self, step: str, *, seconds: float, now: datetime, result: str, problem: str | None
+    ) -> None:
         """Note its end: `result`: last line of its output; `problem`: reason of its failure."""
         with self._step(step) as status:
             status.running = False

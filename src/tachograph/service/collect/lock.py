@@ -1,8 +1,10 @@
-"""The lock that keeps a second collector out of a lake: the kernel's, or a file where the file system has none.
+"""The lock that keeps a second collector out of a lake: the kernel's, or a file where the file
+system has none.
 
-A file system without locks (`flock` answers ENOSYS, ENOLCK or EOPNOTSUPP: Lustre and NFS as often mounted) holds the
-lock as a file that its holder creates, touches every few seconds and removes. One that was not touched for STALE_LOCK_S
-is nobody's: its host died. Times of files are compared with each other, all by the clock of the file server.
+A file system without locks (`flock` answers ENOSYS, ENOLCK or EOPNOTSUPP: Lustre and NFS as often
+mounted) holds the lock as a file that its holder creates, touches every few seconds and removes.
+One that was not touched for STALE_LOCK_S is nobody's: its host died. Times of files are compared
+with each other, all by the clock of the file server.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ Flock = Callable[[int, int], None]
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """Process that holds the lock. `world`: the boot and the space of process ids in which `pid` is meant."""
+    """Process that holds the lock. `world`: the boot and the space of process ids in which `pid`
+    is meant.
+    """
 
     pid: int
     host: str
@@ -53,12 +57,18 @@ class CollectLock:
 
     @contextmanager
     def held(
-        self, *, now: datetime, pause: Callable[[float], object], wait: Callable[[str], bool] | None = None
+        self,
+        *,
+        now: datetime,
+        pause: Callable[[float], object],
+        wait: Callable[[str], bool] | None = None,
     ) -> Iterator[bool]:
-        """Hold the lock during the block; yields whether it is held. `beat` is to be called every few seconds.
+        """Hold the lock during the block; yields whether it is held. `beat` is to be called every
+        few seconds.
 
-        `wait` is called with the holder and returns whether to wait longer; without it another holder is an error.
-        Errors: LakeError naming the holder, or where the folder cannot be written.
+        `wait` is called with the holder and returns whether to wait longer; without it another
+        holder is an error. Errors: LakeError naming the holder, or where the folder cannot be
+        written.
         """
         with lake_errors(str(self.path.parent), writing=True):
             make_folder(self.path.parent)
@@ -70,7 +80,9 @@ class CollectLock:
             yield self._take(descriptor, _this_process(now), pause, wait)
 
     def beat(self) -> None:
-        """Show that the holder is alive. Errors: LakeError where the lock is another process's by now."""
+        """Show that the holder is alive. Errors: LakeError where the lock is another process's
+        by now.
+        """
         self._file.touch()
 
     def _take(
@@ -98,7 +110,8 @@ class CollectLock:
         locked = self._locked(descriptor, fcntl.LOCK_EX)
         if locked is None:
             return self._file.take(mine)
-        if locked and self._file.holder() is not None:  # of a host on which the file system has no locks
+        # Of a host on which the file system has no locks.
+        if locked and self._file.holder() is not None:
             self._flock(descriptor, fcntl.LOCK_UN)
             return False
         return locked
@@ -136,7 +149,9 @@ class CollectLock:
 
     def _who(self) -> str:
         holder = self.holder()
-        return f"process {holder.pid} on {holder.host}" if holder and holder.pid else "another process"
+        return (
+            f"process {holder.pid} on {holder.host}" if holder and holder.pid else "another process"
+        )
 
     def _held(self) -> LakeError:
         return LakeError(
@@ -171,7 +186,9 @@ class _HolderFile:
         return True
 
     def touch(self) -> None:
-        """Show that we are alive, where the file is ours. Errors: LakeError where it is no longer."""
+        """Show that we are alive, where the file is ours. Errors: LakeError where it is no
+        longer.
+        """
         if self._mine is None:
             return
         try:
@@ -183,13 +200,21 @@ class _HolderFile:
             return
         self._mine = None
         who = f"process {there.pid} on {there.host}" if there else "another process"
-        raise LakeError(f"{who} took the lock over", where=str(self.path), do="see whether this host stood still")
+        raise LakeError(
+            f"{who} took the lock over",
+            where=str(self.path),
+            do="see whether this host stood still",
+        )
 
     def give_back(self) -> None:
         """Remove the file where it is ours."""
         mine, self._mine = self._mine, None
         with suppress(OSError, msgspec.DecodeError):
-            if mine is not None and (there := self._read()) is not None and there.token == mine.token:
+            if (
+                mine is not None
+                and (there := self._read()) is not None
+                and there.token == mine.token
+            ):
                 self.path.unlink()
 
     def holder(self) -> LockHolder | None:
@@ -206,11 +231,17 @@ class _HolderFile:
             return LockHolder(0, "", datetime.fromtimestamp(self.path.stat().st_mtime).astimezone())
 
     def _is_dead(self, *, by_our_clock: bool = False) -> bool:
-        """Whether the file is there and its process is not: gone from this host, or silent for STALE_LOCK_S."""
+        """Whether the file is there and its process is not: gone from this host, or silent for
+        STALE_LOCK_S.
+        """
         there = self._read()
         if there is None:
             return False
-        if there.world == _world() and there.host == socket.gethostname() and not Path(f"/proc/{there.pid}").exists():
+        if (
+            there.world == _world()
+            and there.host == socket.gethostname()
+            and not Path(f"/proc/{there.pid}").exists()
+        ):
             return True
         try:
             touched = self.path.stat().st_mtime

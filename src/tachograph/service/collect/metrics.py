@@ -45,14 +45,19 @@ _OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]
         _MetricSpec("source_up", "1 when the last poll of the source worked, 0 when it failed."),
         lambda s, now: _one(None if s.last_poll is None else float(not s.failures)),
     ),
-    (_MetricSpec("source_interval_seconds", "Seconds between polls, as configured."), lambda s, now: _one(s.every_s)),
+    (
+        _MetricSpec("source_interval_seconds", "Seconds between polls, as configured."),
+        lambda s, now: _one(s.every_s),
+    ),
     (
         _MetricSpec("lag_seconds", "Seconds since the instant up to which the source was read."),
         lambda s, now: _one(s.lag_s(now)),
     ),
     (
         _MetricSpec(
-            "watermark_timestamp_seconds", "Up to when a stream has been read into the lake.", labels=("stream",)
+            "watermark_timestamp_seconds",
+            "Up to when a stream has been read into the lake.",
+            labels=("stream",),
         ),
         lambda s, now: [((stream,), _stamp(at)) for stream, at in sorted(s.watermarks.items())],
     ),
@@ -66,27 +71,46 @@ _OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]
         lambda s, now: _one(s.skipped),
     ),
     (
-        _MetricSpec("longest_gap_seconds", "Longest time between two polls in the last hour; 0: none was skipped."),
+        _MetricSpec(
+            "longest_gap_seconds",
+            "Longest time between two polls in the last hour; 0: none was skipped.",
+        ),
         lambda s, now: _one(s.last_hour(now).longest_gap_s),
     ),
     (
         _MetricSpec(
-            "errors", "Polls and commits that failed: input, lake, schema or defect.", counter=True, labels=("kind",)
+            "errors",
+            "Polls and commits that failed: input, lake, schema or defect.",
+            counter=True,
+            labels=("kind",),
         ),
         lambda s, now: _by({"input": 0, "lake": 0, "schema": 0, "defect": 0} | s.errors),
     ),
-    (_MetricSpec("chunks_committed", "Chunks committed to the lake.", counter=True), lambda s, now: _one(s.chunks)),
+    (
+        _MetricSpec("chunks_committed", "Chunks committed to the lake.", counter=True),
+        lambda s, now: _one(s.chunks),
+    ),
     (
         _MetricSpec("chunks_waiting", "Chunks that were read and not yet committed."),
         lambda s, now: _one(s.chunks_waiting),
     ),
-    (_MetricSpec("rows_read", "Rows read from the source.", counter=True), lambda s, now: _one(s.rows_read)),
     (
-        _MetricSpec("rows_committed", "Rows committed to a table.", counter=True, labels=("table",)),
+        _MetricSpec("rows_read", "Rows read from the source.", counter=True),
+        lambda s, now: _one(s.rows_read),
+    ),
+    (
+        _MetricSpec(
+            "rows_committed", "Rows committed to a table.", counter=True, labels=("table",)
+        ),
         lambda s, now: _by(s.rows),
     ),
     (
-        _MetricSpec("rejects", "Values and rows rejected by ingest.", counter=True, labels=("table", "reason")),
+        _MetricSpec(
+            "rejects",
+            "Values and rows rejected by ingest.",
+            counter=True,
+            labels=("table", "reason"),
+        ),
         lambda s, now: [
             ((table, reason), float(count))
             for table, reasons in sorted(s.rejects.items())
@@ -94,14 +118,22 @@ _OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]
         ],
     ),
     (
-        _MetricSpec("unreachable_endpoints", "Endpoints that did not answer in the last poll, where others did."),
+        _MetricSpec(
+            "unreachable_endpoints",
+            "Endpoints that did not answer in the last poll, where others did.",
+        ),
         lambda s, now: _one(len(s.unreachable)),
     ),
     (
-        _MetricSpec("poll_seconds", "Time spent in polls, waiting for the writer included.", counter=True),
+        _MetricSpec(
+            "poll_seconds", "Time spent in polls, waiting for the writer included.", counter=True
+        ),
         lambda s, now: _one(s.poll_s),
     ),
-    (_MetricSpec("commit_seconds", "Time spent committing chunks.", counter=True), lambda s, now: _one(s.commit_s)),
+    (
+        _MetricSpec("commit_seconds", "Time spent committing chunks.", counter=True),
+        lambda s, now: _one(s.commit_s),
+    ),
     (
         _MetricSpec("clock_skew_max_seconds", "Largest clock skew of a host, in either direction."),
         lambda s, now: _one(max(map(abs, s.skew_s.values()), default=None)),
@@ -142,11 +174,15 @@ class CollectionMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric; unknown values have no sample."""
         status = self._snapshot()
-        build = GaugeMetricFamily("tachograph_build_info", "Version of the collector; always 1.", labels=("version",))
+        build = GaugeMetricFamily(
+            "tachograph_build_info", "Version of the collector; always 1.", labels=("version",)
+        )
         build.add_metric((status.version,), 1.0)
         yield build
         for of, source_values in _OF_SOURCE:
-            rows = ((name, source_values(one, status.updated)) for name, one in status.sources.items())
+            rows = (
+                (name, source_values(one, status.updated)) for name, one in status.sources.items()
+            )
             yield _family(of, "source", rows)
         for of, step_values in _OF_STEP:
             rows = ((name, step_values(one, status.updated)) for name, one in status.steps.items())
@@ -166,11 +202,15 @@ def _family(of: _MetricSpec, label: str, rows: Iterable[tuple[str, _Values]]) ->
 def metric_names() -> list[str]:
     """Return the names of all metrics, as they are exposed."""
     every = [of for of, _ in _OF_SOURCE] + [of for of, _ in _OF_STEP]
-    return ["tachograph_build_info", *(f"tachograph_collect_{of.name}{'_total' * of.counter}" for of in every)]
+    return [
+        "tachograph_build_info",
+        *(f"tachograph_collect_{of.name}{'_total' * of.counter}" for of in every),
+    ]
 
 
 def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> MetricsServer:
-    """Return the server of `/metrics` on `listen` (host:port); it listens, and answers from `serve` on.
+    """Return the server of `/metrics` on `listen` (host:port); it listens, and answers from `serve`
+    on.
 
     Errors: ConfigError when the address is none, or taken.
     """

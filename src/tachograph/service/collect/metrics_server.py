@@ -1,4 +1,6 @@
-"""The server of `/metrics`: one thread, few connections, each for seconds at most, so that no client can exhaust us."""
+"""The server of `/metrics`: one thread, few connections, each for seconds at most, so that no
+client can exhaust us.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,21 @@ _DO = 'use host:port, such as "127.0.0.1:9798", or "" for none'
 
 
 class MetricsServer:
-    """A server of the metrics of a registry, listening on `listen` (host:port) from the start; see `serve`.
+    """A server of the metrics of a registry, listening on `listen` (host:port) from the start; see
+    `serve`.
 
-    Every connection is for one request. None waits for another, and none that is silent keeps one out: who opens more
-    than MOST_CONNECTIONS closes the oldest.
-    Errors: ConfigError when the address is none, or taken.
+    Every connection is for one request. None waits for another, and none that is silent keeps one
+    out: who opens more than MOST_CONNECTIONS closes the oldest. Errors: ConfigError when the
+    address is none, or taken.
     """
 
     def __init__(
-        self, listen: str, registry: CollectorRegistry, *, request_s: float = REQUEST_S, answer_s: float = ANSWER_S
+        self,
+        listen: str,
+        registry: CollectorRegistry,
+        *,
+        request_s: float = REQUEST_S,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self._registry = registry
         self._request_s, self._answer_s = request_s, answer_s
@@ -43,9 +51,13 @@ class MetricsServer:
         self._thread: threading.Thread | None = None
 
     def serve(self) -> None:
-        """Answer in a thread of its own until `close`. Errors: RuntimeError where no thread can be started."""
+        """Answer in a thread of its own until `close`. Errors: RuntimeError where no thread can
+        be started.
+        """
         ready = threading.Event()
-        thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), name="metrics", daemon=True)
+        thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(ready)), name="metrics", daemon=True
+        )
         thread.start()
         self._thread = thread
         ready.wait(self._answer_s)
@@ -59,7 +71,8 @@ class MetricsServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-        loop.set_exception_handler(lambda loop, context: None)  # of a client that is gone: nobody's concern
+        # Of a client that is gone: nobody's concern.
+        loop.set_exception_handler(lambda loop, context: None)
         self._stop = partial(loop.call_soon_threadsafe, stopped.set)
         async with await asyncio.start_server(
             self._accept, sock=self._socket, limit=LARGEST_HEAD, backlog=MOST_CONNECTIONS
@@ -80,7 +93,9 @@ class MetricsServer:
             oldest.cancel()
         self._open[task] = writer
         try:
-            with suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            with suppress(
+                OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError
+            ):
                 await self._exchange(reader, writer)
         finally:
             self._open.pop(task, None)
@@ -120,7 +135,10 @@ class MetricsServer:
 
 def _answer(status: HTTPStatus, *headers: tuple[str, str], body: bytes = b"") -> bytes:
     named = [*headers, ("Content-Length", str(len(body))), ("Connection", "close")]
-    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in named)]
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        *(f"{name}: {value}" for name, value in named),
+    ]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -130,6 +148,8 @@ def _bound(listen: str) -> socket.socket:
         raise ConfigError(f"invalid address {listen!r}", where=_WHERE, do=_DO)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=MOST_CONNECTIONS)
+        return socket.create_server(
+            (host.strip("[]"), int(port)), family=family, backlog=MOST_CONNECTIONS
+        )
     except OSError as problem:
         raise ConfigError(f"cannot listen on {listen}: {problem}", where=_WHERE, do=_DO) from None

@@ -1,8 +1,8 @@
 """The newest values that a collector has of each source: files beside its status, written and read.
 
-A file is replaced at the end of every poll and read by other processes, so that no one polls the same exporters again.
-It holds what was polled, committed or not. It counts while the collector holds its lock, and the file is not older than
-a source may be before it is late.
+A file is replaced at the end of every poll and read by other processes, so that no one polls the
+same exporters again. It holds what was polled, committed or not. It counts while the collector
+holds its lock, and the file is not older than a source may be before it is late.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ SUFFIX: Final = ".newest"
 
 
 class NewestFile(msgspec.Struct, frozen=True):
-    """Content of a file. source: its kind; name: its title in reports. tables: rows of each, as Arrow IPC."""
+    """Content of a file. source: its kind; name: its title in reports. tables: rows of each, as
+    Arrow IPC.
+    """
 
     source: str
     name: str
@@ -42,7 +44,9 @@ class NewestFile(msgspec.Struct, frozen=True):
 
 
 def clear_newest(folder: Path) -> None:
-    """Remove all files: they name users, and those of an earlier process may be of sources with other names."""
+    """Remove all files: they name users, and those of an earlier process may be of sources with
+    other names.
+    """
     for path in (folder / NEWEST_FOLDER).glob(f"*{SUFFIX}"):
         with suppress(OSError):
             path.unlink()
@@ -55,7 +59,9 @@ class NewestPublisher:
     """
 
     def __init__(self, folder: Path, name: str, every_s: float) -> None:
-        self._path = folder / NEWEST_FOLDER / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}{SUFFIX}"
+        self._path = (
+            folder / NEWEST_FOLDER / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}{SUFFIX}"
+        )
         self._name, self._every_s = name, every_s
         self._rows = NewestRows(late_s(every_s))
 
@@ -66,14 +72,16 @@ class NewestPublisher:
     def publish(self, polled: datetime) -> None:
         """Write the file, of a source that has samples or running jobs.
 
-        On a full disk, say, the file stays as it is, and is late before long. It is not synced: it is of no use after
-        a power cut.
+        On a full disk, say, the file stays as it is, and is late before long. It is not synced: it
+        is of no use after a power cut.
         """
         source = self._rows.source
         if not source:
             return
         tables = {name: _ipc(rows) for name, rows in self._rows.tables().rows.items()}
-        content = msgspec.msgpack.encode(NewestFile(source, self._name, self._every_s, polled, tables))
+        content = msgspec.msgpack.encode(
+            NewestFile(source, self._name, self._every_s, polled, tables)
+        )
         beside = self._path.with_suffix(".part")
         with suppress(OSError):
             make_folder(self._path.parent)
@@ -117,7 +125,9 @@ class NewestFiles:
     _known: dict[Path, tuple[tuple[int, int], NewestPoll | None]] = field(default_factory=dict)
 
     def polls(self) -> list[NewestPoll]:
-        """Return what is there, old or not; nothing where no collector runs, or its files cannot be read."""
+        """Return what is there, old or not; nothing where no collector runs, or its files cannot
+        be read.
+        """
         try:
             if CollectLock(self.folder).holder() is None:
                 return []
@@ -135,7 +145,9 @@ class NewestFiles:
             if known is not None and known[0] == version:
                 return known
             file = msgspec.msgpack.decode(path.read_bytes(), type=NewestFile)
-            tables = {name: _read_ipc(rows, name) for name, rows in file.tables.items() if name in TABLES}
+            tables = {
+                name: _read_ipc(rows, name) for name, rows in file.tables.items() if name in TABLES
+            }
         except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError):
             return (0, 0), None
         return version, NewestPoll(file, NewestTables(tables, late_s(file.every_s)))

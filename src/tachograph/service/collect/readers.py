@@ -1,4 +1,6 @@
-"""Threads that poll the sources: their schedule, the queue of chunks to be committed, and failures of threads."""
+"""Threads that poll the sources: their schedule, the queue of chunks to be committed, and
+failures of threads.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,10 @@ class ThreadFailures:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool:
         """Keep the exception."""
         if problem is not None:
@@ -114,7 +119,8 @@ class _SourceQueue:
 class ChunkQueue:
     """First in, first out for each source; a source that cannot be committed does not delay others.
 
-    A source may put a chunk while fewer than `limit` chunks are queued, and always when none of its own is.
+    A source may put a chunk while fewer than `limit` chunks are queued, and always when none of its
+    own is.
     """
 
     def __init__(self, sources: Iterable[str], *, limit: int) -> None:
@@ -124,10 +130,14 @@ class ChunkQueue:
         self._closed = False
 
     def put(self, queued: QueuedChunk) -> bool:
-        """Queue a chunk as soon as the queue has space; False when it is closed or the reading was dropped."""
+        """Queue a chunk as soon as the queue has space; False when it is closed or the reading
+        was dropped.
+        """
         line = self._lines[queued.source]
         with self._changed:
-            self._changed.wait_for(lambda: not self._takes(line, queued) or self._has_room(line, queued))
+            self._changed.wait_for(
+                lambda: not self._takes(line, queued) or self._has_room(line, queued)
+            )
             if not self._takes(line, queued):
                 return False
             line.queued.append(queued)
@@ -136,12 +146,16 @@ class ChunkQueue:
             return True
 
     def take(self, *, within_s: float) -> QueuedChunk | None:
-        """Return the next chunk to commit, which stays queued until `done`; None where nothing came in time."""
+        """Return the next chunk to commit, which stays queued until `done`; None where nothing
+        came in time.
+        """
         until = time.monotonic() + within_s
         with self._changed:
             while True:
                 now = time.monotonic()
-                ready = [line for line in self._lines.values() if line.queued and line.not_before <= now]
+                ready = [
+                    line for line in self._lines.values() if line.queued and line.not_before <= now
+                ]
                 if ready:
                     return min(ready, key=lambda line: line.queued[0].polled).queued[0]
                 if now >= until:
@@ -165,7 +179,9 @@ class ChunkQueue:
             self._lines[source].not_before = time.monotonic() + seconds
 
     def forget(self, source: str) -> None:
-        """Drop the queued chunks of a source and its current reading: it is read again from the lake's watermark."""
+        """Drop the queued chunks of a source and its current reading: it is read again from the
+        lake's watermark.
+        """
         line = self._lines[source]
         with self._changed:
             line.queued.clear()
@@ -199,7 +215,11 @@ class ChunkQueue:
         return not self._closed and line.reading == queued.reading
 
     def _has_room(self, line: _SourceQueue, queued: QueuedChunk) -> bool:
-        return queued.chunk is None or not line.chunks or sum(one.chunks for one in self._lines.values()) < self._limit
+        return (
+            queued.chunk is None
+            or not line.chunks
+            or sum(one.chunks for one in self._lines.values()) < self._limit
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +236,9 @@ class PolledSource:
 
 
 class SourceReader(threading.Thread):
-    """Polls one source until `stopping` is set. Whatever a poll raises is a failure of this source, and tried again."""
+    """Polls one source until `stopping` is set. Whatever a poll raises is a failure of this
+    source, and tried again.
+    """
 
     def __init__(
         self,
@@ -240,7 +262,8 @@ class SourceReader(threading.Thread):
         self._newest = newest
         self._reading = 0
         self._broken = False  # the last poll ended by a defect
-        self._queued: dict[str, datetime] = {}  # watermark of each stream that was queued in this reading
+        # Watermark of each stream that was queued in this reading.
+        self._queued: dict[str, datetime] = {}
 
     def run(self) -> None:
         """Poll on schedule until stopped."""
@@ -265,7 +288,9 @@ class SourceReader(threading.Thread):
         self._feed.close()
 
     def poll(self, failures: int = 0) -> int:
-        """Poll once and queue the chunks; return the number of failures in a row, given the number before."""
+        """Poll once and queue the chunks; return the number of failures in a row, given the
+        number before.
+        """
         name = self.source.name
         polled, began = utc_now(), time.monotonic()
         self._journal.begin_poll(name, polled)
@@ -288,17 +313,23 @@ class SourceReader(threading.Thread):
         return 0
 
     def _defect(self, problem: Exception) -> None:
-        """Note an exception that no source should raise, with its traceback; the next poll connects anew."""
+        """Note an exception that no source should raise, with its traceback; the next poll
+        connects anew.
+        """
         lacking = lacks_threads(problem)
         trace = "" if lacking else "".join(traceback.format_exception(problem))
         noted = (
-            InputError(NO_THREAD) if lacking else SourceDefectError(f"{type(problem).__name__}: {problem}", do=_REPORT)
+            InputError(NO_THREAD)
+            if lacking
+            else SourceDefectError(f"{type(problem).__name__}: {problem}", do=_REPORT)
         )
         self._journal.failure(self.source.name, noted, utc_now(), detail=trace)
         self._broken = True
 
     def _begin_reading(self) -> None:
-        """Continue where the last poll ended; where its chunks were dropped, from the lake's watermark."""
+        """Continue where the last poll ended; where its chunks were dropped, from the lake's
+        watermark.
+        """
         if self._broken:
             self._connect_anew()
             self._broken = False
@@ -310,16 +341,20 @@ class SourceReader(threading.Thread):
         self._queued.clear()
 
     def _connect_anew(self) -> None:
-        """Drop what the feed remembers: it includes chunks that were not committed, and may be what is broken."""
+        """Drop what the feed remembers: it includes chunks that were not committed, and may be
+        what is broken.
+        """
         if self.source.connect is not None:
             fresh = self.source.connect()
             self._feed.close()
             self._feed = fresh
 
     def _watermark(self, stream: str) -> datetime | None:
-        """Watermark of a stream, queued chunks included: they are committed before what is read now.
+        """Watermark of a stream, queued chunks included: they are committed before what is read
+        now.
 
-        The journal gets it from the lake while nothing is queued; from then on the writer tells of each commit.
+        The journal gets it from the lake while nothing is queued; from then on the writer tells of
+        each commit.
         """
         in_lake = watermark(self._lake, stream)
         if in_lake is None:
@@ -347,9 +382,11 @@ class SourceReader(threading.Thread):
 
 
 def _no_later(until: datetime, *, now: datetime, before: datetime | None) -> datetime:
-    """Return a watermark that is not ahead of our clock by more than AHEAD_S: what comes until then must be read.
+    """Return a watermark that is not ahead of our clock by more than AHEAD_S: what comes until then
+    must be read.
 
-    A stream whose watermark `before` is ahead still advances, so that new rows of it do not look committed already.
+    A stream whose watermark `before` is ahead still advances, so that new rows of it do not look
+    committed already.
     """
     latest = now + timedelta(seconds=AHEAD_S)
     return min(until, latest if before is None else max(latest, before + timedelta(microseconds=1)))

@@ -1,4 +1,6 @@
-"""Lines on stderr about problems: each problem once, its repeats as a count, and few lines however a source behaves."""
+"""Lines on stderr about problems: each problem once, its repeats as a count, and few lines
+however a source behaves.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class _Subject:
 
 
 class ProblemRemarks:
-    """Hands lines to `remark`, those that are worth one. Two problems that differ in numbers alone are one.
+    """Hands lines to `remark`, those that are worth one. Two problems that differ in numbers alone
+    are one.
 
     >>> lines = []
     >>> remarks = ProblemRemarks(lines.append)
@@ -44,20 +47,28 @@ class ProblemRemarks:
     ['sacct: line 7 is none', 'sacct: refused', 'sacct: works again']
     """
 
-    def __init__(self, remark: Callable[[str], None], *, steady: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, remark: Callable[[str], None], *, steady: Callable[[], float] = time.monotonic
+    ) -> None:
         self._remark = remark
         self._steady = steady
         self._subjects: dict[str, _Subject] = {}
 
     def problem(self, name: str, message: str, *, detail: str = "") -> None:
-        """Report a problem, with `detail` on further lines, where it is new, or goes on for REPEAT_S."""
+        """Report a problem, with `detail` on further lines, where it is new, or goes on for
+        REPEAT_S.
+        """
         subject = self._subjects.setdefault(name, _Subject())
         now, kind = self._steady(), _NUMBER.sub("#", message)[:_LONGEST]
         known = subject.problems.get(kind)
         if known is not None and now - known.reported < REPEAT_S:
             known.since += 1
             return
-        times = f" ({known.since + 1:,} times since the line before)" if known is not None and known.since else ""
+        times = (
+            f" ({known.since + 1:,} times since the line before)"
+            if known is not None and known.since
+            else ""
+        )
         if self._say(name, f"{_short(message)}{times}", detail=detail):
             if known is None and len(subject.problems) >= _KINDS:
                 subject.problems.clear()

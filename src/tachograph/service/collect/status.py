@@ -1,4 +1,6 @@
-"""Status of a collector: the status file, the lock that keeps a second collector out, and the overview of both."""
+"""Status of a collector: the status file, the lock that keeps a second collector out, and the
+overview of both.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ STATE_FOLDER = "_collect"  # in a lake that is a folder
 STATUS_FILE = "status.json"
 STATUS_EVERY_S = 5.0  # between writes
 STALE_S = 60.0  # a running process whose status is older hangs
-_BLOCK, _SPARE = 4096, 2048  # bytes; the status may grow by an error that is reported on a full disk
+# Bytes; the status may grow by an error that is reported on a full disk.
+_BLOCK, _SPARE = 4096, 2048
 _LEAST_BYTES = 1 << 20  # a disk with less space left is full
 SKEWED_S = 1.0  # hosts with more clock skew are named
 LATE_INTERVALS = 3
@@ -72,7 +75,8 @@ class SourceStatus(msgspec.Struct):
     name: str
     every_s: float
     polls: int = 0
-    skipped: int = 0  # polls that were due and did not take place; pauses after failures are not due
+    # Polls that were due and did not take place; pauses after failures are not due.
+    skipped: int = 0
     minutes: list[PollMinute] = []  # of the last hour
     errors: dict[str, int] = {}  # by kind: input, lake, schema, defect
     last_poll: datetime | None = None
@@ -93,11 +97,14 @@ class SourceStatus(msgspec.Struct):
     commit_s: float = 0.0
 
     def note_poll(self, now: datetime, *, gap_s: float, began: bool = True) -> None:
-        """Count a poll, and those skipped before it. `gap_s`: since the one before began, less intended pauses.
+        """Count a poll, and those skipped before it. `gap_s`: since the one before began, less
+        intended pauses.
 
         `began`: False where the next poll is still to come.
         """
-        skipped = skipped_polls(gap_s, self.every_s) if began else max(0, int(gap_s / self.every_s) - 1)
+        skipped = (
+            skipped_polls(gap_s, self.every_s) if began else max(0, int(gap_s / self.every_s) - 1)
+        )
         self.polls += began
         self.skipped += skipped
         minute = int(now.timestamp() // 60)
@@ -135,20 +142,28 @@ class SourceStatus(msgspec.Struct):
 
     @property
     def read_up_to(self) -> datetime | None:
-        """The oldest watermark of the streams; a second poll for late rows, `stream:late`, does not count."""
+        """The oldest watermark of the streams; a second poll for late rows, `stream:late`, does
+        not count.
+        """
         others = tuple(f"{stream}:" for stream in self.watermarks)
-        return min((at for stream, at in self.watermarks.items() if not stream.startswith(others)), default=None)
+        return min(
+            (at for stream, at in self.watermarks.items() if not stream.startswith(others)),
+            default=None,
+        )
 
     def ahead_s(self, now: datetime) -> float:
-        """How far the newest watermark is ahead of our clock; 0 where it is not, or by no more than AHEAD_S."""
+        """How far the newest watermark is ahead of our clock; 0 where it is not, or by no more
+        than AHEAD_S.
+        """
         ahead = max(((at - now).total_seconds() for at in self.watermarks.values()), default=0.0)
         return ahead if ahead > AHEAD_S else 0.0
 
     def condition(self, now: datetime) -> str:
         """Return the first of these that holds.
 
-        `failing`; `ahead`: a watermark is ahead of our clock, samples until then may never be read; `never polled`;
-        `late`: no success for three intervals; `behind`: old data; `skipping`: polls did not take place; `ok`.
+        `failing`; `ahead`: a watermark is ahead of our clock, samples until then may never be read;
+        `never polled`; `late`: no success for three intervals; `behind`: old data; `skipping`:
+        polls did not take place; `ok`.
         """
         if self.failures:
             return "failing"
@@ -203,10 +218,13 @@ class CollectStatus(msgspec.Struct):
     steps: dict[str, StepStatus] = {}
 
 
-def state_folder(lake: str, configured: str = "", environment: Mapping[str, str] | None = None) -> Path:
+def state_folder(
+    lake: str, configured: str = "", environment: Mapping[str, str] | None = None
+) -> Path:
     """Return the folder of lock and status: in the lake, where that is a folder.
 
-    For an object store: `configured`, else a folder of this user on this host, named after the lake.
+    For an object store: `configured`, else a folder of this user on this host, named after the
+    lake.
     """
     if configured:
         return Path(configured)
@@ -218,7 +236,8 @@ def state_folder(lake: str, configured: str = "", environment: Mapping[str, str]
 
 
 def write_status(folder: Path, status: CollectStatus) -> None:
-    """Replace the status file atomically; on a full disk overwrite it in place, which takes no space.
+    """Replace the status file atomically; on a full disk overwrite it in place, which takes no
+    space.
 
     Errors: LakeError when it cannot be written.
     """
@@ -293,10 +312,11 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class CollectOverview:
-    """State of a collector. `holder`: the running process; `status`: last status file; None without one.
+    """State of a collector. `holder`: the running process; `status`: last status file; None without
+    one.
 
-    `sources`: with the watermarks of the lake, which may be newer than the file. `full_disk`: mount point of the disk
-    of lake or status, where it is full.
+    `sources`: with the watermarks of the lake, which may be newer than the file. `full_disk`: mount
+    point of the disk of lake or status, where it is full.
     """
 
     lake: str
@@ -315,20 +335,30 @@ class CollectOverview:
 
     @property
     def is_healthy(self) -> bool:
-        """No source is late or failing, the last analysis and compaction succeeded, no process hangs, no full disk."""
+        """No source is late or failing, the last analysis and compaction succeeded, no process
+        hangs, no full disk.
+        """
         troubles = [source.condition(self.now) != "ok" for source in self.sources]
-        troubles += [self.hangs, self.full_disk is not None, *(step.is_failing for step in self.steps.values())]
+        troubles += [
+            self.hangs,
+            self.full_disk is not None,
+            *(step.is_failing for step in self.steps.values()),
+        ]
         return not any(troubles)
 
     def without_places(self) -> CollectOverview:
-        """Return the same for readers who do not run the service: no path, host, address, or text that may name one."""
+        """Return the same for readers who do not run the service: no path, host, address, or
+        text that may name one.
+        """
         return replace(
             self,
             lake="",
             holder=None if self.holder is None else LockHolder(0, "", self.holder.since),
             sources=tuple(map(_without_places, self.sources)),
             steps={
-                name: msgspec.structs.replace(step, result=None, last_error=step.last_error and _HIDDEN)
+                name: msgspec.structs.replace(
+                    step, result=None, last_error=step.last_error and _HIDDEN
+                )
                 for name, step in self.steps.items()
             },
             full_disk=self.full_disk and _HIDDEN,
@@ -349,7 +379,8 @@ class CollectOverview:
             "stopped": self.status.stopped if self.status else None,
             "sources": [_source_json(source, self.now) for source in self.sources],
             "steps": {
-                name: msgspec.to_builtins(step, builtin_types=(datetime,)) | {"failing": step.is_failing}
+                name: msgspec.to_builtins(step, builtin_types=(datetime,))
+                | {"failing": step.is_failing}
                 for name, step in self.steps.items()
             },
         }
@@ -363,12 +394,19 @@ def _source_json(source: SourceStatus, now: datetime) -> dict[str, Any]:
         "condition": source.condition(now),
         "lag_s": source.lag_s(now),
         "skewed": source.skewed(),
-        "last_hour": {"polls": hour.polls, "skipped": hour.skipped, "longest_gap_s": hour.longest_gap_s},
+        "last_hour": {
+            "polls": hour.polls,
+            "skipped": hour.skipped,
+            "longest_gap_s": hour.longest_gap_s,
+        },
     }
 
 
 def _without_places(source: SourceStatus) -> SourceStatus:
-    streams = {name if "/" not in name else f"stream {n}": at for n, (name, at) in enumerate(source.watermarks.items())}
+    streams = {
+        name if "/" not in name else f"stream {n}": at
+        for n, (name, at) in enumerate(source.watermarks.items())
+    }
     return msgspec.structs.replace(
         source,
         last_error=source.last_error and _HIDDEN,
@@ -382,7 +420,8 @@ def _without_places(source: SourceStatus) -> SourceStatus:
 def configured_overview(
     lake: str, configuration: Configuration, *, now: datetime, where: str = "configuration"
 ) -> CollectOverview:
-    """Return the state of the collector of `lake` with the sources of a configuration; `where`: its file, for errors.
+    """Return the state of the collector of `lake` with the sources of a configuration; `where`: its
+    file, for errors.
 
     Errors: those of `overview`; ConfigError for a source that makes no sense.
     """
@@ -390,7 +429,9 @@ def configured_overview(
     return overview(lake, state_folder(lake, configuration.collect.state), feeds, now=now)
 
 
-def overview(lake: str, folder: Path, configured: Sequence[FeedSettings], *, now: datetime) -> CollectOverview:
+def overview(
+    lake: str, folder: Path, configured: Sequence[FeedSettings], *, now: datetime
+) -> CollectOverview:
     """Return the state of the collector of `lake`; `configured`: sources of the configuration.
 
     Errors: LakeError where there is neither a lake nor a source, or it cannot be read.
@@ -404,12 +445,16 @@ def overview(lake: str, folder: Path, configured: Sequence[FeedSettings], *, now
         known.setdefault(settings.title, SourceStatus(settings.title, settings.every_s))
     for name in dict.fromkeys([*streams, *known]):
         source = known[name]
-        source.watermarks |= dict(_watermarks(opened, {streams.get(name, name), *source.watermarks}))
+        source.watermarks |= dict(
+            _watermarks(opened, {streams.get(name, name), *source.watermarks})
+        )
         sources.append(source)
     holder = CollectLock(folder).holder()
     disks = (full_disk(place) for place in ((folder,) if "://" in lake else (folder, Path(lake))))
     full = next((str(disk) for disk in disks if disk is not None), None)
-    return CollectOverview(lake, now, holder, status, tuple(sources), status.steps if status else {}, full)
+    return CollectOverview(
+        lake, now, holder, status, tuple(sources), status.steps if status else {}, full
+    )
 
 
 def _watermarks(lake: Lake, streams: Iterable[str]) -> Iterator[tuple[str, datetime]]:

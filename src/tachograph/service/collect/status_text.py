@@ -1,4 +1,6 @@
-"""The state of a collector as text: the answer in a line, a row per source, sentences on what is wrong."""
+"""The state of a collector as text: the answer in a line, a row per source, sentences on what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def status_headline(found: CollectOverview, zone: str) -> str:
         process = f"process {found.holder.pid} on {found.holder.host}, " if found.holder.pid else ""
         who = f"{process}since {_time(found.holder.since, zone)}"
         if found.full_disk:
-            return f"Disk full: {found.full_disk}: nothing more is committed; free some space. Collector: {who}{lake}"
+            return (
+                f"Disk full: {found.full_disk}: nothing more is committed; free some space. "
+                f"Collector: {who}{lake}"
+            )
         if found.hangs and found.status is not None:
             unresponsive = text((found.now - found.status.updated).total_seconds(), "s")
             return f"Collector hangs: {who}, no status for {unresponsive}; restart it{lake}"
@@ -32,7 +37,11 @@ def status_headline(found: CollectOverview, zone: str) -> str:
     if found.status is None:
         return f"No collector has run yet{lake}"
     stopped, updated = found.status.stopped, found.status.updated
-    how = f"stopped at {_time(stopped, zone)}" if stopped else f"ended unexpectedly after {_time(updated, zone)}"
+    how = (
+        f"stopped at {_time(stopped, zone)}"
+        if stopped
+        else f"ended unexpectedly after {_time(updated, zone)}"
+    )
     return f"No collector running: the last one {how}{lake}"
 
 
@@ -60,33 +69,52 @@ def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
         yield f"Disk full: {found.full_disk}; free some space"
     for source in found.sources:
         if source.last_error is not None:
-            yield f"{source.name}: last error at {_time(source.last_error_at, zone)}: {source.last_error}"
+            yield (
+                f"{source.name}: last error at {_time(source.last_error_at, zone)}: "
+                f"{source.last_error}"
+            )
         if source.unreachable:
-            named = "; ".join(f"{place}: {why}" for place, why in list(source.unreachable.items())[:_NAMED])
+            named = "; ".join(
+                f"{place}: {why}" for place, why in list(source.unreachable.items())[:_NAMED]
+            )
             more = ", ..." if len(source.unreachable) > _NAMED else ""
             yield f"{source.name}: {len(source.unreachable)} unreachable: {named}{more}"
         if source.other_nodes:
-            named = "; ".join(f"{place} names {node}" for place, node in list(source.other_nodes.items())[:_NAMED])
+            named = "; ".join(
+                f"{place} names {node}" for place, node in list(source.other_nodes.items())[:_NAMED]
+            )
             more = ", ..." if len(source.other_nodes) > _NAMED else ""
-            yield f"{source.name}: {len(source.other_nodes)} with another node than their own: {named}{more}"
+            yield (
+                f"{source.name}: {len(source.other_nodes)} with another node than their own: "
+                f"{named}{more}"
+            )
         yield from _gaps(source, found.now)
         yield from _clocks(source, found.now)
     for name, step in found.steps.items():
         what = _STEPS.get(name, name)
         if step.last_success is not None:
             result = f": {step.result}" if step.result else ""
-            yield f"Last {what} at {_time(step.last_success, zone)}, {_took(step.last_duration_s)}{result}"
+            yield (
+                f"Last {what} at {_time(step.last_success, zone)}, "
+                f"{_took(step.last_duration_s)}{result}"
+            )
         if step.is_failing:
-            yield f"{what.capitalize()} fails, last at {_time(step.last_error_at, zone)}: {step.last_error}"
+            yield (
+                f"{what.capitalize()} fails, last at {_time(step.last_error_at, zone)}: "
+                f"{step.last_error}"
+            )
 
 
 def _gaps(source: SourceStatus, now: datetime) -> Iterator[str]:
     hour = source.last_hour(now)
     if hour.skipped:
         yield (
-            f"{source.name}: {hour.skipped:,} of {hour.polls + hour.skipped:,} polls of the last hour were skipped, "
-            f"longest gap {text(hour.longest_gap_s, 's')}: this host is overloaded or stood still, or a poll took "
-            f"longer than every_s = {source.every_s:g}; give the collector more CPU time, or raise every_s"
+            f"{source.name}: {hour.skipped:,} of {hour.polls + hour.skipped:,} polls of the "
+            "last hour were skipped, "
+            f"longest gap {text(hour.longest_gap_s, 's')}: this host is overloaded or stood "
+            "still, or a poll took "
+            f"longer than every_s = {source.every_s:g}; give the collector more CPU time, or "
+            "raise every_s"
         )
 
 

@@ -22,7 +22,9 @@ WAIT_S = 0.5
 
 
 class ChunkWriter(threading.Thread):
-    """Commits chunks until `finish`. An exception that is no TachographError ends it as a defect."""
+    """Commits chunks until `finish`. An exception that is no TachographError ends it as a
+    defect.
+    """
 
     def __init__(
         self,
@@ -99,7 +101,9 @@ class ChunkWriter(threading.Thread):
             self._journal.watermark(queued.source, chunk.id, chunk.watermark)
 
     def _has_gone_back(self, chunk: Chunk) -> bool:
-        """Whether the lake lost what came before this chunk: it was restored from a backup, or deleted."""
+        """Whether the lake lost what came before this chunk: it was restored from a backup, or
+        deleted.
+        """
         if chunk.since is None:
             return False
         there = watermark(self._lake, chunk.id)
@@ -117,11 +121,14 @@ class ChunkWriter(threading.Thread):
         first, longest = self._retry_s
         self._journal.failure(source, problem, utc_now())
         self._refused[source] = self._refused.get(source, 0) + 1
-        self._waiting.postpone(source, seconds=min(longest, first * 2.0 ** min(self._refused[source] - 1, 60)))
+        self._waiting.postpone(
+            source, seconds=min(longest, first * 2.0 ** min(self._refused[source] - 1, 60))
+        )
 
 
 def _readable(chunk: Chunk) -> Chunk:
-    """Return the chunk with the parts that fit their tables; rows of the others are rejected, with the reason.
+    """Return the chunk with the parts that fit their tables; rows of the others are rejected, with
+    the reason.
 
     Polling again would not help. The stream continues, and the rejects name what is missing.
     """

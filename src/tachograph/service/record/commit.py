@@ -22,12 +22,14 @@ from tachograph.sources.recording import SpooledRecording, read_chunks
 SOURCE_NOTE_SUFFIX = ".json"  # of the file on source and problems that replaces the spool
 
 
-def commit_spool(spool: Path, folder: Path, *, cluster: str = "", now: datetime | None = None) -> Lake:
+def commit_spool(
+    spool: Path, folder: Path, *, cluster: str = "", now: datetime | None = None
+) -> Lake:
     """Commit a spool to the lake `folder`, and replace it by a note on its source; return the lake.
 
-    A job that was recorded before in the same lake, by another command or on another node, becomes one job from the
-    first start to the last end. The spool is deleted after the commit.
-    Errors: InputError for a damaged spool, LakeError where the lake cannot be written: the spool stays.
+    A job that was recorded before in the same lake, by another command or on another node, becomes
+    one job from the first start to the last end. The spool is deleted after the commit. Errors:
+    InputError for a damaged spool, LakeError where the lake cannot be written: the spool stays.
     """
     lake = Lake.create(str(folder))
     ingest(lake, _widened(read_chunks(spool, cluster=cluster), lake), now=now or datetime.now(UTC))
@@ -37,8 +39,12 @@ def commit_spool(spool: Path, folder: Path, *, cluster: str = "", now: datetime 
 
 
 def source_problems(spool: Path) -> list[str]:
-    """Return the problems of the source while it was recorded, from the note in place of a spool."""
-    note: dict[str, Any] = json.loads(spool.with_suffix(SOURCE_NOTE_SUFFIX).read_text(encoding="utf-8"))
+    """Return the problems of the source while it was recorded, from the note in place of a
+    spool.
+    """
+    note: dict[str, Any] = json.loads(
+        spool.with_suffix(SOURCE_NOTE_SUFFIX).read_text(encoding="utf-8")
+    )
     problems: list[str] = note["problems"]
     return problems
 
@@ -60,9 +66,15 @@ def _wider(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
     rows = part.frame.with_columns(submit=pl.lit(None, dtype=JOBS.schema["submit"])).join(
         before, on=["cluster", "job_id", "submit"], how="left", nulls_equal=True
     )
-    rows = rows.with_columns(start=pl.min_horizontal("start", "was"), end=pl.max_horizontal("end", "until"))
-    rows = rows.with_columns(elapsed_s=(pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6)
-    return ChunkPart(part.table, rows.drop("was", "until"), part.units, part.rejects, part.overlaps, part.counted)
+    rows = rows.with_columns(
+        start=pl.min_horizontal("start", "was"), end=pl.max_horizontal("end", "until")
+    )
+    rows = rows.with_columns(
+        elapsed_s=(pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6
+    )
+    return ChunkPart(
+        part.table, rows.drop("was", "until"), part.units, part.rejects, part.overlaps, part.counted
+    )
 
 
 def _write_source_note(spool: Path) -> None:
@@ -86,7 +98,9 @@ def _write_source_note(spool: Path) -> None:
         "job_id": head["job"]["job_id"],
         "start": head["start"],
         "interval_s": head["interval_s"],
-        "source": {name: spooled.about[name] for name in ("name", "sentence", "blind")} if spooled.about else None,
+        "source": {name: spooled.about[name] for name in ("name", "sentence", "blind")}
+        if spooled.about
+        else None,
         "slowdown_c": slowdown,
         "problems": spooled.problems,
     }

@@ -1,8 +1,9 @@
 """Runs a command as the shell would: terminal, job control, signals, exit status.
 
-The command stays in this process group, with its streams. Signals to the terminal or the group reach it directly;
-signals to this process alone are forwarded. A third process of the group separates the two: it echoes every signal
-that it gets (`echo_signals`). Without it, only signals of the kernel count as sent to the group.
+The command stays in this process group, with its streams. Signals to the terminal or the group
+reach it directly; signals to this process alone are forwarded. A third process of the group
+separates the two: it echoes every signal that it gets (`echo_signals`). Without it, only signals of
+the kernel count as sent to the group.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from tachograph.catalog.errors import UsageError
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells
 _OF_FAULTS = {
-    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
+    *(
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+    ),
     *(signal.SIGTRAP, signal.SIGSYS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD),
 }
 FORWARDED = frozenset(signal.valid_signals() - _OF_FAULTS)
@@ -35,7 +44,9 @@ _Mask = set[signal.Signals | int]
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """End of a command. code: None where a signal ended it. at: seconds since 1970. cpu_s: of it and its children."""
+    """End of a command. code: None where a signal ended it. at: seconds since 1970. cpu_s: of it
+    and its children.
+    """
 
     code: int | None
     signal: int | None
@@ -66,7 +77,8 @@ def run_in_foreground(
     started: Callable[[int], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> CommandEnd:
-    """Run `command` to its end, inside `signals_held`, whose mask it gets; call `started` with its process id.
+    """Run `command` to its end, inside `signals_held`, whose mask it gets; call `started` with its
+    process id.
 
     echo: a descriptor from which the echoes of signals are read.
     Errors: UsageError with the exit code of shells where it cannot be started.
@@ -85,7 +97,9 @@ def run_in_foreground(
 
 
 def end_alike(number: int) -> None:
-    """End this process by a signal, as the command was; returns only where the signal does not end processes."""
+    """End this process by a signal, as the command was; returns only where the signal does not
+    end processes.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
@@ -94,7 +108,9 @@ def end_alike(number: int) -> None:
 
 
 def echo_signals(descriptor: int) -> None:
-    """Ignore the signals that are forwarded, and write the number of each into a non-blocking descriptor."""
+    """Ignore the signals that are forwarded, and write the number of each into a non-blocking
+    descriptor.
+    """
     for number in FORWARDED:
         signal.signal(number, _survive)
         signal.siginterrupt(number, False)
@@ -118,10 +134,13 @@ def _spawn(command: Sequence[str], environment: dict[str, str], mask: _Mask) -> 
             script = shutil.which(command[0])
             if problem.errno != errno.ENOEXEC or script is None:
                 raise
-            return start("/bin/sh", ["/bin/sh", script, *command[1:]])  # as shells do with a script that names none
+            # As shells do with a script that names none.
+            return start("/bin/sh", ["/bin/sh", script, *command[1:]])
     except (OSError, ValueError) as problem:
         found = not isinstance(problem, FileNotFoundError)
-        what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        what = (
+            problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        )
         raise NotStartedError(what.lower(), where=command[0], found=found) from None
 
 
@@ -171,7 +190,8 @@ def _forward(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> No
     """Forward a signal that the command did not get itself."""
     number = info.si_signo
     echoed = echoes.has(number)
-    of_terminal = info.si_code == _BY_KERNEL and number != signal.SIGHUP  # which a session's first process gets alone
+    # Which a session's first process gets alone.
+    of_terminal = info.si_code == _BY_KERNEL and number != signal.SIGHUP
     if echoed or of_terminal or info.si_pid == pid:
         return
     try:
@@ -181,13 +201,16 @@ def _forward(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> No
 
 
 def _reap(pid: int) -> CommandEnd | None:
-    """End of the command; None while it runs. Where it was stopped, this process stops too, for the shell."""
+    """End of the command; None while it runs. Where it was stopped, this process stops too, for
+    the shell.
+    """
     found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
     if not found:
         return None
     if os.WIFSTOPPED(status):
         number = os.WSTOPSIG(status)
-        os.kill(os.getpid(), number)  # while it is held: the terminal's own, where it waits, and this one are one
+        # While it is held: the terminal's own, where it waits, and this one are one.
+        os.kill(os.getpid(), number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # comes back when we are continued
         signal.pthread_sigmask(signal.SIG_BLOCK, {number} - {signal.SIGSTOP})
         return None

@@ -1,4 +1,6 @@
-"""Records a command, or a Slurm job: a process or thread that samples beside the work, until the work is over."""
+"""Records a command, or a Slurm job: a process or thread that samples beside the work, until the
+work is over.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,16 @@ if TYPE_CHECKING:
 SQUEUE_EVERY_S = 30.0
 _TIMEOUT_S = 20.0
 _UNKNOWN_JOB = "Invalid job id"
-_GONE = ("COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
+_GONE = (
+    "COMPLETING",
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "PREEMPTED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+)
 NICE = 5
 _END_S = 15.0  # timeout of the last flush
 _BEGIN_S = 3.0  # timeout of the search for a source after the end of the command
@@ -57,7 +68,9 @@ class RecorderProcess:
 
     @classmethod
     def start(cls, plan: RecordPlan, connect: Connect, *, mask: set[Any]) -> RecorderProcess:
-        """Fork it, inside `signals_held`, whose mask it gets. Errors: OSError where there is no further process."""
+        """Fork it, inside `signals_held`, whose mask it gets. Errors: OSError where there is no
+        further process.
+        """
         (echo, echoing), (ordered, orders), (results, writing) = os.pipe(), os.pipe(), os.pipe()
         os.set_blocking(echoing, False)
         pid = os.fork()
@@ -89,7 +102,9 @@ class RecorderProcess:
         if not answer:
             return SpoolResult(problem=_why_no_result(status, begun=begun), spool=spool)
         result = json.loads(answer)
-        return SpoolResult(result["rows"], result["lost"], result["problem"], spool if result["spool"] else None)
+        return SpoolResult(
+            result["rows"], result["lost"], result["problem"], spool if result["spool"] else None
+        )
 
     def _read_result(self, wait_s: float) -> bytes:
         until = time.monotonic() + wait_s
@@ -119,16 +134,24 @@ class RecorderProcess:
 
 
 def _why_no_result(status: int | None, *, begun: bool) -> str:
-    """Why the recording process sent no result. `status`: None where it had to be ended; `begun`: it had a spool."""
+    """Why the recording process sent no result. `status`: None where it had to be ended;
+    `begun`: it had a spool.
+    """
     code = 0 if status is None else os.waitstatus_to_exitcode(status)
     if code:
-        return f"the recording process died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+        return (
+            f"the recording process died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+        )
     if begun:
-        return f"the recording process did not finish within {_END_S:.0f} s of the end of the command"
+        return (
+            f"the recording process did not finish within {_END_S:.0f} s of the end of the command"
+        )
     return f"the recording process was not ready {_BEGIN_S:.0f} s after the end of the command"
 
 
-def _work(plan: RecordPlan, connect: Connect, echo: int, orders: int, results: int, mask: set[Any]) -> None:
+def _work(
+    plan: RecordPlan, connect: Connect, echo: int, orders: int, results: int, mask: set[Any]
+) -> None:
     """Body of the recording process."""
     echo_signals(echo)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -191,7 +214,9 @@ class _RecorderOrders:
 
 
 def _watched(pid: int) -> int | None:
-    """A descriptor that is readable when the process has ended; None without such a process, or kernel support."""
+    """A descriptor that is readable when the process has ended; None without such a process, or
+    kernel support.
+    """
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -221,7 +246,8 @@ def plan_recording(
     environment = os.environ if environment is None else environment
     identity = identify(command, environment, start=start, anonymous=anonymous, cluster=cluster)
     chosen = Path(folder) if folder else Path(f"tachograph-{identity.job_id}")
-    return RecordPlan(chosen.absolute(), identity, start, interval_s, anonymous)  # the command may change the directory
+    # The command may change the directory.
+    return RecordPlan(chosen.absolute(), identity, start, interval_s, anonymous)
 
 
 def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -> RecordedCommand:
@@ -234,7 +260,9 @@ def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -
         try:
             beside = RecorderProcess.start(plan, connect, mask=mask)
         except OSError as problem:  # no further process allowed
-            return RecordedCommand(plan, run_in_foreground(command, mask=mask), SpoolResult(problem=str(problem)))
+            return RecordedCommand(
+                plan, run_in_foreground(command, mask=mask), SpoolResult(problem=str(problem))
+            )
         try:
             ended = run_in_foreground(
                 command, mask=mask, echo=beside.echo, started=lambda pid: beside.send({"pid": pid})
@@ -255,16 +283,20 @@ def record_in_thread(
     interval_s: float = 1.0,
     anonymous: bool = False,
 ) -> RecordedCommand:
-    """Run a command and record `source` meanwhile, in a thread of this process; its tables are in `folder`.
+    """Run a command and record `source` meanwhile, in a thread of this process; its tables are in
+    `folder`.
 
-    The source is closed at the end. Errors: NotStartedError where the command cannot be started; LakeError, InputError
-    where its tables cannot be written: the spool in `folder` holds the recorded samples.
+    The source is closed at the end. Errors: NotStartedError where the command cannot be started;
+    LakeError, InputError where its tables cannot be written: the spool in `folder` holds the
+    recorded samples.
     """
     plan = plan_recording(command, folder=folder, interval_s=interval_s, anonymous=anonymous)
     over, result = threading.Event(), _ThreadResult(CommandEnd(None, None, 0.0), SpoolResult())
 
     def work() -> None:
-        result.kept = spool_samples(plan, lambda: source, wait=over.wait, ended=lambda: result.ended)
+        result.kept = spool_samples(
+            plan, lambda: source, wait=over.wait, ended=lambda: result.ended
+        )
 
     with signals_held() as mask:
         thread = threading.Thread(target=work, name="record", daemon=True)
@@ -294,7 +326,8 @@ def record_until(
 ) -> SpoolResult:
     """Sample in this process until `over`, the end of the duration, or SIGTERM, SIGINT or SIGHUP.
 
-    Where nothing can be written, it ends at once. A second signal ends the process at once; recorded samples stay.
+    Where nothing can be written, it ends at once. A second signal ends the process at once;
+    recorded samples stay.
     """
     until = None if duration_s is None else time.monotonic() + duration_s
     stopped = threading.Event()
@@ -314,7 +347,9 @@ def record_until(
     sleep = sleeping_until(finished)
     before = [signal.signal(number, stop) for number in numbers]
     try:
-        return spool_samples(plan, connect, wait=wait, ended=lambda: CommandEnd(None, None, time.time()))
+        return spool_samples(
+            plan, connect, wait=wait, ended=lambda: CommandEnd(None, None, time.time())
+        )
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
@@ -330,7 +365,10 @@ def _leave_no_trace(plan: RecordPlan) -> None:
 
 
 def job_is_over(
-    job_id: str, *, command: Sequence[str] = ("squeue",), clock: Callable[[], float] = time.monotonic
+    job_id: str,
+    *,
+    command: Sequence[str] = ("squeue",),
+    clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[], bool]:
     """Return a function that reports whether a job is over, by a periodic query of `squeue`.
 

@@ -1,4 +1,6 @@
-"""Polls a source at an interval and writes new values to a spool. Light: it runs beside a command."""
+"""Polls a source at an interval and writes new values to a spool. Light: it runs beside a
+command.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,19 @@ import numpy as np
 from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.spool import SpoolRows, SpoolWriter
-from tachograph.live.snapshot import GpuDevice, GpuId, LiveSource, PmMeasurement, Snapshot, SourceProblem
+from tachograph.live.snapshot import (
+    GpuDevice,
+    GpuId,
+    LiveSource,
+    PmMeasurement,
+    Snapshot,
+    SourceProblem,
+)
 from tachograph.sources.pm_sampling.sums import PmSums
 
 SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
-DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")  # whole numbers fit, too
+# Whole numbers fit, too.
+DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")
 ANONYMOUS_NODE = "node"  # before the number of a host
 FLUSH_S = 5.0  # longest loss where the recorder is killed
 _FLUSH_ROWS = 20_000
@@ -28,8 +38,8 @@ _PROBLEMS = 100  # different ones that are stored
 class SpoolSampler:
     """Samples of one source in one spool, step by step.
 
-    A row is written for each GPU with new values. A GPU that stops reporting leaves one row without values.
-    anonymous: hosts are numbered, GPUs have no identity.
+    A row is written for each GPU with new values. A GPU that stops reporting leaves one row without
+    values. anonymous: hosts are numbered, GPUs have no identity.
     """
 
     source: LiveSource
@@ -49,7 +59,9 @@ class SpoolSampler:
     _written: int = 0
 
     def step(self) -> Snapshot:
-        """Poll once, keep new values, flush at intervals; return the snapshot. Errors: those of the source."""
+        """Poll once, keep new values, flush at intervals; return the snapshot. Errors: those of
+        the source.
+        """
         snapshot = self.source.read()
         self._note_gpus(snapshot)
         self._note_problems(snapshot)
@@ -58,7 +70,10 @@ class SpoolSampler:
             self._keep_pm(measurement)
         now = time.monotonic()
         self._began = self._began or now
-        if now - self._flushed >= min(FLUSH_S, (now - self._began) / 4) or self.rows - self._written >= _FLUSH_ROWS:
+        if (
+            now - self._flushed >= min(FLUSH_S, (now - self._began) / 4)
+            or self.rows - self._written >= _FLUSH_ROWS
+        ):
             self._flushed, self._written = now, self.rows
             self.note_pm()
             self.spool.flush()
@@ -68,14 +83,24 @@ class SpoolSampler:
         """Write what PM sampling counted since the last call, before a flush."""
         for place, one in self._pm.items():
             sums, bursts = ([each.as_json() for each in every] for every in (one.sums, one.bursts))
-            self.spool.note({"kind": "pm", "place": place, "cut": ",".join(one.cut), "sums": sums, "bursts": bursts})
+            self.spool.note(
+                {
+                    "kind": "pm",
+                    "place": place,
+                    "cut": ",".join(one.cut),
+                    "sums": sums,
+                    "bursts": bursts,
+                }
+            )
         self._pm.clear()
 
     def _keep_pm(self, new: PmMeasurement) -> None:
         """Add to what waits, minute by minute."""
         place = self._known[new.gpu]
         before = self._pm.get(place)
-        minutes: dict[int, PmSums] = {} if before is None else {one.minute: one for one in before.sums}
+        minutes: dict[int, PmSums] = (
+            {} if before is None else {one.minute: one for one in before.sums}
+        )
         for one in new.sums:
             known = minutes.setdefault(one.minute, one)
             if known is not one:
@@ -93,7 +118,11 @@ class SpoolSampler:
             grown = np.full(len(self._known), np.nan)
             grown[: len(self._measured)] = self._measured
             self._measured = grown
-        new = [gpu for gpu in snapshot.gpus if self._devices.get(gpu) != snapshot.devices.get(gpu, GpuDevice())]
+        new = [
+            gpu
+            for gpu in snapshot.gpus
+            if self._devices.get(gpu) != snapshot.devices.get(gpu, GpuDevice())
+        ]
         if new:
             self._devices |= {gpu: snapshot.devices.get(gpu, GpuDevice()) for gpu in new}
             self.spool.note({"kind": "gpus", "gpus": [self._described(gpu) for gpu in new]})
@@ -101,8 +130,18 @@ class SpoolSampler:
     def _described(self, gpu: GpuId) -> dict[str, Any]:
         device = self._devices[gpu]
         node = self._node(gpu.node)
-        described = {"place": self._known[gpu], "node": node, "gpu": gpu.gpu, "mig": gpu.mig, "model": device.model}
-        described |= {"hbm_mib": device.hbm_mib, "slowdown_c": device.slowdown_c, "minor_number": device.minor_number}
+        described = {
+            "place": self._known[gpu],
+            "node": node,
+            "gpu": gpu.gpu,
+            "mig": gpu.mig,
+            "model": device.model,
+        }
+        described |= {
+            "hbm_mib": device.hbm_mib,
+            "slowdown_c": device.slowdown_c,
+            "minor_number": device.minor_number,
+        }
         return described if self.anonymous else described | {"uuid": device.uuid, "pci": device.pci}
 
     def _node(self, name: str) -> str:
@@ -121,7 +160,9 @@ class SpoolSampler:
         before = self._measured[self._places]
         singles = _matrix(snapshot, SINGLES)
         doubles = _matrix(snapshot, DOUBLES)
-        missing: Flags = np.isnan(snapshot.measured) | (np.isnan(singles).all(0) & np.isnan(doubles).all(0))
+        missing: Flags = np.isnan(snapshot.measured) | (
+            np.isnan(singles).all(0) & np.isnan(doubles).all(0)
+        )
         stopped = missing & ~np.isnan(before)
         write = (~missing & (snapshot.measured != before)) | stopped
         self._measured[self._places] = np.where(missing, np.nan, snapshot.measured)
@@ -146,7 +187,8 @@ def _matrix(snapshot: Snapshot, counters: tuple[str, ...]) -> Floats:
 
 
 def sample(sampler: SpoolSampler, *, interval_s: float, wait: Callable[[float], bool]) -> None:
-    """Step at the interval until `wait`, which is given seconds, returns True; a late step is skipped.
+    """Step at the interval until `wait`, which is given seconds, returns True; a late step is
+    skipped.
 
     The first step is taken at once. Errors: those of the source.
     """

@@ -1,4 +1,5 @@
-"""From a live source to a spool file: the job it belongs to, the files of a recording, and the loop that samples.
+"""From a live source to a spool file: the job it belongs to, the files of a recording, and the loop
+that samples.
 
 Arrays are imported when there is something to record: nothing of it delays the command.
 """
@@ -35,7 +36,9 @@ ANONYMOUS_USER, ANONYMOUS_COMMAND = "user", "command"
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """A job as in the table `jobs`; null: unknown. nodes: of the job, of which several may record."""
+    """A job as in the table `jobs`; null: unknown. nodes: of the job, of which several may
+    record.
+    """
 
     job_id: str
     name: str | None
@@ -55,9 +58,15 @@ class JobIdentity:
 
 
 def identify(
-    command: Sequence[str], environment: Mapping[str, str], *, start: float, anonymous: bool = False, cluster: str = ""
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    start: float,
+    anonymous: bool = False,
+    cluster: str = "",
 ) -> JobIdentity:
-    """Return the job of a recording of `command` from `start` on (seconds since 1970); no command: the whole job.
+    """Return the job of a recording of `command` from `start` on (seconds since 1970); no command:
+    the whole job.
 
     An anonymous one has no user, command, account or job id.
 
@@ -66,12 +75,18 @@ def identify(
     """
     if anonymous:
         return JobIdentity(f"anonymous-{uuid4().hex[:12]}", ANONYMOUS_COMMAND, ANONYMOUS_USER)
-    name = " ".join(shlex.join(command).split())[:_NAME] if command else environment.get("SLURM_JOB_NAME")
+    name = (
+        " ".join(shlex.join(command).split())[:_NAME]
+        if command
+        else environment.get("SLURM_JOB_NAME")
+    )
     user = environment.get("SLURM_JOB_USER") or _user(environment)
     job_id = environment.get("SLURM_JOB_ID")
     if not job_id:
         moment = datetime.fromtimestamp(start, UTC)
-        return JobIdentity(f"local-{moment:%Y%m%d-%H%M%S}-{os.getpid()}", name, user, cluster=cluster or None)
+        return JobIdentity(
+            f"local-{moment:%Y%m%d-%H%M%S}-{os.getpid()}", name, user, cluster=cluster or None
+        )
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     return JobIdentity(
         job_id,
@@ -147,12 +162,17 @@ class RecordPlan:
         from tachograph.catalog.spool import SPOOL_SUFFIX
 
         of = "" if self.anonymous else f"-{short_hostname()}"
-        return self.folder / SPOOL_FOLDER / f"{self.identity.job_id}{of}-{round(self.start * 1000)}{SPOOL_SUFFIX}"
+        return (
+            self.folder
+            / SPOOL_FOLDER
+            / f"{self.identity.job_id}{of}-{round(self.start * 1000)}{SPOOL_SUFFIX}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolResult:
-    """Result of a recording. rows: samples written; lost: samples dropped; problem: why it is incomplete, or "".
+    """Result of a recording. rows: samples written; lost: samples dropped; problem: why it is
+    incomplete, or "".
 
     spool: None where nothing was recorded.
     """
@@ -204,10 +224,19 @@ def _spool_samples(
             wait(FOREVER)
         sampler.note_pm()
         about = source.about
-        spool.note({"kind": "source", "name": about.name, "sentence": about.sentence, "blind": dict(about.unsupported)})
+        spool.note(
+            {
+                "kind": "source",
+                "name": about.name,
+                "sentence": about.sentence,
+                "blind": dict(about.unsupported),
+            }
+        )
         end = ended()
         if end is not None:
-            spool.note({"kind": "end", "end": end.at, "exit_code": end.code, "exit_signal": end.signal})
+            spool.note(
+                {"kind": "end", "end": end.at, "exit_code": end.code, "exit_signal": end.signal}
+            )
         whole = spool.flush()
     finally:
         spool.close()
@@ -245,12 +274,20 @@ def folder_errors(folder: Path) -> Iterator[None]:
         what = _REFUSED.get(problem.errno or 0) or (problem.strerror or str(problem)).lower()
         in_the_way = (one for one in (folder, *folder.parents) if one.exists() and not one.is_dir())
         where = next(in_the_way, folder) if what == _A_FILE else folder
-        do = "free some space, or name another folder with -o" if what == _FULL else "name another folder with -o"
+        do = (
+            "free some space, or name another folder with -o"
+            if what == _FULL
+            else "name another folder with -o"
+        )
         raise LakeError(what, where=str(where), do=do) from None
 
 
 def _message(problem: Exception) -> str:
-    return str(problem) if isinstance(problem, TachographError | OSError) else f"{type(problem).__name__}: {problem}"
+    return (
+        str(problem)
+        if isinstance(problem, TachographError | OSError)
+        else f"{type(problem).__name__}: {problem}"
+    )
 
 
 def sleeping_until(stop: Callable[[], bool], *, poll_s: float = 0.2) -> Wait:

@@ -1,4 +1,6 @@
-"""Exporters beside dcgm-exporter, node_exporter and jobstats: one file each with its EXPORTER, and a line here."""
+"""Exporters beside dcgm-exporter, node_exporter and jobstats: one file each with its EXPORTER,
+and a line here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ EXPORTER_MODULES: tuple[str, ...] = (
 
 @cache
 def exporter_mappings() -> tuple[ExporterMapping, ...]:
-    """Return the mappings in the order of EXPORTER_MODULES; of two for one metric the first counts."""
+    """Return the mappings in the order of EXPORTER_MODULES; of two for one metric the first
+    counts.
+    """
     found: list[ExporterMapping] = []
     for name in EXPORTER_MODULES:
         mapping: ExporterMapping = import_module(f"{__name__}.{name}").EXPORTER

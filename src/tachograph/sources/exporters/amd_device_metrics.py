@@ -1,7 +1,8 @@
-"""AMD device-metrics-exporter: names in lower case, in upper case (first versions), or with the prefix `amd_`.
+"""AMD device-metrics-exporter: names in lower case, in upper case (first versions), or with the
+prefix `amd_`.
 
-`tensor_active` is the MFMA utilisation. `dram_active` is the activity of the memory controllers (UMC), which the
-firmware of CDNA 3 derives from the bandwidth in use; NVIDIA counts cycles.
+`tensor_active` is the MFMA utilisation. `dram_active` is the activity of the memory controllers
+(UMC), which the firmware of CDNA 3 derives from the bandwidth in use; NVIDIA counts cycles.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ _METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gpu_edge_temperature": ("gpu_temp_c", "C", "fallback"),
         "gpu_memory_temperature": ("mem_temp_c", "C"),
         'gpu_clock{clock_type="GPU_CLOCK_TYPE_SYSTEM"}': ("sm_clock_mhz", "MHz", "max clock_index"),
-        'gpu_clock{clock_type="GPU_CLOCK_TYPE_MEMORY"}': ("mem_clock_mhz", "MHz", "max clock_index"),
+        'gpu_clock{clock_type="GPU_CLOCK_TYPE_MEMORY"}': (
+            "mem_clock_mhz",
+            "MHz",
+            "max clock_index",
+        ),
         'gpu_clock{clock_type="system"}': ("sm_clock_mhz", "MHz", "max clock_index"),
         'gpu_clock{clock_type="memory"}': ("mem_clock_mhz", "MHz", "max clock_index"),
         "pcie_replay_count": ("pcie_replays", "count"),
@@ -40,7 +45,9 @@ _METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 _UNREAD: Mapping[str, str] = MappingProxyType(
     {
-        "gpu_prof_sm_active": "the share of time with vector instructions (VALU busy), not with resident wavefronts",
+        "gpu_prof_sm_active": (
+            "the share of time with vector instructions (VALU busy), not with resident wavefronts"
+        ),
         "gpu_prof_occupancy_percent": "occupancy while the GPU is active, not per elapsed cycle",
     }
 )

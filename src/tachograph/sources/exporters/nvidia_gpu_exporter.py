@@ -1,4 +1,6 @@
-"""nvidia_gpu_exporter: the fields of nvidia-smi, a GPU named by its UUID; the index is in `nvidia_smi_gpu_info`."""
+"""nvidia_gpu_exporter: the fields of nvidia-smi, a GPU named by its UUID; the index is in
+`nvidia_smi_gpu_info`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ EXPORTER = ExporterMapping(
             "nvidia_smi_clocks_current_sm_clock_hz": ("sm_clock_mhz", "Hz"),
             "nvidia_smi_clocks_current_memory_clock_hz": ("mem_clock_mhz", "Hz"),
             "nvidia_smi_clocks_event_reasons_active": ("throttle_reasons", "bitmask"),
-            "nvidia_smi_clocks_throttle_reasons_active": ("throttle_reasons", "bitmask", "fallback"),
+            "nvidia_smi_clocks_throttle_reasons_active": (
+                "throttle_reasons",
+                "bitmask",
+                "fallback",
+            ),
             "nvidia_smi_remapped_rows_uncorrectable": ("remapped_rows_uncorrectable", "count"),
             "nvidia_smi_remapped_rows_correctable": ("remapped_rows_correctable", "count"),
             "nvidia_smi_remapped_rows_failure": ("row_remap_failure", "flag"),

@@ -1,7 +1,7 @@
 """omnistat: AMD GPUs by ROCm or AMD SMI, the host, and the job of the node in `rmsjob_info`.
 
-`tensor_active` is the MFMA utilisation of ROCprofiler. `dram_active` is the activity of the memory controllers, which
-the firmware of CDNA 3 derives from the bandwidth in use; NVIDIA counts cycles.
+`tensor_active` is the MFMA utilisation of ROCprofiler. `dram_active` is the activity of the memory
+controllers, which the firmware of CDNA 3 derives from the bandwidth in use; NVIDIA counts cycles.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ EXPORTER = ExporterMapping(
     LabelNames(gpu=("card",), model=("type",), job=("jobid",)),
     MappingProxyType(
         {
-            "rocm_compute_unit_occupancy": "the number of compute units in use, not the share of resident wavefronts",
+            "rocm_compute_unit_occupancy": (
+                "the number of compute units in use, not the share of resident wavefronts"
+            ),
         }
     ),
 )

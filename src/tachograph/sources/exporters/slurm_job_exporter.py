@@ -1,7 +1,8 @@
 """slurm-job-exporter: GPUs of running jobs, each series with the job that holds the GPU.
 
-With DCGM `slurm_job_utilization_gpu` is the activity of the SMs, and `..._gpu_memory` that of the memory; with NVML
-both are NVML's utilisation. `gpu` is the index within the job on nodes that confine devices.
+With DCGM `slurm_job_utilization_gpu` is the activity of the SMs, and `..._gpu_memory` that of the
+memory; with NVML both are NVML's utilisation. `gpu` is the index within the job on nodes that
+confine devices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""PM sampling in a process of its own: what is measured goes to standard output, a JSON document per line.
+"""PM sampling in a process of its own: what is measured goes to standard output, a JSON document
+per line.
 
-A library that crashes, hangs or is killed takes no other counter and no job with it. It ends with SIGTERM, with
-SIGINT, and when its parent is gone, which closes standard input; DCGM that it paused is resumed in each case.
+A library that crashes, hangs or is killed takes no other counter and no job with it. It ends with
+SIGTERM, with SIGINT, and when its parent is gone, which closes standard input; DCGM that it paused
+is resumed in each case.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # until a GPU is tried again, at first and
 
 
 class PmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the child is to do. gpus: names as of `is_named`, all where empty; report_s: between two reports."""
+    """What the child is to do. gpus: names as of `is_named`, all where empty; report_s: between
+    two reports.
+    """
 
     interval_s: float = 0.05
     interval_cycles: int | None = None
@@ -52,9 +56,13 @@ class SamplerChild:
         names = self._request.gpus
         for name in names:
             if not any(is_named(gpu, place, name) for place, gpu in enumerate(listed)):
-                raise PmSamplingError("no_gpu", f"GPU {name} not found", f"CUDA lists {len(listed)}")
+                raise PmSamplingError(
+                    "no_gpu", f"GPU {name} not found", f"CUDA lists {len(listed)}"
+                )
         gpus = [
-            gpu for place, gpu in enumerate(listed) if not names or any(is_named(gpu, place, name) for name in names)
+            gpu
+            for place, gpu in enumerate(listed)
+            if not names or any(is_named(gpu, place, name) for name in names)
         ]
         places = {gpu.device: place for place, gpu in enumerate(listed)}
         found = [{"gpu": asdict(gpu), "place": places[gpu.device]} for gpu in gpus]
@@ -76,7 +84,9 @@ class SamplerChild:
                 self._open(gpu, failures)
 
     def end(self) -> None:
-        """Write what was left, then end all sessions: CUPTI ends with the first, and may crash at the second."""
+        """Write what was left, then end all sessions: CUPTI ends with the first, and may crash
+        at the second.
+        """
         for sampler in self._samplers.values():
             sampler.finish()
             self._write(sampler)
@@ -92,7 +102,11 @@ class SamplerChild:
         request = self._request
         interval = PmInterval(request.interval_s, request.interval_cycles)
         sampler = DeviceSampler(
-            self._library, gpu, interval, buffer_bytes=request.buffer_mib << 20, bursts=request.bursts
+            self._library,
+            gpu,
+            interval,
+            buffer_bytes=request.buffer_mib << 20,
+            bursts=request.bursts,
         )
         try:
             sampler.open()
@@ -101,7 +115,13 @@ class SamplerChild:
             return
         self._waiting.pop(gpu.device, None)
         self._samplers[gpu.device] = sampler
-        say("sampled", device=gpu.device, chip=sampler.chip, metrics=sampler.chosen.metrics, cut=sampler.chosen.cut)
+        say(
+            "sampled",
+            device=gpu.device,
+            chip=sampler.chip,
+            metrics=sampler.chosen.metrics,
+            cut=sampler.chosen.cut,
+        )
         sampler.start()
 
     def _failed(self, gpu: CudaGpu, fault: PmSamplingError, failures: int) -> None:
@@ -117,11 +137,17 @@ class SamplerChild:
         for sums in taken.sums:
             say("sums", device=device, **sums.as_json())
         if taken.bursts or taken.dropped_bursts:
-            say("bursts", device=device, bursts=[one.as_json() for one in taken.bursts], dropped=taken.dropped_bursts)
+            say(
+                "bursts",
+                device=device,
+                bursts=[one.as_json() for one in taken.bursts],
+                dropped=taken.dropped_bursts,
+            )
 
 
 def is_named(gpu: CudaGpu, place: int, name: str) -> bool:
-    """Return whether a GPU has this name: its place in the order of PCI addresses, its UUID or address, shortened.
+    """Return whether a GPU has this name: its place in the order of PCI addresses, its UUID or
+    address, shortened.
 
     >>> gpu = CudaGpu(0, "GPU-8932f937-d72c", "0000:3b:00.0", "NVIDIA H100")
     >>> [is_named(gpu, 2, name) for name in ("2", "GPU-8932", "3B:00.0", "0", "GPU-1")]
@@ -142,7 +168,14 @@ def say(kind: str, **content: Any) -> None:
 
 def say_fault(fault: PmSamplingError, device: int | None = None) -> None:
     """Write a fault of a GPU, or of all."""
-    say("fault", device=device, code=fault.code, what=fault.what, do=fault.do, retried=fault.is_retried)
+    say(
+        "fault",
+        device=device,
+        code=fault.code,
+        what=fault.what,
+        do=fault.do,
+        retried=fault.is_retried,
+    )
 
 
 def main() -> int:

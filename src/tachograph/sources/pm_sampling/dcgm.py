@@ -1,4 +1,6 @@
-"""Pauses DCGM's profiling while GPUs are sampled, where that is wished, and resumes it however sampling ends."""
+"""Pauses DCGM's profiling while GPUs are sampled, where that is wished, and resumes it however
+sampling ends.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ _ANSWER_S = 10.0
 
 
 def pause_dcgm(program: Sequence[str] = PROGRAM) -> None:
-    """Pause profiling of DCGM on this node: its profiling counters stand still, for all who read them.
+    """Pause profiling of DCGM on this node: its profiling counters stand still, for all who read
+    them.
 
     Errors: PmSamplingError where that is refused.
     """
@@ -41,11 +44,19 @@ def _profile(program: Sequence[str], action: str) -> None:
             REFUSED, "dcgmi not found", "install DCGM's programs, or leave out --pause-dcgm"
         ) from None
     except (OSError, subprocess.TimeoutExpired) as problem:
-        raise PmSamplingError(REFUSED, f"{' '.join(command)} fails: {problem}", _by_hand(action)) from None
+        raise PmSamplingError(
+            REFUSED, f"{' '.join(command)} fails: {problem}", _by_hand(action)
+        ) from None
     if done.returncode:
         message = " ".join(done.stdout.decode("utf-8", "replace").split())[:200]
-        raise PmSamplingError(REFUSED, f"{' '.join(command)} fails: {message or done.returncode}", _by_hand(action))
+        raise PmSamplingError(
+            REFUSED, f"{' '.join(command)} fails: {message or done.returncode}", _by_hand(action)
+        )
 
 
 def _by_hand(action: str) -> str:
-    return "run `dcgmi profile --resume` by hand" if action == "--resume" else f"run it as root, or {TAKE_DCGM}"
+    return (
+        "run `dcgmi profile --resume` by hand"
+        if action == "--resume"
+        else f"run it as root, or {TAKE_DCGM}"
+    )

@@ -1,6 +1,7 @@
 """Why a GPU cannot be sampled, and what to do: every error of CUPTI's PM sampling in one line.
 
-Sources: CUptiResult of CUPTI's documentation; the exceptions of `cupti.pm_sampling`; DCGM's `dcgmi profile`.
+Sources: CUptiResult of CUPTI's documentation; the exceptions of `cupti.pm_sampling`; DCGM's `dcgmi
+profile`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from tachograph.catalog.errors import InputError
 TAKE_DCGM = "take the DCGM form of the score (docs/scores.md)"
 _PERMIT = (
     "run it as root or with CAP_SYS_ADMIN, or let the administrator set "
-    "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d and reload the driver"
+    "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d and reload the "
+    "driver"
 )
-HOLDERS: Mapping[str, tuple[str, ...]] = {  # who else uses counters, by the name of the process (15 characters)
+# Who else uses counters, by the name of the process (15 characters).
+HOLDERS: Mapping[str, tuple[str, ...]] = {
     "dcgm": ("nv-hostengine", "dcgm-exporter"),
     "mps": ("nvidia-cuda-mps", "nvidia-cuda-mp"),
 }
@@ -24,13 +27,19 @@ RETRIED = frozenset({"dcgm", "session", "lost", "overflow", "unknown"})  # what 
 
 # {code: (what, what to do)}
 FAULTS: Mapping[str, tuple[str, str]] = {
-    "dcgm": ("DCGM holds the profiling counters", f"pause with `dcgmi profile --pause`, or {TAKE_DCGM}"),
+    "dcgm": (
+        "DCGM holds the profiling counters",
+        f"pause with `dcgmi profile --pause`, or {TAKE_DCGM}",
+    ),
     "session": (
         "another process holds the profiling counters of this GPU",
         "end it (Nsight, another `tachograph watch sample`): a GPU has one session; retried",
     ),
     "privileges": ("no permission to read the counters of this GPU", _PERMIT),
-    "mig": ("the GPU is divided by MIG, and PM sampling counts whole GPUs", f"{TAKE_DCGM}, which has each slice"),
+    "mig": (
+        "the GPU is divided by MIG, and PM sampling counts whole GPUs",
+        f"{TAKE_DCGM}, which has each slice",
+    ),
     "mps": ("PM sampling is refused while MPS is in use", f"sample outside of MPS, or {TAKE_DCGM}"),
     "vgpu": ("the virtual GPU (vGPU) has no counters", f"sample on the host, or {TAKE_DCGM}"),
     "vgpu_privileges": (
@@ -41,7 +50,10 @@ FAULTS: Mapping[str, tuple[str, str]] = {
     "wsl": ("PM sampling is not available under WSL", "run it on Linux"),
     "chip": ("this chip has no PM sampling", f"it needs Turing or newer; else {TAKE_DCGM}"),
     "passes": ("no score can be counted in one pass on this chip", TAKE_DCGM),
-    "interval": ("the sampling interval is refused by this GPU", "give a longer one, or --interval-cycles"),
+    "interval": (
+        "the sampling interval is refused by this GPU",
+        "give a longer one, or --interval-cycles",
+    ),
     "nvperf": (
         "CUPTI does not find libnvperf_host.so and libnvperf_target.so",
         "keep them beside libcupti.so, or add their folder to LD_LIBRARY_PATH",
@@ -51,7 +63,10 @@ FAULTS: Mapping[str, tuple[str, str]] = {
         f"update the driver to 580 or newer, or {TAKE_DCGM}",
     ),
     "lost": ("the GPU does not respond", "check nvidia-smi and the kernel log; retried"),
-    "overflow": ("samples were lost: the buffer was full", "give a longer --interval or a larger buffer_mib"),
+    "overflow": (
+        "samples were lost: the buffer was full",
+        "give a longer --interval or a larger buffer_mib",
+    ),
 }
 _BY_RESULT: Mapping[str, str] = {
     "ERROR_INSUFFICIENT_PRIVILEGES": "privileges",
@@ -68,12 +83,16 @@ _BY_RESULT: Mapping[str, str] = {
     "ERROR_INVALID_DEVICE": "lost",
     "ERROR_HARDWARE": "lost",
 }
-_BUSY = frozenset({"ERROR_HARDWARE_BUSY", "ERROR_INVALID_OPERATION", "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"})
+_BUSY = frozenset(
+    {"ERROR_HARDWARE_BUSY", "ERROR_INVALID_OPERATION", "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"}
+)
 _UNSUPPORTED = "ERROR_NOT_SUPPORTED"
 
 
 class PmSamplingError(InputError):
-    """A GPU, or all of them, cannot be sampled. code: a key of FAULTS, or what is wrong with the installation."""
+    """A GPU, or all of them, cannot be sampled. code: a key of FAULTS, or what is wrong with the
+    installation.
+    """
 
     def __init__(self, code: str, what: str = "", do: str = "") -> None:
         known = FAULTS.get(code, ("", ""))
@@ -103,8 +122,8 @@ def is_running(kind: str, proc: Path = Path("/proc")) -> bool:
 def fault_of(problem: Exception, *, running: Running = is_running) -> PmSamplingError:
     """Return an exception of the library as a fault. Anything unknown keeps its text.
 
-    Counters that are in use are those of DCGM where its engine runs, else of another process; the library does not
-    report whose they are.
+    Counters that are in use are those of DCGM where its engine runs, else of another process; the
+    library does not report whose they are.
 
     >>> fault_of(PermissionError("Insufficient privileges")).code
     'privileges'
@@ -155,9 +174,13 @@ def driver_fault(problem: Exception) -> PmSamplingError:
     """Return why CUDA does not start."""
     text = str(problem)
     if "NO_DEVICE" in text:
-        return PmSamplingError("no_gpu", "CUDA lists no GPU", "run it where GPUs are; is CUDA_VISIBLE_DEVICES empty?")
+        return PmSamplingError(
+            "no_gpu", "CUDA lists no GPU", "run it where GPUs are; is CUDA_VISIBLE_DEVICES empty?"
+        )
     if "MPS" in text:
         return PmSamplingError("mps", f"CUDA does not start under MPS ({text})")
     return PmSamplingError(
-        "driver", f"CUDA does not start: {text.rstrip('.')}", "install or load the NVIDIA driver; nvidia-smi shows it"
+        "driver",
+        f"CUDA does not start: {text.rstrip('.')}",
+        "install or load the NVIDIA driver; nvidia-smi shows it",
     )

@@ -1,6 +1,8 @@
-"""Source `pm-sampling`: CUPTI PM sampling of the GPUs of this node, for `collect` on each node and for live sources.
+"""Source `pm-sampling`: CUPTI PM sampling of the GPUs of this node, for `collect` on each node and
+for live sources.
 
-What is committed is a row of `gpu_scores` per GPU and minute: sums of its PM samples, and the scores of the sums.
+What is committed is a row of `gpu_scores` per GPU and minute: sums of its PM samples, and the
+scores of the sums.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ SHORTEST_S = 0.0001  # CUPTI's own default is 10 us, at which buffers fill withi
 
 
 class PmSettings(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[[sources]]` with source = "pm-sampling". interval_cycles: instead of interval_s, cycles of the system clock.
+    """`[[sources]]` with source = "pm-sampling". interval_cycles: instead of interval_s, cycles of
+    the system clock.
 
-    buffer_mib: of each GPU, in host memory. pause_dcgm: DCGM's profiling stands still meanwhile, for all who read it.
-    node: name in the lake, where it is not the host's.
+    buffer_mib: of each GPU, in host memory. pause_dcgm: DCGM's profiling stands still meanwhile,
+    for all who read it. node: name in the lake, where it is not the host's.
     """
 
     interval_s: float = 0.05
@@ -42,7 +45,9 @@ SETTINGS = PmSettings
 
 
 def pm_settings(configuration: Configuration) -> PmSettings:
-    """Return the settings of the first entry of this source, the defaults where there is none. Errors: ConfigError."""
+    """Return the settings of the first entry of this source, the defaults where there is none.
+    Errors: ConfigError.
+    """
     return checked(cast("PmSettings", settings_in(configuration, PM_SAMPLING)[0]))
 
 
@@ -52,7 +57,9 @@ def checked(settings: PmSettings) -> PmSettings:
     for key, limit in least.items():
         value = getattr(settings, key)
         if value is not None and not limit <= value:
-            raise ConfigError(f"{key} is {value:g}, less than {limit:g}", where=PM_SAMPLING, do=f"give {key} more")
+            raise ConfigError(
+                f"{key} is {value:g}, less than {limit:g}", where=PM_SAMPLING, do=f"give {key} more"
+            )
     return settings
 
 
@@ -69,16 +76,24 @@ def pm_request(settings: PmSettings, *, bursts: bool, gpus: tuple[str, ...] = ()
 
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> PmFeed:
-    """Return the feed; sampling begins with its first poll. Errors: ConfigError for settings that do not fit."""
+    """Return the feed; sampling begins with its first poll. Errors: ConfigError for settings
+    that do not fit.
+    """
     chosen = checked(cast("PmSettings", settings))
     return PmFeed(chosen, limits=configuration.scores.max_warps)
 
 
 class PmFeed:
-    """Minutes of PM sampling of this node. Errors of `poll`: PmSamplingError, where no GPU can be sampled."""
+    """Minutes of PM sampling of this node. Errors of `poll`: PmSamplingError, where no GPU can
+    be sampled.
+    """
 
     def __init__(
-        self, settings: PmSettings, *, limits: dict[str, int] | None = None, process: PmProcess | None = None
+        self,
+        settings: PmSettings,
+        *,
+        limits: dict[str, int] | None = None,
+        process: PmProcess | None = None,
     ) -> None:
         self.outcome = PollOutcome()
         self._settings, self._limits = settings, limits or {}
@@ -96,7 +111,9 @@ class PmFeed:
                 if known is not one:
                     known.add(one)
         for failed in process.faults():
-            self.outcome.unreachable[failed.gpu.uuid if failed.gpu else self._node] = str(failed.fault)
+            self.outcome.unreachable[failed.gpu.uuid if failed.gpu else self._node] = str(
+                failed.fault
+            )
         # samples arrive within seconds: a minute that ended so long ago is whole
         over = int((now.timestamp() - MINUTE_S / 6) // MINUTE_S)
         yield self._chunk(self._take_before(over), watermark, now)
@@ -119,7 +136,9 @@ class PmFeed:
         self._minutes = {key: one for key, one in self._minutes.items() if key[1] >= minute}
         return whole
 
-    def _chunk(self, minutes: list[tuple[int, PmSums]], watermark: Watermark, now: datetime) -> Chunk:
+    def _chunk(
+        self, minutes: list[tuple[int, PmSums]], watermark: Watermark, now: datetime
+    ) -> Chunk:
         import polars as pl
 
         from tachograph.catalog.chunks import Chunk, ChunkPart, next_watermark
@@ -133,9 +152,13 @@ class PmFeed:
         return Chunk(stream, PM_SAMPLING, self._node, parts, len(rows), watermark=mark)
 
     def _row(self, device: int, sums: PmSums) -> dict[str, object]:
-        """A row of `gpu_scores`; GPUs are numbered in the order of their PCI addresses, as NVML does."""
+        """A row of `gpu_scores`; GPUs are numbered in the order of their PCI addresses, as NVML
+        does.
+        """
         process = self._running()
         gpu = process.gpus[device]
         warps = warps_of(gpu.model, self._limits)
         cut = ",".join(process.cut.get(device, ()))
-        return sums.row(node=self._node, gpu=process.places[device], mig=None, max_warps=warps, cut=cut)
+        return sums.row(
+            node=self._node, gpu=process.places[device], mig=None, max_warps=warps, cut=cut
+        )

@@ -1,4 +1,5 @@
-"""The seam to CUPTI: the modules `cupti.pm_sampling` and `cupti.profiler_host`, and the GPUs that CUDA lists.
+"""The seam to CUPTI: the modules `cupti.pm_sampling` and `cupti.profiler_host`, and the GPUs that
+CUDA lists.
 
 Package `cupti-python`, from 13.3 on, which has these modules. Signatures as in 13.4.
 Nothing here creates a CUDA context: the GPUs hold no memory for it.
@@ -36,7 +37,9 @@ class PmSample(Protocol):
 
 
 class PmDecoded(Protocol):
-    """Samples taken from the buffer of the hardware; their metrics are evaluated when they are iterated."""
+    """Samples taken from the buffer of the hardware; their metrics are evaluated when they are
+    iterated.
+    """
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[PmSample]: ...
@@ -80,7 +83,9 @@ class PmLibrary:
     version: str
 
     def chip(self, device: int) -> str:
-        """Return the name of a GPU's chip, such as GH100, once its collector is enabled. Errors: cuptiError."""
+        """Return the name of a GPU's chip, such as GH100, once its collector is enabled. Errors:
+        cuptiError.
+        """
         asked = self.bindings.DeviceGetChipNameParams()
         asked.struct_size = self.bindings.DEVICE_GET_CHIP_NAME_PARAMS_STRUCT_SIZE
         asked.device_index = device
@@ -89,7 +94,9 @@ class PmLibrary:
 
 
 def load_library() -> PmLibrary:
-    """Return the library. Errors: PmSamplingError where it is absent, too old, or finds no driver."""
+    """Return the library. Errors: PmSamplingError where it is absent, too old, or finds no
+    driver.
+    """
     try:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -97,7 +104,9 @@ def load_library() -> PmLibrary:
     if release(version) < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
         raise PmSamplingError(
-            "library_old", f"{PACKAGE} {version} has no PM sampling, which came with {least}", INSTALL
+            "library_old",
+            f"{PACKAGE} {version} has no PM sampling, which came with {least}",
+            INSTALL,
         )
     load_of_package("nvidia-cuda-cupti", "libnvperf_host.so", "libnvperf_target.so", "libcupti.so")
     try:
@@ -109,7 +118,9 @@ def load_library() -> PmLibrary:
             version,
         )
     except (ImportError, OSError, RuntimeError) as problem:
-        raise PmSamplingError("library", f"{PACKAGE} {version} does not load: {problem}", INSTALL) from None
+        raise PmSamplingError(
+            "library", f"{PACKAGE} {version} does not load: {problem}", INSTALL
+        ) from None
 
 
 def this_host() -> str:
@@ -138,7 +149,9 @@ class CudaGpu:
 
 
 def list_gpus(library: PmLibrary) -> list[CudaGpu]:
-    """Return the GPUs that CUDA lists. Errors: PmSamplingError where there is no driver or no GPU."""
+    """Return the GPUs that CUDA lists. Errors: PmSamplingError where there is no driver or no
+    GPU.
+    """
     driver = library.driver
     try:
         _answer(driver.cuInit(0))
@@ -146,7 +159,9 @@ def list_gpus(library: PmLibrary) -> list[CudaGpu]:
     except RuntimeError as problem:  # also where the library of the driver is absent
         raise driver_fault(problem) from None
     if not gpus:
-        raise PmSamplingError("no_gpu", "CUDA lists no GPU", "run it where GPUs are; is CUDA_VISIBLE_DEVICES empty?")
+        raise PmSamplingError(
+            "no_gpu", "CUDA lists no GPU", "run it where GPUs are; is CUDA_VISIBLE_DEVICES empty?"
+        )
     return gpus
 
 
@@ -154,11 +169,15 @@ def _gpu(driver: Any, device: int) -> CudaGpu:
     handle = _answer(driver.cuDeviceGet(device))
     identity = uuid.UUID(bytes=bytes(_answer(driver.cuDeviceGetUuid(handle)).bytes))
     pci = _text(_answer(driver.cuDeviceGetPCIBusId(32, handle)))
-    return CudaGpu(device, f"GPU-{identity}", pci, _text(_answer(driver.cuDeviceGetName(128, handle))))
+    return CudaGpu(
+        device, f"GPU-{identity}", pci, _text(_answer(driver.cuDeviceGetName(128, handle)))
+    )
 
 
 def _answer(returned: tuple[Any, ...]) -> Any:
-    """What a call of the driver returned behind its status. Errors: RuntimeError naming the status."""
+    """What a call of the driver returned behind its status. Errors: RuntimeError naming the
+    status.
+    """
     status, *values = returned
     if int(status):
         raise RuntimeError(getattr(status, "name", str(status)))

@@ -1,7 +1,9 @@
-"""Which metrics are sampled: those that a chip counts in one pass, by a fixed priority; the others are cut and named.
+"""Which metrics are sampled: those that a chip counts in one pass, by a fixed priority; the others
+are cut and named.
 
-PM sampling counts in one pass: the counters of a chip's units are few, and a set that needs two passes is rejected as a
-whole. How many passes a set needs depends on the chip and is known to the library alone.
+PM sampling counts in one pass: the counters of a chip's units are few, and a set that needs two
+passes is rejected as a whole. How many passes a set needs depends on the chip and is known to the
+library alone.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ NEEDED = ("score_gpu", "score_gpumem")  # one of them at least
 
 @dataclass(frozen=True, slots=True)
 class PmMetricSet:
-    """Metrics of one pass. cut: names of PRIORITY that are not measured. single_pass_set: a set of the library."""
+    """Metrics of one pass. cut: names of PRIORITY that are not measured. single_pass_set: a set
+    of the library.
+    """
 
     metrics: tuple[str, ...]
     cut: tuple[str, ...] = ()
@@ -45,9 +49,9 @@ class PmMetricSet:
 def choose_metrics(library: PmLibrary, chip: str) -> PmMetricSet:
     """Return the metrics that one pass counts on `chip`: as many as possible, by priority.
 
-    Without a named set first; where that cuts something, also inside each single-pass set that the library names for
-    the chip. The set that keeps more of higher priority is taken.
-    Errors: those of the library.
+    Without a named set first; where that cuts something, also inside each single-pass set that the
+    library names for the chip. The set that keeps more of higher priority is taken. Errors: those
+    of the library.
     """
     best = _within(library, chip, None)
     for name in library.profiler_host.get_single_pass_sets(chip) if best.cut else ():
@@ -72,14 +76,18 @@ def _within(library: PmLibrary, chip: str, single_pass_set: str | None) -> PmMet
     return PmMetricSet(tuple(kept), tuple(cut), single_pass_set)
 
 
-def _in_one_pass(library: PmLibrary, chip: str, single_pass_set: str | None, metrics: Sequence[str]) -> bool:
+def _in_one_pass(
+    library: PmLibrary, chip: str, single_pass_set: str | None, metrics: Sequence[str]
+) -> bool:
     """Whether the chip has all of these metrics and counts them in one pass.
 
-    Of a metric that a chip does not have the library reports ERROR_INVALID_PARAMETER alone, and ERROR_UNKNOWN of a set
-    that an older libnvperf_host cannot open. Nothing here asks the GPU, so none of it is its fault.
+    Of a metric that a chip does not have the library reports ERROR_INVALID_PARAMETER alone, and
+    ERROR_UNKNOWN of a set that an older libnvperf_host cannot open. Nothing here asks the GPU, so
+    none of it is its fault.
     """
     try:
-        with _host(library, chip, single_pass_set) as host:  # a host adds up what it is given: a new one each time
+        # A host adds up what it is given: a new one each time.
+        with _host(library, chip, single_pass_set) as host:
             image = host.create_config_image(metrics=list(metrics))
             return bool(library.profiler_host.get_num_of_passes(image) == 1)
     except (ValueError, library.bindings.cuptiError) as problem:
@@ -91,7 +99,9 @@ def _in_one_pass(library: PmLibrary, chip: str, single_pass_set: str | None, met
 @contextmanager
 def _host(library: PmLibrary, chip: str, single_pass_set: str | None) -> Iterator[PmHost]:
     kind = library.profiler_host.ProfilerType.PM_SAMPLING
-    host: PmHost = library.profiler_host.ProfilerHost(chip, kind, single_pass_metric_set_name=single_pass_set)
+    host: PmHost = library.profiler_host.ProfilerHost(
+        chip, kind, single_pass_metric_set_name=single_pass_set
+    )
     host.initialize()
     try:
         yield host

@@ -1,4 +1,6 @@
-"""The parent's side of the sampling process: it starts it, reads its lines, and starts it again where it dies."""
+"""The parent's side of the sampling process: it starts it, reads its lines, and starts it again
+where it dies.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,12 @@ class PmOutput:
 
 
 class PmProcess:
-    """PM sampling of this node. Its own death is a fault, too, and it is started again after growing pauses.
+    """PM sampling of this node. Its own death is a fault, too, and it is started again after
+    growing pauses.
 
-    gpus: as CUDA lists them, by number; places: theirs in the order of PCI addresses, as NVML numbers them; cut: what
-    of PRIORITY is not measured, of each GPU that is sampled; dropped: bursts that nobody took.
+    gpus: as CUDA lists them, by number; places: theirs in the order of PCI addresses, as NVML
+    numbers them; cut: what of PRIORITY is not measured, of each GPU that is sampled; dropped:
+    bursts that nobody took.
     """
 
     def __init__(
@@ -92,10 +96,14 @@ class PmProcess:
         if not self.cut:
             fault = next((one.fault for one in self.faults()), None)
             self.close()
-            raise fault or PmSamplingError("unknown", f"no GPU was sampled within {_FIRST_S:g} s", "try it again")
+            raise fault or PmSamplingError(
+                "unknown", f"no GPU was sampled within {_FIRST_S:g} s", "try it again"
+            )
 
     def take(self) -> PmOutput:
-        """Return what was measured since the last call; start the process again where it has died."""
+        """Return what was measured since the last call; start the process again where it has
+        died.
+        """
         self._keep_running()
         with self._lock:
             sums, self._sums = self._sums, {}
@@ -108,7 +116,10 @@ class PmProcess:
     def faults(self) -> list[PmDeviceFault]:
         """Return why GPUs are not sampled now; of one that is sampled again nothing."""
         with self._lock:
-            return [PmDeviceFault(self.gpus.get(-1 if at is None else at), one) for at, one in self._faults.items()]
+            return [
+                PmDeviceFault(self.gpus.get(-1 if at is None else at), one)
+                for at, one in self._faults.items()
+            ]
 
     @property
     def pid(self) -> int | None:
@@ -150,7 +161,9 @@ class PmProcess:
             env=self._environment,
             start_new_session=True,  # Ctrl-C reaches this process, which ends it
         )
-        self._thread = threading.Thread(target=self._read, args=(self._process,), name="pm-sampling", daemon=True)
+        self._thread = threading.Thread(
+            target=self._read, args=(self._process,), name="pm-sampling", daemon=True
+        )
         self._thread.start()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
@@ -179,7 +192,9 @@ class PmProcess:
                 case "bursts":
                     self._add_bursts(document["device"], document)
                 case "fault":
-                    self._faults[device] = PmSamplingError(document["code"], document["what"], document["do"])
+                    self._faults[device] = PmSamplingError(
+                        document["code"], document["what"], document["do"]
+                    )
                     self._final |= device is None and not document["retried"]
                 case "dcgm":
                     self._paused = document["paused"]
@@ -209,7 +224,9 @@ class PmProcess:
                 process.stdin.close()
             self._process = None
             self._resume()
-            self._due = now + min(_LONGEST_RESTART_S, self._restart_s * 2.0 ** min(self._failures, 10))
+            self._due = now + min(
+                _LONGEST_RESTART_S, self._restart_s * 2.0 ** min(self._failures, 10)
+            )
             self._failures += 1
             if not self._final and (code < 0 or not self._faults):
                 self._faults[None] = _death(code)
@@ -228,4 +245,6 @@ class PmProcess:
 
 def _death(code: int) -> PmSamplingError:
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return PmSamplingError("sampler", f"the process that samples {how}", "other counters go on; it is started again")
+    return PmSamplingError(
+        "sampler", f"the process that samples {how}", "other counters go on; it is started again"
+    )

@@ -1,8 +1,10 @@
-"""The session of one GPU: its collector, and the thread that drains the buffer of the hardware into sums.
+"""The session of one GPU: its collector, and the thread that drains the buffer of the hardware into
+sums.
 
-The buffer keeps the oldest samples: when it is full, CUPTI reports an overflow, which is counted, and sampling is
-started again with an empty one. (In the other mode the newest overwrite the oldest, and nobody notices.) Draining
-depends on nothing but this thread: sums wait for a slow reader at no cost.
+The buffer keeps the oldest samples: when it is full, CUPTI reports an overflow, which is counted,
+and sampling is started again with an empty one. (In the other mode the newest overwrite the oldest,
+and nobody notices.) Draining depends on nothing but this thread: sums wait for a slow reader at no
+cost.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from tachograph.sources.pm_sampling.library import CudaGpu, PmCollector, PmLibra
 from tachograph.sources.pm_sampling.metrics import PmMetricSet, choose_metrics
 from tachograph.sources.pm_sampling.sums import MINUTE_S, PmSums, finite
 
-CYCLES_ONLY = ("TU1", "GA100")  # chips without a trigger by time: `Collector.configure` of cupti-python
-SYSCLK_HZ = 1.41e9  # assumed there, where an interval is given in seconds: the A100's boost clock; times are measured
+# Chips without a trigger by time: `Collector.configure` of cupti-python.
+CYCLES_ONLY = ("TU1", "GA100")
+# Assumed there, where an interval is given in seconds: the A100's boost clock; times are measured.
+SYSCLK_HZ = 1.41e9
 DECODED = 10_000  # samples taken at once: the library's own default
 MOST_BURSTS = 20_000  # that wait for the reader
 _GAP = 0.5  # of a sample: a longer distance between two is time that none covers
@@ -31,7 +35,8 @@ _SLACK_S = 1.0  # of two clocks: a sample is no longer than the session, else it
 class PmInterval:
     """Distance of two samples: cycles of the system clock where they are given, else seconds.
 
-    Published: one sample in 50 million cycles; with 35 to 1,000 million the values differed by 3 % at most.
+    Published: one sample in 50 million cycles; with 35 to 1,000 million the values differed by 3 %
+    at most.
     """
 
     seconds: float = 0.05
@@ -52,7 +57,9 @@ class PmInterval:
 
 @dataclass(slots=True)
 class PmTaken:
-    """What was measured since the last call. sums: one per minute; bursts: times in which SMs were active."""
+    """What was measured since the last call. sums: one per minute; bursts: times in which SMs
+    were active.
+    """
 
     sums: list[PmSums] = field(default_factory=list)
     bursts: list[PmSums] = field(default_factory=list)
@@ -86,7 +93,9 @@ class DeviceSampler:
         self._collector: PmCollector = library.pm_sampling.Collector(gpu.device)
         self._opened = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"pm-sampling-{gpu.device}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"pm-sampling-{gpu.device}", daemon=True
+        )
         self._lock = threading.Lock()
         self._minutes: dict[int, PmSums] = {}
         self._done: list[PmSums] = []  # bursts that are over
@@ -97,7 +106,9 @@ class DeviceSampler:
         self._since = 0.0  # when sampling was started
 
     def open(self) -> None:
-        """Begin the session and choose the metrics. Errors: PmSamplingError; the session is closed then."""
+        """Begin the session and choose the metrics. Errors: PmSamplingError; the session is
+        closed then.
+        """
         try:
             self._collector.enable()
             self.chip = self._library.chip(self.gpu.device)
@@ -209,7 +220,9 @@ class DeviceSampler:
         if not 0 < length_s <= longest_s or not finite(values):
             return
         sums = dict(zip(self.chosen.metrics, values, strict=True))
-        one = PmSums(begin_ns / 1e9 + offset_s, end_ns / 1e9 + offset_s, length_s, 1, 0, lost_s, sums)
+        one = PmSums(
+            begin_ns / 1e9 + offset_s, end_ns / 1e9 + offset_s, length_s, 1, 0, lost_s, sums
+        )
         self._sums(one.begin).add(one)
         if self._bursts:
             self._add_to_burst(one)
@@ -221,7 +234,9 @@ class DeviceSampler:
     def _add_to_burst(self, one: PmSums) -> None:
         """Bursts end where the SMs rest, at a gap, and with the minute."""
         active = one.sums.get(SM_ACTIVE, 0.0) > 0
-        if self._burst is not None and (not active or one.lost_s or one.minute != self._burst.minute):
+        if self._burst is not None and (
+            not active or one.lost_s or one.minute != self._burst.minute
+        ):
             self._end_burst()
         if active and self._burst is None:
             self._burst = PmSums(one.begin, one.end)

@@ -1,4 +1,6 @@
-"""Sums of PM samples, from which scores and activities of any span are made: averages first, clamps after."""
+"""Sums of PM samples, from which scores and activities of any span are made: averages first,
+clamps after.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,18 @@ _SHARES: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 # {counter: metric of which there is one cycle per Hz and second}
-_CLOCKS: Mapping[str, str] = MappingProxyType({"sm_clock_mhz": ELAPSED, "mem_clock_mhz": DRAM_ELAPSED})
+_CLOCKS: Mapping[str, str] = MappingProxyType(
+    {"sm_clock_mhz": ELAPSED, "mem_clock_mhz": DRAM_ELAPSED}
+)
 
 
 @dataclass(slots=True)
 class PmSums:
     """Samples of one GPU, added up. begin, end: of the first and last, seconds since 1970.
 
-    measured_s: length of the samples. lost_s: time between samples that none covers. overflows: how often the buffer
-    was full. sums: {metric: its values added up}; a metric that was cut is absent. continues: a burst that was cut
-    where it was reported: it goes on from the one before.
+    measured_s: length of the samples. lost_s: time between samples that none covers. overflows: how
+    often the buffer was full. sums: {metric: its values added up}; a metric that was cut is absent.
+    continues: a burst that was cut where it was reported: it goes on from the one before.
     """
 
     begin: float
@@ -86,22 +90,27 @@ class PmSums:
         return int(self.begin // MINUTE_S)
 
     def scores(self, max_warps: int | None) -> dict[str, float | None]:
-        """Return the scores as published, 0..100; None where a metric was cut, nothing ran, or W_max is unknown.
+        """Return the scores as published, 0..100; None where a metric was cut, nothing ran, or
+        W_max is unknown.
 
         >>> half = PmSums(0.0, 1.0, 1.0, 1, sums={SM_ACTIVE: 500.0, ELAPSED: 1000.0, WARPS: 16000.0})
         >>> half.scores(64)
         {'score_gpu': 75.0, 'score_gpumem': None, 'score_gpumem_normalized': None}
         """
         return {
-            "score_gpu": None if max_warps is None else practice_gpu(self.sums, max_warps=max_warps).value,
+            "score_gpu": None
+            if max_warps is None
+            else practice_gpu(self.sums, max_warps=max_warps).value,
             "score_gpumem": practice_gpumem(self.sums).value,
             "score_gpumem_normalized": practice_gpumem_normalized(self.sums).value,
         }
 
     def counters(self, warps_per_sm: int | None) -> dict[str, float]:
-        """Return the same as counters of the catalogue, DCGM's form: shares of elapsed cycles, 0..1, and clocks.
+        """Return the same as counters of the catalogue, DCGM's form: shares of elapsed cycles,
+        0..1, and clocks.
 
-        warps_per_sm: the most that an SM of the device holds, of which occupancy is a share. Absent: not measured.
+        warps_per_sm: the most that an SM of the device holds, of which occupancy is a share.
+        Absent: not measured.
 
         >>> PmSums(0.0, 2.0, 2.0, 1, sums={SM_ACTIVE: 1e9, ELAPSED: 2e9, WARPS: 32e9}).counters(64)
         {'sm_active': 0.5, 'sm_occupancy': 0.25, 'sm_clock_mhz': 1000.0}
@@ -112,19 +121,41 @@ class PmSums:
             found["sm_occupancy"] = resident / warps_per_sm
         if self.measured_s > 0:
             rates = {name: metric for name, metric in _CLOCKS.items() if metric in self.sums}
-            found |= {name: self.sums[metric] / self.measured_s / 1e6 for name, metric in rates.items()}
-        order = ("sm_active", "sm_occupancy", *(name for name in (*_SHARES, *_CLOCKS) if name != "sm_active"))
+            found |= {
+                name: self.sums[metric] / self.measured_s / 1e6 for name, metric in rates.items()
+            }
+        order = (
+            "sm_active",
+            "sm_occupancy",
+            *(name for name in (*_SHARES, *_CLOCKS) if name != "sm_active"),
+        )
         return {name: value for name in order if (value := found.get(name)) is not None}
 
     def _share(self, metric: str, of: str) -> float | None:
         whole = self.sums.get(of, 0.0)
         return self.sums[metric] / whole if metric in self.sums and whole > 0 else None
 
-    def row(self, *, node: str, gpu: int, mig: int | None, max_warps: int | None, cut: str | None) -> dict[str, Any]:
+    def row(
+        self, *, node: str, gpu: int, mig: int | None, max_warps: int | None, cut: str | None
+    ) -> dict[str, Any]:
         """Return a row of gpu_scores, or of gpu_bursts."""
-        row: dict[str, Any] = {"t": datetime.fromtimestamp(self.begin, UTC), "node": node, "gpu": gpu, "mig": mig}
-        row |= {"duration_s": self.end - self.begin, "measured_s": self.measured_s, "pm_samples": self.samples}
-        row |= {"overflows": self.overflows, "lost_s": self.lost_s, "max_warps": max_warps, "cut": cut or None}
+        row: dict[str, Any] = {
+            "t": datetime.fromtimestamp(self.begin, UTC),
+            "node": node,
+            "gpu": gpu,
+            "mig": mig,
+        }
+        row |= {
+            "duration_s": self.end - self.begin,
+            "measured_s": self.measured_s,
+            "pm_samples": self.samples,
+        }
+        row |= {
+            "overflows": self.overflows,
+            "lost_s": self.lost_s,
+            "max_warps": max_warps,
+            "cut": cut or None,
+        }
         row |= {column: self.sums.get(metric) for column, metric in SUM_COLUMNS.items()}
         return row | self.scores(max_warps)
 
@@ -147,14 +178,23 @@ def sums_of(document: Mapping[str, Any]) -> PmSums:
 def sums_of_row(row: Mapping[str, Any]) -> PmSums:
     """Return the sums of a row of gpu_scores."""
     begin = row["t"].timestamp()
-    sums = {metric: row[column] for column, metric in SUM_COLUMNS.items() if row[column] is not None}
+    sums = {
+        metric: row[column] for column, metric in SUM_COLUMNS.items() if row[column] is not None
+    }
     return PmSums(
-        begin, begin + row["duration_s"], row["measured_s"], row["pm_samples"], row["overflows"], row["lost_s"], sums
+        begin,
+        begin + row["duration_s"],
+        row["measured_s"],
+        row["pm_samples"],
+        row["overflows"],
+        row["lost_s"],
+        sums,
     )
 
 
 def total(parts: Iterable[PmSums]) -> PmSums | None:
-    """Return all of them as one; None of none. A metric that one of them lacks is lacking in the whole.
+    """Return all of them as one; None of none. A metric that one of them lacks is lacking in the
+    whole.
 
     >>> parts = [PmSums(0, 1, 1, 10, sums={SM_ACTIVE: 1.0, WARPS: 5.0}), PmSums(1, 2, 1, 10, sums={SM_ACTIVE: 2.0})]
     >>> whole = total(parts)
@@ -167,7 +207,11 @@ def total(parts: Iterable[PmSums]) -> PmSums | None:
     whole = PmSums(every[0].begin, every[0].end)
     for part in every:
         whole.add(part)
-    common = set.intersection(*(set(part.sums) for part in every if part.samples)) if whole.samples else set()
+    common = (
+        set.intersection(*(set(part.sums) for part in every if part.samples))
+        if whole.samples
+        else set()
+    )
     whole.sums = {metric: value for metric, value in whole.sums.items() if metric in common}
     return whole
 
@@ -188,7 +232,8 @@ def joined(bursts: Iterable[PmSums]) -> list[PmSums]:
 
 
 def warps_of(model: str | None, limits: Mapping[str, int] = MappingProxyType({})) -> int | None:
-    """Return W_max of a device: the most warps that an SM holds, or a smaller configured limit; None: unknown device.
+    """Return W_max of a device: the most warps that an SM holds, or a smaller configured limit;
+    None: unknown device.
 
     >>> warps_of("NVIDIA H100 80GB HBM3"), warps_of("Tesla T4"), warps_of("unknown")
     (64, 32, None)

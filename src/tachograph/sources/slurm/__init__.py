@@ -1,5 +1,7 @@
-"""What Slurm writes about jobs: accounting as text and JSON, NERSC's answers and exports, live job records.
+"""What Slurm writes about jobs: accounting as text and JSON, NERSC's answers and exports, live job
+records.
 
 `fields`, `times`, `nodes`, `request`: single values. `records`: one job, whatever it was read from.
-`text`, `database`, `nersc`: one format each. `live`: GPU indices of running jobs. `detect`: which format it is.
+`text`, `database`, `nersc`: one format each. `live`: GPU indices of running jobs. `detect`: which
+format it is.
 """

@@ -1,4 +1,6 @@
-"""Which GPUs jobs hold: `scontrol show job -d`, `squeue --json`, slurmrestd; tables, logs of prolog and epilog."""
+"""Which GPUs jobs hold: `scontrol show job -d`, `squeue --json`, slurmrestd; tables, logs of
+prolog and epilog.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +26,42 @@ from tachograph.sources.slurm.fields import (
     json_value,
 )
 from tachograph.sources.slurm.gres import SHARES, indices, read_gres, tres
-from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow, allocation_row
+from tachograph.sources.slurm.records import (
+    RejectedRecord,
+    SlurmCluster,
+    SlurmEntry,
+    SlurmRow,
+    allocation_row,
+)
 
 _RECORD = re.compile(r"^JobId=", re.MULTILINE)
-_NODE_LINE = re.compile(r"\bNodes=(?P<nodes>\S+)(?P<rest>(?:\s+(?:CPU_IDs|Mem|GRES(?:_IDX)?)=\S*)+)")
+_NODE_LINE = re.compile(
+    r"\bNodes=(?P<nodes>\S+)(?P<rest>(?:\s+(?:CPU_IDs|Mem|GRES(?:_IDX)?)=\S*)+)"
+)
 _GRES = re.compile(r"\bGRES(?:_IDX)?=(\S+)")
 _ALLOCATED = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
 _NODE_LIST = re.compile(r"(?<![A-Za-z])NodeList=(\S+)")
-_WITH_GPUS = frozenset({"RUNNING", "SUSPENDED"})  # states in which Slurm names the GPUs of a job that has any
-UNKNOWN_GPUS = frozenset({"mig_index", "index_not_told"})  # the nodes are known, where GPUs were held; which ones not
+# States in which Slurm names the GPUs of a job that has any.
+_WITH_GPUS = frozenset({"RUNNING", "SUSPENDED"})
+# The nodes are known, where GPUs were held; which ones not.
+UNKNOWN_GPUS = frozenset({"mig_index", "index_not_told"})
 
 
 def held_gpus(gres: str) -> dict[int, bool]:
-    """Return the GPUs of one node's GRES, {index: whether the job has a share of it only}; {} where there is none.
+    """Return the GPUs of one node's GRES, {index: whether the job has a share of it only}; {} where
+    there is none.
 
     >>> held_gpus("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-3,6-7)") == dict.fromkeys((0, 1, 2, 3, 6, 7), False)
     True
     >>> held_gpus("shard:4(IDX:0),nvme:1")
     {0: True}
 
-    Errors: BadRowError `index_not_told` where no index is reported, `mig_index` for slices: their index is not the
-    GPU's, `index_count_mismatch` for other indices than GPUs.
+    Errors: BadRowError `index_not_told` where no index is reported, `mig_index` for slices: their
+    index is not the GPU's, `index_count_mismatch` for other indices than GPUs.
     """
     found: dict[int, bool] = {}
-    for part in sorted(read_gres(gres), key=lambda part: part.name == "gpu"):  # one that has all of a GPU has no share
+    # One that has all of a GPU has no share.
+    for part in sorted(read_gres(gres), key=lambda part: part.name == "gpu"):
         if part.count == 0:
             continue
         if part.is_mig:
@@ -69,17 +83,22 @@ def _with_gpus(state: str | None, allocated: str) -> bool:
 
 
 def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterator[SlurmEntry]:
-    """Yield the records of `scontrol show job -d`, one per job; `place` is the number of its first line.
+    """Yield the records of `scontrol show job -d`, one per job; `place` is the number of its first
+    line.
 
-    A record without what users write; `two_readings` where that is ambiguous. `trusted`: no name or comment
-    holds a record. Errors: InputError for several records, of which one may be the name of a job.
+    A record without what users write; `two_readings` where that is ambiguous. `trusted`: no name or
+    comment holds a record. Errors: InputError for several records, of which one may be the name of
+    a job.
     """
     starts = [match.start() for match in _RECORD.finditer(content)]
     if len(starts) > 1 and not trusted:
         raise InputError(
             "of several jobs: one of them may be a text that a user wrote",
             where=where,
-            do="export squeue --json, or scontrol show job -d of each job into a file of its own, or add --trusted",
+            do=(
+                "export squeue --json, or scontrol show job -d of each job into a file of its "
+                "own, or add --trusted"
+            ),
         )
     for begin, end in zip(starts, [*starts[1:], len(content)], strict=True):
         place, record = content.count("\n", 0, begin) + 1, content[begin:end]
@@ -90,12 +109,16 @@ def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterato
             yield SlurmEntry(place, record.strip()[:4000], {"record": unwritable})
 
 
-# Fields of scontrol that no user can write; each stands in a record once, so a second one is in a text.
-_FIELD = re.compile(r"(?<!\S)(JobId|UserId|JobState|StartTime|NodeList|TRES|AllocTRES|Socks/Node|MinCPUsNode)=(\S*)")
+# Fields of scontrol that no user can write; each stands in a record once, so a second one is in a
+# text.
+_FIELD = re.compile(
+    r"(?<!\S)(JobId|UserId|JobState|StartTime|NodeList|TRES|AllocTRES|Socks/Node|MinCPUsNode)=(\S*)"
+)
 
 
 def identity_record(record: str) -> str | None:
-    """Return of one record of scontrol what no user can write, in its form; None where it can be read in two ways.
+    """Return of one record of scontrol what no user can write, in its form; None where it can be
+    read in two ways.
 
     >>> job = "JobId=7 JobName=a\\n   UserId=ana(1)\\n   JobState=RUNNING Reason=None\\n   Comment=x"
     >>> identity_record(job)
@@ -109,7 +132,9 @@ def identity_record(record: str) -> str | None:
     # the lines of GPUs stand between these two: elsewhere they are somebody's text
     begin = fields["Socks/Node"].end() if "Socks/Node" in fields else 0
     end = fields["MinCPUsNode"].start() if "MinCPUsNode" in fields else len(record)
-    nodes = [f"\n     {' '.join(line[0].split())}" for line in _NODE_LINE.finditer(record, begin, end)]
+    nodes = [
+        f"\n     {' '.join(line[0].split())}" for line in _NODE_LINE.finditer(record, begin, end)
+    ]
     head = record[: record.find(" JobName=")] if " JobName=" in record else fields["JobId"][0]
     parts = [f"\n   {match[0]}" for name, match in fields.items() if name != "JobId"]
     at = next((place for place, part in enumerate(parts) if "MinCPUsNode" in part), len(parts))
@@ -117,7 +142,8 @@ def identity_record(record: str) -> str | None:
 
 
 def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
-    """Return the rows of `allocations` of one record: one per node and GPU. None while it waits, or once it ended.
+    """Return the rows of `allocations` of one record: one per node and GPU. None while it waits, or
+    once it ended.
 
     Errors: BadRowError with the reason when it cannot be read.
     """
@@ -145,7 +171,11 @@ def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
 
 def _gres_lines(record: str) -> list[tuple[str, str]]:
     """(nodes, GRES) of the lines per node."""
-    return [(line["nodes"], gres[1]) for line in _NODE_LINE.finditer(record) for gres in _GRES.finditer(line["rest"])]
+    return [
+        (line["nodes"], gres[1])
+        for line in _NODE_LINE.finditer(record)
+        for gres in _GRES.finditer(line["rest"])
+    ]
 
 
 def _start(record: str, cluster: SlurmCluster) -> datetime | None:
@@ -155,7 +185,8 @@ def _start(record: str, cluster: SlurmCluster) -> datetime | None:
 
 
 def scontrol_nodes(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
-    """Return one row of `allocations` per node on which the job of a record has GPUs, with `gpu` null.
+    """Return one row of `allocations` per node on which the job of a record has GPUs, with `gpu`
+    null.
 
     Errors: BadRowError with the reason when it cannot be read.
     """
@@ -167,7 +198,9 @@ def scontrol_nodes(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
     listed = [found[1] for found in _NODE_LIST.finditer(record) if not absent(found[1])]
     nodes = of_gpus or [line["nodes"] for line in _NODE_LINE.finditer(record)] or listed[:1]
     held = [gres for _, gres in lines]
-    return _node_rows(cluster.name, job[1], nodes, start=_start(record, cluster), shared=_shares_alone(held))
+    return _node_rows(
+        cluster.name, job[1], nodes, start=_start(record, cluster), shared=_shares_alone(held)
+    )
 
 
 def _shares_alone(held: Iterable[str]) -> bool:
@@ -187,18 +220,24 @@ def _node_rows(
 
 
 def read_controller(document: object) -> Iterator[SlurmEntry]:
-    """Yield the jobs of a `squeue --json`, `scontrol show job --json` or slurmrestd answer; `place` counts them."""
+    """Yield the jobs of a `squeue --json`, `scontrol show job --json` or slurmrestd answer;
+    `place` counts them.
+    """
     jobs = json_value(document, "jobs")
     for place, job in enumerate(jobs if isinstance(jobs, list) else [], start=1):
         if isinstance(job, dict):
-            brief = ", ".join(f"{name}={job.get(name)}" for name in ("job_id", "job_state", "nodes", "gres_detail"))
+            brief = ", ".join(
+                f"{name}={job.get(name)}"
+                for name in ("job_id", "job_state", "nodes", "gres_detail")
+            )
             yield SlurmEntry(place, brief, job)
         else:
             yield SlurmEntry(place, str(job)[:200], reason="not_an_object")
 
 
 def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> list[SlurmRow]:
-    """Return the rows of `allocations` of one job: one per node and GPU. None while it waits, or once it ended.
+    """Return the rows of `allocations` of one job: one per node and GPU. None while it waits, or
+    once it ended.
 
     `gres_detail` holds one text per node, in the order of the node list.
     Errors: BadRowError with the reason when it cannot be read.
@@ -252,8 +291,11 @@ _REQUIRED = frozenset({"job_id", "node", "gpu"})
 _COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster", "shards", "mps"})
 
 
-def read_table(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
-    """Return (rows of `allocations`, rejected, records) of a CSV with a header; other columns are left out.
+def read_table(
+    text: str, *, cluster: SlurmCluster
+) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
+    """Return (rows of `allocations`, rejected, records) of a CSV with a header; other columns are
+    left out.
 
     >>> rows, _, _ = read_table("job_id,node,gpu\\n7,gpu[1-2],0;3\\n", cluster=SlurmCluster())
     >>> [(row["node"], row["gpu"]) for row in rows]
@@ -286,14 +328,18 @@ def header(line: str) -> tuple[str, list[str]]:
     return between, [name.strip(' "\ufeff\r').lower() for name in line.split(between)]
 
 
-def _table_rows(line: str, names: list[str], between: str, cluster: SlurmCluster) -> Iterator[SlurmRow]:
+def _table_rows(
+    line: str, names: list[str], between: str, cluster: SlurmCluster
+) -> Iterator[SlurmRow]:
     try:
         values = next(csv.reader([line.rstrip("\r")], delimiter=between, skipinitialspace=True))
     except csv.Error:
         raise BadRowError("field_count") from None
     if len(values) != len(names):
         raise BadRowError("field_count")
-    row = {name: value.strip() for name, value in zip(names, values, strict=True) if name in _COLUMNS}
+    row = {
+        name: value.strip() for name, value in zip(names, values, strict=True) if name in _COLUMNS
+    }
     if _REQUIRED - row.keys():
         raise BadRowError("field_count")
     start = _instant(row.get("start", ""), cluster)
@@ -326,7 +372,9 @@ def _table_rows(line: str, names: list[str], between: str, cluster: SlurmCluster
 
 
 def _instant(written: str, cluster: SlurmCluster, *, later: bool = False) -> datetime | None:
-    """The time written; of an hour that occurs twice the outer bound: its first for a start, its second for an end."""
+    """The time written; of an hour that occurs twice the outer bound: its first for a start, its
+    second for an end.
+    """
     times = instants(written, cluster.time_zone)
     return times[-1 if later else 0] if times else None
 
@@ -350,7 +398,9 @@ class HoldEvent:
         return self.cluster, self.job, self.node
 
     def repeats(self, begun: HoldEvent) -> bool:
-        """Whether it reports once more that the job began, as after a prolog that was called twice."""
+        """Whether it reports once more that the job began, as after a prolog that was called
+        twice.
+        """
         if self.restart is not None and begun.restart is not None:
             return self.restart == begun.restart
         return (self.time, self.gpus) == (begun.time, begun.gpus)
@@ -359,11 +409,15 @@ class HoldEvent:
 _LINE = re.compile(r"(\S+) (prolog|epilog) (.*)")
 
 
-def read_log(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int, int]:
-    """Return (rows of `allocations`, rejected, records, those of jobs without GPUs) of a prolog and epilog log.
+def read_log(
+    text: str, *, cluster: SlurmCluster
+) -> tuple[list[SlurmRow], list[RejectedRecord], int, int]:
+    """Return (rows of `allocations`, rejected, records, those of jobs without GPUs) of a prolog and
+    epilog log.
 
-    A prolog opens the interval of its (job, node), the epilog closes it. A second prolog closes the one before (the
-    job was started again); without epilog it stays open; an epilog alone has held since the start of the job.
+    A prolog opens the interval of its (job, node), the epilog closes it. A second prolog closes the
+    one before (the job was started again); without epilog it stays open; an epilog alone has held
+    since the start of the job.
 
     >>> log = "1795247442 prolog job=1 node=n1 gpus=0,1\\n1795247444 epilog job=1 node=n1 gpus=0,1\\n"
     >>> rows, _, _, _ = read_log(log, cluster=SlurmCluster())
@@ -377,7 +431,9 @@ def read_log(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[
     return [*intervals.ended(events), *intervals.open()], rejected, count, without
 
 
-def read_events(text: str, *, cluster: SlurmCluster) -> tuple[list[HoldEvent], list[RejectedRecord], int]:
+def read_events(
+    text: str, *, cluster: SlurmCluster
+) -> tuple[list[HoldEvent], list[RejectedRecord], int]:
     """Return (events in the order of time, rejected, records) of a prolog and epilog log."""
     events: list[HoldEvent] = []
     rejected: list[RejectedRecord] = []
@@ -427,12 +483,16 @@ def _is_share(*written: str | None) -> bool:
 
 @dataclass(slots=True)
 class HoldIntervals:
-    """Events put together to intervals, also where a log is read piece by piece: it knows what is still open."""
+    """Events put together to intervals, also where a log is read piece by piece: it knows what
+    is still open.
+    """
 
     _opened: dict[tuple[str | None, str, str], HoldEvent] = field(default_factory=dict)
 
     def ended(self, events: Iterable[HoldEvent]) -> Iterator[SlurmRow]:
-        """Yield the rows of `allocations` of the intervals that end with one of the events, in the order of time."""
+        """Yield the rows of `allocations` of the intervals that end with one of the events, in
+        the order of time.
+        """
         for event in events:
             begun = self._opened.get(event.key)
             if begun and event.kind == "prolog" and event.repeats(begun):
@@ -446,7 +506,9 @@ class HoldIntervals:
                 yield from _held(event, None, event.time)
 
     def open(self, events: Iterable[HoldEvent] | None = None) -> Iterator[SlurmRow]:
-        """Yield the rows of the intervals that are open; of those alone that one of `events` is about, if given."""
+        """Yield the rows of the intervals that are open; of those alone that one of `events` is
+        about, if given.
+        """
         keys = self._opened if events is None else dict.fromkeys(event.key for event in events)
         for begun in (self._opened[key] for key in keys if key in self._opened):
             yield from _held(begun, begun.time, None)

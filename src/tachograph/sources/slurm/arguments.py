@@ -28,7 +28,8 @@ _VALUE = re.compile(r"\{([a-z_]+)\}")
 def fill_in(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
     """Return the words with `{kind}` replaced by the value of that kind.
 
-    Raises RefusedError for a value that its kind does not have, and for a word that a shell could read.
+    Raises RefusedError for a value that its kind does not have, and for a word that a shell could
+    read.
 
     >>> fill_in(["suspend", "{job}"], {"job": "4711_3"})
     ['suspend', '4711_3']
@@ -38,7 +39,9 @@ def fill_in(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 def _fill_in_word(word: str, values: Mapping[str, str]) -> str:
     if _PLAIN.fullmatch(_VALUE.sub("", word)) is None:
-        raise RefusedError(f"invalid word of a command: {printable(word, most=60)!r}; nothing was run")
+        raise RefusedError(
+            f"invalid word of a command: {printable(word, most=60)!r}; nothing was run"
+        )
     return _VALUE.sub(lambda match: _checked(match[1], values[match[1]]), word)
 
 

@@ -26,7 +26,8 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SiteProgram:
-    """How a program is called: its words (`("ssh", "login", "sacct")`), what is set in its environment, its limits.
+    """How a program is called: its words (`("ssh", "login", "sacct")`), what is set in its
+    environment, its limits.
 
     answer: what it reads from stdin.
     """
@@ -43,11 +44,12 @@ class SiteProgram:
         return shlex.join(self.words)
 
     def command(self, *arguments: str, **values: str) -> list[str]:
-        """Return the whole command line, with `{kind}` in an argument replaced by the value of that kind.
+        """Return the whole command line, with `{kind}` in an argument replaced by the value of that
+        kind.
 
-        What runs it elsewhere does not take our environment along, `env` does. ssh joins the words and a shell reads
-        them, so they are quoted; any other prefix may be a script that calls ssh, so nothing needs quotes there.
-        Raises RefusedError for a value that is none of its kind.
+        What runs it elsewhere does not take our environment along, `env` does. ssh joins the words
+        and a shell reads them, so they are quoted; any other prefix may be a script that calls ssh,
+        so nothing needs quotes there. Raises RefusedError for a value that is none of its kind.
 
         >>> SiteProgram(("ssh", "login", "sacct"), environment={"A": "1"}).command("-e")
         ['ssh', 'login', 'env', 'A=1', 'sacct', '-e']
@@ -67,13 +69,15 @@ class SiteProgram:
         return [*before, *(word.replace(" ", "_") for word in command)]
 
     def output(self, *arguments: str, **values: str) -> bytes:
-        """Return what the program prints, once it has ended well; arguments and values as those of `command`.
+        """Return what the program prints, once it has ended well; arguments and values as those of
+        `command`.
 
-        Errors: InputError naming the program and the reason, when it cannot be run, fails, is too slow, or prints
-        more than `largest` bytes; then it is ended. RefusedError: it was not run.
+        Errors: InputError naming the program and the reason, when it cannot be run, fails, is too
+        slow, or prints more than `largest` bytes; then it is ended. RefusedError: it was not run.
         """
         command = self.command(*arguments, **values)
-        with tempfile.TemporaryFile() as complaints:  # no pipe: what ssh leaves running would hold it open
+        # No pipe: what ssh leaves running would hold it open.
+        with tempfile.TemporaryFile() as complaints:
             process = self._start(command, complaints)
             try:
                 printed = self._read(process)
@@ -97,8 +101,14 @@ class SiteProgram:
                     start_new_session=True,
                 )
         except (OSError, ValueError) as problem:
-            reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            raise self._problem(f"cannot be run: {reason}", "name it with command in [[sources]]") from None
+            reason = (
+                problem.strerror
+                if isinstance(problem, OSError) and problem.strerror
+                else str(problem)
+            )
+            raise self._problem(
+                f"cannot be run: {reason}", "name it with command in [[sources]]"
+            ) from None
 
     def _read(self, process: subprocess.Popen[bytes]) -> bytes:
         """All that is printed until the program ends."""
@@ -114,7 +124,10 @@ class SiteProgram:
                     if not block:
                         ready.unregister(key.fileobj)
                 if len(printed) > self.largest:
-                    raise self._problem(f"printed more than {self.largest >> 20} MiB", "request less at a time: step_s")
+                    raise self._problem(
+                        f"printed more than {self.largest >> 20} MiB",
+                        "request less at a time: step_s",
+                    )
                 if ready.get_map() and time.monotonic() >= until:
                     raise self._too_slow()
         try:
@@ -124,7 +137,9 @@ class SiteProgram:
         return bytes(printed)
 
     def _too_slow(self) -> InputError:
-        return self._problem(f"has not ended within {self.timeout_s:g} s", "is Slurm busy? raise timeout_s")
+        return self._problem(
+            f"has not ended within {self.timeout_s:g} s", "is Slurm busy? raise timeout_s"
+        )
 
     def _problem(self, what: str, do: str) -> InputError:
         return InputError(what, where=self.name, do=do)
@@ -144,7 +159,10 @@ def _ending(code: int, complaints: IO[bytes]) -> str:
     """How it ended, and its message: the last error, else the first line."""
     how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
     complaints.seek(0)
-    lines = [" ".join(line.split()) for line in complaints.read(_BLOCK).decode("utf-8", "replace").splitlines()]
+    lines = [
+        " ".join(line.split())
+        for line in complaints.read(_BLOCK).decode("utf-8", "replace").splitlines()
+    ]
     phrases = [line for line in lines if line]
     errors = [line for line in phrases if "error:" in line or "fatal:" in line]
     chosen = errors[-1:] or phrases[:1]
@@ -154,26 +172,35 @@ def _ending(code: int, complaints: IO[bytes]) -> str:
 def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
     """Check that a command or a server is configured. Errors: ConfigError."""
     if how == "command" and url:
-        raise ConfigError('url is given, but how is "command"', do='add how = "rest", or take url away')
+        raise ConfigError(
+            'url is given, but how is "command"', do='add how = "rest", or take url away'
+        )
     if not command or not all(command):
         raise ConfigError("command is empty", do='write it as ["ssh", "login", "sacct"]')
 
 
 BETWEEN: Final = "\x1f"  # between fields that no user can write
 FIELDS: Final = (  # that are requested
-    "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
-    "ExitCode NNodes NTasks AllocCPUS ReqCPUS ReqMem TotalCPU MaxRSS TRESUsageInTot TRESUsageInMax NodeList AllocTRES "
+    "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed "
+    "ElapsedRaw Suspended State "
+    "ExitCode NNodes NTasks AllocCPUS ReqCPUS ReqMem TotalCPU MaxRSS TRESUsageInTot "
+    "TRESUsageInMax NodeList AllocTRES "
     "ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName SubmitLine"
 )
-# Fields of sacct, in lower case, that slurmctld or slurmdbd check, count or write themselves: no user gets a line break
-# or a delimiter into them. Every other field is text that a user writes, also one that this table does not know: it is
-# never requested beside these. Not here, as seen on Slurm 22.05: Account (any text where associations are not
-# enforced), Constraints (`gpu*\n4`), WCKey, Container, WorkDir, McsLabel, JobName, Comment, SubmitLine, ReqGRES.
+# Fields of sacct, in lower case, that slurmctld or slurmdbd check, count or write themselves: no
+# user gets a line break or a delimiter into them. Every other field is text that a user writes,
+# also one that this table does not know: it is never requested beside these. Not here, as seen on
+# Slurm 22.05: Account (any text where associations are not enforced), Constraints (`gpu*\n4`),
+# WCKey, Container, WorkDir, McsLabel, JobName, Comment, SubmitLine, ReqGRES.
 _IDENTITY: Final = (
-    "jobid jobidraw step cluster partition qos qosraw user uid group gid submit eligible start end elapsed "
-    "elapsedraw suspended planned reserved state exitcode derivedexitcode nnodes allocnodes ntasks ncpus "
-    "alloccpus reqcpus reqmem totalcpu usercpu systemcpu cputime cputimeraw maxrss averss maxvmsize avecpu "
-    "tresusageintot tresusageinmax tresusageinmaxnode tresusageinave tresusageouttot consumedenergyraw nodelist "
+    "jobid jobidraw step cluster partition qos qosraw user uid group gid submit eligible start "
+    "end elapsed "
+    "elapsedraw suspended planned reserved state exitcode derivedexitcode nnodes allocnodes "
+    "ntasks ncpus "
+    "alloccpus reqcpus reqmem totalcpu usercpu systemcpu cputime cputimeraw maxrss averss "
+    "maxvmsize avecpu "
+    "tresusageintot tresusageinmax tresusageinmaxnode tresusageinave tresusageouttot "
+    "consumedenergyraw nodelist "
     "alloctres reqtres allocgres exclusive timelimit timelimitraw priority"
 )
 IDENTITY: Final = frozenset(_IDENTITY.split())
@@ -199,7 +226,8 @@ class AccountingSpan:
 class AccountingAnswer:
     """An answer as it came: a document, or text.
 
-    texts: of text, what users wrote, in an answer of its own. delimiters: between the fields of both; "" of a document.
+    texts: of text, what users wrote, in an answer of its own. delimiters: between the fields of
+    both; "" of a document.
     """
 
     content: bytes
@@ -214,7 +242,9 @@ class AccountingAccess(Protocol):
     where: str
 
     def fetch(self, span: AccountingSpan) -> AccountingAnswer:
-        """Return the answer as it came. Errors: InputError when there is none, or only a part of one."""
+        """Return the answer as it came. Errors: InputError when there is none, or only a part of
+        one.
+        """
         ...
 
     def close(self) -> None:
@@ -223,14 +253,21 @@ class AccountingAccess(Protocol):
 
 
 class SacctCommand:
-    """`sacct`, run by us. `clusters`: of several under one slurmdbd; else the one it is configured for.
+    """`sacct`, run by us. `clusters`: of several under one slurmdbd; else the one it is configured
+    for.
 
-    It runs twice for a span. The first answer has no field that a user can write, so each of its lines is a record
-    whatever jobs are called. The second has these fields, between ids and with a delimiter that is new each time.
+    It runs twice for a span. The first answer has no field that a user can write, so each of its
+    lines is a record whatever jobs are called. The second has these fields, between ids and with a
+    delimiter that is new each time.
     """
 
     def __init__(
-        self, run: RunProgram, *, where: str = "sacct", clusters: tuple[str, ...] = (), steps: bool = True
+        self,
+        run: RunProgram,
+        *,
+        where: str = "sacct",
+        clusters: tuple[str, ...] = (),
+        steps: bool = True,
     ) -> None:
         self.where = where
         self._run = run
@@ -240,14 +277,20 @@ class SacctCommand:
 
     @classmethod
     def of(
-        cls, words: tuple[str, ...], *, timeout_s: float, clusters: tuple[str, ...] = (), steps: bool = True
+        cls,
+        words: tuple[str, ...],
+        *,
+        timeout_s: float,
+        clusters: tuple[str, ...] = (),
+        steps: bool = True,
     ) -> SacctCommand:
         """Return the program called so."""
         program = SiteProgram(words, timeout_s=timeout_s, environment=IN_SECONDS)
         return cls(program.output, where=program.name, clusters=clusters, steps=steps)
 
     def fetch(self, span: AccountingSpan) -> AccountingAnswer:
-        """Return the jobs of the span as text with a header, with their steps, and every run of a requeued job.
+        """Return the jobs of the span as text with a header, with their steps, and every run of a
+        requeued job.
 
         Errors: InputError when sacct fails, or an answer is not whole.
         """
@@ -258,7 +301,9 @@ class SacctCommand:
         if not written:
             return AccountingAnswer(content, BETWEEN)
         unguessable = str(uuid.uuid4())
-        texts = self._answer(span, ("Cluster", "JobIDRaw", "Submit", *written, "JobIDRaw"), unguessable)
+        texts = self._answer(
+            span, ("Cluster", "JobIDRaw", "Submit", *written, "JobIDRaw"), unguessable
+        )
         return AccountingAnswer(content, BETWEEN, texts, unguessable)
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""The controller: jobs that run now, by `squeue --json`, else `scontrol show job`; their rows of `jobs`."""
+"""The controller: jobs that run now, by `squeue --json`, else `scontrol show job`; their rows of
+`jobs`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmRow, 
 HOLDING: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"  # states in which a job has its GPUs
 NO_JOBS: Final = b"No jobs in the system"
 _AS_OF = re.compile(rb"Configuration data as of (\d{6,12})\b")
-_LISTED = re.compile(r"\d+,\w+,\d+(?:_\d+|\+\d+)?", re.ASCII)  # raw id, start, id as people write it
+# Raw id, start, id as people write it.
+_LISTED = re.compile(r"\d+,\w+,\d+(?:_\d+|\+\d+)?", re.ASCII)
 _NAME = re.compile(rb"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 
 AnswerFormat = Literal["auto", "json", "text"]
@@ -36,7 +39,9 @@ AnswerFormat = Literal["auto", "json", "text"]
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """What `scontrol show config` reports: name of the cluster, and the controller's clock, seconds since 1970."""
+    """What `scontrol show config` reports: name of the cluster, and the controller's clock,
+    seconds since 1970.
+    """
 
     cluster: str | None
     clock: int | None
@@ -57,33 +62,46 @@ class ControllerAccess(Protocol):
 
 
 class ControllerCommands:
-    """`squeue` where it writes JSON, else `scontrol`: up to Slurm 20.11, and where Slurm was built without JSON.
+    """`squeue` where it writes JSON, else `scontrol`: up to Slurm 20.11, and where Slurm was built
+    without JSON.
 
-    Text of `scontrol` holds job names and comments as users wrote them, and these may hold whole records. So it runs
-    once per job that began since the last poll: what an answer has of other jobs is dropped.
+    Text of `scontrol` holds job names and comments as users wrote them, and these may hold whole
+    records. So it runs once per job that began since the last poll: what an answer has of other
+    jobs is dropped.
     """
 
     def __init__(
-        self, squeue: RunProgram, scontrol: RunProgram, *, where: str = "squeue", form: AnswerFormat = "auto"
+        self,
+        squeue: RunProgram,
+        scontrol: RunProgram,
+        *,
+        where: str = "squeue",
+        form: AnswerFormat = "auto",
     ) -> None:
         self.where = where
         self._squeue = squeue
         self._scontrol = scontrol
         self._form: AnswerFormat = form
-        self._known: dict[tuple[str, str], str] = {}  # of what runs: {(raw id, start): what no user can write of it}
+        # Of what runs: {(raw id, start): what no user can write of it}.
+        self._known: dict[tuple[str, str], str] = {}
 
     @classmethod
-    def of(cls, words: Sequence[str], *, timeout_s: float, form: AnswerFormat = "auto") -> ControllerCommands:
+    def of(
+        cls, words: Sequence[str], *, timeout_s: float, form: AnswerFormat = "auto"
+    ) -> ControllerCommands:
         """Return the commands; `scontrol` is where `squeue` is."""
         *before, squeue = words
         scontrol = str(PurePosixPath(squeue).with_name("scontrol"))
         programs = [
-            SiteProgram((*before, name), timeout_s=timeout_s, environment=IN_SECONDS) for name in (squeue, scontrol)
+            SiteProgram((*before, name), timeout_s=timeout_s, environment=IN_SECONDS)
+            for name in (squeue, scontrol)
         ]
         return cls(programs[0].output, programs[1].output, where=programs[0].name, form=form)
 
     def fetch_jobs(self) -> bytes:
-        """Return the jobs that hold resources, as JSON or as text. Errors: InputError when neither works."""
+        """Return the jobs that hold resources, as JSON or as text. Errors: InputError when
+        neither works.
+        """
         if self._form == "text":
             return self._as_text()
         try:
@@ -96,28 +114,45 @@ class ControllerCommands:
         return answer
 
     def config(self) -> ControllerConfig:
-        """Return the name of the cluster and the controller's clock. Errors: InputError when scontrol fails."""
+        """Return the name of the cluster and the controller's clock. Errors: InputError when
+        scontrol fails.
+        """
         answer = self._scontrol("show", "config")
         name, clock = _NAME.search(answer), _AS_OF.search(answer)
-        return ControllerConfig(name[1].decode("utf-8", "replace") if name else None, int(clock[1]) if clock else None)
+        return ControllerConfig(
+            name[1].decode("utf-8", "replace") if name else None, int(clock[1]) if clock else None
+        )
 
     def close(self) -> None:
         """Nothing is kept open."""
 
     def _as_text(self) -> bytes:
-        """The records of what runs, without what users write. GPUs of a run do not change: each is requested once."""
+        """The records of what runs, without what users write. GPUs of a run do not change: each
+        is requested once.
+        """
         answer = self._squeue("--all", "--noheader", f"--states={HOLDING}", "--format=%A,%S,%i")
-        listed = [line.split(",") for line in answer.decode("ascii", "replace").splitlines() if _LISTED.fullmatch(line)]
+        listed = [
+            line.split(",")
+            for line in answer.decode("ascii", "replace").splitlines()
+            if _LISTED.fullmatch(line)
+        ]
         records = {
-            (raw, start): self._known.get((raw, start)) or self._record_of(raw, shown) for raw, start, shown in listed
+            (raw, start): self._known.get((raw, start)) or self._record_of(raw, shown)
+            for raw, start, shown in listed
         }
-        self._known = {run: record for run, record in records.items() if "JobState=RUNNING" in record}
+        self._known = {
+            run: record for run, record in records.items() if "JobState=RUNNING" in record
+        }
         return "\n".join(filter(None, records.values())).encode() or NO_JOBS
 
     def _record_of(self, raw: str, shown: str) -> str:
-        """The record of one job; "" where it has ended, the id alone where its text could be read in two ways."""
+        """The record of one job; "" where it has ended, the id alone where its text could be
+        read in two ways.
+        """
         try:
-            answer = self._scontrol("--all", "--details", "show", "job", shown).decode("utf-8", "replace")
+            answer = self._scontrol("--all", "--details", "show", "job", shown).decode(
+                "utf-8", "replace"
+            )
         except InputError as problem:
             if "Invalid job id" in problem.what:
                 return ""
@@ -141,10 +176,14 @@ _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 
 
 def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
-    """Yield the rows of `jobs` of those that run; records that cannot be read are left to the accounting."""
+    """Yield the rows of `jobs` of those that run; records that cannot be read are left to the
+    accounting.
+    """
     jobs = json_objects(json_value(document, "jobs"))
     names_gpus = any(
-        f"gres/{name}" in (json_text(job.get("tres_alloc_str")) or "") for job in jobs for name in GPU_NAMES
+        f"gres/{name}" in (json_text(job.get("tres_alloc_str")) or "")
+        for job in jobs
+        for name in GPU_NAMES
     )
     known = replace(cluster, tracks_gpus=names_gpus)
     for job in jobs:
@@ -156,7 +195,8 @@ def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
 
 
 def polled_at(document: object) -> int | None:
-    """Return the clock of the controller when it answered, seconds since 1970; None up to Slurm 23.02.
+    """Return the clock of the controller when it answered, seconds since 1970; None up to Slurm
+    23.02.
 
     >>> polled_at({"last_update": {"set": True, "infinite": False, "number": 1795245396}})
     1795245396
@@ -175,7 +215,8 @@ def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
         id=reported_job_id(
             json_number(job.get("job_id")),
             array=json_number(job.get("array_job_id")),
-            task=json_number(job.get("array_task_id")),  # null in Slurm 22.05 where there is none, later {set: false}
+            # Null in Slurm 22.05 where there is none, later {set: false}.
+            task=json_number(job.get("array_task_id")),
             het=json_number(job.get("het_job_id")),
             offset=json_number(job.get("het_job_offset")),
         ),

@@ -1,7 +1,7 @@
 """`sacct --json` and slurmrestd's `/slurmdb` answers, Slurm 21.08 to 26.05.
 
-The shapes differ: numbers are plain or {set, infinite, number}, states and exit statuses a word or a list,
-`submit_line` came after 22.05, `association` lost its user, `exclusive` came with 26.05.
+The shapes differ: numbers are plain or {set, infinite, number}, states and exit statuses a word or
+a list, `submit_line` came after 22.05, `association` lost its user, `exclusive` came with 26.05.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from tachograph.sources.slurm.fields import (
     reported_job_id,
 )
 from tachograph.sources.slurm.gres import GPU_NAMES
-from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmEntry, requested_exclusive
+from tachograph.sources.slurm.records import (
+    JobRecord,
+    SlurmCluster,
+    SlurmEntry,
+    requested_exclusive,
+)
 from tachograph.sources.slurm.usage import json_request, json_usage
 
 
@@ -40,7 +45,9 @@ def read_database(document: object) -> Iterator[SlurmEntry]:
 
 
 def names_gpus(document: object) -> bool:
-    """Return whether any job's TRES names GPUs: where none does, the site does not account for them."""
+    """Return whether any job's TRES names GPUs: where none does, the site does not account for
+    them.
+    """
     return any(
         row.get("type") == "gres" and str(row.get("name")).partition(":")[0] in GPU_NAMES
         for job in json_objects(json_value(document, "jobs"))
@@ -50,8 +57,12 @@ def names_gpus(document: object) -> bool:
 
 
 def database_example(fields: Mapping[str, object]) -> str:
-    """Return a job as text, without its steps and its TRES: what is shown of one that was rejected."""
-    return json_example({name: value for name, value in fields.items() if name not in {"steps", "tres"}})
+    """Return a job as text, without its steps and its TRES: what is shown of one that was
+    rejected.
+    """
+    return json_example(
+        {name: value for name, value in fields.items() if name not in {"steps", "tres"}}
+    )
 
 
 def steps(fields: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -94,11 +105,16 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    state = job_state(json_value(job, "state", "current") or job.get("job_state") or job.get("state")).base
+    state = job_state(
+        json_value(job, "state", "current") or job.get("job_state") or job.get("state")
+    ).base
     code, signal = _exit_status(job.get("exit_code"), state)
     elapsed = json_number(json_value(job, "time", "elapsed"))
     requested = _tres(json_value(job, "tres", "requested"))
-    nodes, cpus = json_number(job.get("allocation_nodes")), json_number(json_value(job, "required", "CPUs"))
+    nodes, cpus = (
+        json_number(job.get("allocation_nodes")),
+        json_number(json_value(job, "required", "CPUs")),
+    )
     return JobRecord(
         id=reported_job_id(
             json_number(job.get("job_id")),
@@ -108,11 +124,15 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
             offset=json_number(json_value(job, "het", "job_offset")),
             waiting=_waiting(job),
         ),
-        cluster=json_text(job.get("cluster")) or json_text(json_value(job, "association", "cluster")) or cluster.name,
+        cluster=json_text(job.get("cluster"))
+        or json_text(json_value(job, "association", "cluster"))
+        or cluster.name,
         name=json_text(job.get("name")),
         user=json_text(job.get("user")) or json_text(json_value(job, "association", "user")),
-        account=json_text(job.get("account")) or json_text(json_value(job, "association", "account")),
-        partition=json_text(job.get("partition")) or json_text(json_value(job, "association", "partition")),
+        account=json_text(job.get("account"))
+        or json_text(json_value(job, "association", "account")),
+        partition=json_text(job.get("partition"))
+        or json_text(json_value(job, "association", "partition")),
         qos=json_text(job.get("qos")),
         state=state,
         exit_code=code,
@@ -138,7 +158,8 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
 
 
 def _waiting(job: Mapping[str, object]) -> str | None:
-    """Indices of an array that do not run yet, as people write them: `0-3%2`. Slurm writes them so, or as bits: `0xF`.
+    """Indices of an array that do not run yet, as people write them: `0-3%2`. Slurm writes them so,
+    or as bits: `0xF`.
 
     >>> _waiting({"array": {"task": "0x35", "limits": {"max": {"running": {"tasks": 2}}}}})
     '0,2,4-5%2'
@@ -150,18 +171,29 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     indices = [index for index in range(bits.bit_length()) if bits >> index & 1]
     first = [index for index in indices if not (bits << 1) >> index & 1]
     last = [index for index in indices if not bits >> index + 1 & 1]
-    ranges = (str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True))
+    ranges = (
+        str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True)
+    )
     at_once = json_number(json_value(job, "array", "limits", "max", "running", "tasks"))
     return ",".join(ranges) + (f"%{at_once}" if at_once else "")
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
-    """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: then not reported."""
-    code, signal = json_number(json_value(value, "return_code")), json_number(json_value(value, "signal", "id"))
+    """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: then not
+    reported.
+    """
+    code, signal = (
+        json_number(json_value(value, "return_code")),
+        json_number(json_value(value, "signal", "id")),
+    )
     if signal is None:
         signal = json_number(json_value(value, "signal", "signal_id"))
     old_shape = isinstance(json_value(value, "status"), str)
-    if old_shape and json_value(value, "status") == "SUCCESS" and state not in {"COMPLETED", "PENDING", "RUNNING"}:
+    if (
+        old_shape
+        and json_value(value, "status") == "SUCCESS"
+        and state not in {"COMPLETED", "PENDING", "RUNNING"}
+    ):
         return None, None
     if code is None and signal:
         code = 0
@@ -174,7 +206,11 @@ def _tres(value: object) -> dict[str, int] | None:
         return None
     counts: dict[str, int] = {}
     for row in json_objects(value):
-        kind, name, count = json_text(row.get("type")), json_text(row.get("name")), json_number(row.get("count"))
+        kind, name, count = (
+            json_text(row.get("type")),
+            json_text(row.get("name")),
+            json_number(row.get("count")),
+        )
         if count is None or count < 0:
             continue
         if kind in {"cpu", "node"}:

@@ -1,4 +1,6 @@
-"""An export of accounting: its format, known by its content, and its rows of `jobs` and `allocations`."""
+"""An export of accounting: its format, known by its content, and its rows of `jobs` and
+`allocations`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm import database, nersc, sacct_text
 from tachograph.sources.slurm.allocations import header
-from tachograph.sources.slurm.fields import BadRowError, json_objects, json_text, json_value, parse_document
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    json_objects,
+    json_text,
+    json_value,
+    parse_document,
+)
 from tachograph.sources.slurm.nersc import is_iris, is_superfacility
 from tachograph.sources.slurm.records import (
     JobRecord,
@@ -36,11 +44,19 @@ if TYPE_CHECKING:
 
     from tachograph.catalog.tables import LakeTable
 
-ExportKind = Literal["text", "database", "superfacility", "iris", "controller", "scontrol", "map", "prolog"]
+ExportKind = Literal[
+    "text", "database", "superfacility", "iris", "controller", "scontrol", "map", "prolog"
+]
 
 NOTHING_FOUND = 9003  # ESLURM_REST_EMPTY_RESULT of slurm_errno.h: an answer, no failure
 _HEAD = 65536  # bytes that are looked at
-_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
 _PROLOG = re.compile(r"^\S+ (?:prolog|epilog) \S*=", re.MULTILINE)
 _EXPORTER = re.compile(r"^(?:# (?:HELP|TYPE) |(?:DCGM_FI_|nvidia_|node_)\w+[{ ])", re.MULTILINE)
 _DMON = re.compile(r"^#\s*Entity\b", re.MULTILINE)
@@ -58,13 +74,16 @@ class DetectedExport:
 def detect(content: bytes, *, where: str) -> DetectedExport:
     """Return the format of a file.
 
-    Errors: InputError for packed files, telemetry (naming the source that reads it), other JSON, broken JSON.
+    Errors: InputError for packed files, telemetry (naming the source that reads it), other JSON,
+    broken JSON.
     """
     for magic, name in _PACKED.items():
         if content.startswith(magic):
             raise InputError(f"the file is packed with {name}", where=where, do="unpack it first")
     if content.startswith(b"PAR1"):
-        raise InputError("this is Parquet, no Slurm accounting", where=where, do="name the export of sacct")
+        raise InputError(
+            "this is Parquet, no Slurm accounting", where=where, do="name the export of sacct"
+        )
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if start in {b"{", b"["}:
         document, clean = parse_document(content, where=where)
@@ -95,9 +114,14 @@ def _text_kind(head: str, where: str) -> ExportKind:
 def _document_kind(document: object, where: str) -> ExportKind:
     if isinstance(json_value(document, "jobs"), list):
         return _jobs_kind(document, where)
-    if isinstance(json_value(document, "metrics"), list) and isinstance(json_value(document, "data"), list):
+    if isinstance(json_value(document, "metrics"), list) and isinstance(
+        json_value(document, "data"), list
+    ):
         raise _telemetry("a telemetry export", "ldms", where)
-    if json_value(document, "data", "resultType") is not None or json_value(document, "errorType") is not None:
+    if (
+        json_value(document, "data", "resultType") is not None
+        or json_value(document, "errorType") is not None
+    ):
         raise _telemetry("an answer of Prometheus", "prometheus", where)
     if is_iris(document):
         return "iris"
@@ -123,10 +147,13 @@ def _jobs_kind(document: object, where: str) -> ExportKind:
         if json_value(problem, "error_number") != NOTHING_FOUND
     ]
     if not jobs and problems:
-        raise InputError(f"Slurm answered with an error: {problems[0]}", where=where, do="request it again")
+        raise InputError(
+            f"Slurm answered with an error: {problems[0]}", where=where, do="request it again"
+        )
     of_controller = jobs and not isinstance(jobs[0].get("time"), dict) and "job_state" in jobs[0]
     empty_controller = not jobs and (
-        json_value(document, "last_update") is not None or "slurmctld" in str(json_value(document, "meta"))
+        json_value(document, "last_update") is not None
+        or "slurmctld" in str(json_value(document, "meta"))
     )
     return "controller" if of_controller or empty_controller else "database"
 
@@ -141,12 +168,14 @@ ROWS_PER_CHUNK = 100_000
 _TRACKED = re.compile(r"gres/(?:gpu|shard|mps)(?::[^=,|]{1,64})?=\d")
 _TRACKED_BYTES = re.compile(_TRACKED.pattern.encode())
 _TEXTS = ("name", "user", "account", "submit_line")  # in which people write what they like
-_COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields; others are called the same
+# Of sacct's fields; others are called the same.
+_COLUMN = {"jobname": "name", "submitline": "submit_line"}
 
 
 @dataclass(slots=True)
 class AccountingReading:
-    """What a part of a file holds: rows for `jobs`, `steps` and `allocations`, and what was rejected.
+    """What a part of a file holds: rows for `jobs`, `steps` and `allocations`, and what was
+    rejected.
 
     job_usages, step_usages: one for each row of `jobs`, of `steps`.
     """
@@ -163,7 +192,8 @@ class AccountingReading:
     job_usages: list[HostUsage] = field(default_factory=list)
     step_usages: list[HostUsage] = field(default_factory=list)
     unread: list[UnreadValue] = field(default_factory=list)
-    rejected_texts: list[RejectedRecord] = field(default_factory=list)  # names of a job that are no job's, or two
+    # Names of a job that are no job's, or two.
+    rejected_texts: list[RejectedRecord] = field(default_factory=list)
 
     def add_job(self, job: JobRecord, row: SlurmRow) -> None:
         """Add a job, its row made of it."""
@@ -178,7 +208,9 @@ class AccountingReading:
         self.unread += step.unread
 
     def add_usage(self) -> None:
-        """Give each job that has ended the usage of its record and steps; steps of a requeued job go by their start."""
+        """Give each job that has ended the usage of its record and steps; steps of a requeued
+        job go by their start.
+        """
         runs = Counter((row["cluster"], row["job_id"]) for row in self.jobs)
         steps: dict[tuple[object, object], list[tuple[object, EndedUsage]]] = {}
         for row, usage in zip(self.steps, self.step_usages, strict=True):
@@ -188,17 +220,32 @@ class AccountingReading:
             if row["end"] is None:
                 continue
             key = row["cluster"], row["job_id"]
-            own = [ended for start, ended in steps.get(key, ()) if runs[key] == 1 or _in_run(start, row)]
-            row["cpu_time_s"], row["max_rss_mib"] = usage_of_run(EndedUsage(usage, _state(row)), own)
+            own = [
+                ended
+                for start, ended in steps.get(key, ())
+                if runs[key] == 1 or _in_run(start, row)
+            ]
+            row["cpu_time_s"], row["max_rss_mib"] = usage_of_run(
+                EndedUsage(usage, _state(row)), own
+            )
 
     def rejects(self) -> tuple[Reject, ...]:
-        """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
-        broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
+        """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people
+        know.
+        """
+        broken = [
+            Reject("invalid_utf8", _COLUMN.get(name, name), n)
+            for name, n in sorted(self.replaced.items())
+        ]
         values: dict[tuple[str, str], list[str]] = {}
         for one in self.unread:
             values.setdefault((one.reason, one.column), []).append(one.text)
         unread = [Reject(*key, len(texts), texts[0][:200]) for key, texts in sorted(values.items())]
-        ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
+        ids = (
+            [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])]
+            if self.no_raw_id
+            else []
+        )
         made = self.made_of_steps
         jobs = [Reject("job_of_steps", None, len(made), made[0])] if made else []
         texts = counted_rejects(self.rejected_texts, "name")
@@ -211,19 +258,25 @@ def _state(row: SlurmRow) -> str | None:
 
 def _in_run(start: object, row: SlurmRow) -> bool:
     first, last = row["start"], row["end"]
-    if not (isinstance(start, datetime) and isinstance(first, datetime) and isinstance(last, datetime)):
+    if not (
+        isinstance(start, datetime) and isinstance(first, datetime) and isinstance(last, datetime)
+    ):
         return False
     return first <= start <= last
 
 
 @dataclass(frozen=True, slots=True)
 class _ExportFormat:
-    """How one format is read: its records; of their fields the job or step, an example, the steps a job carries."""
+    """How one format is read: its records; of their fields the job or step, an example, the
+    steps a job carries.
+    """
 
     entries: Iterator[SlurmEntry]
     record: Callable[[Mapping[str, Any], SlurmCluster], JobRecord]
     example: Callable[[Mapping[str, object]], str]
-    steps: Callable[[Mapping[str, object]], Iterable[tuple[str, Mapping[str, object]]]] = lambda fields: ()
+    steps: Callable[[Mapping[str, object]], Iterable[tuple[str, Mapping[str, object]]]] = (
+        lambda fields: ()
+    )
 
 
 def read_content(
@@ -238,11 +291,12 @@ def read_content(
     trusted: bool = False,
     texts: sacct_text.WrittenTexts | None = None,
 ) -> Iterator[AccountingReading]:
-    """Yield what an export holds, `rows_per_chunk` records at a time; one empty reading where it has no records.
+    """Yield what an export holds, `rows_per_chunk` records at a time; one empty reading where it
+    has no records.
 
-    `names_gpus`: this accounting is known to name GPUs, also where this part of it has none. `trusted`, `texts`: as
-    `sacct_text.read_text` takes them.
-    Errors: InputError naming `where` for what is no accounting.
+    `names_gpus`: this accounting is known to name GPUs, also where this part of it has none.
+    `trusted`, `texts`: as `sacct_text.read_text` takes them. Errors: InputError naming `where` for
+    what is no accounting.
     """
     found = detect(content, where=where)
     replaced: Counter[str] = Counter()
@@ -277,7 +331,9 @@ def read_content(
             else:
                 known = of_steps.get(job.id.raw)
                 of_steps[job.id.raw] = (
-                    job_of_steps(known, job) if known else replace(job, id=replace(job.id, step=None))
+                    job_of_steps(known, job)
+                    if known
+                    else replace(job, id=replace(job.id, step=None))
                 )
     _add_jobs_of_steps([job for raw, job in of_steps.items() if raw not in jobs], reading, cluster)
     yield _closed(reading, replaced)
@@ -293,7 +349,9 @@ def _names_gpus(found: DetectedExport, content: bytes, where: str, read_text: Re
     if not _TRACKED_BYTES.search(content):  # a quick look; what it finds may be the name of a job
         return False
     for entry in _format(found, where, read_text).entries:
-        resources = (value for name, value in (entry.fields or {}).items() if "tres" in name.lower())
+        resources = (
+            value for name, value in (entry.fields or {}).items() if "tres" in name.lower()
+        )
         if any(_TRACKED.search(str(value)) for value in resources):
             return True
     return False
@@ -303,7 +361,9 @@ def _is_step(fields: Mapping[str, object]) -> bool:
     return bool(fields["step"]) if "step" in fields else "." in str(fields.get("jobid", ""))
 
 
-def _add_jobs_of_steps(jobs: Sequence[JobRecord], reading: AccountingReading, cluster: SlurmCluster) -> None:
+def _add_jobs_of_steps(
+    jobs: Sequence[JobRecord], reading: AccountingReading, cluster: SlurmCluster
+) -> None:
     """Add jobs of which an export that numbers steps in a column has steps alone."""
     for job in jobs:
         try:
@@ -316,7 +376,9 @@ def _add_jobs_of_steps(jobs: Sequence[JobRecord], reading: AccountingReading, cl
 
 
 def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingReading:
-    """The reading with usage, and the count of texts that were not UTF-8 so far, which starts again."""
+    """The reading with usage, and the count of texts that were not UTF-8 so far, which starts
+    again.
+    """
     reading.add_usage()
     reading.replaced = Counter(replaced)
     replaced.clear()
@@ -329,12 +391,16 @@ def _format(found: DetectedExport, where: str, read_text: ReadText) -> _ExportFo
             return _ExportFormat(read_text(), from_fields, str)
         case "database":
             entries = database.read_database(found.document)
-            return _ExportFormat(entries, database.from_database, database.database_example, database.steps)
+            return _ExportFormat(
+                entries, database.from_database, database.database_example, database.steps
+            )
         case "superfacility":
             entries = nersc.read_superfacility(found.document, where=where)
             return _ExportFormat(entries, nersc.from_superfacility, nersc.nersc_example)
         case "iris":
-            return _ExportFormat(nersc.read_iris(found.document), nersc.from_iris, nersc.nersc_example)
+            return _ExportFormat(
+                nersc.read_iris(found.document), nersc.from_iris, nersc.nersc_example
+            )
         case _:
             raise InputError(
                 "this names the GPUs of jobs, it is no accounting",
@@ -343,8 +409,12 @@ def _format(found: DetectedExport, where: str, read_text: ReadText) -> _ExportFo
             )
 
 
-def _take(entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, cluster: SlurmCluster) -> JobRecord | None:
-    """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows were added."""
+def _take(
+    entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, cluster: SlurmCluster
+) -> JobRecord | None:
+    """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows
+    were added.
+    """
     fields = entry.fields or {}
     steps = list(how.steps(fields))
     reading.rows_read += 1 + len(steps)
@@ -381,11 +451,15 @@ def frame_of(rows: list[SlurmRow], table: LakeTable) -> pl.DataFrame:
     schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
     columns = {name: [row[name] for row in rows] for name in schema}
     times = {
-        name: pl.Series(name, [_microseconds(value) for value in columns.pop(name)], pl.Int64).cast(dtype)
+        name: pl.Series(name, [_microseconds(value) for value in columns.pop(name)], pl.Int64).cast(
+            dtype
+        )
         for name, dtype in schema.items()
         if isinstance(dtype, pl.Datetime)
     }
-    return pl.DataFrame({name: times[name] if name in times else columns[name] for name in schema}, schema=schema)
+    return pl.DataFrame(
+        {name: times[name] if name in times else columns[name] for name in schema}, schema=schema
+    )
 
 
 def _microseconds(time: object) -> int | None:

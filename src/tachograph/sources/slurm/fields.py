@@ -1,4 +1,6 @@
-"""Single values as Slurm writes them: job ids, states, TRES, times of the site, node lists, values in JSON."""
+"""Single values as Slurm writes them: job ids, states, TRES, times of the site, node lists,
+values in JSON.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
     try:
         return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf")), True
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # the standard parser takes control characters in texts, and gives the place of an error
+        # The standard parser takes control characters in texts, and gives the place of an error.
+        pass
     text = content.decode("utf-8-sig", "replace")
     try:
         return json.loads(text, strict=False), "\ufffd" not in text
@@ -34,10 +37,14 @@ def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
         cut = problem.pos >= len(text.rstrip()) or problem.msg.startswith("Unterminated")
         what = "the JSON is cut off" if cut else f"no JSON: {problem.msg}"
         place = f"line {problem.lineno}, column {problem.colno}"
-        raise InputError(f"{what} at {place}", where=where, do="export it again, one document per file") from None
+        raise InputError(
+            f"{what} at {place}", where=where, do="export it again, one document per file"
+        ) from None
     except (RecursionError, ValueError):
         raise InputError(
-            "the JSON nests too deeply or holds a number too long", where=where, do="export it again"
+            "the JSON nests too deeply or holds a number too long",
+            where=where,
+            do="export it again",
         ) from None
 
 
@@ -59,7 +66,8 @@ def json_value(value: object, *path: str) -> object:
 
 
 def json_number(value: object) -> int | None:
-    """Return a number in any of Slurm's shapes: plain, text, {set, infinite, number}; None: not set, or infinite.
+    """Return a number in any of Slurm's shapes: plain, text, {set, infinite, number}; None: not
+    set, or infinite.
 
     >>> [json_number(one) for one in (5, "7", None, "INFINITE")]
     [5, 7, None, None]
@@ -91,7 +99,9 @@ def json_time(value: object) -> datetime | None:
 
 
 def json_limit_s(value: object) -> float | None:
-    """Return the seconds of a time limit, which Slurm writes in minutes; None: not set, or unlimited."""
+    """Return the seconds of a time limit, which Slurm writes in minutes; None: not set, or
+    unlimited.
+    """
     minutes = json_number(value)
     return minutes * 60.0 if minutes is not None and 0 <= minutes < _NO_VALUE else None
 
@@ -102,7 +112,8 @@ def json_example(value: object) -> str:
 
 
 def json_text(value: object) -> str | None:
-    """Return a text, the first of a list of texts, a number as text; None for anything else, and for an empty text.
+    """Return a text, the first of a list of texts, a number as text; None for anything else, and
+    for an empty text.
 
     >>> json_text("a"), json_text(["COMPLETED"]), json_text(""), json_text(7), json_text(7.0)
     ('a', 'COMPLETED', None, '7', '7')
@@ -111,7 +122,13 @@ def json_text(value: object) -> str | None:
         value = value[0] if value else None
     if isinstance(value, int | float) and not isinstance(value, bool):
         whole = json_number(value)
-        value = str(value) if whole is None and value == value else None if whole is None else str(whole)
+        value = (
+            str(value)
+            if whole is None and value == value
+            else None
+            if whole is None
+            else str(whole)
+        )
     if not isinstance(value, str) or not value:
         return None
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
@@ -150,7 +167,9 @@ def absent(written: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """A job id taken apart. `raw_known` False: the export has no JobIDRaw, the display id stands in for it."""
+    """A job id taken apart. `raw_known` False: the export has no JobIDRaw, the display id stands
+    in for it.
+    """
 
     raw: str
     display: str | None = None
@@ -171,7 +190,8 @@ def reported_job_id(
     offset: int | None,
     waiting: str | None = None,
 ) -> JobId:
-    """Return the parts of an id that Slurm reports as numbers; 0 means none. `waiting`: tasks that do not run yet.
+    """Return the parts of an id that Slurm reports as numbers; 0 means none. `waiting`: tasks that
+    do not run yet.
 
     >>> reported_job_id(14, array=3, task=0, het=0, offset=None).display
     '3_0'
@@ -197,7 +217,9 @@ def reported_job_id(
     )
 
 
-_DISPLAY = re.compile(r"([1-9]\d{0,17})(?:_(\d{1,10}|\[[^\]]*\](?:%\d+)?)|\+(\d{1,10}))?(?:\.(\S+))?", re.ASCII)
+_DISPLAY = re.compile(
+    r"([1-9]\d{0,17})(?:_(\d{1,10}|\[[^\]]*\](?:%\d+)?)|\+(\d{1,10}))?(?:\.(\S+))?", re.ASCII
+)
 _RAW = re.compile(r"([1-9]\d{0,17})(?:\.(\S+))?", re.ASCII)
 
 
@@ -205,16 +227,17 @@ _FRACTION = re.compile(r"(?<=\d)\.0*\Z")  # of a whole number that a program too
 
 
 def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
-    """Return the parts of a job id: `123`, `123_4` (array), `123_[5-9%2]` (not yet split), `123+1` (het), `123.batch`.
+    """Return the parts of a job id: `123`, `123_4` (array), `123_[5-9%2]` (not yet split), `123+1`
+    (het), `123.batch`.
 
     >>> parts = job_id("3_0", "14"); parts.raw, parts.display, parts.array_job_id, parts.array_task_id
     ('14', '3_0', '3', 0)
     >>> job_id("11+1", "12").het_offset, job_id("123.batch").step, job_id("123").display
     (1, 'batch', None)
 
-    Without a raw id the display id of a task or component is the key: it is unique, but not what the nodes know.
-    `has_steps`: steps stand in another field, so `123.0` is the job 123.
-    Errors: BadRowError for anything else.
+    Without a raw id the display id of a task or component is the key: it is unique, but not what
+    the nodes know. `has_steps`: steps stand in another field, so `123.0` is the job 123. Errors:
+    BadRowError for anything else.
     """
     display, raw = display.strip(), raw.strip()
     if has_steps:
@@ -231,7 +254,13 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     split = bool(task) and not task.startswith("[")
     composed = split or bool(offset)
     return JobId(
-        raw=reported[1] if reported else f"{base}_{task}" if split else f"{base}+{offset}" if offset else base,
+        raw=reported[1]
+        if reported
+        else f"{base}_{task}"
+        if split
+        else f"{base}+{offset}"
+        if offset
+        else base,
         display=display[: shown.end(3) if offset else shown.end(2)] if task or offset else None,
         array_job_id=base if task else None,
         array_task_id=int(task) if split else None,
@@ -254,23 +283,51 @@ def job_with_step(written: str) -> str:
 
 
 _BASE_STATES = (
-    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"),
+    *(
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+    ),
     *("BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"),
 )
 _FLAGS = (  # of a job in one of the base states; text has one of them in its place
-    *("REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT"),
-    *("SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "LAUNCH_FAILED", "RECONFIG_FAIL"),
+    *(
+        "REQUEUED",
+        "RESIZING",
+        "REVOKED",
+        "CONFIGURING",
+        "COMPLETING",
+        "STOPPED",
+        "SIGNALING",
+        "STAGE_OUT",
+    ),
+    *(
+        "SPECIAL_EXIT",
+        "REQUEUE_HOLD",
+        "REQUEUE_FED",
+        "RESV_DEL_HOLD",
+        "LAUNCH_FAILED",
+        "RECONFIG_FAIL",
+    ),
     *("POWER_UP_NODE", "UPDATE_DB", "EXPEDITING"),
 )
 STATES = (*_BASE_STATES, *_FLAGS)
-_SHORT_FORMS = "PD R S CD CA F TO NF PR BF DL OOM RQ RS RV CF CG ST SI SO SE RH RF RD LF"  # squeue(1), in this order
+# Squeue(1), in this order.
+_SHORT_FORMS = "PD R S CD CA F TO NF PR BF DL OOM RQ RS RV CF CG ST SI SO SE RH RF RD LF"
 _SHORT = dict(zip(_SHORT_FORMS.split(), STATES, strict=False))
 _KNOWN = frozenset(STATES)
 
 
 @lru_cache(maxsize=1024)
 def base_state(written: str) -> str | None:
-    """Return the base state; who cancelled is left out, a state cut off by sacct is completed, flags behind it too.
+    """Return the base state; who cancelled is left out, a state cut off by sacct is completed,
+    flags behind it too.
 
     >>> base_state("CANCELLED by 1234"), base_state("OUT_OF_ME+"), base_state("PD"), base_state("")
     ('CANCELLED', 'OUT_OF_MEMORY', 'PENDING', None)
@@ -326,7 +383,8 @@ _EXIT = re.compile(r"(\d{1,10}):(\d{1,10})", re.ASCII)
 
 @lru_cache(maxsize=8192)
 def exit_status(written: str) -> tuple[int | None, int | None]:
-    """Return (code, signal) of `code:signal`; signal 0 is none, codes are folded (see `folded_exit_code`).
+    """Return (code, signal) of `code:signal`; signal 0 is none, codes are folded (see
+    `folded_exit_code`).
 
     >>> exit_status("3:0"), exit_status("0:9"), exit_status("139:0"), exit_status("")
     ((3, None), (0, 9), (11, None), (None, None))
@@ -344,7 +402,8 @@ def exit_status(written: str) -> tuple[int | None, int | None]:
 def folded_exit_code(code: int) -> int:
     """Return an exit code less 128 where it is 128 or more (139 becomes 11).
 
-    sacct to 24.11 prints it so, its JSON and the text of 26.05 do not: one job, one code, whatever it was read from.
+    sacct to 24.11 prints it so, its JSON and the text of 26.05 do not: one job, one code, whatever
+    it was read from.
 
     >>> folded_exit_code(139), folded_exit_code(3)
     (11, 3)
@@ -371,7 +430,8 @@ def whole(written: str, column: str) -> int | None:
 
 @lru_cache(maxsize=65536)
 def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float | None:
-    """Return a duration in s: `raw` (a number, in units of `scale` s) where there is one, else Slurm's notation.
+    """Return a duration in s: `raw` (a number, in units of `scale` s) where there is one, else
+    Slurm's notation.
 
     >>> seconds("16", "", "elapsed_s"), seconds("", "3-06:16:53", "elapsed_s"), seconds("10", "", "t", scale=60)
     (16.0, 281813.0, 600.0)
@@ -383,7 +443,13 @@ def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float
     if number and re.fullmatch(r"\d{1,12}", number, re.ASCII):
         return float(number) * scale
     text = written.strip() or number
-    if absent(text) or text.lower() in {"unlimited", "partition_limit", "infinite", "invalid", "not_set"}:
+    if absent(text) or text.lower() in {
+        "unlimited",
+        "partition_limit",
+        "infinite",
+        "invalid",
+        "not_set",
+    }:
         return None
     value = slurm_duration_s(text) if len(text) < 40 and ":" in text else None
     if value is None:
@@ -415,7 +481,8 @@ _EPOCH = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 @lru_cache(maxsize=65536)
 def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
-    """Return the UTC times a text may mean: none (nothing written), one, or two (the hour occurs twice), earlier first.
+    """Return the UTC times a text may mean: none (nothing written), one, or two (the hour occurs
+    twice), earlier first.
 
     Local wall clock, ISO with an offset, or seconds since 1970, with a fraction or without.
 
@@ -424,7 +491,8 @@ def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
     >>> instants("Unknown", "UTC"), [t.microsecond for t in instants("1795268807.25", "UTC")]
     ((), [250000])
 
-    Errors: BadRowError for what is no time, or a wall clock that does not exist (clocks go forward).
+    Errors: BadRowError for what is no time, or a wall clock that does not exist (clocks go
+    forward).
     """
     text = written.strip()
     if absent(text):
@@ -449,7 +517,9 @@ def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
     return (first,) if first == second else (first, second)
 
 
-def settle(candidates: Sequence[tuple[datetime, ...]], run_s: float | None) -> list[datetime | None]:
+def settle(
+    candidates: Sequence[tuple[datetime, ...]], run_s: float | None
+) -> list[datetime | None]:
     """Return (submit, eligible, start, end), each the candidate that fits best.
 
     Best: end - start nearest to `run_s` (run time, s), then times in order, then the earlier ones.
@@ -463,11 +533,17 @@ def settle(candidates: Sequence[tuple[datetime, ...]], run_s: float | None) -> l
 
     def misfit(chosen: tuple[datetime | None, ...]) -> tuple[float, int]:
         start, end = chosen[2], chosen[3]
-        off = abs((end - start).total_seconds() - run_s) if start and end and run_s is not None else 0.0
+        off = (
+            abs((end - start).total_seconds() - run_s)
+            if start and end and run_s is not None
+            else 0.0
+        )
         known = [time for time in chosen if time]
         return off, sum(later < earlier for earlier, later in pairwise(known))
 
-    choices: list[tuple[datetime | None, ...]] = list(product(*(times or (None,) for times in candidates)))
+    choices: list[tuple[datetime | None, ...]] = list(
+        product(*(times or (None,) for times in candidates))
+    )
     best = min(choices, key=misfit)
     return list(best)
 
@@ -475,14 +551,17 @@ def settle(candidates: Sequence[tuple[datetime, ...]], run_s: float | None) -> l
 MAX_NODES = 100_000  # Slurm itself stops at 65,533 nodes (MaxNodes, slurm.conf(5))
 _LONGEST_NODE_LIST = 4_000_000  # characters
 
-_TERM = re.compile(r"(?:[A-Za-z0-9_.-]|\[\d{1,12}(?:-\d{1,12})?(?:,\d{1,12}(?:-\d{1,12})?)*\])+(?:,|$)", re.ASCII)
+_TERM = re.compile(
+    r"(?:[A-Za-z0-9_.-]|\[\d{1,12}(?:-\d{1,12})?(?:,\d{1,12}(?:-\d{1,12})?)*\])+(?:,|$)", re.ASCII
+)
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _MIXED = re.compile(r"(?<![\d-])(0\d*)-(\d+)(?![\d-])", re.ASCII)
 
 
 @lru_cache(maxsize=4096)
 def count_nodes(expression: str) -> int:
-    """Return how many nodes a hostlist expression names (one named twice counts twice), without expanding it.
+    """Return how many nodes a hostlist expression names (one named twice counts twice), without
+    expanding it.
 
     >>> count_nodes("nid[001224-001226,001300],login1"), count_nodes("n[1-100000000]")
     (5, 100000000)
@@ -539,6 +618,9 @@ def _expand_term(term: str) -> list[str]:
     if "[" not in term:
         return [term]
     try:
-        return [str(node) for node in NodeSet(_MIXED.sub(_split_padding, term), resolver=RESOLVER_NOGROUP)]
+        return [
+            str(node)
+            for node in NodeSet(_MIXED.sub(_split_padding, term), resolver=RESOLVER_NOGROUP)
+        ]
     except NodeSetException:
         raise BadRowError("bad_node_list", "node_list") from None

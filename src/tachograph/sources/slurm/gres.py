@@ -1,7 +1,8 @@
-"""Generic resources as Slurm writes them: `gpu:a100:2`, `shard:4(IDX:0)`, `gres/mps=50`, of a node or of a job.
+"""Generic resources as Slurm writes them: `gpu:a100:2`, `shard:4(IDX:0)`, `gres/mps=50`, of a node
+or of a job.
 
-Slurm gives a GPU whole (gres/gpu), or in parts that several jobs hold at once: shards (gres/shard) or hundredths
-(gres/mps), never both at a time. https://slurm.schedmd.com/gres.html
+Slurm gives a GPU whole (gres/gpu), or in parts that several jobs hold at once: shards (gres/shard)
+or hundredths (gres/mps), never both at a time. https://slurm.schedmd.com/gres.html
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ _NOTE = re.compile(r"\(([^()]*)\)")
 _OF_INDEX = re.compile(r"(?<=\d)\(\d+/\d+\)", re.ASCII)  # the share of one device, behind its index
 _PER_DEVICE = re.compile(r"\d+/\d+(?:,\d+/\d+)*", re.ASCII)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-_PER = re.compile(r"\bPER_([A-Z]+):", re.IGNORECASE)  # what a count of `ReqGRES` is of: a node, the job, a socket
+# What a count of `ReqGRES` is of: a node, the job, a socket.
+_PER = re.compile(r"\bPER_([A-Z]+):", re.IGNORECASE)
 _NO_TYPE = frozenset({"", "(null)", "no_consume"})
 
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """One generic resource of a list. type None: untyped; count None: not written; devices None: not reported."""
+    """One generic resource of a list. type None: untyped; count None: not written; devices None:
+    not reported.
+    """
 
     name: str
     type: str | None = None
@@ -56,7 +60,8 @@ def read_gres(written: str) -> tuple[Gres, ...]:
     >>> read_gres("shard:4(IDX:2(4/8)),mps:50(IDX:3(50/100))")[0].devices
     (2,)
 
-    Errors: BadRowError `bad_gres` where one of them cannot be read, `bad_gpu_index` for an invalid index.
+    Errors: BadRowError `bad_gres` where one of them cannot be read, `bad_gpu_index` for an invalid
+    index.
     """
     if absent(written):
         return ()
@@ -84,7 +89,12 @@ def _part(written: str) -> Gres | None:
     name = _GRES_IDS.get(found["name"], found["name"].lower())
     if name not in GPU_NAMES:
         return None
-    kind = ":".join(word for word in (found["middle"] or "").split(":") if word.lower() not in _NO_TYPE) or None
+    kind = (
+        ":".join(
+            word for word in (found["middle"] or "").split(":") if word.lower() not in _NO_TYPE
+        )
+        or None
+    )
     return Gres(name, kind, _count(found["count"]), _devices(found["notes"]))
 
 
@@ -99,30 +109,38 @@ def _count(written: str | None) -> int | None:
 
 
 def _devices(notes: str) -> tuple[int, ...] | None:
-    """Indices of `(IDX:0-1,3)`, or of the devices with a share in `(0/4,3/4)`; sockets and counts name none."""
+    """Indices of `(IDX:0-1,3)`, or of the devices with a share in `(0/4,3/4)`; sockets and
+    counts name none.
+    """
     for note in _NOTE.findall(notes):
         kind, mark, value = note.partition(":")
         if mark and kind.strip().upper() in {"IDX", "INDEX"} and not absent(value):
             return indices(value)
         if _PER_DEVICE.fullmatch(note):
-            return tuple(place for place, of in enumerate(note.split(",")) if not of.startswith("0/"))
+            return tuple(
+                place for place, of in enumerate(note.split(",")) if not of.startswith("0/")
+            )
     return None
 
 
 def _gres_id(name: str) -> str:
-    """The number that databases up to Slurm 20.11 hold in place of a name: its letters, eight bits each.
+    """The number that databases up to Slurm 20.11 hold in place of a name: its letters, eight bits
+    each.
 
     >>> _gres_id("gpu")
     '7696487'
     """
-    return str(sum(ord(letter) << (place * 8 % 32) for place, letter in enumerate(name)) & 0xFFFFFFFF)
+    return str(
+        sum(ord(letter) << (place * 8 % 32) for place, letter in enumerate(name)) & 0xFFFFFFFF
+    )
 
 
 _GRES_IDS: Mapping[str, str] = {_gres_id(name): name for name in GPU_NAMES}
 
 
 def gres_counts(written: str) -> dict[str, int]:
-    """Return counts under the names of TRES; one without a count is 1. `AllocGRES` counts over all nodes of a job.
+    """Return counts under the names of TRES; one without a count is 1. `AllocGRES` counts over all
+    nodes of a job.
 
     >>> gres_counts("gpu:v100:2,gpu:k80:1,nvme:1"), gres_counts("7696487:4"), gres_counts("gpu")
     ({'gres/gpu:v100': 2, 'gres/gpu:k80': 1}, {'gres/gpu': 4}, {'gres/gpu': 1})
@@ -139,8 +157,8 @@ def gres_counts(written: str) -> dict[str, int]:
 def requested_gres(written: str, nodes: int | None) -> dict[str, int]:
     """Return counts of `ReqGRES` over all nodes of a job, under the names of TRES.
 
-    Slurm 20 writes of what it counts: `PER_NODE:gpu:2`, `PER_JOB:gpu:8`. Without that it may be of a node or of all,
-    which is known for jobs of one node alone; per socket or task it is unknown.
+    Slurm 20 writes of what it counts: `PER_NODE:gpu:2`, `PER_JOB:gpu:8`. Without that it may be of
+    a node or of all, which is known for jobs of one node alone; per socket or task it is unknown.
 
     >>> requested_gres("PER_NODE:gpu:2", 4), requested_gres("gpu:2", 1), requested_gres("gpu:2", 4)
     ({'gres/gpu': 8}, {'gres/gpu': 2}, {})
@@ -149,9 +167,18 @@ def requested_gres(written: str, nodes: int | None) -> dict[str, int]:
     """
     per = {word.lower() for word in _PER.findall(written)}
     counts = gres_counts(written)
-    if per - {"node", "job"} or len(per) > 1 or (per != {"job"} and not nodes) or (not per and nodes != 1):
+    if (
+        per - {"node", "job"}
+        or len(per) > 1
+        or (per != {"job"} and not nodes)
+        or (not per and nodes != 1)
+    ):
         return {}
-    return {name: count * (nodes or 1) for name, count in counts.items()} if per == {"node"} else counts
+    return (
+        {name: count * (nodes or 1) for name, count in counts.items()}
+        if per == {"node"}
+        else counts
+    )
 
 
 MAX_INDEX = 4095  # a node has fewer GPUs
@@ -196,7 +223,8 @@ def _tres(written: str) -> tuple[tuple[str, int], ...]:
 
 
 def tres(written: str) -> dict[str, int]:
-    """Return the counts of CPUs, nodes, GPUs and shares of them in a TRES list; memory and the rest are left out.
+    """Return the counts of CPUs, nodes, GPUs and shares of them in a TRES list; memory and the rest
+    are left out.
 
     >>> tres("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,gres/gpumem=80G,mem=62.50G,node=1")
     {'cpu': 8, 'gres/gpu:a100': 2, 'gres/gpu': 2, 'node': 1}
@@ -207,7 +235,8 @@ def tres(written: str) -> dict[str, int]:
 
 
 def gpus(counts: Mapping[str, int]) -> tuple[int | None, str | None]:
-    """Return (GPUs, type) of a TRES list; None: it names no GPUs. Typed and untyped counts are the same GPUs.
+    """Return (GPUs, type) of a TRES list; None: it names no GPUs. Typed and untyped counts are the
+    same GPUs.
 
     >>> gpus({"gres/gpu": 4, "gres/gpu:a100": 4}), gpus({"gres/gpu:h200": 2, "gres/gpu:h100": 4}), gpus({"cpu": 1})
     ((4, 'a100'), (6, 'h100+h200'), (None, None))
@@ -216,7 +245,8 @@ def gpus(counts: Mapping[str, int]) -> tuple[int | None, str | None]:
 
 
 def shares(counts: Mapping[str, int]) -> tuple[int | None, int | None, str | None]:
-    """Return (shards, hundredths of GPUs by MPS, type of their GPUs) of a TRES list; None: it names none.
+    """Return (shards, hundredths of GPUs by MPS, type of their GPUs) of a TRES list; None: it names
+    none.
 
     >>> shares({"gres/shard": 4, "gres/shard:a100": 4}), shares({"gres/mps": 50}), shares({"gres/gpu": 1})
     ((4, None, 'a100'), (None, 50, None), (None, None, None))
@@ -228,7 +258,11 @@ def shares(counts: Mapping[str, int]) -> tuple[int | None, int | None, str | Non
 def _gres_count(counts: Mapping[str, int], name: str) -> tuple[int | None, str | None]:
     """The number of one GRES, and its types; typed and untyped counts are the same ones."""
     prefix = f"gres/{name}"
-    typed = {key[len(prefix) + 1 :]: count for key, count in counts.items() if key.startswith(f"{prefix}:") and count}
+    typed = {
+        key[len(prefix) + 1 :]: count
+        for key, count in counts.items()
+        if key.startswith(f"{prefix}:") and count
+    }
     kind = "+".join(sorted(typed)) or None
     if prefix in counts:
         return counts[prefix], kind

@@ -1,7 +1,8 @@
 """NERSC's job records: answers of the Superfacility API, and exports of Iris.
 
-The API hands over sacct rows, or squeue rows of waiting and running jobs, as objects with lower-case names and
-local times. Iris gives local times in whole minutes: start is that minute, end the minute after, outer bounds both.
+The API hands over sacct rows, or squeue rows of waiting and running jobs, as objects with
+lower-case names and local times. Iris gives local times in whole minutes: start is that minute, end
+the minute after, outer bounds both.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _FINISHED_LATER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "C
 
 
 def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
-    """Yield the records of one answer, a list of answers, or a list of records; `place` counts them.
+    """Yield the records of one answer, a list of answers, or a list of records; `place` counts
+    them.
 
     Errors: InputError when every answer is an error.
     """
@@ -50,10 +52,16 @@ def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
     records = [
         record
         for answer in answers
-        for record in (json_objects(answer["output"]) if isinstance(answer.get("output"), list) else _alone(answer))
+        for record in (
+            json_objects(answer["output"])
+            if isinstance(answer.get("output"), list)
+            else _alone(answer)
+        )
     ]
     if problems and not records:
-        raise InputError(f"the service answered: {problems[0][:200]}", where=where, do="request it again")
+        raise InputError(
+            f"the service answered: {problems[0][:200]}", where=where, do="request it again"
+        )
     for place, record in enumerate(records, start=1):
         yield SlurmEntry(place, "", record)
 
@@ -74,7 +82,9 @@ def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> J
 
 
 def _as_sacct(fields: Mapping[str, str]) -> dict[str, str]:
-    """A squeue row under sacct's names; expected starts and ends, and what is only requested, left out."""
+    """A squeue row under sacct's names; expected starts and ends, and what is only requested,
+    left out.
+    """
     row = {_SQUEUE.get(name, name): value for name, value in fields.items()}
     state = base_state(fields.get("state") or fields.get("st", ""))
     array, task = fields.get("array_job_id", ""), fields.get("array_task_id", "")
@@ -92,7 +102,9 @@ def _as_sacct(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _per_node(fields: Mapping[str, str]) -> str:
-    """TRES of all nodes from `tres_per_node` (`gres/gpu:a100:4`, older `gres:gpu:4`) and the number of nodes."""
+    """TRES of all nodes from `tres_per_node` (`gres/gpu:a100:4`, older `gres:gpu:4`) and the
+    number of nodes.
+    """
     nodes = fields.get("nodes", "")
     written = fields.get("tres_per_node", "")
     if not nodes.isdigit() or not written:
@@ -185,5 +197,6 @@ def is_superfacility(document: object) -> bool:
     """Return whether a document is an answer of the Superfacility API, or the rows of one."""
     rows = json_objects(document) or json_objects([document])
     return bool(rows) and (
-        "output" in rows[0] or ("jobid" in rows[0] and not isinstance(json_value(rows[0], "time"), dict))
+        "output" in rows[0]
+        or ("jobid" in rows[0] and not isinstance(json_value(rows[0], "time"), dict))
     )

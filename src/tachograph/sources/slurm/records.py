@@ -1,4 +1,6 @@
-"""One job, whatever it was read from: `JobRecord`, its submit line, its rows of `jobs` and `allocations`, rejects."""
+"""One job, whatever it was read from: `JobRecord`, its submit line, its rows of `jobs` and
+`allocations`, rejects.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,20 @@ _TOKEN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 _CONSTRAINT = re.compile(r"C|--const")
 _SHORT_WITH_VALUE = frozenset("AaBbCcDdeFGiJLMmNnopqrSTtwx")
 _LONG_OPTIONS = (
-    "account array batch bb bbf begin chdir cluster-constraint clusters comment constraint container cores-per-socket "
-    "core-spec cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude export "
-    "export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres "
-    "gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu "
-    "mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket "
-    "open-mode output partition power prefer priority profile qos relative reservation segment signal "
-    "sockets-per-node switches task-prolog task-epilog thread-spec threads threads-per-core time time-min tmp "
+    "account array batch bb bbf begin chdir cluster-constraint clusters comment constraint "
+    "container cores-per-socket "
+    "core-spec cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution "
+    "error exclude export "
+    "export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node "
+    "gpus-per-socket gpus-per-task gres "
+    "gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind "
+    "mem-per-cpu mem-per-gpu "
+    "mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu "
+    "ntasks-per-node ntasks-per-socket "
+    "open-mode output partition power prefer priority profile qos relative reservation segment "
+    "signal "
+    "sockets-per-node switches task-prolog task-epilog thread-spec threads threads-per-core "
+    "time time-min tmp "
     "tres-per-task uid wait-all-nodes wckey"
 )
 _LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
@@ -49,10 +58,11 @@ _LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
 
 @lru_cache(maxsize=8192)
 def submit_constraint(submit_line: str, het_offset: int | None = None) -> str | None:
-    """Return the constraint of a submit line, of the component `het_offset` where it has several (` : `).
+    """Return the constraint of a submit line, of the component `het_offset` where it has several (`
+    : `).
 
-    It describes what was requested. Users write submit lines, so nothing else is taken from them: not that a job had
-    its nodes to itself, nor that it had GPUs.
+    It describes what was requested. Users write submit lines, so nothing else is taken from them:
+    not that a job had its nodes to itself, nor that it had GPUs.
 
     >>> submit_constraint("sbatch -N2 -C gpu&hbm80g job.sh -C mine")
     'gpu&hbm80g'
@@ -71,7 +81,8 @@ def submit_constraint(submit_line: str, het_offset: int | None = None) -> str | 
 
 
 def read_options(written: str) -> list[tuple[str, str]]:
-    """Return options (name, value) of a line behind `#SBATCH`, as they stand; what is behind another word is no option.
+    """Return options (name, value) of a line behind `#SBATCH`, as they stand; what is behind
+    another word is no option.
 
     >>> read_options("--gpus=4 -p gpu -t 30 # for a test --time=1")
     [('gpus', '4'), ('p', 'gpu'), ('t', '30')]
@@ -89,7 +100,12 @@ def _components(tokens: list[str]) -> list[list[tuple[str, str]]]:
         following = tokens[place] if place < len(tokens) else ""
         if token == ":":
             components.append([])
-        elif token == "--wrap" or token.startswith("--wrap=") or not token.startswith("-") or token == "--":
+        elif (
+            token == "--wrap"
+            or token.startswith("--wrap=")
+            or not token.startswith("-")
+            or token == "--"
+        ):
             break
         elif token.startswith("--"):
             name, mark, value = token[2:].partition("=")
@@ -105,7 +121,9 @@ def _components(tokens: list[str]) -> list[list[tuple[str, str]]]:
 
 
 def _short_option(token: str, following: str) -> tuple[str, str, int]:
-    """Name and value of the option with a value in a cluster of short ones, and how many further tokens it took."""
+    """Name and value of the option with a value in a cluster of short ones, and how many further
+    tokens it took.
+    """
     for place, letter in enumerate(token[1:], start=1):
         if letter in _SHORT_WITH_VALUE:
             rest = token[place + 1 :]
@@ -148,11 +166,18 @@ class RejectedBefore:
 
     def new(self, rejected: Iterable[RejectedRecord]) -> list[RejectedRecord]:
         """Return the records that were not reported before, wherever they stood in the answer."""
-        return [(place, reason, text) for place, reason, text in rejected if self.first_time(reason, text)]
+        return [
+            (place, reason, text)
+            for place, reason, text in rejected
+            if self.first_time(reason, text)
+        ]
 
 
-def counted_rejects(rejected: Iterable[RejectedRecord], column: str | None = None) -> tuple[Reject, ...]:
-    """Return the rejected rows, or their values of `column`, counted by reason, each with its first.
+def counted_rejects(
+    rejected: Iterable[RejectedRecord], column: str | None = None
+) -> tuple[Reject, ...]:
+    """Return the rejected rows, or their values of `column`, counted by reason, each with its
+    first.
 
     >>> counted_rejects([(3, "bad_time", "x"), (5, "bad_time", "y")])
     (Reject(reason='bad_time', column=None, count=2, example='3: x'),)
@@ -160,7 +185,9 @@ def counted_rejects(rejected: Iterable[RejectedRecord], column: str | None = Non
     shown: dict[str, list[str]] = {}
     for place, reason, text in rejected:
         shown.setdefault(reason, []).append(f"{place}: {text}"[:200])
-    return tuple(Reject(reason, column, len(texts), texts[0]) for reason, texts in sorted(shown.items()))
+    return tuple(
+        Reject(reason, column, len(texts), texts[0]) for reason, texts in sorted(shown.items())
+    )
 
 
 SlurmRow = dict[str, object]
@@ -168,7 +195,9 @@ SlurmRow = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class SlurmEntry:
-    """One record of a file: its place (line, or position in a JSON list), its text, its fields or why it has none."""
+    """One record of a file: its place (line, or position in a JSON list), its text, its fields
+    or why it has none.
+    """
 
     place: int
     text: str
@@ -178,7 +207,8 @@ class SlurmEntry:
 
 @dataclass(frozen=True, slots=True)
 class SlurmCluster:
-    """What the accounting does not hold: name, time zone, shared and exclusive partitions or QOS (patterns).
+    """What the accounting does not hold: name, time zone, shared and exclusive partitions or QOS
+    (patterns).
 
     `tracks_gpus` False: this export never names GPUs, so a job without any may have had some.
     """
@@ -233,7 +263,8 @@ class JobRecord:
 
 
 def requested_exclusive(written: object) -> bool | None:
-    """Return True for Slurm's words for "whole nodes". `NO` decides nothing: the partition may still give whole nodes.
+    """Return True for Slurm's words for "whole nodes". `NO` decides nothing: the partition may
+    still give whole nodes.
 
     >>> requested_exclusive("NODE"), requested_exclusive("NO"), requested_exclusive("USER")
     (True, None, None)
@@ -248,7 +279,9 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
     Errors: BadRowError with the reason when it cannot be read.
     """
     get = fields.get
-    identity = job_id(*(get(name, "") for name in ("jobid", "jobidraw")), has_steps="step" in fields)
+    identity = job_id(
+        *(get(name, "") for name in ("jobid", "jobidraw")), has_steps="step" in fields
+    )
     step = get("step", "").strip()
     if not absent(step):
         identity = replace(identity, step=step.removesuffix(".0"))
@@ -256,7 +289,9 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
     suspended = seconds("", get("suspended", ""), "elapsed_s") or 0.0
     zone = cluster.time_zone
     candidates = [instants(get(name, ""), zone) for name in ("submit", "eligible", "start", "end")]
-    submit, eligible, start, end = settle(candidates, None if elapsed is None else elapsed + suspended)
+    submit, eligible, start, end = settle(
+        candidates, None if elapsed is None else elapsed + suspended
+    )
     code, signal = exit_status(get("exitcode", ""))
     nodes = whole(get("nnodes") or get("allocnodes", ""), "nodes")
     of_gres = get("reqgres", "")
@@ -300,7 +335,11 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
 
 
 def _limit(minutes: str, written: str) -> float | None:
-    return seconds(minutes, "", "timelimit_s", scale=60) if minutes.strip() else seconds("", written, "timelimit_s")
+    return (
+        seconds(minutes, "", "timelimit_s", scale=60)
+        if minutes.strip()
+        else seconds("", written, "timelimit_s")
+    )
 
 
 def _written(text: str) -> str | None:
@@ -308,11 +347,13 @@ def _written(text: str) -> str | None:
 
 
 def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
-    """Return the row of `jobs`: what was never allocated is null, the requested memory tier and exclusivity added.
+    """Return the row of `jobs`: what was never allocated is null, the requested memory tier and
+    exclusivity added.
 
     Errors: BadRowError for a time order that cannot be, or a broken node list.
     """
-    waits = job.state == "PENDING"  # its start is expected, its nodes are those it was promised or requests
+    # Its start is expected, its nodes are those it was promised or requests.
+    waits = job.state == "PENDING"
     no_nodes = waits or job.node_list is None or absent(job.node_list)
     never_ran = waits or (no_nodes and job.node_list is not None and job.state != "RUNNING")
     start = None if never_ran else job.start
@@ -367,7 +408,9 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
 
 
 def job_of_steps(job: JobRecord, step: JobRecord) -> JobRecord:
-    """Return the job that its steps so far give, with one step more: from the first start to the last end."""
+    """Return the job that its steps so far give, with one step more: from the first start to the
+    last end.
+    """
     starts = [time for time in (job.start, step.start) if time]
     return replace(
         job,
@@ -418,7 +461,9 @@ def step_row(step: JobRecord) -> SlurmRow:
 
 
 def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str | None]:
-    """Whole GPUs and type: allocated, else requested. 0 only where the accounting would have named them."""
+    """Whole GPUs and type: allocated, else requested. 0 only where the accounting would have
+    named them.
+    """
     counts = job.allocated or job.requested
     if not counts:
         return None, None
@@ -432,7 +477,9 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str |
 
 
 def _exclusive(job: JobRecord, cluster: SlurmCluster) -> bool | None:
-    """Configured patterns first (shared before exclusive: the conservative answer), then what Slurm granted."""
+    """Configured patterns first (shared before exclusive: the conservative answer), then what
+    Slurm granted.
+    """
     configured = _configured(job.partition, job.qos, cluster)
     return configured if configured is not None else True if job.exclusive else None
 
@@ -476,7 +523,8 @@ def allocation_row(
 
 
 def allocation_rows(row: SlurmRow) -> Iterator[SlurmRow]:
-    """Yield one row of `allocations` per node of a job that ran and held, or may have held, GPUs; `gpu` is null.
+    """Yield one row of `allocations` per node of a job that ran and held, or may have held, GPUs;
+    `gpu` is null.
 
     Errors: BadRowError when the node list cannot be expanded.
     """

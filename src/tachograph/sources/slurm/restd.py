@@ -1,7 +1,8 @@
-"""slurmrestd: accounting (`/slurmdb/vX/jobs`) and the jobs of the controller (`/slurm/vX/jobs`), with a token.
+"""slurmrestd: accounting (`/slurmdb/vX/jobs`) and the jobs of the controller (`/slurm/vX/jobs`),
+with a token.
 
-The version of the interface is found out: of those that slurmrestd lists under /openapi, the latest; where it lists
-none, by trying. slurmrestd(8); https://slurm.schedmd.com/rest.html
+The version of the interface is found out: of those that slurmrestd lists under /openapi, the
+latest; where it lists none, by trying. slurmrestd(8); https://slurm.schedmd.com/rest.html
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ class _RestProblem(msgspec.Struct):
 
 
 class _RestProblems(msgspec.Struct):
-    """Errors that slurmrestd reports beside its answer: HTTP status 200 does not mean that slurmdbd was there."""
+    """Errors that slurmrestd reports beside its answer: HTTP status 200 does not mean that
+    slurmdbd was there.
+    """
 
     errors: list[_RestProblem] | None = None
 
 
 class SlurmrestdAccess(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of slurmrestd: those of every server, the user of the token, and the version where it shall be fixed."""
+    """Settings of slurmrestd: those of every server, the user of the token, and the version
+    where it shall be fixed.
+    """
 
     api: str = ""  # v0.0.42; default: the latest that slurmrestd offers
 
@@ -54,11 +59,18 @@ class Slurmrestd:
         pace: RequestPace | None = None,
     ) -> None:
         if access.token_file and not access.user:
-            raise ConfigError("token_file is given without user", do="add the user that the token was made for")
+            raise ConfigError(
+                "token_file is given without user", do="add the user that the token was made for"
+            )
         if access.api and not _VERSION.fullmatch(access.api):
-            raise ConfigError(f"api {access.api!r} is no version", do="write it as v0.0.42, or leave it out")
+            raise ConfigError(
+                f"api {access.api!r} is no version", do="write it as v0.0.42, or leave it out"
+            )
         self._server = HttpServer(
-            access, pace=pace, authorize=lambda token: _headers(access.user, token), own_words=_message
+            access,
+            pace=pace,
+            authorize=lambda token: _headers(access.user, token),
+            own_words=_message,
         )
         self._clusters, self._steps = clusters, steps
         self._version = access.api
@@ -69,7 +81,9 @@ class Slurmrestd:
 
         Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
         """
-        first, last = (time.removeprefix("uts" if self._since_23_11() else "") for time in span.written)
+        first, last = (
+            time.removeprefix("uts" if self._since_23_11() else "") for time in span.written
+        )
         query = {"start_time": first, "end_time": last}
         if not self._steps:
             query["skip_steps"] = "true"
@@ -94,7 +108,9 @@ class Slurmrestd:
         complaint = _message(answer.content)
         if complaint:
             raise InputError(
-                f"Slurm answered with an error: {complaint}", where=answer.where, do="is slurmdbd running?"
+                f"Slurm answered with an error: {complaint}",
+                where=answer.where,
+                do="is slurmdbd running?",
             )
         return answer.content
 
@@ -108,7 +124,9 @@ class Slurmrestd:
         return self._version
 
     def _listed_version(self) -> str:
-        """The latest version listed under /openapi or, since 23.02, /openapi/v3; "" where there is no list."""
+        """The latest version listed under /openapi or, since 23.02, /openapi/v3; "" where there
+        is no list.
+        """
         for path in ("/openapi/v3", "/openapi"):
             try:
                 found = _LISTED.findall(self._server.get(path).content)
@@ -130,7 +148,9 @@ class Slurmrestd:
                     raise _reported(problem) from None
                 continue
             return f"v0.0.{number}"
-        raise InputError("this is no slurmrestd that is known", where=self.where, do="check url, or give api")
+        raise InputError(
+            "this is no slurmrestd that is known", where=self.where, do="check url, or give api"
+        )
 
 
 def _headers(user: str, token: str) -> Mapping[str, str]:
@@ -143,7 +163,9 @@ def _headers(user: str, token: str) -> Mapping[str, str]:
 
 
 def _message(body: bytes) -> str:
-    """The error that a document reports; "" for nothing, and for an answer that just has no jobs."""
+    """The error that a document reports; "" for nothing, and for an answer that just has no
+    jobs.
+    """
     try:
         problems = msgspec.json.decode(body, type=_RestProblems).errors or []
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -157,4 +179,6 @@ def _reported(problem: RequestError) -> InputError:
     if problem.status != 401:
         return problem
     do = "write a new one into token_file: scontrol token lifespan=86400 username=USER"
-    return InputError("the token is refused: expired, or of another user", where=problem.where, do=do)
+    return InputError(
+        "the token is refused: expired, or of another user", where=problem.where, do=do
+    )

@@ -1,9 +1,10 @@
 """`sacct --parsable2` text: its records, and what of it users wrote.
 
-Slurm keeps line breaks and delimiters in job names and submit lines, and sacct prints them as they are. So a line of a
-text column may look like a record of another job, byte for byte. Three kinds of text are read: without any column that
-a user can write, each line is a record; with a delimiter that nobody could know, text ends where it stands; anything
-else only on the word of who exported it.
+Slurm keeps line breaks and delimiters in job names and submit lines, and sacct prints them as they
+are. So a line of a text column may look like a record of another job, byte for byte. Three kinds of
+text are read: without any column that a user can write, each line is a record; with a delimiter
+that nobody could know, text ends where it stands; anything else only on the word of who exported
+it.
 """
 
 from __future__ import annotations
@@ -25,18 +26,23 @@ DELIMITERS = ("^|^", "|#", "|", ";", "\t", ",")
 QUOTING = (",", ";", "\t")  # what programs that write CSV put between fields
 _QUOTED = re.compile(r'(?:^|[,;\t])"', re.MULTILINE)
 
-# sacct -P -n -X -D of Open XDMoD, and the fields of docs/accounting.md, now and before (submit line last)
+# sacct -P -n -X -D of Open XDMoD, and the fields of docs/accounting.md, now and before (submit line
+# last)
 _XDMOD = (
-    "jobid jobidraw cluster partition qos account group gid user uid submit eligible start end elapsed exitcode "
+    "jobid jobidraw cluster partition qos account group gid user uid submit eligible start end "
+    "elapsed exitcode "
     "state nnodes ncpus reqcpus reqmem reqtres alloctres timelimit nodelist jobname"
 )
 _BEFORE = (
-    "jobid jobidraw cluster partition qos account user submit eligible start end elapsed state exitcode nnodes "
+    "jobid jobidraw cluster partition qos account user submit eligible start end elapsed state "
+    "exitcode nnodes "
     "nodelist alloctres reqtres constraints timelimit jobname submitline"
 )
 _DOCUMENTED = (  # not one field more or less than another list: the last one may be empty
-    "jobid jobidraw cluster partition qos account user submit eligible start end elapsed suspended state exitcode "
-    "nnodes nodelist alloctres reqtres reqcpus reqmem totalcpu maxrss tresusageintot constraints timelimit jobname "
+    "jobid jobidraw cluster partition qos account user submit eligible start end elapsed "
+    "suspended state exitcode "
+    "nnodes nodelist alloctres reqtres reqcpus reqmem totalcpu maxrss tresusageintot "
+    "constraints timelimit jobname "
     "submitline"
 )
 _UNGUESSABLE = 16  # characters of a random delimiter, at the least: 64 bits in hexadecimal
@@ -44,7 +50,16 @@ _COLUMN_NAME = re.compile(r"[A-Za-z]+(?:%-?\d+)?\r?")
 
 LAYOUTS = tuple(tuple(names.split()) for names in (_XDMOD, _BEFORE, _DOCUMENTED))
 # fields in which people write what they like, the likeliest to hold a delimiter first
-_FREE = ("submitline", "jobname", "comment", "admincomment", "systemcomment", "extra", "workdir", "reason")
+_FREE = (
+    "submitline",
+    "jobname",
+    "comment",
+    "admincomment",
+    "systemcomment",
+    "extra",
+    "workdir",
+    "reason",
+)
 
 _ID = re.compile(r"[1-9]\d{0,17}(?:_(?:\d+|\[[^\]|]*\](?:%\d+)?)|\+\d+)?(?:\.\S+)?\Z", re.ASCII)
 _RAW_ID = re.compile(r"(?:[1-9]\d{0,17}(?:\.\S+)?)?\Z", re.ASCII)
@@ -56,8 +71,12 @@ _SHAPES: Mapping[str, re.Pattern[str]] = {
     "exitcode": re.compile(r"(?:\d+:\d+|)\Z", re.ASCII),
     **dict.fromkeys(("submit", "eligible", "start", "end"), _TIME),
     **dict.fromkeys(("elapsed", "suspended"), re.compile(r"(?:[\d:.-]+|)\Z", re.ASCII)),
-    **dict.fromkeys(("elapsedraw", "nnodes", "ncpus", "alloccpus", "uid"), re.compile(r"\d*\Z", re.ASCII)),
-    **dict.fromkeys(("alloctres", "reqtres"), re.compile(r"(?:[^=,]+=[^=,]*(?:,[^=,]+=[^=,]*)*|)\Z")),
+    **dict.fromkeys(
+        ("elapsedraw", "nnodes", "ncpus", "alloccpus", "uid"), re.compile(r"\d*\Z", re.ASCII)
+    ),
+    **dict.fromkeys(
+        ("alloctres", "reqtres"), re.compile(r"(?:[^=,]+=[^=,]*(?:,[^=,]+=[^=,]*)*|)\Z")
+    ),
 }
 
 
@@ -98,7 +117,9 @@ class SacctLayout:
 
     @property
     def is_framed(self) -> bool:
-        """Whether its delimiter could not be in any text, and the first column ends a record before it."""
+        """Whether its delimiter could not be in any text, and the first column ends a record
+        before it.
+        """
         return is_unguessable(self.delimiter) and self.names[0] in IDENTITY
 
     @property
@@ -107,11 +128,16 @@ class SacctLayout:
         return self.names[-1] in _FREE
 
     def starts(self, line: str) -> bool:
-        """Whether a line begins a record: its id columns are there and have the shape of job ids."""
+        """Whether a line begins a record: its id columns are there and have the shape of job
+        ids.
+        """
         values = line.split(self.delimiter, self.id_checks[-1][0] + 1)
-        if len(values) <= min(self.id_checks[0][0] + 1, len(self.names) - 1):  # an id is followed by a delimiter
+        # An id is followed by a delimiter.
+        if len(values) <= min(self.id_checks[0][0] + 1, len(self.names) - 1):
             return False
-        return all(pattern.match(values[place]) for place, pattern in self.id_checks if place < len(values))
+        return all(
+            pattern.match(values[place]) for place, pattern in self.id_checks if place < len(values)
+        )
 
     def checked(self, where: str) -> SacctLayout:
         """Return the layout itself when jobs can be read from it.
@@ -146,14 +172,23 @@ def column_names(fields: str) -> tuple[str, ...]:
 
     Errors: InputError when it names no job id.
     """
-    names = tuple(name.strip().partition("%")[0].lower() for name in fields.split(",") if name.strip())
+    names = tuple(
+        name.strip().partition("%")[0].lower() for name in fields.split(",") if name.strip()
+    )
     if "jobid" not in names and "jobidraw" not in names:
-        raise InputError("the list of fields names no JobID", where="--fields", do="give the list that sacct was given")
+        raise InputError(
+            "the list of fields names no JobID",
+            where="--fields",
+            do="give the list that sacct was given",
+        )
     return names
 
 
-def find_layout(first_line: str, *, fields: str | None, delimiter: str | None, where: str) -> SacctLayout:
-    """Return the layout of a file from its first line: header, else `fields`, else a known list of fields.
+def find_layout(
+    first_line: str, *, fields: str | None, delimiter: str | None, where: str
+) -> SacctLayout:
+    """Return the layout of a file from its first line: header, else `fields`, else a known list of
+    fields.
 
     Errors: InputError when it is not known.
     """
@@ -161,14 +196,18 @@ def find_layout(first_line: str, *, fields: str | None, delimiter: str | None, w
     between = delimiter or _delimiter_of(line)
     if between is None:
         raise InputError(
-            "this is no sacct text with delimiters", where=where, do="export with `sacct --parsable2` or `sacct --json`"
+            "this is no sacct text with delimiters",
+            where=where,
+            do="export with `sacct --parsable2` or `sacct --json`",
         )
     parts = [part.strip().strip('"').lower() for part in line.split(between)]
     written = len(parts)
     if parts[-1] == "" and len(parts) > 1:  # --parsable: a delimiter behind the last field
         parts.pop()
     if "jobid" in parts or "jobidraw" in parts:
-        return SacctLayout(tuple(part.partition("%")[0] for part in parts), between, has_header=True).checked(where)
+        return SacctLayout(
+            tuple(part.partition("%")[0] for part in parts), between, has_header=True
+        ).checked(where)
     if fields:
         return SacctLayout(column_names(fields), between, has_header=False).checked(where)
     for names in LAYOUTS:
@@ -200,14 +239,20 @@ def _random_delimiter(header: str) -> str | None:
         return None
     rest = header[name.end() :]
     for size in range(min(64, len(rest)), _UNGUESSABLE - 1, -1):
-        names = rest.removesuffix(rest[:size]).split(rest[:size])[1:]  # --parsable: one more behind the last
-        if len(names) > 1 and is_unguessable(rest[:size]) and all(map(_COLUMN_NAME.fullmatch, names)):
+        # --parsable: one more behind the last.
+        names = rest.removesuffix(rest[:size]).split(rest[:size])[1:]
+        if (
+            len(names) > 1
+            and is_unguessable(rest[:size])
+            and all(map(_COLUMN_NAME.fullmatch, names))
+        ):
             return rest[:size]
     return None
 
 
 def decode(content: bytes, *, where: str) -> tuple[str, bool]:
-    """Return the text and whether it is all UTF-8; other bytes become surrogates, to be counted and replaced.
+    """Return the text and whether it is all UTF-8; other bytes become surrogates, to be counted and
+    replaced.
 
     Errors: InputError for UTF-16.
     """
@@ -224,9 +269,11 @@ TextKey = tuple[str, str, str]  # cluster, raw id, submit time: a run of a job, 
 
 @dataclass(slots=True)
 class WrittenTexts:
-    """What users wrote of each run and step, from an answer that holds nothing else of them; joined by their ids.
+    """What users wrote of each run and step, from an answer that holds nothing else of them; joined
+    by their ids.
 
-    of: {key: {column: text}}. ambiguous: keys with two texts that differ, of which neither counts. used: those taken.
+    of: {key: {column: text}}. ambiguous: keys with two texts that differ, of which neither counts.
+    used: those taken.
     """
 
     of: dict[TextKey, dict[str, str]] = field(default_factory=dict)
@@ -241,7 +288,9 @@ class WrittenTexts:
 
     def rejected(self) -> list[RejectedRecord]:
         """Texts of no record, and those of which a record has two."""
-        unknown = [(0, "text_of_unknown_job", ".".join(key)) for key in self.of if key not in self.used]
+        unknown = [
+            (0, "text_of_unknown_job", ".".join(key)) for key in self.of if key not in self.used
+        ]
         return [*unknown, *((0, "two_texts", ".".join(key)) for key in sorted(self.ambiguous))]
 
 
@@ -250,9 +299,11 @@ def _text_key(fields: Mapping[str, str]) -> TextKey:
 
 
 def read_texts(content: bytes, *, delimiter: str, where: str) -> WrittenTexts:
-    """Return the texts in an answer of sacct: columns cluster, raw id, submit, texts, and the raw id once more.
+    """Return the texts in an answer of sacct: columns cluster, raw id, submit, texts, and the raw
+    id once more.
 
-    Errors: InputError where the answer cannot be split: the delimiter is in a text, so somebody saw it in time.
+    Errors: InputError where the answer cannot be split: the delimiter is in a text, so somebody saw
+    it in time.
     """
     header, _, rest = decode(content, where=where)[0].partition("\n")
     names = tuple(name.lower() for name in header.split(delimiter))
@@ -273,15 +324,21 @@ def read_texts(content: bytes, *, delimiter: str, where: str) -> WrittenTexts:
 
 def _cannot_split(where: str) -> InputError:
     return InputError(
-        "a text holds the delimiter, or a part is missing", where=where, do="export it again, with a new delimiter"
+        "a text holds the delimiter, or a part is missing",
+        where=where,
+        do="export it again, with a new delimiter",
     )
 
 
-def _framed(text: str, names: Sequence[str], delimiter: str, *, where: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield number of the first line and values of the records behind the header; no text holds the delimiter.
+def _framed(
+    text: str, names: Sequence[str], delimiter: str, *, where: str
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield number of the first line and values of the records behind the header; no text holds the
+    delimiter.
 
-    The last column ends at the last line break before the first column of the next record. A record that is cut off
-    has fewer values. Errors: InputError where a record does not end in a line break.
+    The last column ends at the last line break before the first column of the next record. A record
+    that is cut off has fewer values. Errors: InputError where a record does not end in a line
+    break.
     """
     if not text.strip():
         return
@@ -309,19 +366,22 @@ def read_text(
     trusted: bool = False,
     texts: WrittenTexts | None = None,
 ) -> Iterator[SlurmEntry]:
-    """Yield the records of `sacct --parsable2` output, {field: text}; `place` is the number of its first line.
+    """Yield the records of `sacct --parsable2` output, {field: text}; `place` is the number of its
+    first line.
 
-    Bytes that are not UTF-8 become U+FFFD and are counted in `replaced` by field. `texts`: of these records, from
-    another answer. `trusted`: no text of this file holds a line that looks like a record, by who exported it.
-    Errors: InputError when the layout is not known, or a text could be read as a record; a record that cannot be split
-    has a reason instead of fields.
+    Bytes that are not UTF-8 become U+FFFD and are counted in `replaced` by field. `texts`: of these
+    records, from another answer. `trusted`: no text of this file holds a line that looks like a
+    record, by who exported it. Errors: InputError when the layout is not known, or a text could be
+    read as a record; a record that cannot be split has a reason instead of fields.
     """
     text, clean = decode(content, where=where)
     lines = text.split("\n")
     first = next((line for line in lines if line.strip()), "")
     layout = find_layout(first, fields=fields, delimiter=delimiter, where=where)
     numbers = _are_numbers(lines, layout)
-    for place, record, values in _records_of(text, lines, layout, first, where=where, trusted=trusted):
+    for place, record, values in _records_of(
+        text, lines, layout, first, where=where, trusted=trusted
+    ):
         if values is None:
             yield SlurmEntry(place, _replace(record), reason="field_count")
             continue
@@ -337,7 +397,9 @@ def read_text(
 def _records_of(
     text: str, lines: Sequence[str], layout: SacctLayout, first: str, *, where: str, trusted: bool
 ) -> Iterator[tuple[int, str, list[str] | None]]:
-    """Place, text and fields of the records of a file, by the way that suits its columns and its delimiter."""
+    """Place, text and fields of the records of a file, by the way that suits its columns and its
+    delimiter.
+    """
     header = first.rstrip("\r") if layout.has_header else None
     if layout.holds_text and layout.is_framed:
         begin = text.index(first) + (len(first) + 1 if layout.has_header else 0)
@@ -364,24 +426,36 @@ def _records_of(
 def _refused(layout: SacctLayout, where: str) -> InputError:
     names = ", ".join(name for name in layout.names if name not in IDENTITY)
     return InputError(
-        f"a line may be a record or text of a user ({names}): the delimiter {layout.delimiter!r} can be guessed",
+        (
+            f"a line may be a record or text of a user ({names}): the delimiter "
+            f"{layout.delimiter!r} can be guessed"
+        ),
         where=where,
-        do="export it with sacct --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid) or sacct --json, leave "
+        do="export it with sacct --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid) "
+        "or sacct --json, leave "
         "these columns out, or add --trusted",
     )
 
 
 def _are_numbers(lines: Iterable[str], layout: SacctLayout) -> dict[str, str]:
-    """A column of no steps where all ids are written 605717.0: a program took them for numbers, they are no steps."""
+    """A column of no steps where all ids are written 605717.0: a program took them for numbers,
+    they are no steps.
+    """
     if not layout.has_header or layout.names[0] != "jobid" or "step" in layout.names:
         return {}
-    ids = [line.split(layout.delimiter, 1)[0].strip('"') for line in lines if line[:1].isdigit() or line[:1] == '"']
+    ids = [
+        line.split(layout.delimiter, 1)[0].strip('"')
+        for line in lines
+        if line[:1].isdigit() or line[:1] == '"'
+    ]
     records = [one for one in ids if one[:1].isdigit()]
     return {"step": ""} if records and all(one.endswith(".0") for one in records) else {}
 
 
 def _csv_records(text: str, layout: SacctLayout) -> Iterator[tuple[int, str, list[str] | None]]:
-    """Place, text and fields of the records of a CSV file, in which fields are quoted; no fields: not as many."""
+    """Place, text and fields of the records of a CSV file, in which fields are quoted; no
+    fields: not as many.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=layout.delimiter)
     begin = 1
     try:
@@ -390,12 +464,18 @@ def _csv_records(text: str, layout: SacctLayout) -> Iterator[tuple[int, str, lis
             names = tuple(value.strip().partition("%")[0].lower() for value in values)
             if any(values) and names != layout.names:
                 text_of = layout.delimiter.join(values)
-                yield place, text_of, values if len(values) == len(layout.names) else _split(text_of, layout)
+                yield (
+                    place,
+                    text_of,
+                    values if len(values) == len(layout.names) else _split(text_of, layout),
+                )
     except csv.Error as problem:
         yield begin, str(problem), None
 
 
-def _records(lines: Iterable[str], layout: SacctLayout, header: str | None) -> Iterator[tuple[int, str]]:
+def _records(
+    lines: Iterable[str], layout: SacctLayout, header: str | None
+) -> Iterator[tuple[int, str]]:
     """Lines put together to records, with the number of the first line."""
     wanted, between = len(layout.names), layout.delimiter
     held: list[str] = []
@@ -418,17 +498,23 @@ def _records(lines: Iterable[str], layout: SacctLayout, header: str | None) -> I
 
 
 def _begins(line: str, width: int, count: int, wanted: int, layout: SacctLayout) -> bool:
-    """Whether a line of `width` fields begins a record, after `count` of `wanted` fields of the one before."""
+    """Whether a line of `width` fields begins a record, after `count` of `wanted` fields of the
+    one before.
+    """
     if count < wanted:  # the record before is not complete: go on, unless that cannot be
         overfull = count + width - 1 > wanted
-        return (width >= wanted or overfull) and (layout.starts(line) or (width >= wanted and overfull))
+        return (width >= wanted or overfull) and (
+            layout.starts(line) or (width >= wanted and overfull)
+        )
     if not line:
         return False
     return width >= wanted or not layout.open_end or layout.starts(line)
 
 
 def _split(record: str, layout: SacctLayout) -> list[str] | None:
-    """The fields of a record; delimiters inside a free text are put back where all other fields then fit."""
+    """The fields of a record; delimiters inside a free text are put back where all other fields
+    then fit.
+    """
     parts = record.split(layout.delimiter)
     wanted = len(layout.names)
     if len(parts) == wanted + 1 and not parts[-1].strip():

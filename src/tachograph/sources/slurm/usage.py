@@ -1,8 +1,8 @@
 """Host resources of a job as accounted: CPU time, memory requested, memory of its largest task.
 
-CPU time is `TotalCPU`, which a step reports as its processes end. What of a step was killed is missing in it, so
-`TRESUsageInTot` counts, too, which is polled while the step runs; both are lower bounds, and the larger one is used.
-https://slurm.schedmd.com/sacct.html
+CPU time is `TotalCPU`, which a step reports as its processes end. What of a step was killed is
+missing in it, so `TRESUsageInTot` counts, too, which is polled while the step runs; both are lower
+bounds, and the larger one is used. https://slurm.schedmd.com/sacct.html
 """
 
 from __future__ import annotations
@@ -15,12 +15,28 @@ from functools import lru_cache
 from typing import Final
 
 from tachograph.catalog.units import slurm_duration_s
-from tachograph.sources.slurm.fields import BadRowError, absent, json_number, json_objects, json_value
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    absent,
+    json_number,
+    json_objects,
+    json_value,
+)
 
-_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,12})?)\s?(?:([KMGTPE])(?:i?B)?)?([nc]?)", re.ASCII | re.IGNORECASE)
-_MIB: Final[Mapping[str, float]] = {"k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30, "e": 2.0**40}
+_SIZE = re.compile(
+    r"(\d{1,20}(?:\.\d{1,12})?)\s?(?:([KMGTPE])(?:i?B)?)?([nc]?)", re.ASCII | re.IGNORECASE
+)
+_MIB: Final[Mapping[str, float]] = {
+    "k": 2.0**-10,
+    "m": 1.0,
+    "g": 2.0**10,
+    "t": 2.0**20,
+    "p": 2.0**30,
+    "e": 2.0**40,
+}
 _BYTE = 2.0**-20  # MiB
-_PER_CPU_FLAG = 2.0**31  # MEM_PER_CPU of Slurm with sizes of 32 bits: later versions print it as a part of the MiB
+# MEM_PER_CPU of Slurm with sizes of 32 bits: later versions print it as a part of the MiB.
+_PER_CPU_FLAG = 2.0**31
 _LARGEST_MIB = 2.0**42
 # of other states steps were killed: their processes did not hand on what they had used
 _ENDED_BY_THEMSELVES = frozenset({"COMPLETED", "FAILED", None})
@@ -39,7 +55,8 @@ class UnreadValue:
 class HostUsage:
     """What a job or a step used. None: not accounted.
 
-    counted_s: CPU time, user and system, as its processes ended. polled_s: the same as polled while it ran.
+    counted_s: CPU time, user and system, as its processes ended. polled_s: the same as polled while
+    it ran.
     """
 
     counted_s: float | None = None
@@ -47,7 +64,8 @@ class HostUsage:
     max_rss_mib: float | None = None
 
     def cpu_time_s(self, state: str | None) -> float | None:
-        """Return the CPU time; None: not accounted, or of processes that were killed before they were polled.
+        """Return the CPU time; None: not accounted, or of processes that were killed before they
+        were polled.
 
         >>> HostUsage(0.02, 0.47).cpu_time_s("OUT_OF_MEMORY"), HostUsage(0.02).cpu_time_s("TIMEOUT")
         (0.47, None)
@@ -73,8 +91,8 @@ class EndedUsage:
 def usage_of_run(job: EndedUsage, steps: Sequence[EndedUsage]) -> tuple[float | None, float | None]:
     """Return CPU time (s) and memory of the largest task (MiB) of a run that has ended.
 
-    The CPU time is that of its record or the sum of its steps, whichever is larger; unknown where that of a step was
-    lost. 0 is no measurement: every process takes some time.
+    The CPU time is that of its record or the sum of its steps, whichever is larger; unknown where
+    that of a step was lost. 0 is no measurement: every process takes some time.
 
     >>> steps = [EndedUsage(HostUsage(4.0, 3.0, 10.0), "COMPLETED"), EndedUsage(HostUsage(0.5, None, 7.0), "COMPLETED")]
     >>> usage_of_run(EndedUsage(HostUsage(0.0), "COMPLETED"), steps)
@@ -97,7 +115,9 @@ def _whole_ms(seconds: float) -> float:
 
 
 def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue, ...]]:
-    """Return the usage of a sacct row, {field name in lower case: text}, and what of it could not be read."""
+    """Return the usage of a sacct row, {field name in lower case: text}, and what of it could
+    not be read.
+    """
     get, unread = fields.get, list[UnreadValue]()
     counted = _read(_cpu_s, get("totalcpu", ""), "cpu_time_s", unread)
     polled = _read(_cpu_s, tres_value(get("tresusageintot", ""), "cpu"), "cpu_time_s", unread)
@@ -105,13 +125,16 @@ def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue,
         _read(_bytes_mib, written, "max_rss_mib", unread)
         for written in (get("maxrss", ""), tres_value(get("tresusageinmax", ""), "mem"))
     ]
-    return HostUsage(counted, polled, max((size for size in largest if size), default=None)), tuple(unread)
+    return HostUsage(counted, polled, max((size for size in largest if size), default=None)), tuple(
+        unread
+    )
 
 
 def text_request(
     fields: Mapping[str, str], *, nodes: int | None, cpus: int | None
 ) -> tuple[float | None, tuple[UnreadValue, ...]]:
-    """Return the memory a sacct row requests for the whole job (MiB), and what of it could not be read.
+    """Return the memory a sacct row requests for the whole job (MiB), and what of it could not be
+    read.
 
     `nodes`, `cpus`: of the request, for amounts per node and per CPU.
     """
@@ -127,7 +150,9 @@ def text_request(
     return requested or allocated or None, tuple(unread)
 
 
-def _read(parse: Callable[[str], float | None], written: str, column: str, unread: list[UnreadValue]) -> float | None:
+def _read(
+    parse: Callable[[str], float | None], written: str, column: str, unread: list[UnreadValue]
+) -> float | None:
     try:
         return parse(written)
     except BadRowError as problem:
@@ -147,7 +172,9 @@ def _cpu_s(written: str) -> float | None:
 
 @lru_cache(maxsize=8192)
 def _amount(written: str) -> tuple[float, str, str]:
-    """Number, unit (k, m, ... or none) and what it is per (n: node, c: CPU, or nothing). Errors: BadRowError."""
+    """Number, unit (k, m, ... or none) and what it is per (n: node, c: CPU, or nothing). Errors:
+    BadRowError.
+    """
     found = _SIZE.fullmatch(written.strip())
     if not found:
         raise BadRowError("bad_size")
@@ -163,7 +190,8 @@ def _bytes_mib(written: str) -> float | None:
 
 
 def requested_mib(written: str, *, nodes: int | None, cpus: int | None) -> float | None:
-    """Return the memory requested for a job in MiB; None: none is written, or per node or CPU of an unknown number.
+    """Return the memory requested for a job in MiB; None: none is written, or per node or CPU of an
+    unknown number.
 
     `4Gn` is per node, `4Gc` per CPU, `4G` of the job; 0 all that the nodes have.
 
@@ -199,13 +227,17 @@ def tres_value(written: str, name: str) -> str:
 
 
 def json_usage(record: Mapping[str, object]) -> HostUsage:
-    """Return the usage of a job or step of a document: `time.total`, and `tres.requested`, which steps have for usage.
+    """Return the usage of a job or step of a document: `time.total`, and `tres.requested`, which
+    steps have for usage.
 
     >>> rows = {"max": [{"type": "mem", "count": 2097152}], "total": [{"type": "cpu", "count": 670}]}
     >>> json_usage({"time": {"total": {"seconds": 1, "microseconds": 500000}}, "tres": {"requested": rows}})
     HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0)
     """
-    seconds, micro = (json_number(json_value(record, "time", "total", unit)) for unit in ("seconds", "microseconds"))
+    seconds, micro = (
+        json_number(json_value(record, "time", "total", unit))
+        for unit in ("seconds", "microseconds")
+    )
     polled = _json_count(json_value(record, "tres", "requested", "total"), "cpu")
     largest = _json_count(json_value(record, "tres", "requested", "max"), "mem")
     return HostUsage(
@@ -216,10 +248,15 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
 
 
 def json_request(job: Mapping[str, object], *, nodes: int | None, cpus: int | None) -> float | None:
-    """Return the memory that a job of a document requests, in MiB: its TRES, else per node or CPU, else allocated."""
+    """Return the memory that a job of a document requests, in MiB: its TRES, else per node or
+    CPU, else allocated.
+    """
     requested = _json_count(json_value(job, "tres", "requested"), "mem")
     if requested is None:
-        per_node, per_cpu = (json_number(json_value(job, "required", f"memory_per_{what}")) for what in ("node", "cpu"))
+        per_node, per_cpu = (
+            json_number(json_value(job, "required", f"memory_per_{what}"))
+            for what in ("node", "cpu")
+        )
         of_each = ((per_node, nodes), (per_cpu, cpus))
         requested = next((size * count for size, count in of_each if size and count), None)
     amount = requested or _json_count(json_value(job, "tres", "allocated"), "mem")

@@ -51,12 +51,15 @@ from tachograph.sources.table.mapping import (
 from tachograph.sources.times import TimeColumn, is_local, read_times
 
 _MOST_NAMED = 20  # columns or metrics that are not mapped; the others are one number
-_FATAL_TIMES = ("start", "end", "submit")  # a job or allocation without its true span is worse than none
+# A job or allocation without its true span is worse than none.
+_FATAL_TIMES = ("start", "end", "submit")
 
 
 @dataclass(slots=True)
 class _MappedColumns:
-    """Rows in the making: rows that are kept and how many of the file they are, what was counted."""
+    """Rows in the making: rows that are kept and how many of the file they are, what was
+    counted.
+    """
 
     keep: pl.Series
     rejects: list[Reject]
@@ -65,26 +68,38 @@ class _MappedColumns:
 
     def known(self, given: pl.Series) -> pl.Series:
         """Null in rows that are rejected already: each row is counted for one reason."""
-        return given if self.keep.all() else pl.select(pl.when(self.keep).then(given)).to_series().alias(given.name)
+        return (
+            given
+            if self.keep.all()
+            else pl.select(pl.when(self.keep).then(given)).to_series().alias(given.name)
+        )
 
     def give_up(self, bad: pl.Series) -> None:
         self.keep = self.keep & ~bad
 
 
 def mapped_parts(
-    frame: FilePiece, mapping: TableMapping, *, site_zone: str = "UTC", cluster: str | None = None, origin: str
+    frame: FilePiece,
+    mapping: TableMapping,
+    *,
+    site_zone: str = "UTC",
+    cluster: str | None = None,
+    origin: str,
 ) -> tuple[ChunkPart, ...]:
-    """Return the rows of a file as a part of the table that the mapping names, and what else it holds.
+    """Return the rows of a file as a part of the table that the mapping names, and what else it
+    holds.
 
     That is a part of `allocations` where a job is mapped, and one of `devices` where these are.
 
-    Wide files give one row per GPU, none for a GPU that has no value in the row; long files one per time, node and
-    GPU. A row whose time cannot be read, or whose node or GPU the pattern does not match, is rejected and counted,
-    once. What is not mapped is counted under its name.
-    Errors: InputError naming a mapped column that the file does not have, with those it has.
+    Wide files give one row per GPU, none for a GPU that has no value in the row; long files one per
+    time, node and GPU. A row whose time cannot be read, or whose node or GPU the pattern does not
+    match, is rejected and counted, once. What is not mapped is counted under its name. Errors:
+    InputError naming a mapped column that the file does not have, with those it has.
     """
     _check_columns(frame.rows, mapping, origin)
-    made = _MappedColumns(pl.repeat(True, frame.rows.height, dtype=pl.Boolean, eager=True), list(frame.rejects))
+    made = _MappedColumns(
+        pl.repeat(True, frame.rows.height, dtype=pl.Boolean, eager=True), list(frame.rejects)
+    )
     if mapping.metric:
         rows = _long(frame.rows, mapping, site_zone, made)
     else:
@@ -99,9 +114,13 @@ def mapped_parts(
 
 
 def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
-    """One row per GPU with what the columns of `devices` last said; rows that cannot be read count as samples."""
+    """One row per GPU with what the columns of `devices` last said; rows that cannot be read
+    count as samples.
+    """
     of = mapping.of_devices
-    facts = FilePiece(rows.select(_used(rows.columns, of)).unique(maintain_order=True), 0, rows.height)
+    facts = FilePiece(
+        rows.select(_used(rows.columns, of)).unique(maintain_order=True), 0, rows.height
+    )
     for part in mapped_parts(facts, of, origin=origin):
         keys = [name for name in DEVICES.key if name in part.frame.columns]
         known = part.frame.drop_nulls(["node", "gpu"])
@@ -121,25 +140,40 @@ def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> No
     missing = [name for name in wanted if name not in has]
     if not mapping.metric:
         patterns = {name: pattern for name in mapping.columns if (pattern := placeholders(name))}
-        missing += [name for name, pattern in patterns.items() if not any(map(pattern.fullmatch, has))]
+        missing += [
+            name for name, pattern in patterns.items() if not any(map(pattern.fullmatch, has))
+        ]
     if missing:
         raise InputError(
-            f"no column {listed(map(repr, missing))}", where=origin, do=f"it has: {listed(has)}; fix the mapping"
+            f"no column {listed(map(repr, missing))}",
+            where=origin,
+            do=f"it has: {listed(has)}; fix the mapping",
         )
     refuse_odd_cells(rows, wanted, time=mapping.time.column, origin=origin)
 
 
 def _time(
-    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, order: pl.DataFrame, made: _MappedColumns
+    rows: pl.DataFrame,
+    mapping: TableMapping,
+    site_zone: str,
+    order: pl.DataFrame,
+    made: _MappedColumns,
 ) -> pl.Series:
-    times = _times(made.known(rows.get_column(mapping.time.column)), mapping, site_zone, order=order)
+    times = _times(
+        made.known(rows.get_column(mapping.time.column)), mapping, site_zone, order=order
+    )
     made.give_up(times.bad)
     made.rejects += times.rejects
     return times.values.alias("t")
 
 
 def _times(
-    given: pl.Series, mapping: TableMapping, site_zone: str, *, order: pl.DataFrame, of: MappingTarget | None = None
+    given: pl.Series,
+    mapping: TableMapping,
+    site_zone: str,
+    *,
+    order: pl.DataFrame,
+    of: MappingTarget | None = None,
 ) -> TimeColumn:
     form = (of.format if of else "") or mapping.time.format
     zone_name = (of.zone if of else "") or mapping.time.zone or site_zone
@@ -151,7 +185,9 @@ def _times(
 def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -> pl.Series | None:
     if key.constant is not None:
         named = name in ("node", *HOLDERS)
-        constant = pl.lit(str(key.constant) if named else key.constant, dtype=pl.String if named else pl.Int16)
+        constant = pl.lit(
+            str(key.constant) if named else key.constant, dtype=pl.String if named else pl.Int16
+        )
         return pl.select(pl.repeat(constant, rows.height)).to_series().alias(name)
     if not key.column:
         return None
@@ -170,19 +206,29 @@ def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -
 
 def _keys(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
     sections = (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig))
-    return [key for name, section in sections if (key := _key(rows, section, name, made)) is not None]
+    return [
+        key for name, section in sections if (key := _key(rows, section, name, made)) is not None
+    ]
 
 
 def _holders(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
     """Job and step of the samples, as they are written."""
-    return [key for name, section in mapping.holders.items() if (key := _key(rows, section, name, made)) is not None]
+    return [
+        key
+        for name, section in mapping.holders.items()
+        if (key := _key(rows, section, name, made)) is not None
+    ]
 
 
 def _order(rows: pl.DataFrame, keys: list[pl.Series]) -> pl.DataFrame:
-    return pl.DataFrame(keys) if keys else pl.DataFrame({"all": pl.repeat(0, rows.height, eager=True)})
+    return (
+        pl.DataFrame(keys) if keys else pl.DataFrame({"all": pl.repeat(0, rows.height, eager=True)})
+    )
 
 
-def _wide(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns) -> pl.DataFrame:
+def _wide(
+    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns
+) -> pl.DataFrame:
     """One row per row of the file, or per row and GPU where the GPUs have columns of their own."""
     keys = _keys(rows, mapping, made)
     if mapping.time.column:
@@ -191,7 +237,10 @@ def _wide(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
     groups = _groups(rows.columns, mapping)
     pieces: list[pl.DataFrame] = []
     for (node, gpu), columns in groups.items():
-        values = [_value(rows.get_column(name), target, mapping, site_zone, made) for name, target in columns]
+        values = [
+            _value(rows.get_column(name), target, mapping, site_zone, made)
+            for name, target in columns
+        ]
         piece = pl.DataFrame([*keys, *values])
         if node is not None:
             piece = piece.with_columns(pl.lit(node).alias("node"))
@@ -214,7 +263,9 @@ def _all_null(piece: pl.DataFrame, names: list[str]) -> pl.Series:
 def _groups(
     has: Iterable[str], mapping: TableMapping
 ) -> dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]]:
-    """{(node, GPU) in the names of columns: [(column, what it becomes)]}; one group (None, None) where none is."""
+    """{(node, GPU) in the names of columns: [(column, what it becomes)]}; one group (None, None)
+    where none is.
+    """
     groups: dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]] = {}
     names = list(has)
     for name, target in mapping.targets.items():
@@ -230,15 +281,22 @@ def _groups(
 
 
 def _value(
-    given: pl.Series, target: MappingTarget, mapping: TableMapping, site_zone: str, made: _MappedColumns
+    given: pl.Series,
+    target: MappingTarget,
+    mapping: TableMapping,
+    site_zone: str,
+    made: _MappedColumns,
 ) -> pl.Series:
     """One column as its target, units noted where they are left to `conform`."""
     column = next(column for column in TABLES[mapping.table].columns if column.name == target.to)
     given = given.alias(target.to)
     if isinstance(column.dtype, pl.Datetime):
-        alone = pl.DataFrame({"row": pl.int_range(len(given), eager=True)})  # jobs do not follow each other in time
+        # Jobs do not follow each other in time.
+        alone = pl.DataFrame({"row": pl.int_range(len(given), eager=True)})
         fatal = target.to in _FATAL_TIMES
-        times = _times(made.known(given) if fatal else given, mapping, site_zone, order=alone, of=target)
+        times = _times(
+            made.known(given) if fatal else given, mapping, site_zone, order=alone, of=target
+        )
         made.rejects += (
             Reject(reject.reason, None if fatal else target.to, reject.count, reject.example)
             for reject in times.rejects
@@ -253,14 +311,19 @@ def _value(
     elif target.unit == DURATION:
         cells = durations(given)
     else:
-        cells = numbers(given, wanted=column.unit, unit=target.unit, scale=target.scale, decimal=mapping.decimal)
+        cells = numbers(
+            given, wanted=column.unit, unit=target.unit, scale=target.scale, decimal=mapping.decimal
+        )
     made.rejects += cells.rejects
     values = cells.values.alias(target.to)
     if not column.dtype.is_numeric():
         return values
-    chosen = made.units.setdefault(target.to, cells.unit)  # of the column of the first GPU; the others follow it
+    # Of the column of the first GPU; the others follow it.
+    chosen = made.units.setdefault(target.to, cells.unit)
     if chosen != cells.unit:
-        values = values.cast(pl.Float64) * factor(cells.unit, column.unit) / factor(chosen, column.unit)
+        values = (
+            values.cast(pl.Float64) * factor(cells.unit, column.unit) / factor(chosen, column.unit)
+        )
     return values
 
 
@@ -273,11 +336,14 @@ def _text(given: pl.Series) -> pl.Series:
     return stripped(given)
 
 
-def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns) -> pl.DataFrame:
+def _long(
+    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns
+) -> pl.DataFrame:
     """One row per (t, node, gpu, mig) of a file with one value per row.
 
-    Of two values for one key the last is taken, the others are counted as `repeated_value`; rows of metrics that the
-    mapping does not name as `unmapped_metric`, by name, those without a name as `no_metric`.
+    Of two values for one key the last is taken, the others are counted as `repeated_value`; rows of
+    metrics that the mapping does not name as `unmapped_metric`, by name, those without a name as
+    `no_metric`.
     """
     metric = mapping.metric
     if metric is None:
@@ -294,7 +360,9 @@ def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
     if mapping.time.column:
         keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), made))
     keys += _holders(rows, mapping, made)
-    frame = pl.DataFrame([*keys, names, rows.get_column(metric.value).alias("value")]).filter(made.keep)
+    frame = pl.DataFrame([*keys, names, rows.get_column(metric.value).alias("value")]).filter(
+        made.keep
+    )
     made.keep, made.used = made.keep.filter(made.keep), frame.height
     on = [key.name for key in keys]
     result: pl.DataFrame | None = None
@@ -306,7 +374,11 @@ def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
         if once.height < of_metric.height:
             made.rejects.append(Reject("repeated_value", target.to, of_metric.height - once.height))
             made.used -= of_metric.height - once.height
-        joined = result.join(once, on=on, how="full", coalesce=True, nulls_equal=True) if result is not None else once
+        joined = (
+            result.join(once, on=on, how="full", coalesce=True, nulls_equal=True)
+            if result is not None
+            else once
+        )
         result = joined
     return result.sort(on) if result is not None else frame.select(on)
 
@@ -316,18 +388,29 @@ def _unmapped(reason: str, rows: Mapping[str, int]) -> list[Reject]:
     names = list(rows)
     rejects = [Reject(reason, name, rows[name], name) for name in names[:_MOST_NAMED]]
     rest = names[_MOST_NAMED:]
-    return [*rejects, Reject(reason, None, sum(rows[name] for name in rest), listed(rest))] if rest else rejects
+    return (
+        [*rejects, Reject(reason, None, sum(rows[name] for name in rest), listed(rest))]
+        if rest
+        else rejects
+    )
 
 
-def _completed(rows: pl.DataFrame, table: LakeTable, mapping: TableMapping, cluster: str | None) -> pl.DataFrame:
-    """What the table needs and the file need not hold: cluster, provenance; states without their comment."""
+def _completed(
+    rows: pl.DataFrame, table: LakeTable, mapping: TableMapping, cluster: str | None
+) -> pl.DataFrame:
+    """What the table needs and the file need not hold: cluster, provenance; states without their
+    comment.
+    """
     targets = {target.to for target in mapping.targets.values()}
     if table in (JOBS, ALLOCATIONS) and cluster and "cluster" not in targets:
         rows = rows.with_columns(pl.lit(cluster).alias("cluster"))
     if table is ALLOCATIONS and "provenance" not in targets:
-        rows = rows.with_columns(pl.lit("explicit" if mapping.gpu.given else "node_list").alias("provenance"))
+        rows = rows.with_columns(
+            pl.lit("explicit" if mapping.gpu.given else "node_list").alias("provenance")
+        )
     if table is JOBS and "state" in targets:
-        rows = rows.with_columns(pl.col("state").str.to_uppercase().str.extract(r"^(\w+)"))  # CANCELLED by 1234
+        # CANCELLED by 1234.
+        rows = rows.with_columns(pl.col("state").str.to_uppercase().str.extract(r"^(\w+)"))
     return rows
 
 
@@ -336,29 +419,44 @@ NAME = "table"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the files, the mapping and what replaces its keys, and the wish for a proposed one."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="CSV, Parquet or JSON, or folders of them")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="CSV, Parquet or JSON, or folders of them"
+    )
     parser.add_argument("--mapping", metavar="FILE.toml", help="what the columns mean")
     parser.add_argument(
-        "--suggest", metavar="FILE", nargs="?", const="", help="print a mapping proposed for FILE, and ingest nothing"
+        "--suggest",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="print a mapping proposed for FILE, and ingest nothing",
     )
-    parser.add_argument("--node", metavar="NAME", help="the node of a recording whose file names none")
+    parser.add_argument(
+        "--node", metavar="NAME", help="the node of a recording whose file names none"
+    )
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[],
         help="in place of a key of the mapping: --set gpu.constant=1 (repeatable)",
     )  # fmt: skip
     parser.add_argument(
-        "--time-zone", metavar="ZONE", help="zone of times written without one (default: time.zone of the mapping)"
+        "--time-zone",
+        metavar="ZONE",
+        help="zone of times written without one (default: time.zone of the mapping)",
     )
 
 
-def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
     """Yield the chunks of the files named.
 
-    `now` is not needed: times are in the files. Printing a proposed mapping is the command's work (`suggest`).
-    Errors: UsageError without a mapping or files, ConfigError for a wrong mapping, InputError for a wrong file.
+    `now` is not needed: times are in the files. Printing a proposed mapping is the command's work
+    (`suggest`). Errors: UsageError without a mapping or files, ConfigError for a wrong mapping,
+    InputError for a wrong file.
     """
     if not options.mapping:
-        raise UsageError("no mapping", do="write one: tachograph ingest table --suggest FILE > mapping.toml")
+        raise UsageError(
+            "no mapping", do="write one: tachograph ingest table --suggest FILE > mapping.toml"
+        )
     if not options.files:
         raise UsageError("no file to read", do="name the files behind the options")
     zones = [f"time.zone={json.dumps(options.time_zone)}"] if options.time_zone else []
@@ -371,10 +469,11 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 def read_file(
     path: Path, mapping: TableMapping, *, site_zone: str = "UTC", cluster: str | None = None
 ) -> Iterator[Chunk]:
-    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of JSON.
+    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of
+    JSON.
 
-    A file whose rows belong together (long files, wall-clock times of a zone that repeats an hour) is one chunk.
-    Errors: InputError when it is damaged or lacks a mapped column.
+    A file whose rows belong together (long files, wall-clock times of a zone that repeats an hour)
+    is one chunk. Errors: InputError when it is damaged or lacks a mapped column.
     """
     text = (NAME, repr(mapping), site_zone, cluster or "")
     print_of = fingerprint(path, *text)
@@ -383,7 +482,9 @@ def read_file(
         has = stored or piece.rows.columns
         used = set(_used(has, mapping))
         passed_over = IGNORED - {*JOB_NAMES} if mapping.table == GPU_SAMPLES.name else IGNORED
-        others = [name for name in has if name.lower().strip() not in passed_over and name not in used]
+        others = [
+            name for name in has if name.lower().strip() not in passed_over and name not in used
+        ]
         unmapped = _unmapped("unmapped_column", dict.fromkeys(others, piece.rows.height))
         frame = replace(piece, rejects=(*piece.rejects, *unmapped))
         made = mapped_parts(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
@@ -391,10 +492,14 @@ def read_file(
 
 
 def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FilePiece]:
-    whole = mapping.metric is not None or is_local(mapping.time.format, mapping.time.zone or site_zone)
+    whole = mapping.metric is not None or is_local(
+        mapping.time.format, mapping.time.zone or site_zone
+    )
     match format_of(path):
         case "parquet":
-            yield from read_parquet(path, _wanted(path, mapping), rows=None if whole else CHUNK_ROWS)
+            yield from read_parquet(
+                path, _wanted(path, mapping), rows=None if whole else CHUNK_ROWS
+            )
         case "csv":
             yield from read_csv(path, mapping.layout, block_bytes=None if whole else BLOCK_BYTES)
         case "json":
@@ -404,7 +509,9 @@ def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FileP
 
 
 def _wanted(path: Path, mapping: TableMapping) -> list[str]:
-    """The columns of a Parquet file that are read: those the mapping uses; all where it uses none."""
+    """The columns of a Parquet file that are read: those the mapping uses; all where it uses
+    none.
+    """
     has = list(parquet_columns(path))
     return _used(has, mapping) or has
 
@@ -412,12 +519,18 @@ def _wanted(path: Path, mapping: TableMapping) -> list[str]:
 def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
     """The columns that the mapping uses, in the file's order."""
     sections = (mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
-    plain = {name for name in (mapping.time.column, *(section.column for section in sections)) if name} | set(
-        mapping.devices
+    plain = {
+        name for name in (mapping.time.column, *(section.column for section in sections)) if name
+    } | set(mapping.devices)
+    plain |= (
+        {mapping.metric.column, mapping.metric.value} if mapping.metric else set(mapping.columns)
     )
-    plain |= {mapping.metric.column, mapping.metric.value} if mapping.metric else set(mapping.columns)
     patterns = [pattern for name in plain if (pattern := placeholders(name))]
-    return [name for name in has if name in plain or any(pattern.fullmatch(name) for pattern in patterns)]
+    return [
+        name
+        for name in has
+        if name in plain or any(pattern.fullmatch(name) for pattern in patterns)
+    ]
 
 
 def _inside(content: object, keys: str, path: Path) -> object:
@@ -425,7 +538,9 @@ def _inside(content: object, keys: str, path: Path) -> object:
     for key in filter(None, keys.split(".")):
         if not isinstance(content, dict) or key not in content:
             has = listed(map(str, content)) if isinstance(content, dict) else "a list"
-            raise InputError(f"no key {key!r} (records = {keys!r})", where=str(path), do=f"it has: {has}")
+            raise InputError(
+                f"no key {key!r} (records = {keys!r})", where=str(path), do=f"it has: {has}"
+            )
         content = content[key]
     if isinstance(content, dict):
         raise InputError(

@@ -1,4 +1,6 @@
-"""The mapping of a table source, a small TOML file, and the cells it reads: numbers with units, durations, truths."""
+"""The mapping of a table source, a small TOML file, and the cells it reads: numbers with units,
+durations, truths.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ import polars as pl
 
 from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject, counted
 from tachograph.catalog.errors import ConfigError, InputError, UsageError
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, LakeTable
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    DEVICES,
+    GPU_SAMPLES,
+    JOBS,
+    NODE_SAMPLES,
+    LakeTable,
+)
 from tachograph.catalog.units import factor, slurm_duration_s, zone
 from tachograph.sources.files import TableLayout
 from tachograph.sources.table.names import unit_named
@@ -31,7 +40,9 @@ _NUMBER = r"^([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s.].*)?$"
 
 @dataclass(frozen=True, slots=True)
 class CellValues:
-    """Numbers of a column in `unit`; null where nothing or no number is written, the latter counted."""
+    """Numbers of a column in `unit`; null where nothing or no number is written, the latter
+    counted.
+    """
 
     values: pl.Series
     unit: str
@@ -50,11 +61,14 @@ def stripped(given: pl.Series) -> pl.Series:
     return pl.select(pl.when(~text.is_in(MARKS)).then(text)).to_series().alias(given.name)
 
 
-def numbers(given: pl.Series, *, wanted: str, unit: str = "", scale: float = 1.0, decimal: str = ".") -> CellValues:
+def numbers(
+    given: pl.Series, *, wanted: str, unit: str = "", scale: float = 1.0, decimal: str = "."
+) -> CellValues:
     """Return a column as numbers.
 
-    `wanted`: the contract's unit; `unit`: that of the column, where the cell itself gives none ("": the contract's).
-    A unit behind the number wins. Rejects: `missing_mark`, `not_a_number`, `wrong_unit`, counting values.
+    `wanted`: the contract's unit; `unit`: that of the column, where the cell itself gives none ("":
+    the contract's). A unit behind the number wins. Rejects: `missing_mark`, `not_a_number`,
+    `wrong_unit`, counting values.
 
     >>> numbers(pl.Series(["45 %", "0.5 %", "[N/A]"]), wanted="fraction").values.to_list()
     [0.45, 0.005, None]
@@ -63,7 +77,11 @@ def numbers(given: pl.Series, *, wanted: str, unit: str = "", scale: float = 1.0
     """
     unit = unit or wanted
     if given.dtype.is_numeric() or given.dtype == pl.Boolean:
-        plain = given.cast(pl.Float64) if given.dtype.is_decimal() or given.dtype == pl.Boolean else given
+        plain = (
+            given.cast(pl.Float64)
+            if given.dtype.is_decimal() or given.dtype == pl.Boolean
+            else given
+        )
         return _scaled(plain, unit, scale)
     text = stripped(given)
     marks = text.is_null() & given.is_not_null() & (given.cast(pl.String).str.strip_chars() != "")
@@ -90,7 +108,11 @@ def durations(given: pl.Series) -> CellValues:
     once = text.drop_nulls().unique()
     known = {written: slurm_duration_s(written) for written in once.to_list()}
     values = text.replace_strict(known, default=None, return_dtype=pl.Float64)
-    bad = values.is_null() & text.is_not_null() & ~text.is_in(("UNLIMITED", "Partition_Limit", "INVALID"))
+    bad = (
+        values.is_null()
+        & text.is_not_null()
+        & ~text.is_in(("UNLIMITED", "Partition_Limit", "INVALID"))
+    )
     return CellValues(values, "s", counted("not_a_number", given.name, bad, text))
 
 
@@ -121,8 +143,12 @@ def _scaled(values: pl.Series, unit: str, scale: float) -> CellValues:
     return CellValues(kept, unit, counted("missing_mark", values.name, marks, values))
 
 
-def _with_units(text: pl.Series, plain: pl.Series, *, wanted: str, unit: str, scale: float) -> CellValues:
-    """Cells of which some are more than a number: a unit behind it, a hexadecimal bit mask, or no number at all."""
+def _with_units(
+    text: pl.Series, plain: pl.Series, *, wanted: str, unit: str, scale: float
+) -> CellValues:
+    """Cells of which some are more than a number: a unit behind it, a hexadecimal bit mask, or
+    no number at all.
+    """
     number = text.str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
     suffix = text.str.extract(_NUMBER, 2)
     bare = _scaled(plain, unit, scale)
@@ -137,14 +163,21 @@ def _with_units(text: pl.Series, plain: pl.Series, *, wanted: str, unit: str, sc
         if of_cell is None:
             wrong = wrong | here
         else:
-            values = pl.select(pl.when(here).then(number * scale * of_cell).otherwise(values)).to_series()
+            values = pl.select(
+                pl.when(here).then(number * scale * of_cell).otherwise(values)
+            ).to_series()
     hexadecimal = text.str.starts_with("0x").fill_null(value=False)
     if hexadecimal.any():
         masks = text.str.slice(2).str.to_integer(base=16, strict=False).cast(pl.Float64)
         values = pl.select(pl.when(hexadecimal).then(masks).otherwise(values)).to_series()
         wrong = wrong & ~hexadecimal
     values = values.alias(text.name)
-    no_number = values.is_null() & text.is_not_null() & ~wrong & ~(bare.values.is_null() & plain.is_not_null())
+    no_number = (
+        values.is_null()
+        & text.is_not_null()
+        & ~wrong
+        & ~(bare.values.is_null() & plain.is_not_null())
+    )
     rejects = (
         *bare.rejects,
         *counted("wrong_unit", text.name, wrong, text),
@@ -163,7 +196,9 @@ _SEE_PAGE = "see `tachograph ingest table --suggest FILE`"
 
 
 class MappingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one column of the file becomes. `unit`: what it is written in; `scale`: multiplied before that."""
+    """What one column of the file becomes. `unit`: what it is written in; `scale`: multiplied
+    before that.
+    """
 
     to: str
     unit: str = ""
@@ -225,8 +260,12 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of_devices(self) -> TableMapping:
         """The mapping of the same file to `devices`."""
         none: dict[str, str | MappingTarget] = {}
-        alone = msgspec.structs.replace(self, devices=none, time=MappingTime(), metric=None, job=MappingKey())
-        return msgspec.structs.replace(alone, table=DEVICES.name, columns=self.devices, step=MappingKey())
+        alone = msgspec.structs.replace(
+            self, devices=none, time=MappingTime(), metric=None, job=MappingKey()
+        )
+        return msgspec.structs.replace(
+            alone, table=DEVICES.name, columns=self.devices, step=MappingKey()
+        )
 
     @property
     def holders(self) -> dict[str, MappingKey]:
@@ -241,7 +280,10 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def targets(self) -> dict[str, MappingTarget]:
         """{column of the file: what it becomes}"""
-        return {name: MappingTarget(to) if isinstance(to, str) else to for name, to in self.columns.items()}
+        return {
+            name: MappingTarget(to) if isinstance(to, str) else to
+            for name, to in self.columns.items()
+        }
 
 
 def load(path: Path, *, node: str | None = None, settings: Iterable[str] = ()) -> TableMapping:
@@ -250,22 +292,30 @@ def load(path: Path, *, node: str | None = None, settings: Iterable[str] = ()) -
     Errors: ConfigError naming file and key.
     """
     try:
-        return parse(path.read_text(encoding="utf-8"), where=str(path), node=node, settings=settings)
+        return parse(
+            path.read_text(encoding="utf-8"), where=str(path), node=node, settings=settings
+        )
     except OSError as problem:
-        raise ConfigError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+        raise ConfigError(
+            problem.strerror or str(problem), where=str(path), do="name a readable file"
+        ) from None
     except UnicodeDecodeError as problem:
         raise ConfigError(f"not UTF-8: {problem}", where=str(path), do="save it as UTF-8") from None
 
 
-def parse(text: str, *, where: str = "mapping", node: str | None = None, settings: Iterable[str] = ()) -> TableMapping:
+def parse(
+    text: str, *, where: str = "mapping", node: str | None = None, settings: Iterable[str] = ()
+) -> TableMapping:
     """Return the mapping written in `text`.
 
-    `settings`: KEY=VALUE, each in place of what the text gives; `node`: of a recording whose file names no node.
+    `settings`: KEY=VALUE, each in place of what the text gives; `node`: of a recording whose file
+    names no node.
 
     >>> parse('time.column = "t"\\ngpu.constant = 0\\ncolumns.u = "gpu_util"', node="n").targets["u"].to
     'gpu_util'
 
-    Errors: ConfigError naming `where` and the key; UsageError for a setting that is none, or two nodes.
+    Errors: ConfigError naming `where` and the key; UsageError for a setting that is none, or two
+    nodes.
     """
     try:
         written = tomllib.loads(text)
@@ -297,7 +347,9 @@ def _setting(written: str) -> dict[str, object]:
             return tomllib.loads(f"{key} = {spelled}" if equals else "=")
         except ValueError:
             continue
-    raise UsageError(f"--set {written!r} is not KEY=VALUE", do="write for example --set time.zone=Europe/Berlin")
+    raise UsageError(
+        f"--set {written!r} is not KEY=VALUE", do="write for example --set time.zone=Europe/Berlin"
+    )
 
 
 def _replace(written: dict[str, Any], by: Mapping[str, Any]) -> None:
@@ -318,12 +370,16 @@ def _check_node(written: Mapping[str, Any], where: str) -> None:
     if isinstance(section, dict) and section.get("column"):
         raise UsageError(
             f"--node: {where} reads the node from column {section['column']!r}",
-            do="leave --node out, or write --set node.constant=NAME for one node in place of the column",
+            do=(
+                "leave --node out, or write --set node.constant=NAME for one node in place of "
+                "the column"
+            ),
         )
 
 
 def placeholders(name: str) -> re.Pattern[str] | None:
-    """Return what matches the columns meant by a name with `{gpu}` or `{node}`, or None for a plain name.
+    """Return what matches the columns meant by a name with `{gpu}` or `{node}`, or None for a plain
+    name.
 
     >>> placeholders("gpu{gpu}_util").fullmatch("gpu3_util")["gpu"]
     '3'
@@ -331,32 +387,53 @@ def placeholders(name: str) -> re.Pattern[str] | None:
     if "{gpu}" not in name and "{node}" not in name:
         return None
     pattern = re.escape(name)
-    pattern = pattern.replace(re.escape("{gpu}"), r"(?P<gpu>\d+)", 1).replace(re.escape("{node}"), r"(?P<node>.+?)", 1)
+    pattern = pattern.replace(re.escape("{gpu}"), r"(?P<gpu>\d+)", 1).replace(
+        re.escape("{node}"), r"(?P<node>.+?)", 1
+    )
     return re.compile(pattern)
 
 
 def _check(mapping: TableMapping, where: str) -> None:
     table = TABLES.get(mapping.table)
     if table is None:
-        raise ConfigError(f"table: no table {mapping.table!r}", where=where, do=f"use one of: {', '.join(TABLES)}")
-    if len(mapping.delimiter) != 1 or mapping.delimiter in '"\r\n' or not mapping.delimiter.isascii():
-        raise ConfigError("delimiter: must be one ASCII character", where=where, do="use for example ';' or '\\t'")
+        raise ConfigError(
+            f"table: no table {mapping.table!r}", where=where, do=f"use one of: {', '.join(TABLES)}"
+        )
+    if (
+        len(mapping.delimiter) != 1
+        or mapping.delimiter in '"\r\n'
+        or not mapping.delimiter.isascii()
+    ):
+        raise ConfigError(
+            "delimiter: must be one ASCII character", where=where, do="use for example ';' or '\\t'"
+        )
     if mapping.decimal not in (".", ",") or mapping.decimal == mapping.delimiter:
-        raise ConfigError("decimal: must be '.' or ',' and not the delimiter", where=where, do="set both")
+        raise ConfigError(
+            "decimal: must be '.' or ',' and not the delimiter", where=where, do="set both"
+        )
     if len(set(mapping.names)) != len(mapping.names):
         raise ConfigError("names: a column is named twice", where=where, do="name each column once")
     if not mapping.columns:
         raise ConfigError("columns: none is mapped", where=where, do=_SEE_PAGE)
     if mapping.devices and table is not GPU_SAMPLES:
         raise ConfigError(
-            f"devices: not with table {table.name}", where=where, do='write it with table = "gpu_samples"'
+            f"devices: not with table {table.name}",
+            where=where,
+            do='write it with table = "gpu_samples"',
         )
     _check_zone("time.zone", mapping.time.zone, where)
-    for section, key in (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig), *mapping.holders.items()):
+    for section, key in (
+        ("node", mapping.node),
+        ("gpu", mapping.gpu),
+        ("mig", mapping.mig),
+        *mapping.holders.items(),
+    ):
         _check_key(section, key, where)
     if mapping.holders and table is not GPU_SAMPLES:
         name = next(iter(mapping.holders))
-        raise ConfigError(f"{name}: not with table {table.name}", where=where, do="map it in [columns]")
+        raise ConfigError(
+            f"{name}: not with table {table.name}", where=where, do="map it in [columns]"
+        )
     if mapping.step.given and not mapping.job.given:
         raise ConfigError("step: without job", where=where, do="write [job] with column")
     for name, target in mapping.targets.items():
@@ -379,16 +456,24 @@ def _check_key(section: str, key: MappingKey, where: str) -> None:
     if key.column and key.constant is not None:
         raise ConfigError(f"{section}: has column and constant", where=where, do="keep one")
     if section not in ("node", *HOLDERS) and isinstance(key.constant, str):
-        raise ConfigError(f"{section}.constant: must be a number", where=where, do=f"write {section}.constant = 0")
+        raise ConfigError(
+            f"{section}.constant: must be a number", where=where, do=f"write {section}.constant = 0"
+        )
     if key.pattern:
         try:
             groups = re.compile(key.pattern).groups
             pl.Series([""]).str.extract(key.pattern)
         except (re.error, RecursionError, OverflowError, pl.exceptions.PolarsError) as problem:
             what = str(problem).splitlines()[0]
-            raise ConfigError(f"{section}.pattern: {what}", where=where, do="fix the expression") from None
+            raise ConfigError(
+                f"{section}.pattern: {what}", where=where, do="fix the expression"
+            ) from None
         if groups != 1:
-            raise ConfigError(f"{section}.pattern: has {groups} groups", where=where, do="put () around the one part")
+            raise ConfigError(
+                f"{section}.pattern: has {groups} groups",
+                where=where,
+                do="put () around the one part",
+            )
 
 
 def _check_target(
@@ -397,22 +482,33 @@ def _check_target(
     key, table = f"{section}.{name!r}", TABLES[mapping.table]
     columns = {column.name: column for column in table.columns if column.name not in ("seq", *KEYS)}
     if target.to not in columns:
-        do = f"table {table.name} has: {', '.join(columns)}; {', '.join(KEYS)} have sections of their own"
+        do = (
+            f"table {table.name} has: {', '.join(columns)}; {', '.join(KEYS)} have sections "
+            "of their own"
+        )
         raise ConfigError(f"{key}: no column {target.to!r}", where=where, do=do)
     _check_zone(f"{key}.zone", target.zone, where)
     numeric = columns[target.to].dtype.is_numeric()
     if (target.unit or target.scale != 1) and not numeric:
-        raise ConfigError(f"{key}: {target.to} is no number, it has no unit", where=where, do="remove unit and scale")
+        raise ConfigError(
+            f"{key}: {target.to} is no number, it has no unit",
+            where=where,
+            do="remove unit and scale",
+        )
     if target.unit and not (target.unit == DURATION and columns[target.to].unit == "s"):
         try:
             factor(target.unit, columns[target.to].unit)
         except InputError as problem:
             raise ConfigError(f"{key}.unit: {problem.what}", where=where, do=problem.do) from None
     if (target.gpu is not None or placeholders(name)) and mapping.metric:
-        raise ConfigError(f"{key}: a long file has no column per GPU", where=where, do="remove gpu, or [metric]")
+        raise ConfigError(
+            f"{key}: a long file has no column per GPU", where=where, do="remove gpu, or [metric]"
+        )
 
 
-def _check_sections(mapping: TableMapping, table: LakeTable, where: str, *, section: str = "columns") -> None:
+def _check_sections(
+    mapping: TableMapping, table: LakeTable, where: str, *, section: str = "columns"
+) -> None:
     """Each key of the table comes from somewhere, and from one place."""
     targets = mapping.targets
     per_gpu = [t.gpu is not None or "{gpu}" in name for name, t in targets.items()]
@@ -424,16 +520,26 @@ def _check_sections(mapping: TableMapping, table: LakeTable, where: str, *, sect
         do = 'add --node NAME, or write [node] with column = "..." or constant = "..."'
         raise ConfigError("node: missing", where=where, do=do)
     if table in (GPU_SAMPLES, DEVICES) and not (mapping.gpu.given or all(per_gpu)):
-        raise ConfigError("gpu: missing", where=where, do="write [gpu] with column, or {gpu} in each column's name")
+        raise ConfigError(
+            "gpu: missing",
+            where=where,
+            do="write [gpu] with column, or {gpu} in each column's name",
+        )
     for name, key, flags in (("gpu", mapping.gpu, per_gpu), ("node", mapping.node, per_node)):
         if key.given and name not in names:
-            raise ConfigError(f"{name}: table {table.name} has none", where=where, do="remove the section")
+            raise ConfigError(
+                f"{name}: table {table.name} has none", where=where, do="remove the section"
+            )
         if any(flags) and (key.given or not all(flags)):
-            raise ConfigError(f"{name}: is given twice, or not by each column", where=where, do="use one way")
+            raise ConfigError(
+                f"{name}: is given twice, or not by each column", where=where, do="use one way"
+            )
     taken: dict[tuple[str, int | None], str] = {}
     for name, target in targets.items():
         other = taken.setdefault((target.to, target.gpu), name)
         if other != name:
             raise ConfigError(
-                f"{section}: {other!r} and {name!r} both become {target.to}", where=where, do="keep one of them"
+                f"{section}: {other!r} and {name!r} both become {target.to}",
+                where=where,
+                do="keep one of them",
             )

@@ -1,7 +1,9 @@
-"""Names that people and tools give to columns: units in or behind them, counters, device facts, keys, columns of jobs.
+"""Names that people and tools give to columns: units in or behind them, counters, device facts,
+keys, columns of jobs.
 
-Names are compared without case and without what separates their words: `GPU Util`, `gpu_util` and `gpuUtil` are one.
-What a producer names exactly is in `sources.columns`; what is here is a proposal, which a person checks.
+Names are compared without case and without what separates their words: `GPU Util`, `gpu_util` and
+`gpuUtil` are one. What a producer names exactly is in `sources.columns`; what is here is a
+proposal, which a person checks.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ _BITS = re.compile(r"^[KMG]i?b(?:/s|ps)?$")
 def unit_named(text: str) -> str | None:
     """Return the project's name of a unit that people write, or None.
 
-    Case counts only where it distinguishes units: `mJ` and `MJ`; `Gb` are bits, which nothing here counts.
+    Case counts only where it distinguishes units: `mJ` and `MJ`; `Gb` are bits, which nothing here
+    counts.
 
     >>> [unit_named(text) for text in ("W", "%", "Celsius", "bytes/s", "mib_per_second", "MJ", "mj", "Gb", "rpm")]
     ['W', 'percent', 'C', 'B/s', 'MiB/s', 'MJ', 'mJ', None, None]
@@ -69,7 +72,8 @@ def unit_named(text: str) -> str | None:
     return _UNIT_WORDS.get(lower) or _LOWER_UNITS.get(lower)
 
 
-_LONGEST = 200  # characters of a name that may mean something; the patterns' time grows with their square
+# Characters of a name that may mean something; the patterns' time grows with their square.
+_LONGEST = 200
 _BRACKETS = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
 _SIGNS = " _.-:/"  # between words
 _WORD_END = re.compile(r"[ _.\-/:]+|(?<=[a-z0-9])(?=[A-Z])")
@@ -77,7 +81,21 @@ _TOTAL = re.compile(r"(?i)[ _.\-]total$")
 _MOST_WORDS_OF_UNIT = 3  # bytes per second
 # words that do not change what a counter is; not "max" or "min"
 _FILLERS = frozenset(
-    {"nvidia", "nvml", "smi", "dcgm", "rocm", "amd", "gpu", "card", "avg", "mean", "average", "current", "value"}
+    {
+        "nvidia",
+        "nvml",
+        "smi",
+        "dcgm",
+        "rocm",
+        "amd",
+        "gpu",
+        "card",
+        "avg",
+        "mean",
+        "average",
+        "current",
+        "value",
+    }
 )
 
 
@@ -87,7 +105,9 @@ def _key(name: str) -> str:
 
 
 def _readings(name: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, unit) in the ways a name can be read: without the unit in or behind it, and as it is."""
+    """Yield (name, unit) in the ways a name can be read: without the unit in or behind it, and
+    as it is.
+    """
     text, behind = name.strip()[:_LONGEST], ""
     if found := _BRACKETS.match(text):
         text, behind = found[1], unit_named(found[2]) or ""
@@ -99,7 +119,8 @@ def _readings(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _known(name: str, index: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
-    """What `index` has under one of the readings of a name, with or without fillers; the unit in the name wins.
+    """What `index` has under one of the readings of a name, with or without fillers; the unit in
+    the name wins.
 
     A reading whose unit the column can have comes before one whose unit it cannot.
     """
@@ -118,7 +139,9 @@ def _known(name: str, index: Mapping[str, tuple[str, str]]) -> tuple[str, str] |
 
 def column_unit(name: str) -> str:
     """Return the contract's unit of a counter, a host counter or a fact of a device."""
-    return HOST_UNITS.get(name) or (COUNTERS_BY_NAME[name].unit if name in COUNTERS_BY_NAME else _FACT_UNITS[name])
+    return HOST_UNITS.get(name) or (
+        COUNTERS_BY_NAME[name].unit if name in COUNTERS_BY_NAME else _FACT_UNITS[name]
+    )
 
 
 _FACT_UNITS = MappingProxyType({column.name: column.unit for column in DEVICES.columns})
@@ -131,7 +154,9 @@ def _index(synonyms: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 _COUNTERS_SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
-        "gpu_util": "util,utilization,utilisation,usage,load,utilization.gpu,utilization gpu rates,busy,use",
+        "gpu_util": (
+            "util,utilization,utilisation,usage,load,utilization.gpu,utilization gpu rates,busy,use"
+        ),
         "mem_copy_util": "utilization.memory,mem util,memory util,memory utilization,mem copy util",
         "sm_active": "sm active,sm activity,sm util,sm utilization",
         "sm_occupancy": "sm occupancy,occupancy",
@@ -140,17 +165,32 @@ _COUNTERS_SYNONYMS: Mapping[str, str] = MappingProxyType(
         "fp32_active": "fp32 active,fp32 util,pipe fp32 active",
         "fp64_active": "fp64 active,fp64 util,pipe fp64 active",
         "tensor_active": "tensor active,tensor util,tensor core active,pipe tensor active",
-        "dram_active": "dram active,dram util,mem bw util,memory bandwidth util,memory bandwidth utilization",
-        "hbm_used_mib": "mem,memory,memory.used,mem used,memory usage,mem usage,used memory,fb used,hbm used,vram used",
+        "dram_active": (
+            "dram active,dram util,mem bw util,memory bandwidth util,memory bandwidth utilization"
+        ),
+        "hbm_used_mib": (
+            "mem,memory,memory.used,mem used,memory usage,mem usage,used memory,fb "
+            "used,hbm used,vram used"
+        ),
         "hbm_free_mib": "memory.free,mem free,free memory,fb free,hbm free,vram free",
-        "power_w": "power,power.draw,power.draw.instant,power.draw.average,power usage,power consumption,board power,"
+        "power_w": "power,power.draw,power.draw.instant,power.draw.average,power usage,power "
+        "consumption,board power,"
         "socket power,graphics package power,current socket graphics package power",
         "energy_j": "energy,total energy,energy consumption,total energy consumption",
-        "gpu_temp_c": "temp,temperature,temperature.gpu,gpu temp,gpu temperature,temperature (sensor edge)",
-        "mem_temp_c": "temperature.memory,mem temp,memory temp,memory temperature,hbm temp,temperature (sensor memory)",
-        "sm_clock_mhz": "clocks.sm,clocks.current.sm,sm clock,clock sm,graphics clock,gpu clock,sclk",
+        "gpu_temp_c": (
+            "temp,temperature,temperature.gpu,gpu temp,gpu temperature,temperature (sensor edge)"
+        ),
+        "mem_temp_c": (
+            "temperature.memory,mem temp,memory temp,memory temperature,hbm "
+            "temp,temperature (sensor memory)"
+        ),
+        "sm_clock_mhz": (
+            "clocks.sm,clocks.current.sm,sm clock,clock sm,graphics clock,gpu clock,sclk"
+        ),
         "mem_clock_mhz": "clocks.mem,clocks.current.memory,mem clock,memory clock,clock mem,mclk",
-        "throttle_reasons": "clocks_throttle_reasons.active,clocks_event_reasons.active,throttle reasons",
+        "throttle_reasons": (
+            "clocks_throttle_reasons.active,clocks_event_reasons.active,throttle reasons"
+        ),
         "pcie_tx_bytes_per_s": "pcie tx,pcie tx bytes,pcie tx throughput",
         "pcie_rx_bytes_per_s": "pcie rx,pcie rx bytes,pcie rx throughput",
         "nvlink_tx_bytes_per_s": "nvlink tx,nvlink tx bytes,nvlink tx throughput",
@@ -181,7 +221,9 @@ _HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
 
 @cache
 def _counters() -> Mapping[str, tuple[str, str]]:
-    """{key: (counter, unit)}: what people write; contract names with and without their unit; producers' names."""
+    """{key: (counter, unit)}: what people write; contract names with and without their unit;
+    producers' names.
+    """
     contract = {_key(bare): (c.name, unit) for c in COUNTERS for bare, unit in _readings(c.name)}
     producers = {_key(name): meaning for name, meaning in counter_names().items()}
     return MappingProxyType({**producers, **contract, **_index(_COUNTERS_SYNONYMS)})
@@ -189,13 +231,16 @@ def _counters() -> Mapping[str, tuple[str, str]]:
 
 @cache
 def _host_counters() -> Mapping[str, tuple[str, str]]:
-    contract = {_key(bare): (c.name, unit) for c in HOST_COUNTERS for bare, unit in _readings(c.name)}
+    contract = {
+        _key(bare): (c.name, unit) for c in HOST_COUNTERS for bare, unit in _readings(c.name)
+    }
     values = {_key(name): (to, "") for name, to in NODE_VALUES.items()}
     return MappingProxyType({**contract, **values, **_index(_HOST_SYNONYMS)})
 
 
 def counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor producer gives it.
+    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor
+    producer gives it.
 
     >>> counter_meaning("utilization.gpu [%]"), counter_meaning("DCGM_FI_DEV_GPU_UTIL"), counter_meaning("fan")
     (('gpu_util', 'percent'), ('gpu_util', 'percent'), None)
@@ -206,7 +251,8 @@ def counter_meaning(name: str) -> tuple[str, str] | None:
 
 
 def host_counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not give it.
+    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does
+    not give it.
 
     >>> [host_counter_meaning(name) for name in ("CPU user [jiffies]", "MemTotal", "rx_bytes#hsn0", "fan")]
     [('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None]
@@ -242,7 +288,9 @@ _DEVICE_SYNONYMS: Mapping[str, str] = MappingProxyType(
 
 @cache
 def _device_facts() -> Mapping[str, tuple[str, str]]:
-    exact = {_key(name): (to, "MiB" if to == "hbm_mib" else "") for name, to in DEVICE_VALUES.items()}
+    exact = {
+        _key(name): (to, "MiB" if to == "hbm_mib" else "") for name, to in DEVICE_VALUES.items()
+    }
     return MappingProxyType({**exact, **_index(_DEVICE_SYNONYMS)})
 
 
@@ -279,9 +327,13 @@ def named(names: Iterable[str], key: str) -> list[str]:
     given: dict[str, str] = {}
     for name in names:
         given.setdefault(_key(name), name)
-    return list(dict.fromkeys(given[wanted] for word in _KEY_NAMES[key] if (wanted := _key(word)) in given))
+    return list(
+        dict.fromkeys(given[wanted] for word in _KEY_NAMES[key] if (wanted := _key(word)) in given)
+    )
 
 
 def is_passed_over(name: str) -> bool:
-    """Return whether a column is one that nothing is expected of: numbers of rows, bookkeeping of producers."""
+    """Return whether a column is one that nothing is expected of: numbers of rows, bookkeeping
+    of producers.
+    """
     return name.lower().strip() in IGNORED

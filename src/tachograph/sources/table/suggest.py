@@ -1,4 +1,6 @@
-"""A mapping proposed for a file of samples, from the names of its columns and the values of its first rows."""
+"""A mapping proposed for a file of samples, from the names of its columns and the values of its
+first rows.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,16 @@ _FORMATS = (AUTO, "%d.%m.%Y %H:%M:%S%.f", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%
 _MOST_LEFT = 40  # names that are not recognised
 _ROUNDED = 1.01  # a value may be above its range by rounding
 _FALLS = 0.02  # share of steps at which a counter may fall: restarts of nodes
-_CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE)
+_CUMULATIVE = frozenset(
+    counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedMapping:
-    """A mapping as TOML. `missing`: what it lacks to be one; the text has a commented line for each."""
+    """A mapping as TOML. `missing`: what it lacks to be one; the text has a commented line for
+    each.
+    """
 
     text: str
     missing: tuple[str, ...] = ()
@@ -59,8 +65,8 @@ class SuggestedMapping:
 class _Proposal:
     """A mapping in the making, of a file with these first rows.
 
-    top, sections, columns, devices: its lines. left: {column or metric that is not recognised: why}. taken: columns
-    that have their place.
+    top, sections, columns, devices: its lines. left: {column or metric that is not recognised:
+    why}. taken: columns that have their place.
     """
 
     rows: pl.DataFrame
@@ -79,7 +85,11 @@ class _Proposal:
 
     def others(self) -> list[str]:
         """Return the columns that have no place yet and may mean something."""
-        return [name for name in self.rows.columns if name not in self.taken and not is_passed_over(name)]
+        return [
+            name
+            for name in self.rows.columns
+            if name not in self.taken and not is_passed_over(name)
+        ]
 
     def values(self, name: str) -> pl.Series:
         """Return the cells of a column that are not empty, as text."""
@@ -98,21 +108,28 @@ class _Proposal:
     def finished(self, file: str) -> SuggestedMapping:
         """Return the mapping as text."""
         if not self.columns:
-            self.missing.append(f"no column looks like a counter; it has: {listed(self.rows.columns)}")
+            self.missing.append(
+                f"no column looks like a counter; it has: {listed(self.rows.columns)}"
+            )
             self.columns = [f'# {quoted(name)} = "..."' for name in self.left]
             self.left = {}
         head = f"# proposed for {json.dumps(file)}: check it before use"
         lines = [head, *self.top, "", *self.sections, "[columns]", *self.columns]
         lines += ["", "[devices]", *self.devices] if self.devices else []
         if self.left:
-            shown = [f"{listed([name])} ({why})" if why else listed([name]) for name, why in self.left.items()]
+            shown = [
+                f"{listed([name])} ({why})" if why else listed([name])
+                for name, why in self.left.items()
+            ]
             others = f" and {len(shown) - _MOST_LEFT} more" if len(shown) > _MOST_LEFT else ""
             left = re.sub(r"[\x00-\x1f\x7f]", "?", ", ".join(shown[:_MOST_LEFT]) + others)
             lines.append(f"# not recognised: {left}")
         return SuggestedMapping("\n".join(lines) + "\n", tuple(self.missing))
 
 
-def suggest(path: Path, *, node: str | None = None, zone_name: str | None = None) -> SuggestedMapping:
+def suggest(
+    path: Path, *, node: str | None = None, zone_name: str | None = None
+) -> SuggestedMapping:
     """Return a commented mapping (TOML) for a file of samples, as far as names and values give one.
 
     `node`: of a file that names none; `zone_name`: of times written without a zone.
@@ -121,12 +138,16 @@ def suggest(path: Path, *, node: str | None = None, zone_name: str | None = None
     proposal = _read(path)
     rows = proposal.rows
     if not rows.height:
-        raise InputError("the file has no rows to judge by", where=str(path), do="name a file with some")
+        raise InputError(
+            "the file has no rows to judge by", where=str(path), do="name a file with some"
+        )
     metric = [name for name in named(rows.columns, "metric") if rows.schema[name] == pl.String]
     long = tuple(name[0] for name in (metric, proposal.free("value")) if name and metric)
     time = next((name for name in proposal.free("time") if _time_format(rows[name])), "")
     proposal.taken.update((time, *(long if len(long) > 1 else ())))
-    columns = _metrics(rows, *long) if len(long) > 1 else {name: rows[name] for name in proposal.others()}
+    columns = (
+        _metrics(rows, *long) if len(long) > 1 else {name: rows[name] for name in proposal.others()}
+    )
     of_nodes = _is_of_nodes(rows.columns, list(columns))
     proposal.top.append(f'table = "{"node" if of_nodes else "gpu"}_samples"')
     _propose_time(proposal, time, zone_name)
@@ -136,7 +157,10 @@ def suggest(path: Path, *, node: str | None = None, zone_name: str | None = None
     elif node is not None:
         proposal.sections += ["[node]", f"constant = {quoted(node)}", ""]
     else:
-        proposal.sections += ["# no column names the node: ingest with --node NAME, or write node.constant here", ""]
+        proposal.sections += [
+            "# no column names the node: ingest with --node NAME, or write node.constant here",
+            "",
+        ]
     if of_nodes:
         _propose_host(proposal, columns, nodes)
     else:
@@ -144,9 +168,16 @@ def suggest(path: Path, *, node: str | None = None, zone_name: str | None = None
         _propose_devices(proposal)
         if not wide:
             _propose_gpu(proposal, [name for name in (time, *nodes, *long[:1]) if name])
-        _propose_counters(proposal, {name: rows for name, rows in columns.items() if name not in proposal.taken})
+        _propose_counters(
+            proposal, {name: rows for name, rows in columns.items() if name not in proposal.taken}
+        )
     if len(long) > 1:
-        proposal.sections += ["[metric]", f"column = {quoted(long[0])}", f"value = {quoted(long[1])}", ""]
+        proposal.sections += [
+            "[metric]",
+            f"column = {quoted(long[0])}",
+            f"value = {quoted(long[1])}",
+            "",
+        ]
     return proposal.finished(path.name)
 
 
@@ -171,11 +202,23 @@ def _list_of_records(path: Path) -> tuple[list[str], list[object]]:
     content, _ = read_json(path)
     keys: list[str] = []
     while isinstance(content, dict):
-        filled = {name: value for name, value in content.items() if isinstance(value, list | dict) and value}
-        rows = [name for name, value in filled.items() if isinstance(value, list) and isinstance(value[0], dict)]
-        inner = next(iter([*rows, *(name for name in filled if isinstance(filled[name], dict))]), None)
+        filled = {
+            name: value
+            for name, value in content.items()
+            if isinstance(value, list | dict) and value
+        }
+        rows = [
+            name
+            for name, value in filled.items()
+            if isinstance(value, list) and isinstance(value[0], dict)
+        ]
+        inner = next(
+            iter([*rows, *(name for name in filled if isinstance(filled[name], dict))]), None
+        )
         if inner is None:
-            raise InputError("no list of records", where=str(path), do=f"it has: {listed(map(str, content))}")
+            raise InputError(
+                "no list of records", where=str(path), do=f"it has: {listed(map(str, content))}"
+            )
         keys.append(str(inner))
         content = content[inner]
     return keys, content if isinstance(content, list) else []
@@ -188,7 +231,10 @@ def _layout(path: Path, proposal: _Proposal) -> TableLayout:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise InputError("the file holds no line", where=str(path), do="export it again")
-    delimiter = max(_DELIMITERS, key=lambda sign: (min(line.count(sign) for line in lines[:20]), lines[0].count(sign)))
+    delimiter = max(
+        _DELIMITERS,
+        key=lambda sign: (min(line.count(sign) for line in lines[:20]), lines[0].count(sign)),
+    )
     if delimiter != ",":
         proposal.top.append(f"delimiter = {quoted(delimiter)}")
         if any(re.search(rf"(^|{re.escape(delimiter)})\d+,\d+", line) for line in lines[1:20]):
@@ -204,11 +250,15 @@ def _metrics(rows: pl.DataFrame, metric: str, value: str) -> dict[str, pl.Series
 
 
 def _is_of_nodes(columns: Sequence[str], counters: Sequence[str]) -> bool:
-    """True where no column is a GPU's number, and more of the counters count for nodes than for GPUs."""
+    """True where no column is a GPU's number, and more of the counters count for nodes than for
+    GPUs.
+    """
     if any(gpu.lower() != "index" for gpu in named(columns, "gpu")):
         return False
     hosts = [name for name in counters if host_counter_meaning(name)]
-    return len(hosts) > len([name for name in counters if counter_meaning(name) and name not in hosts])
+    return len(hosts) > len(
+        [name for name in counters if counter_meaning(name) and name not in hosts]
+    )
 
 
 def _propose_time(proposal: _Proposal, name: str, zone_name: str | None) -> None:
@@ -237,9 +287,13 @@ def _time_format(given: pl.Series) -> str:
 
 
 def _propose_gpu(proposal: _Proposal, alike: Sequence[str]) -> None:
-    """The keys of a GPU. `alike`: columns that are the same in two rows only where these are of two GPUs."""
+    """The keys of a GPU. `alike`: columns that are the same in two rows only where these are of
+    two GPUs.
+    """
     numbered = [
-        name for name in proposal.free("gpu") if proposal.values(name).str.contains(r"^\D{0,9}\d{1,4}(\.0)?$").all()
+        name
+        for name in proposal.free("gpu")
+        if proposal.values(name).str.contains(r"^\D{0,9}\d{1,4}(\.0)?$").all()
     ]
     if numbered:
         is_number = proposal.values(numbered[0]).str.contains(r"^\d+$").all()
@@ -259,7 +313,9 @@ def _propose_devices(proposal: _Proposal) -> None:
     facts: dict[str, str] = {}
     for name in proposal.others():
         to = (device_meaning(name) or ("", ""))[0]
-        if name.strip().lower() == "name" and all(match_device(model) for model in proposal.values(name).unique()):
+        if name.strip().lower() == "name" and all(
+            match_device(model) for model in proposal.values(name).unique()
+        ):
             to = "model"
         if to and to not in facts.values():
             facts[name] = to
@@ -268,11 +324,15 @@ def _propose_devices(proposal: _Proposal) -> None:
     proposal.taken.update(facts)
     for name, to in facts.items():
         unit = (device_meaning(name) or ("", ""))[1]
-        proposal.devices.append(_as_table(name, to, unit) if unit not in ("", "MiB") else f'{quoted(name)} = "{to}"')
+        proposal.devices.append(
+            _as_table(name, to, unit) if unit not in ("", "MiB") else f'{quoted(name)} = "{to}"'
+        )
 
 
 def _templates(columns: Mapping[str, pl.Series]) -> dict[str, list[str]]:
-    """{name with `{gpu}` in place of an index: the columns it stands for}; other columns as they are."""
+    """{name with `{gpu}` in place of an index: the columns it stands for}; other columns as they
+    are.
+    """
     found: dict[str, list[str]] = {}
     for name in columns:
         found.setdefault(wide_template(name) or name, []).append(name)
@@ -293,7 +353,9 @@ def _propose_counters(proposal: _Proposal, columns: Mapping[str, pl.Series]) -> 
             counters.add(known[0])
 
 
-def _propose_host(proposal: _Proposal, columns: Mapping[str, pl.Series], nodes: Sequence[str]) -> None:
+def _propose_host(
+    proposal: _Proposal, columns: Mapping[str, pl.Series], nodes: Sequence[str]
+) -> None:
     """Columns or metrics of node_samples; counters that count are those whose values grow."""
     of_rows = proposal.rows[nodes[0]] if nodes else None
     counters: set[str] = set()
@@ -310,7 +372,9 @@ def _propose_host(proposal: _Proposal, columns: Mapping[str, pl.Series], nodes: 
         else:
             to, unit = known
             plain = not unit or unit == HOST_UNITS[to]
-            proposal.columns.append(f'{quoted(name)} = "{to}"' if plain else _as_table(name, to, unit))
+            proposal.columns.append(
+                f'{quoted(name)} = "{to}"' if plain else _as_table(name, to, unit)
+            )
             counters.add(to)
 
 
@@ -356,7 +420,9 @@ def _as_table(name: str, to: str, unit: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a TOML string that can be shown: escapes for what steers terminals or the direction of writing."""
+    """Return a TOML string that can be shown: escapes for what steers terminals or the direction
+    of writing.
+    """
     return "".join(
         letter if printable(letter) == letter else f"\\U{ord(letter):08x}"
         for letter in json.dumps(text, ensure_ascii=False)

@@ -29,7 +29,9 @@ LINK = "link"
 
 @dataclass(frozen=True, slots=True)
 class StartLink:
-    """The link that is printed at the start: its token, and whose it is. Without a token it proves nothing."""
+    """The link that is printed at the start: its token, and whose it is. Without a token it
+    proves nothing.
+    """
 
     token: str = ""
     user: str = ""
@@ -58,7 +60,8 @@ class UnknownBearer:
 class Identities:
     """How requests prove whose they are, and which role that is.
 
-    What a request sends on purpose (a token) counts before what a browser sends on its own (a cookie).
+    What a request sends on purpose (a token) counts before what a browser sends on its own (a
+    cookie).
     """
 
     options: ServeOptions
@@ -71,15 +74,22 @@ class Identities:
     link: StartLink = NO_LINK
 
     @classmethod
-    def of(cls, options: ServeOptions, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Identities:
-        """Return the ways that are configured. Errors: ConfigError for a key that makes no sense, or is unsafe."""
+    def of(
+        cls, options: ServeOptions, *, link: StartLink = NO_LINK, cookie: str = COOKIE
+    ) -> Identities:
+        """Return the ways that are configured. Errors: ConfigError for a key that makes no
+        sense, or is unsafe.
+        """
         tokens = BearerTokens(Path(options.token_file)) if options.token_file else None
         if tokens is not None:
             tokens.check()
         sessions = Sessions(
-            cookie=cookie, still=lambda proven: not proven.token or (tokens is not None and tokens.still(proven))
+            cookie=cookie,
+            still=lambda proven: not proven.token or (tokens is not None and tokens.still(proven)),
         )
-        proxies = ProxyHeaders(tuple(map(ProxyAddress.parse, options.proxies)), options.proxy_header)
+        proxies = ProxyHeaders(
+            tuple(map(ProxyAddress.parse, options.proxies)), options.proxy_header
+        )
         slurm = _slurm(options.slurm_jwt_key) if options.slurm_jwt_key else None
         oidc = _oidc(options) if options.oidc_issuer else None
         return cls(options, Roles.of(options), sessions, proxies, tokens, slurm, oidc, link)
@@ -87,12 +97,21 @@ class Identities:
     @property
     def proofs(self) -> tuple[Proof, ...]:
         """The ways, in the order in which they are tried."""
-        given = (self.tokens, self.slurm, UnknownBearer(), self.proxies, self.sessions, SocketPeers(self.proxies))
+        given = (
+            self.tokens,
+            self.slurm,
+            UnknownBearer(),
+            self.proxies,
+            self.sessions,
+            SocketPeers(self.proxies),
+        )
         return tuple(proof for proof in given if proof is not None)
 
     def is_bare(self, request: Request) -> bool:
         """Whether a request has nothing that could prove whose it is."""
-        sent = any(name in request.headers for name in ("authorization", "cookie", "x-slurm-user-token"))
+        sent = any(
+            name in request.headers for name in ("authorization", "cookie", "x-slurm-user-token")
+        )
         return not (sent or peer(request).is_unix or self.proxies.is_from_proxy(request))
 
     def proven(self, request: Request) -> Proven | None:
@@ -100,24 +119,31 @@ class Identities:
 
         Errors: NotIdentifiedError for a proof that is wrong.
         """
-        return next((proven for proof in self.proofs if (proven := proof.of(request)) is not None), None)
+        return next(
+            (proven for proof in self.proofs if (proven := proof.of(request)) is not None), None
+        )
 
     def viewer(self, request: Request) -> Viewer:
-        """Return what the sender of a request may see. Errors: those of `proven` and of `Roles.viewer`."""
+        """Return what the sender of a request may see. Errors: those of `proven` and of
+        `Roles.viewer`.
+        """
         proven = self.proven(request)
         return NOBODY if proven is None else self.roles.viewer(proven)
 
     def log_in(self, given: str, *, by_form: bool) -> Proven:
-        """Return whom a token proves that a person gave at the login: the link's, or by the form one of the file.
+        """Return whom a token proves that a person gave at the login: the link's, or by the form
+        one of the file.
 
-        An address with a token of the file logs no one in: another site could lead people into its own session.
-        Errors: NotIdentifiedError for one that is not valid.
+        An address with a token of the file logs no one in: another site could lead people into its
+        own session. Errors: NotIdentifiedError for one that is not valid.
         """
         proven = self.link.proven(given)
         if proven is not None:
             return proven
         if self.tokens is None or not by_form:
-            raise NotIdentifiedError("the token is not valid", do="take the link that the server printed at its start")
+            raise NotIdentifiedError(
+                "the token is not valid", do="take the link that the server printed at its start"
+            )
         return self.tokens.proven(given)
 
 

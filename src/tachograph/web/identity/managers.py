@@ -19,7 +19,8 @@ _TIMEOUT_S = 20.0
 def managers_of(options: ServeOptions) -> Callable[[], Coordinated]:
     """Return a function that reads the coordinators of accounts.
 
-    It raises ConfigError for a file that cannot be read, InputError where Slurm's accounting does not answer.
+    It raises ConfigError for a file that cannot be read, InputError where Slurm's accounting does
+    not answer.
     """
     if not options.managers:
         return dict
@@ -30,7 +31,9 @@ def managers_of(options: ServeOptions) -> Callable[[], Coordinated]:
 
 def read_coordinators(sacctmgr: SiteProgram) -> Coordinated:
     """Return {user: accounts} as Slurm's accounting has it."""
-    printed = sacctmgr.output("-nP", "show", "account", "withcoordinator", "format=Account,Coordinators")
+    printed = sacctmgr.output(
+        "-nP", "show", "account", "withcoordinator", "format=Account,Coordinators"
+    )
     return parse_coordinators(printed.decode("utf-8", "replace"))
 
 
@@ -45,7 +48,8 @@ def parse_coordinators(printed: str) -> Coordinated:
 
 
 def read_managers(file: Path) -> Coordinated:
-    """Return {user: accounts} of a file of lines `user account,account`; what follows `#` is a remark.
+    """Return {user: accounts} of a file of lines `user account,account`; what follows `#` is a
+    remark.
 
     Errors: ConfigError for a file that cannot be read, or has other lines.
     """
@@ -54,13 +58,17 @@ def read_managers(file: Path) -> Coordinated:
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
         raise ConfigError(
-            f"serve.managers cannot be read: {reason}", where=str(file), do="name a file, or sacctmgr"
+            f"serve.managers cannot be read: {reason}",
+            where=str(file),
+            do="name a file, or sacctmgr",
         ) from None
     pairs = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if len(words) not in (0, 2):
-            raise ConfigError("no line `user account,account`", where=f"{file}:{number}", do="write it like that")
+            raise ConfigError(
+                "no line `user account,account`", where=f"{file}:{number}", do="write it like that"
+            )
         pairs += [(words[0], account) for account in words[1].split(",")] if words else []
     return _by_user(pairs)
 

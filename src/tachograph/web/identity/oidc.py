@@ -1,4 +1,5 @@
-"""Logging in at an OpenID provider: code flow with PKCE, state and nonce; its keys are read from where it names them.
+"""Logging in at an OpenID provider: code flow with PKCE, state and nonce; its keys are read from
+where it names them.
 
 Sources: OpenID Connect Core 1.0, Discovery 1.0, RFC 7636 (PKCE), RFC 9207 (issuer in the answer).
 """
@@ -30,7 +31,19 @@ from tachograph.web.identity.proof import NotIdentifiedError, Proven, proven_nam
 from tachograph.web.identity.safety import is_of_this_machine
 
 # signed with a key that the provider alone has: neither `none` nor a shared secret
-ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
+ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "Ed25519",
+)
 _PENDING_S = 600.0  # so long a person may take at the provider
 _MOST_PENDING = 10_000
 _KEPT_S = 3600.0  # what the provider publishes of itself
@@ -43,7 +56,9 @@ _AGAIN = "log in once more"
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A login that began: what proves its end, the hash of the browser's cookie, where it leads, until when."""
+    """A login that began: what proves its end, the hash of the browser's cookie, where it leads,
+    until when.
+    """
 
     verifier: str
     nonce: str
@@ -79,13 +94,21 @@ class OidcProvider:
 
     @classmethod
     def of(cls, options: ServeOptions) -> OidcProvider:
-        """Return the provider; nothing is requested yet. Errors: ConfigError for a secret that cannot be read."""
+        """Return the provider; nothing is requested yet. Errors: ConfigError for a secret that
+        cannot be read.
+        """
         secret = ""
         if options.oidc_secret_file:
-            secret = read_secret(options.oidc_secret_file, "serve.oidc_secret_file").decode("utf-8", "replace").strip()
+            secret = (
+                read_secret(options.oidc_secret_file, "serve.oidc_secret_file")
+                .decode("utf-8", "replace")
+                .strip()
+            )
         client = httpx2.Client(timeout=_TIMEOUT_S, follow_redirects=False)
         claim, scope = options.oidc_user_claim, options.oidc_scope
-        return cls(options.oidc_issuer.rstrip("/"), options.oidc_client_id, secret, claim, scope, client)
+        return cls(
+            options.oidc_issuer.rstrip("/"), options.oidc_client_id, secret, claim, scope, client
+        )
 
     def begin(self, redirect: str, target: str) -> StartedLogin:
         """Return where a login begins that comes back to `redirect` and leads on to `target`.
@@ -99,7 +122,9 @@ class OidcProvider:
                 del self._pending[old]
             while len(self._pending) >= _MOST_PENDING:
                 del self._pending[next(iter(self._pending))]
-            self._pending[state] = _Pending(verifier, nonce, _hashed(cookie), redirect, target, now + _PENDING_S)
+            self._pending[state] = _Pending(
+                verifier, nonce, _hashed(cookie), redirect, target, now + _PENDING_S
+            )
         asked = {
             "response_type": "code",
             "client_id": self.client_id,
@@ -111,18 +136,26 @@ class OidcProvider:
             "code_challenge_method": "S256",
         }
         endpoint = self._endpoint("authorization_endpoint")
-        return StartedLogin(f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", cookie)
+        return StartedLogin(
+            f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", cookie
+        )
 
     def finish(self, given: Mapping[str, str], cookie: str) -> tuple[Proven, str]:
         """Return whose login the provider's answer ends, and where it leads.
 
-        Errors: NotIdentifiedError where it belongs to no login of this browser, or is not signed as it must be;
-        InputError where the provider does not answer.
+        Errors: NotIdentifiedError where it belongs to no login of this browser, or is not signed as
+        it must be; InputError where the provider does not answer.
         """
         with self._lock:
             login = self._pending.pop(given.get("state", ""), None)
-        if login is None or login.ends <= self.clock() or not hmac.compare_digest(login.browser, _hashed(cookie)):
-            raise NotIdentifiedError("the login has expired, or was begun in another browser", do=_AGAIN)
+        if (
+            login is None
+            or login.ends <= self.clock()
+            or not hmac.compare_digest(login.browser, _hashed(cookie))
+        ):
+            raise NotIdentifiedError(
+                "the login has expired, or was begun in another browser", do=_AGAIN
+            )
         if given.get("iss", self.issuer).rstrip("/") != self.issuer:
             raise NotIdentifiedError("the answer is of another provider", do=_AGAIN)
         if "error" in given:
@@ -133,8 +166,12 @@ class OidcProvider:
         if self.claim not in claims:
             claims = self._user_info(answer, claims)
         if self.claim == "email" and claims.get("email_verified") is not True:
-            raise NotIdentifiedError("the provider has not verified the address", do="verify it at the provider")
-        return Proven(proven_name(claims.get(self.claim), f"the provider's claim {self.claim}"), "oidc"), login.target
+            raise NotIdentifiedError(
+                "the provider has not verified the address", do="verify it at the provider"
+            )
+        return Proven(
+            proven_name(claims.get(self.claim), f"the provider's claim {self.claim}"), "oidc"
+        ), login.target
 
     def _redeem(self, code: str, login: _Pending) -> Mapping[str, Any]:
         sent = {
@@ -159,9 +196,13 @@ class OidcProvider:
             claims = jwt.decode(token, self._key_set(), algorithms=list(ALGORITHMS)).claims
         except (JoseError, ValueError, TypeError):
             try:  # its keys may have changed
-                claims = jwt.decode(token, self._key_set(again=True), algorithms=list(ALGORITHMS)).claims
+                claims = jwt.decode(
+                    token, self._key_set(again=True), algorithms=list(ALGORITHMS)
+                ).claims
             except (JoseError, ValueError, TypeError):
-                raise NotIdentifiedError("the id token is not signed by the provider", do=_AGAIN) from None
+                raise NotIdentifiedError(
+                    "the id token is not signed by the provider", do=_AGAIN
+                ) from None
         audience = claims.get("aud")
         several = isinstance(audience, list) and len(audience) > 1
         expected = JWTClaimsRegistry(
@@ -194,7 +235,9 @@ class OidcProvider:
             try:
                 keys = KeySet.import_key_set({"keys": published["keys"]})
             except (JoseError, ValueError, TypeError, KeyError):
-                raise InputError("the provider's keys cannot be read", where=self.issuer, do="see its log") from None
+                raise InputError(
+                    "the provider's keys cannot be read", where=self.issuer, do="see its log"
+                ) from None
             self._keys = (now, keys)
         return self._keys[1]
 
@@ -203,7 +246,9 @@ class OidcProvider:
         if self._published is None or now - self._published[0] > _KEPT_S:
             facts = self._request("GET", f"{self.issuer}/.well-known/openid-configuration")
             if str(facts.get("issuer", "")).rstrip("/") != self.issuer:
-                raise InputError("it names another issuer", where=self.issuer, do="fix serve.oidc_issuer")
+                raise InputError(
+                    "it names another issuer", where=self.issuer, do="fix serve.oidc_issuer"
+                )
             self._published = (now, facts)
         return self._published[1]
 
@@ -212,12 +257,18 @@ class OidcProvider:
         address = str(self._facts().get(name, ""))
         with contextlib.suppress(ValueError):
             parts = urlsplit(address)
-            if parts.scheme == "https" or (parts.scheme == "http" and is_of_this_machine(parts.hostname or "")):
+            if parts.scheme == "https" or (
+                parts.scheme == "http" and is_of_this_machine(parts.hostname or "")
+            ):
                 return address
-        raise InputError(f"its {name} is no https address", where=self.issuer, do="fix serve.oidc_issuer")
+        raise InputError(
+            f"its {name} is no https address", where=self.issuer, do="fix serve.oidc_issuer"
+        )
 
     def _request(self, method: str, address: str, **given: Any) -> Mapping[str, Any]:
-        """An answer in JSON. Errors: InputError where there is none; NotIdentifiedError where a code is refused."""
+        """An answer in JSON. Errors: InputError where there is none; NotIdentifiedError where a
+        code is refused.
+        """
         try:
             answer = self.client.request(method, address, **given)
             found = answer.json() if len(answer.content) <= _LARGEST else None

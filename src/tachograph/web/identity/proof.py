@@ -1,4 +1,6 @@
-"""What a request proves of its sender: a name, how it was proven, a role where the proof itself limits it."""
+"""What a request proves of its sender: a name, how it was proven, a role where the proof itself
+limits it.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ class NotIdentifiedError(TachographError):
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Whose a request is. `role`: of a token or the start link; None: the one that the configuration gives the name.
+    """Whose a request is. `role`: of a token or the start link; None: the one that the
+    configuration gives the name.
 
-    ambient: a browser sends this proof with every request, also those that another site starts; so what changes
-    something must come from a page of this service. token: the id of the token, "" without one.
-    ends: seconds since 1970; None: not yet.
+    ambient: a browser sends this proof with every request, also those that another site starts; so
+    what changes something must come from a page of this service. token: the id of the token, ""
+    without one. ends: seconds since 1970; None: not yet.
     """
 
     name: str
@@ -58,4 +61,6 @@ def proven_name(name: object, via: str) -> str:
     """Return a user name that a proof gave. Errors: NotIdentifiedError for one that no user has."""
     if isinstance(name, str) and is_user_name(name):
         return name
-    raise NotIdentifiedError(f"{via} names no user", do="contact the administrators of this service")
+    raise NotIdentifiedError(
+        f"{via} names no user", do="contact the administrators of this service"
+    )

@@ -1,4 +1,6 @@
-"""Whom a connection names: a proxy in its header, or the process at the other end of the Unix socket."""
+"""Whom a connection names: a proxy in its header, or the process at the other end of the Unix
+socket.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class ProxyAddress:
-    """A proxy: its network on another machine; or None for the Unix socket, and the user of its process."""
+    """A proxy: its network on another machine; or None for the Unix socket, and the user of its
+    process.
+    """
 
     network: Network | None
     user: str = ""
@@ -31,7 +35,8 @@ class ProxyAddress:
         >>> ProxyAddress.parse("www-data@unix")
         ProxyAddress(network=None, user='www-data')
 
-        Errors: ConfigError for what is none, and for an address of this machine: every user can connect from there.
+        Errors: ConfigError for what is none, and for an address of this machine: every user can
+        connect from there.
         """
         user, _, address = written.rpartition("@")
         if address == UNIX:
@@ -44,12 +49,18 @@ class ProxyAddress:
                 raise ConfigError(f"serve.proxies: invalid address {written!r}", do=do) from None
         if (network is None and not user) or (network is not None and network.is_loopback):
             what = f"serve.proxies: every user of this machine can connect as {written!r}"
-            raise ConfigError(what, do="let the proxy connect by serve.socket, and name its user: www-data@unix")
+            raise ConfigError(
+                what, do="let the proxy connect by serve.socket, and name its user: www-data@unix"
+            )
         if user and network is not None:
-            what = f"serve.proxies: the user of a process on another machine is not known: {written!r}"
+            what = (
+                f"serve.proxies: the user of a process on another machine is not known: {written!r}"
+            )
             raise ConfigError(what, do=f"write {address!r}")
         if network is not None and network.prefixlen == 0:
-            raise ConfigError(f"serve.proxies: {written!r} is every address", do="name the proxy's own")
+            raise ConfigError(
+                f"serve.proxies: {written!r} is every address", do="name the proxy's own"
+            )
         return cls(network, user)
 
     def covers(self, other: Peer) -> bool:
@@ -78,14 +89,18 @@ class ProxyHeaders:
         return self.covers(peer(request))
 
     def of(self, request: Request) -> Proven | None:
-        """Return the user whom a proxy names. Errors: NotIdentifiedError for a name that is none, or two of them."""
+        """Return the user whom a proxy names. Errors: NotIdentifiedError for a name that is
+        none, or two of them.
+        """
         if not self.is_from_proxy(request):
             return None
         named = request.headers.getlist(self.header)
         if all(name in _NO_ONE for name in named):
             return None
         if len(named) > 1:
-            raise NotIdentifiedError(f"{self.header} twice", do="let the proxy set the header, not add to it")
+            raise NotIdentifiedError(
+                f"{self.header} twice", do="let the proxy set the header, not add to it"
+            )
         return Proven(proven_name(named[0], self.header), "proxy", ambient=True)
 
 

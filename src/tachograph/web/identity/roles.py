@@ -20,12 +20,14 @@ from tachograph.web.viewer import Role, Viewer
 T = TypeVar("T")
 Groups: TypeAlias = Callable[[str], frozenset[str]]
 KEPT_S = 60.0  # so long a role counts before groups and coordinators are read again
-AGAIN_S = 10.0  # so long after an error it is not tried again: requests would wait for it one after the other
+# So long after an error it is not tried again: requests would wait for it one after the other.
+AGAIN_S = 10.0
 _MOST_NAMES = 10_000
 
 
 def system_groups(user: str) -> frozenset[str]:
-    """Return the names of the groups of a user, also those of a directory that the system is connected to.
+    """Return the names of the groups of a user, also those of a directory that the system is
+    connected to.
 
     >>> system_groups("no such user")
     frozenset()
@@ -34,7 +36,9 @@ def system_groups(user: str) -> frozenset[str]:
         entry = pwd.getpwnam(user)
     except KeyError:
         return frozenset()
-    return frozenset(name for gid in os.getgrouplist(user, entry.pw_gid) if (name := _group_name(gid)))
+    return frozenset(
+        name for gid in os.getgrouplist(user, entry.pw_gid) if (name := _group_name(gid))
+    )
 
 
 def _group_name(gid: int) -> str:
@@ -68,14 +72,17 @@ class Roles:
     def viewer(self, proven: Proven) -> Viewer:
         """Return what a proven name may see.
 
-        Errors: InputError, ConfigError where groups or coordinators cannot be read: no role is guessed.
+        Errors: InputError, ConfigError where groups or coordinators cannot be read: no role is
+        guessed.
         """
         role, accounts = proven.role, frozenset[str]()
         if role is None:
             role, accounts = self._of(proven.name)
         elif role == Role.MANAGER:
             accounts = self._accounts(proven.name)
-        return Viewer(proven.name, role, accounts, via=proven.via, token=proven.token, ambient=proven.ambient)
+        return Viewer(
+            proven.name, role, accounts, via=proven.via, token=proven.token, ambient=proven.ambient
+        )
 
     def _of(self, name: str) -> tuple[Role, frozenset[str]]:
         now = self.clock()
@@ -103,7 +110,9 @@ class Roles:
         return (Role.MANAGER if accounts else Role.USER), accounts
 
     def _tried(self, what: str, read: Callable[[], T]) -> T:
-        """What `read` returns; for a while after an error the same error. Errors: those of `read`."""
+        """What `read` returns; for a while after an error the same error. Errors: those of
+        `read`.
+        """
         failed = self._failed.get(what)
         if failed is not None and self.clock() - failed[0] < AGAIN_S:
             raise failed[1].with_traceback(None)

@@ -1,4 +1,6 @@
-"""Tokens that Slurm signs (`scontrol token`, auth/jwt): HS256 with the key of the cluster, the user in claim `sun`."""
+"""Tokens that Slurm signs (`scontrol token`, auth/jwt): HS256 with the key of the cluster, the
+user in claim `sun`.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,30 @@ class SlurmTokens:
 
     @classmethod
     def with_key(cls, file: str) -> SlurmTokens:
-        """Return the check with the key in a file. Errors: ConfigError for one that cannot be read or is too short."""
+        """Return the check with the key in a file. Errors: ConfigError for one that cannot be
+        read or is too short.
+        """
         secret = read_secret(file, "serve.slurm_jwt_key")
         if len(secret) < SHORTEST_KEY or len(set(secret)) == 1:
-            what = f"serve.slurm_jwt_key is shorter than {SHORTEST_KEY} bytes, or one byte repeated: it can be guessed"
-            raise ConfigError(what, where=file, do="dd if=/dev/random of=jwt_hs256.key bs=32 count=1")
+            what = (
+                f"serve.slurm_jwt_key is shorter than {SHORTEST_KEY} bytes, or one byte "
+                "repeated: it can be guessed"
+            )
+            raise ConfigError(
+                what, where=file, do="dd if=/dev/random of=jwt_hs256.key bs=32 count=1"
+            )
         try:
             return cls(OctKey.import_key(secret))
         except ValueError:
             what = "serve.slurm_jwt_key is the public part of a pair of keys: everyone has it"
-            raise ConfigError(what, where=file, do="name the file of jwt_key in slurm.conf") from None
+            raise ConfigError(
+                what, where=file, do="name the file of jwt_key in slurm.conf"
+            ) from None
 
     def of(self, request: Request) -> Proven | None:
-        """Return whose token a request sends. Errors: NotIdentifiedError for one that is not valid."""
+        """Return whose token a request sends. Errors: NotIdentifiedError for one that is not
+        valid.
+        """
         sent = request.headers.get(HEADER)
         if sent is None:
             sent = bearer_of(request)
@@ -54,19 +67,26 @@ class SlurmTokens:
         proven = self.proven(sent)
         named = request.headers.get(USER_HEADER)
         if named and named != proven.name:
-            raise NotIdentifiedError(f"{USER_HEADER} is not whom the token names", do="leave the header out")
+            raise NotIdentifiedError(
+                f"{USER_HEADER} is not whom the token names", do="leave the header out"
+            )
         return proven
 
     def proven(self, sent: str) -> Proven:
         """Return whose token it is. Errors: NotIdentifiedError for one that is not valid."""
-        wrong = NotIdentifiedError("Slurm's token is not valid or has expired", do="make one with `scontrol token`")
+        wrong = NotIdentifiedError(
+            "Slurm's token is not valid or has expired", do="make one with `scontrol token`"
+        )
         if len(sent) > _LONGEST:
             raise wrong
         try:
             claims = jwt.decode(sent, self.key, algorithms=[_ALGORITHM]).claims
         except (JoseError, ValueError, TypeError):
             raise wrong from None
-        ends, begins = _instant(claims.get("exp")), _instant(claims.get("nbf", claims.get("iat", 0)))
+        ends, begins = (
+            _instant(claims.get("exp")),
+            _instant(claims.get("nbf", claims.get("iat", 0))),
+        )
         if ends is None or begins is None or not begins - _CLOCKS_APART_S <= self.clock() < ends:
             raise wrong
         name = claims.get("sun", claims.get("username"))

@@ -1,4 +1,6 @@
-"""The other end of a connection: its address, and of a Unix socket the user whom the system names."""
+"""The other end of a connection: its address, and of a Unix socket the user whom the system
+names.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection: its address (`unix` for a socket), and of a socket the user of its process."""
+    """The other end of a connection: its address (`unix` for a socket), and of a socket the user
+    of its process.
+    """
 
     address: str
     user: str = ""
@@ -30,9 +34,13 @@ class Peer:
 
 
 def peer_of(connection: TransportSocket | socket.socket, remote: tuple[str, int] | None) -> Peer:
-    """Return the other end of a connection; of a Unix socket with the user whom the system names."""
+    """Return the other end of a connection; of a Unix socket with the user whom the system
+    names.
+    """
     if connection.family == socket.AF_UNIX:
-        _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        _, uid, _ = _CREDENTIALS.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
         return Peer(UNIX, _user(uid))
     return Peer("" if remote is None else _plain(remote[0]))
 

@@ -1,4 +1,6 @@
-"""Tokens of programs: made by `tachograph serve token create`, kept as hashes in a file, sent as `Bearer`."""
+"""Tokens of programs: made by `tachograph serve token create`, kept as hashes in a file, sent as
+`Bearer`.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ from tachograph.web.viewer import Role
 
 PREFIX = "tacho_"
 _PERMITTED = 0o077  # bits of the mode that the file must not have
-WRONG = NotIdentifiedError("the token is not known, was revoked or has expired", do="create another one")
+WRONG = NotIdentifiedError(
+    "the token is not known, was revoked or has expired", do="create another one"
+)
 
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class StoredToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A token without itself: its id, the SHA-256 of what is sent, whose it is, as which role, from when until when."""
+    """A token without itself: its id, the SHA-256 of what is sent, whose it is, as which role,
+    from when until when.
+    """
 
     id: str
     sha256: str
@@ -45,10 +51,14 @@ class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: tuple[StoredToken, ...] = ()
 
 
-def create_token(file: Path, *, user: str, role: Role, expires: datetime) -> tuple[str, StoredToken]:
-    """Add a token to the file, which is made with mode 0600; return what is to be sent, which is kept nowhere.
+def create_token(
+    file: Path, *, user: str, role: Role, expires: datetime
+) -> tuple[str, StoredToken]:
+    """Add a token to the file, which is made with mode 0600; return what is to be sent, which is
+    kept nowhere.
 
-    Errors: ConfigError where the file cannot be written, or others may read it; UsageError for no user name.
+    Errors: ConfigError where the file cannot be written, or others may read it; UsageError for no
+    user name.
     """
     if not is_user_name(user):
         raise UsageError(f"--user: {user!r} is no name of a user", do="give one without spaces")
@@ -61,11 +71,15 @@ def create_token(file: Path, *, user: str, role: Role, expires: datetime) -> tup
 
 
 def revoke_token(file: Path, token_id: str) -> StoredToken:
-    """Take a token out of the file; return it. Errors: NotFoundError for an id that is not there; ConfigError."""
+    """Take a token out of the file; return it. Errors: NotFoundError for an id that is not
+    there; ConfigError.
+    """
     with _changing(file) as kept:
         found = next((one for one in kept if one.id == token_id), None)
         if found is None:
-            raise NotFoundError(f"no token {token_id!r}", where=str(file), do="see `tachograph serve token list`")
+            raise NotFoundError(
+                f"no token {token_id!r}", where=str(file), do="see `tachograph serve token list`"
+            )
         kept.remove(found)
     return found
 
@@ -82,7 +96,9 @@ def read_tokens(file: Path) -> Sequence[StoredToken]:
         return ()
     except OSError as problem:
         raise ConfigError(
-            f"serve.token_file cannot be read: {problem.strerror}", where=str(file), do="name another file"
+            f"serve.token_file cannot be read: {problem.strerror}",
+            where=str(file),
+            do="name another file",
         ) from None
     if mode & _PERMITTED:
         what = f"the file of tokens has mode {mode & 0o777:04o}: others may read or write it"
@@ -90,7 +106,9 @@ def read_tokens(file: Path) -> Sequence[StoredToken]:
     try:
         return msgspec.json.decode(content or b"{}", type=_TokenFile).tokens
     except msgspec.DecodeError as problem:
-        raise ConfigError(f"it is no file of tokens: {problem}", where=str(file), do="name another file") from None
+        raise ConfigError(
+            f"it is no file of tokens: {problem}", where=str(file), do="name another file"
+        ) from None
 
 
 @contextmanager
@@ -99,13 +117,19 @@ def _changing(file: Path) -> Iterator[list[StoredToken]]:
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(file.with_name(f".{file.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(
+            file.with_name(f".{file.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+        )
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             kept = list(read_tokens(file))
             yield kept
-            with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as stream:
-                stream.write(msgspec.json.format(msgspec.json.encode(_TokenFile(tuple(kept)))) + b"\n")
+            with os.fdopen(
+                os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb"
+            ) as stream:
+                stream.write(
+                    msgspec.json.format(msgspec.json.encode(_TokenFile(tuple(kept)))) + b"\n"
+                )
                 stream.flush()
                 os.fsync(stream.fileno())
             beside.replace(file)
@@ -119,12 +143,16 @@ def _changing(file: Path) -> Iterator[list[StoredToken]]:
 
 
 def _hashed(token: str) -> str:
-    """A token is 256 random bits, so one hash hides it; a slow one would only slow down each request."""
+    """A token is 256 random bits, so one hash hides it; a slow one would only slow down each
+    request.
+    """
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def bearer_of(request: Request) -> str | None:
-    """Return what a request sends as `Authorization: Bearer`; None where it sends nothing like that."""
+    """Return what a request sends as `Authorization: Bearer`; None where it sends nothing like
+    that.
+    """
     scheme, _, sent = request.headers.get("authorization", "").partition(" ")
     return sent.strip() if scheme.lower() == "bearer" else None
 
@@ -142,7 +170,9 @@ class BearerTokens:
         self._tokens()
 
     def of(self, request: Request) -> Proven | None:
-        """Return whose token a request sends. Errors: NotIdentifiedError for one that is not valid."""
+        """Return whose token a request sends. Errors: NotIdentifiedError for one that is not
+        valid.
+        """
         sent = bearer_of(request)
         return self.proven(sent) if sent is not None and sent.startswith(PREFIX) else None
 

@@ -1,4 +1,6 @@
-"""What one account used: by week, what was lost and recovered, by user, which jobs lost most, advice."""
+"""What one account used: by week, what was lost and recovered, by user, which jobs lost most,
+advice.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ PARAMETERS = UsageParameters
 
 
 def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
-    """Return the report of the account's visible jobs. Errors: NotFoundError where there are none."""
+    """Return the report of the account's visible jobs. Errors: NotFoundError where there are
+    none.
+    """
     shown = usage_values(view, parameters.choice("account"))
     return {**shown, "name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}

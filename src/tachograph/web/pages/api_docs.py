@@ -32,5 +32,7 @@ def content(view: View, parameters: Parameters) -> Mapping[str, Any]:
             for entry in ENDPOINTS
         ],
         "problems_by": {status: problem_name(status) for status in PROBLEMS},
-        "problems": [(status, problem_name(status), sentence) for status, sentence in PROBLEMS.items()],
+        "problems": [
+            (status, problem_name(status), sentence) for status, sentence in PROBLEMS.items()
+        ],
     }

@@ -19,7 +19,9 @@ _ALIKE = 8  # jobs that are offered for comparison
 class CompareParameters(Parameters, frozen=True, kw_only=True):
     """The jobs, in the order in which they are shown."""
 
-    job: Annotated[tuple[Word, ...], msgspec.Meta(description="Jobs: ids or job_keys; two to four.")] = ()
+    job: Annotated[
+        tuple[Word, ...], msgspec.Meta(description="Jobs: ids or job_keys; two to four.")
+    ] = ()
 
 
 PARAMETERS = CompareParameters
@@ -28,7 +30,8 @@ PARAMETERS = CompareParameters
 def content(view: View, parameters: CompareParameters) -> Mapping[str, Any]:
     """Return the comparison, and jobs of the same name by the first one's user.
 
-    Errors: UsageError for more than four; NotFoundError for a job that is not there, or not visible.
+    Errors: UsageError for more than four; NotFoundError for a job that is not there, or not
+    visible.
     """
     wanted = tuple(dict.fromkeys(parameters.job))
     if len(wanted) > MOST_JOBS:
@@ -48,4 +51,6 @@ def _alike(view: View, row: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
     alike = JobFilter(users=(row["user"],), where=(JobCondition("name", "=", row["name"]),))
     page = view.jobs.page(alike, limit=_ALIKE + 1, zone_name=view.zone_name)
-    return [one for one in page.table.frame.iter_rows(named=True) if one["job_key"] != row["job_key"]][:_ALIKE]
+    return [
+        one for one in page.table.frame.iter_rows(named=True) if one["job_key"] != row["job_key"]
+    ][:_ALIKE]

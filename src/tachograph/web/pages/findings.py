@@ -14,7 +14,17 @@ from tachograph.web.parameters import JobChoiceParameters, Limit, Word
 from tachograph.web.snapshot import View
 
 _SORT = "-gpu_hours"
-_COLUMNS = ("display_id", "name", "user", "partition", "state", "start", "gpus", "gpu_hours", "gpu_util_mean")
+_COLUMNS = (
+    "display_id",
+    "name",
+    "user",
+    "partition",
+    "state",
+    "start",
+    "gpus",
+    "gpu_hours",
+    "gpu_util_mean",
+)
 
 
 class FindingsParameters(JobChoiceParameters, frozen=True, kw_only=True):
@@ -33,7 +43,10 @@ def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
     wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
     labels = read_labels(view.opened.lake)
     every = replace(wanted, findings=(), verdict="yes")
-    shown: dict[str, Any] = {"checks": check_counts(view.jobs.verdict_counts(every), labels), "page": None}
+    shown: dict[str, Any] = {
+        "checks": check_counts(view.jobs.verdict_counts(every), labels),
+        "page": None,
+    }
     if len(wanted.findings) == 1:
         (code,) = wanted.findings
         page = view.jobs.page(
@@ -56,6 +69,8 @@ def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
 
 
 def submit(view: View, form: LabelForm) -> str:
-    """Record a label; return the query of the page that is shown then. Errors: those of `record_label`."""
+    """Record a label; return the query of the page that is shown then. Errors: those of
+    `record_label`.
+    """
     record_label(view, form)
     return "?" + urlencode({"finding": form.finding})

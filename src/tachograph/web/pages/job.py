@@ -35,7 +35,9 @@ class JobPageParameters(JobParameters, frozen=True, kw_only=True):
         Literal["summary", "timeline", "gpus", "steps", "roofline", "imbalance", "checks", "all"],
         msgspec.Meta(description="Which part of the page."),
     ] = "summary"
-    every: Annotated[Literal["gpu"], msgspec.Meta(description="List every GPU of a large job.")] | None = None
+    every: (
+        Annotated[Literal["gpu"], msgspec.Meta(description="List every GPU of a large job.")] | None
+    ) = None
 
 
 PARAMETERS = JobPageParameters
@@ -65,6 +67,12 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
 
 
 def _counters(measured: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Counters and units whose minutes a browser may draw: none of a job with too many minutes of GPUs."""
+    """Counters and units whose minutes a browser may draw: none of a job with too many minutes
+    of GPUs.
+    """
     minutes = (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)
-    return [(name, COUNTERS_BY_NAME[name].unit) for name in sorted(measured)] if minutes <= MOST_POINTS else []
+    return (
+        [(name, COUNTERS_BY_NAME[name].unit) for name in sorted(measured)]
+        if minutes <= MOST_POINTS
+        else []
+    )

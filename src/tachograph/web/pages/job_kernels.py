@@ -1,4 +1,6 @@
-"""The kernels of a job: of reports of Nsight Compute attached to it, else of those given for its job group."""
+"""The kernels of a job: of reports of Nsight Compute attached to it, else of those given for its
+job group.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,27 @@ PARAMETERS = JobParameters
 
 
 def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
-    """Return the kernels, or how far reading them is. Errors: NotFoundError for a job without a report."""
-    row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(0, named=True)
+    """Return the kernels, or how far reading them is. Errors: NotFoundError for a job without a
+    report.
+    """
+    row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(
+        0, named=True
+    )
     key = row["job_key"]
     attached = read_profiles(view.opened.lake, [key]).get_column("report").to_list()
     reports = () if attached else reports_given(row, view.configuration.interference.profiles)
     if attached:
         made = view.made(_attached, key)
     elif reports:
-        changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in map(Path, reports))
+        changed = tuple(
+            path.stat().st_mtime_ns if path.exists() else 0 for path in map(Path, reports)
+        )
         made = view.made(_of_group, reports, changed)
     else:
-        do = f"attach one with `tachograph share kernels REPORT --job {row['display_id'] or row['job_id']}`"
+        do = (
+            "attach one with `tachograph share kernels REPORT --job "
+            f"{row['display_id'] or row['job_id']}`"
+        )
         raise NotFoundError("no profile is given for this job", do=do)
     return {
         "pending": made if isinstance(made, Pending) else None,
@@ -48,7 +59,10 @@ def _attached(view: View, _: Progress, key: str) -> KernelsReport:
     return read_attached_kernels(view.opened.lake, key, view.configuration)
 
 
-def _of_group(view: View, _: Progress, reports: tuple[str, ...], changed: tuple[int, ...]) -> KernelsReport:
+def _of_group(
+    view: View, _: Progress, reports: tuple[str, ...], changed: tuple[int, ...]
+) -> KernelsReport:
     """What reports hold; `changed`: when each was, so that one that has changed is read again."""
     report = read_kernels(reports, view.configuration)
-    return report if view.viewer.sees_all else replace(report, problems=())  # these name files of the server
+    # These name files of the server.
+    return report if view.viewer.sees_all else replace(report, problems=())

@@ -15,7 +15,9 @@ PARAMETERS = JobParameters
 
 def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
     """Return a row per way, and why they differ."""
-    row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(0, named=True)
+    row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(
+        0, named=True
+    )
     found = scores_of(view.opened.lake, row, view.configuration)
     return {
         "headings": HEADINGS,

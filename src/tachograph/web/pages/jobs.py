@@ -17,18 +17,47 @@ from tachograph.web.pages.user import jobs_not_analyzed
 from tachograph.web.parameters import JobChoiceParameters, Limit, Word
 from tachograph.web.snapshot import View
 
-_LEFT = frozenset({"display_id", "job_id", "array_job_id", "het_job_id", "job_key"})  # names, though of digits
+# Names, though of digits.
+_LEFT = frozenset({"display_id", "job_id", "array_job_id", "het_job_id", "job_key"})
 _MOST = 10_000  # rows of a file, as the REST API has it
 # what fits a page; `columns` names others
 _SHOWN = (
-    *("display_id", "name", "user", "state", "start", "gpus", "elapsed_s", "gpu_util_mean", "spatial_imbalance"),
+    *(
+        "display_id",
+        "name",
+        "user",
+        "state",
+        "start",
+        "gpus",
+        "elapsed_s",
+        "gpu_util_mean",
+        "spatial_imbalance",
+    ),
     *("temporal_imbalance", "hbm_peak_fraction", "limiter", FINDINGS_COLUMN),
 )
 # columns that are offered by name, beside those that are shown
 _OFFERED = (
     *DEFAULT_COLUMNS,
-    *("account", "qos", "cluster", "submit", "end", "nodes", "gpu_model", "gpu_hours", "gpu_hours_lost", "attribution"),
-    *("coverage", "sm_active_mean", "tensor_active_mean", "dram_active_mean", "power_w_mean", "cpu_efficiency"),
+    *(
+        "account",
+        "qos",
+        "cluster",
+        "submit",
+        "end",
+        "nodes",
+        "gpu_model",
+        "gpu_hours",
+        "gpu_hours_lost",
+        "attribution",
+    ),
+    *(
+        "coverage",
+        "sm_active_mean",
+        "tensor_active_mean",
+        "dram_active_mean",
+        "power_w_mean",
+        "cpu_efficiency",
+    ),
 )
 
 
@@ -36,7 +65,9 @@ class JobsParameters(JobChoiceParameters, frozen=True, kw_only=True):
     """Filters, order, columns, and the page."""
 
     sort: Word = DEFAULT_SORT
-    columns: Annotated[tuple[Word, ...], msgspec.Meta(description="Columns, also several separated by commas.")] = ()
+    columns: Annotated[
+        tuple[Word, ...], msgspec.Meta(description="Columns, also several separated by commas.")
+    ] = ()
     limit: Limit = 50
     after: Word = ""
 
@@ -71,7 +102,9 @@ def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
 
 
 def _waiting(view: View, parameters: JobsParameters) -> pl.DataFrame | None:
-    """Jobs not analyzed yet, above the first page of a list of all, or of one user; None elsewhere."""
+    """Jobs not analyzed yet, above the first page of a list of all, or of one user; None
+    elsewhere.
+    """
     of_user = parameters.user[0] if len(parameters.user) == 1 else None
     chosen = parameters.as_query("user" if of_user else "", "sort", "columns", "limit", "verdict")
     return None if chosen else jobs_not_analyzed(view, user=of_user)
@@ -79,7 +112,9 @@ def _waiting(view: View, parameters: JobsParameters) -> pl.DataFrame | None:
 
 def _columns(parameters: JobsParameters) -> tuple[str, ...]:
     """The chosen columns, else those that fit and the one that the list is sorted by."""
-    chosen = tuple(dict.fromkeys(name for each in parameters.columns for name in each.split(",") if name))
+    chosen = tuple(
+        dict.fromkeys(name for each in parameters.columns for name in each.split(",") if name)
+    )
     by = parameters.sort.removeprefix("-")
     return chosen or (_SHOWN if by in _SHOWN else (*_SHOWN[:-1], by, FINDINGS_COLUMN))
 
@@ -90,7 +125,8 @@ def _numeric(columns: Sequence[str]) -> frozenset[str]:
     return frozenset(
         name
         for name in columns
-        if name not in _LEFT and (types[name].is_numeric() if name in types else name in COLUMN_UNITS)
+        if name not in _LEFT
+        and (types[name].is_numeric() if name in types else name in COLUMN_UNITS)
     )
 
 
@@ -98,4 +134,7 @@ def _order(columns: Sequence[str], sort: str) -> dict[str, tuple[str, str]]:
     """{column: (the order it has now, for aria-sort; the order that its heading requests)}."""
     by, falling = sort.removeprefix("-"), sort.startswith("-")
     now = {by: "descending" if falling else "ascending"}
-    return {name: (now.get(name, ""), name if name == by and falling else f"-{name}") for name in columns}
+    return {
+        name: (now.get(name, ""), name if name == by and falling else f"-{name}")
+        for name in columns
+    }

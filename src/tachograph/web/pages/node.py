@@ -33,7 +33,9 @@ def content(view: View, parameters: NodeParameters) -> Mapping[str, Any]:
         "headline": node_headline(report),
         "jobs": report.jobs.head(parameters.limit),
         "days": report.days.get_column("day").unique().sort().tail(_DAYS).to_list(),
-        "uses": {(row["gpu"], row["mig"], row["day"]): row for row in report.days.iter_rows(named=True)},
+        "uses": {
+            (row["gpu"], row["mig"], row["day"]): row for row in report.days.iter_rows(named=True)
+        },
         "weeks": report.weeks.get_column("week").unique().sort(descending=True).to_list()[:_WEEKS],
         "all_weeks": report.weeks.get_column("week").n_unique(),
         "gpu_label": gpu_label,

@@ -18,7 +18,9 @@ from tachograph.web.snapshot import View
 
 
 class NowParameters(Parameters, frozen=True, kw_only=True):
-    """`by`: groups; `heat`: what the map shows; `filter`: as on the screen, such as `sm<20 class=idle`; `sort`."""
+    """`by`: groups; `heat`: what the map shows; `filter`: as on the screen, such as `sm<20
+    class=idle`; `sort`.
+    """
 
     by: Word = "node"
     heat: Word = "class"
@@ -35,10 +37,14 @@ PARAMETERS = NowParameters
 
 
 def content(view: View, parameters: NowParameters) -> Mapping[str, Any]:
-    """Return the newest view, as far as it is visible. Errors: UsageError for a grouping or filter that is none."""
+    """Return the newest view, as far as it is visible. Errors: UsageError for a grouping or
+    filter that is none.
+    """
     parameters.choice.check()
     state = view.fleet.state()
-    values = view.fleet.page((view.viewer.scope, parameters), state.number, lambda: _values(view, parameters, state))
+    values = view.fleet.page(
+        (view.viewer.scope, parameters), state.number, lambda: _values(view, parameters, state)
+    )
     return {**values, "parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
 
 
@@ -46,11 +52,19 @@ def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str
     running, every, server = view.running(), view.viewer.sees_all, view.viewer.sees_server
     report = fleet_report(state, parameters.choice, view.viewer, running)
     measured = None if report is None else EPOCH + timedelta(seconds=report.t)
-    problem = None if state.problem is None else state.problem.sentence if server else "the source of live values fails"
+    problem = (
+        None
+        if state.problem is None
+        else state.problem.sentence
+        if server
+        else "the source of live values fails"
+    )
     return {
         "report": report,
         "of_lake": state.of_lake,
-        "about": state.view.about.sentence if state.view is not None and server and not state.of_lake else "",
+        "about": state.view.about.sentence
+        if state.view is not None and server and not state.of_lake
+        else "",
         "problem": None if state.of_lake else problem,
         "time": "" if measured is None else local_time(measured, view.zone_name),
         "age": "" if measured is None else _age(view, measured.timestamp()),

@@ -21,7 +21,9 @@ SHOWN = 50  # jobs whose verdict changes
 
 
 class RulesParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """`rule`: the one to show whole; `parameter`, `value`: its back-test with another threshold, on these jobs."""
+    """`rule`: the one to show whole; `parameter`, `value`: its back-test with another threshold,
+    on these jobs.
+    """
 
     rule: Word = ""
     parameter: Word = ""
@@ -32,7 +34,9 @@ PARAMETERS = RulesParameters
 
 
 def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
-    """Return catalogue and counts, a rule with its texts, and the back-test. Errors: NotFoundError for no such rule."""
+    """Return catalogue and counts, a rule with its texts, and the back-test. Errors:
+    NotFoundError for no such rule.
+    """
     ruleset = rules_in_use(view.configuration)
     chosen = ruleset.only([parameters.rule]).entries if parameters.rule else ()
     tested: Backtest | Pending | None = None
@@ -50,7 +54,9 @@ def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
         "chosen": chosen,
         "numbers": {(code, verdict): jobs for code, verdict, jobs in counted.rows()},
         "tested": None if isinstance(tested, Pending) else tested,
-        "changed": None if tested is None or isinstance(tested, Pending) else tested.changes.head(SHOWN),
+        "changed": None
+        if tested is None or isinstance(tested, Pending)
+        else tested.changes.head(SHOWN),
         "pending": tested if isinstance(tested, Pending) else None,
         "testing": isinstance(tested, Pending),
         "problem": problem,

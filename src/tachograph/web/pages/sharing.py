@@ -16,7 +16,9 @@ from tachograph.web.snapshot import View
 
 
 class SharingParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs; `runs`: only groups with so many; `one`, `other`: a pair to explain; `top`: so many pairs."""
+    """Which jobs; `runs`: only groups with so many; `one`, `other`: a pair to explain; `top`: so
+    many pairs.
+    """
 
     runs: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2
     one: Word = ""
@@ -40,22 +42,34 @@ def content(view: View, parameters: SharingParameters) -> Mapping[str, Any]:
         except (NotFoundError, UsageError) as refused:
             problem = f"{refused.what}; {refused.do}" if refused.do else refused.what
         else:
-            explained = [] if isinstance(pair, Pending) else sharing_values(pair, top=1)["explained"]
+            explained = (
+                [] if isinstance(pair, Pending) else sharing_values(pair, top=1)["explained"]
+            )
             report = pair if isinstance(pair, Pending) else report
-    values: dict[str, Any] = {"parameters": parameters, "problem": problem, "pending": None, "explained": explained}
+    values: dict[str, Any] = {
+        "parameters": parameters,
+        "problem": problem,
+        "pending": None,
+        "explained": explained,
+    }
     if isinstance(report, Pending):
         return {**values, "pending": report}
     return {
         **values,
         **sharing_values(report, top=parameters.top),
         "explained": explained,
-        "refused": report.refused_profiles if view.viewer.sees_server else (),  # these name files, and groups of others
+        # These name files, and groups of others.
+        "refused": report.refused_profiles if view.viewer.sees_server else (),
     }
 
 
-def _report(view: View, parameters: SharingParameters, pair: tuple[str, str] | None = None) -> ColocateReport | Pending:
+def _report(
+    view: View, parameters: SharingParameters, pair: tuple[str, str] | None = None
+) -> ColocateReport | Pending:
     return view.made(_estimated, msgspec.structs.replace(parameters, one="", other="", top=1), pair)
 
 
-def _estimated(view: View, _: Progress, parameters: SharingParameters, pair: tuple[str, str] | None) -> ColocateReport:
+def _estimated(
+    view: View, _: Progress, parameters: SharingParameters, pair: tuple[str, str] | None
+) -> ColocateReport:
     return view.opened.sharing(least_runs=parameters.runs, pair=pair, **parameters.chosen())

@@ -1,4 +1,6 @@
-"""The state of the service: collector, sources, gaps of nodes, tables, the version that is served."""
+"""The state of the service: collector, sources, gaps of nodes, tables, the version that is
+served.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import polars as pl
 from tachograph.catalog.tables import ALL_TABLES
 from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
 from tachograph.service.collect.status import configured_overview
-from tachograph.service.collect.status_text import SOURCE_HEADINGS, source_row, status_headline, status_remarks
+from tachograph.service.collect.status_text import (
+    SOURCE_HEADINGS,
+    source_row,
+    status_headline,
+    status_remarks,
+)
 from tachograph.web.background import Pending, Progress
 from tachograph.web.parameters import Parameters
 from tachograph.web.snapshot import View
@@ -36,7 +43,11 @@ def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
     found = found if view.viewer.sees_server else found.without_places()
     nodes = view.made(_gaps)
     pending = isinstance(nodes, Pending)
-    worst = None if isinstance(nodes, Pending) else nodes.sort("silence_s", "node", descending=[True, False])
+    worst = (
+        None
+        if isinstance(nodes, Pending)
+        else nodes.sort("silence_s", "node", descending=[True, False])
+    )
     return {
         "found": found,
         "headline": status_headline(found, view.zone_name),

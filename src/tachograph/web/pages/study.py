@@ -45,7 +45,9 @@ class DrawnStudy:
 
 
 def drawn_study(view: View, parameters: StudyPageParameters) -> DrawnStudy | Pending:
-    """Return the study of the visible jobs, made once per version and settings. Errors: UsageError for a setting."""
+    """Return the study of the visible jobs, made once per version and settings. Errors:
+    UsageError for a setting.
+    """
     if not len(view.jobs):
         return DrawnStudy(None, {}, "no job that you see was analyzed yet")
 
@@ -90,9 +92,9 @@ def content(view: View, parameters: StudyPageParameters) -> Mapping[str, Any]:
         suffix, content = made.pictures[entry.name]
         # an address of its own per version, so that a browser may keep it
         query = parameters.as_query(version=str(view.version))
-        return Markup('<img src="study/{}.{}?{}" alt="{}" class="picture of{}" loading="lazy">').format(
-            entry.name, suffix, query, entry.title, _tenth(picture_width(suffix, content))
-        )
+        return Markup(
+            '<img src="study/{}.{}?{}" alt="{}" class="picture of{}" loading="lazy">'
+        ).format(entry.name, suffix, query, entry.title, _tenth(picture_width(suffix, content)))
 
     found = study_values(made.report, picture)
     return {**values, "study": found, **found}

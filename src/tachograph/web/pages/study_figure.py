@@ -25,12 +25,18 @@ PARAMETERS = StudyFigureParameters
 
 
 def content(view: View, parameters: StudyFigureParameters) -> Document:
-    """Return the picture. Errors: NotFoundError where it is not drawn; LakeError while it is being drawn."""
+    """Return the picture. Errors: NotFoundError where it is not drawn; LakeError while it is
+    being drawn.
+    """
     settings = {name: getattr(parameters, name) for name in StudyPageParameters.__struct_fields__}
     made = drawn_study(view, StudyPageParameters(**settings))
     if isinstance(made, Pending):
         raise LakeError("the study is being drawn", do="try again in some seconds")
     suffix, picture = made.pictures.get(parameters.figure, ("", b""))
     if suffix != parameters.suffix:
-        raise NotFoundError(f"no picture {parameters.figure}.{parameters.suffix}", do="see the page of the study")
-    return Document(picture, _TYPES[suffix], _KEPT if parameters.version == str(view.version) else {})
+        raise NotFoundError(
+            f"no picture {parameters.figure}.{parameters.suffix}", do="see the page of the study"
+        )
+    return Document(
+        picture, _TYPES[suffix], _KEPT if parameters.version == str(view.version) else {}
+    )

@@ -34,15 +34,23 @@ def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
 
 
 def jobs_not_analyzed(view: View, *, user: str | None = None) -> pl.DataFrame:
-    """Return rows of the table `jobs` of visible jobs without results so far, newest first; user: of them alone."""
+    """Return rows of the table `jobs` of visible jobs without results so far, newest first;
+    user: of them alone.
+    """
     rows = view.not_analyzed()
     return rows if user is None else rows.filter(pl.col("user") == user)
 
 
 def usage_values(view: View, which: JobChoice) -> dict[str, Any]:
-    """Return `usage` of visible jobs, None while it is `pending`. Errors: NotFoundError where there are none."""
+    """Return `usage` of visible jobs, None while it is `pending`. Errors: NotFoundError where
+    there are none.
+    """
     made = view.summed(which, _usage, which)
-    return {"pending": made, "usage": None} if isinstance(made, Pending) else {"pending": None, "usage": made}
+    return (
+        {"pending": made, "usage": None}
+        if isinstance(made, Pending)
+        else {"pending": None, "usage": made}
+    )
 
 
 def _usage(view: View, _: Progress, which: JobChoice) -> UsageReport:

@@ -19,7 +19,9 @@ MOST = 200  # groups and jobs of a page
 
 
 class WasteParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs; `by`: how they are grouped; `jobs`: a cause whose jobs are listed; `top`: so many of each."""
+    """Which jobs; `by`: how they are grouped; `jobs`: a cause whose jobs are listed; `top`: so
+    many of each.
+    """
 
     by: Word = "cause"
     jobs: Word | None = None
@@ -44,4 +46,6 @@ def content(view: View, parameters: WasteParameters) -> Mapping[str, Any]:
 
 def _ledger(view: View, _: Progress, parameters: WasteParameters) -> WasteReport:
     which = parameters.chosen()
-    return view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **which).report
+    return view.opened.waste(
+        parameters.by, jobs_of=parameters.jobs, top=parameters.top, **which
+    ).report

@@ -85,16 +85,24 @@ _MY_COLUMNS = (
     *("job_key", "job_id", "display_id", "cluster", "name", "account", "partition", "state"),
     *("start", "end", "elapsed_s", "gpus", "gpu_util_mean", "hbm_peak_fraction", "coverage"),
 )
-_PAGE = TableColumn("page", pl.String(), "", "Address of its page, below that of the service.", None)
+_PAGE = TableColumn(
+    "page", pl.String(), "", "Address of its page, below that of the service.", None
+)
 _MY_JOBS_SHAPE = TableShape(
-    (*(column for column in JOB_SUMMARIES.columns if column.name in _MY_COLUMNS), *OF_FINDINGS, _PAGE)
+    (
+        *(column for column in JOB_SUMMARIES.columns if column.name in _MY_COLUMNS),
+        *OF_FINDINGS,
+        _PAGE,
+    )
 )
 
 
 class MyJobsParameters(Parameters, frozen=True, kw_only=True):
     """Those of some states alone."""
 
-    state: Annotated[tuple[Word, ...], says("Base state, such as RUNNING or COMPLETED; any of them.")] = ()
+    state: Annotated[
+        tuple[Word, ...], says("Base state, such as RUNNING or COMPLETED; any of them.")
+    ] = ()
 
 
 def my_jobs(view: View, parameters: MyJobsParameters, paging: Paging) -> TableAnswer:
@@ -263,16 +271,22 @@ def job_findings(view: View, parameters: JobFindingsParameters, paging: Paging) 
 
 
 def findings(view: View, parameters: JobChoiceParameters, paging: Paging) -> TableAnswer:
-    """Return a part of the findings of chosen jobs, in order of job_key; with `finding`: of these codes alone.
+    """Return a part of the findings of chosen jobs, in order of job_key; with `finding`: of these
+    codes alone.
 
-    Only the part is read from the table, after it was chosen among the short rows that are kept in memory.
+    Only the part is read from the table, after it was chosen among the short rows that are kept in
+    memory.
     """
     wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
     page = view.jobs.answers(wanted, limit=paging.limit, after=paging.after)
     of_jobs = view.jobs.rows(job_keys=page.rows.get_column("job_key"))
     rows = view.opened.findings(of_jobs, verdict=None)
-    part = page.rows.select(FINDINGS.key).join(rows, on=FINDINGS.key, how="inner", maintain_order="left")
-    return _FINDINGS_SHAPE.with_documents(TableAnswer(part.select(rows.columns), page.cursor, page.matching))
+    part = page.rows.select(FINDINGS.key).join(
+        rows, on=FINDINGS.key, how="inner", maintain_order="left"
+    )
+    return _FINDINGS_SHAPE.with_documents(
+        TableAnswer(part.select(rows.columns), page.cursor, page.matching)
+    )
 
 
 def labels(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
@@ -291,7 +305,9 @@ def _label_schemas() -> Schema:
 
 
 def label_add(view: View, parameters: LabelForm) -> ObjectAnswer:
-    """Record a label and return it. Errors: NotFoundError for a job or a finding that is not there."""
+    """Record a label and return it. Errors: NotFoundError for a job or a finding that is not
+    there.
+    """
     record_label(view, parameters)
     return ObjectAnswer({**msgspec.structs.asdict(parameters), "by": view.viewer.name})
 

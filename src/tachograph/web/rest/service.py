@@ -1,4 +1,6 @@
-"""Endpoints of the site and of the service: GPUs now, a node, the collector, who asks, the API itself."""
+"""Endpoints of the site and of the service: GPUs now, a node, the collector, who asks, the API
+itself.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,16 @@ _NOW_SHAPE = TableShape(
     (
         TableColumn("t", TIME, "UTC", "When the source was polled.", None),
         *(column for column in GPU_SAMPLES.columns if column.name in GPU_KEY),
-        *(column for column in DEVICES.columns if column.name in ("model", "uuid", "pci", "hbm_mib")),
+        *(
+            column
+            for column in DEVICES.columns
+            if column.name in ("model", "uuid", "pci", "hbm_mib")
+        ),
         text("job_id", "Its job."),
         text("user", "Its user."),
-        TableColumn("class", pl.String(), "", "Workload class of the last minute, or unknown.", None),
+        TableColumn(
+            "class", pl.String(), "", "Workload class of the last minute, or unknown.", None
+        ),
         text("bottleneck", "What limits it.", "not known"),
         real("real_utilisation", "fraction", "Use that counts what its units do."),
         TableColumn("health", pl.String(), "", "CRIT, WARN, HOT, OK, or unknown.", None),
@@ -58,7 +66,9 @@ _NOW_SHAPE = TableShape(
             for counter in COUNTERS
         ),
         real("stale_s", "s", "Age of its values.", "none yet"),
-        TableColumn("needs", pl.List(pl.String()), "", "Counters without which the class is unknown.", None),
+        TableColumn(
+            "needs", pl.List(pl.String()), "", "Counters without which the class is unknown.", None
+        ),
         TableColumn("processes", pl.String(), "", "Its processes.", None),
     ),
     documents={"processes": list_of(OBJECT)},
@@ -66,7 +76,9 @@ _NOW_SHAPE = TableShape(
 
 
 def now(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
-    """Return a part of the GPUs, as `tachograph watch --once --json` prints them; none before the first poll."""
+    """Return a part of the GPUs, as `tachograph watch --once --json` prints them; none before
+    the first poll.
+    """
     visible = visible_view(view.fleet.state(), view.viewer, view.running())
     rows = [] if visible is None else json_rows(visible)
     encoded = [row | {"processes": msgspec.json.encode(row["processes"]).decode()} for row in rows]
@@ -100,7 +112,9 @@ def _node_schemas() -> Schema:
 
 
 def node(view: View, parameters: NodeNameParameters) -> ObjectAnswer:
-    """Return the report; as a table its GPUs. Errors: NotFoundError for a node that is not recorded."""
+    """Return the report; as a table its GPUs. Errors: NotFoundError for a node that is not
+    recorded.
+    """
     page = view.opened.node(parameters.name)
     return ObjectAnswer(page.json(), rows=page.report.gpus)
 

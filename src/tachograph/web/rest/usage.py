@@ -1,4 +1,6 @@
-"""Endpoints of sums over jobs: what users and accounts used, waste, the study, advice for the next job."""
+"""Endpoints of sums over jobs: what users and accounts used, waste, the study, advice for the
+next job.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ _LEDGER = {
 _USAGE = {
     "jobs": "How many.",
     "gpu_hours": "Of all with known GPUs, those that still run included. Unit: h.",
-    "weeks": "A row per week in which jobs ended, oldest first: what was lost, and recovered against the weeks before.",
+    "weeks": (
+        "A row per week in which jobs ended, oldest first: what was lost, and recovered "
+        "against the weeks before."
+    ),
     "findings": "A row per reported finding, those with most lost GPU-hours first.",
     "worst": "The jobs that lost most GPU-hours.",
     "running": "The jobs that still run, latest first.",
@@ -72,7 +77,9 @@ _USAGE = {
 class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
     """Which jobs, and what is listed beside the causes."""
 
-    by: Annotated[Word, says("Groups: cause (none), user, account, partition or gpu_model.")] = "cause"
+    by: Annotated[Word, says("Groups: cause (none), user, account, partition or gpu_model.")] = (
+        "cause"
+    )
     jobs: Annotated[Word, says("A cause whose jobs are listed, or all.")] | None = None
     top: Annotated[RowLimit, says("At most so many groups and jobs.")] | None = None
 
@@ -83,13 +90,17 @@ def _ledger_schemas() -> Schema:
         **{name: described(_LEDGER[name], schema) for name, schema in fields.items()},
         "currency": described("Of amounts of money. Null: no price is configured.", or_null(TEXT)),
         "lost": described("GPU-hours of all causes together. Unit: h.", NUMBER),
-        "recoverable": described("GPU-hours that are recoverable under the assumptions. Unit: h.", NUMBER),
+        "recoverable": described(
+            "GPU-hours that are recoverable under the assumptions. Unit: h.", NUMBER
+        ),
     }
 
 
 def waste(view: View, parameters: LedgerParameters) -> ObjectAnswer:
     """Return the ledger, as `tachograph waste --json` prints it; as a table what `--csv` prints."""
-    page = view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen())
+    page = view.opened.waste(
+        parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen()
+    )
     report = page.report
     groups = report.causes if report.groups is None else report.groups
     return ObjectAnswer(page.json(), rows=groups if report.concerned is None else report.concerned)
@@ -100,7 +111,9 @@ def _usage_schemas() -> Schema:
     return {
         "name": described("Of whom.", TEXT),
         **{name: described(_USAGE[name], schema) for name, schema in fields.items()},
-        "recovered": described("GPU-hours recovered in all weeks. Unit: h. Null: one week.", NUMBER),
+        "recovered": described(
+            "GPU-hours recovered in all weeks. Unit: h. Null: one week.", NUMBER
+        ),
         "waste": described("The ledger of these jobs.", object_of(_ledger_schemas())),
     }
 
@@ -132,10 +145,14 @@ class StudyParameters(JobChoiceParameters, frozen=True, kw_only=True):
 
     figure: Annotated[tuple[Word, ...], says("Names or numbers of figures; all without any.")] = ()
     pipe: Annotated[Word, says("Pipe of the roofline: fp64, fp32, fp16 or tensor.")] = "fp64"
-    window: Annotated[Literal[1, 5, 15, 30], says("Windows of spatial imbalance. Unit: min.")] | None = None
+    window: (
+        Annotated[Literal[1, 5, 15, 30], says("Windows of spatial imbalance. Unit: min.")] | None
+    ) = None
     variant: Annotated[Word, says("paper, or notebooks.")] = "paper"
     whiskers: Annotated[Word, says("Whiskers of box plots: tukey or percentile.")] = "tukey"
-    no_filter: Annotated[tuple[Word, ...], says("Reasons that leave no job out, such as short or idle.")] = ()
+    no_filter: Annotated[
+        tuple[Word, ...], says("Reasons that leave no job out, such as short or idle.")
+    ] = ()
 
 
 def _study_schemas() -> Schema:
@@ -190,10 +207,15 @@ def study(view: View, parameters: StudyParameters) -> ObjectAnswer:
 
 
 class AdviceParameters(Parameters, frozen=True, kw_only=True):
-    """The job that is to be submitted: a script, or names; what is named counts more than the script."""
+    """The job that is to be submitted: a script, or names; what is named counts more than the
+    script.
+    """
 
     script: Annotated[str, msgspec.Meta(max_length=1_000_000), says("Text of the job script.")] = ""
-    user: Annotated[Word, says("Its user, where that is not who asks: for those who see all jobs.")] | None = None
+    user: (
+        Annotated[Word, says("Its user, where that is not who asks: for those who see all jobs.")]
+        | None
+    ) = None
     name: Annotated[Word, says("Name of the job.")] | None = None
     partition: Annotated[Word, says("Partition.")] | None = None
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1_000_000), says("GPUs of the job.")] | None = None
@@ -239,7 +261,9 @@ def _keyed(properties: Schema) -> Schema:
 
 
 def advice(view: View, parameters: AdviceParameters) -> ObjectAnswer:
-    """Return the advice; for another user's job, of those who do not see all jobs, there are no past jobs."""
+    """Return the advice; for another user's job, of those who do not see all jobs, there are no
+    past jobs.
+    """
     viewer = view.viewer
     of_user = parameters.user or viewer.name
     page = view.opened.advise(

@@ -82,4 +82,8 @@ def fail(device: int, step: str) -> None:
     if name in Result.__members__:
         raise cuptiError(Result[name])
     kind, _, text = name.partition(":")
-    raise {"PermissionError": PermissionError, "RuntimeError": RuntimeError, "ValueError": ValueError}[kind](text)
+    raise {
+        "PermissionError": PermissionError,
+        "RuntimeError": RuntimeError,
+        "ValueError": ValueError,
+    }[kind](text)

@@ -66,7 +66,9 @@ class Collector:
         if not one_pass or (timed and chip.startswith(("TU1", "GA100"))):
             raise ValueError("Requested PM sampling configuration is not supported. ")
         self._metrics = list(metrics)
-        self._interval_ns = sampling_interval if timed else round(sampling_interval / SYSCLK_HZ * 1e9)
+        self._interval_ns = (
+            sampling_interval if timed else round(sampling_interval / SYSCLK_HZ * 1e9)
+        )
         self._capacity = hardware_buffer_size // RECORD_BYTES
 
     def start(self) -> None:
@@ -99,7 +101,9 @@ class Collector:
                 begin, self._is_first = kernel.get("first_begin", begin), False
             samples.append(
                 Sample(
-                    begin, self._next, [_value(metric, begin, self._interval_ns, kernel) for metric in self._metrics]
+                    begin,
+                    self._next,
+                    [_value(metric, begin, self._interval_ns, kernel) for metric in self._metrics],
                 )
             )
         return CounterData(samples)
@@ -109,7 +113,9 @@ class Collector:
 
 
 def _value(metric: str, begin_ns: int, length_ns: int, kernel: dict[str, Any]) -> float:
-    """What a kernel counts in a sample; with `on` and `off` (ns) it runs for the one and rests for the other."""
+    """What a kernel counts in a sample; with `on` and `off` (ns) it runs for the one and rests
+    for the other.
+    """
     length_s = length_ns / 1e9
     sm, dram = kernel.get("sm_hz", 1.98e9) * length_s, kernel.get("dram_hz", 3.201e9) * length_s
     on, off = kernel.get("on", 1), kernel.get("off", 0)

@@ -40,9 +40,12 @@ class ProfilerHost:
 
     def initialize(self) -> None:
         if self._set is not None and self._set not in _chip(self._chip_name).get("sets", {}):
-            raise ValueError(f"Invalid single_pass_metric_set_name {self._set!r} for chip {self._chip_name!r}")
+            raise ValueError(
+                f"Invalid single_pass_metric_set_name {self._set!r} for chip {self._chip_name!r}"
+            )
         if self._set is not None and self._set in _chip(self._chip_name).get("broken_sets", ()):
-            raise cuptiError(Result.ERROR_UNKNOWN)  # as sets of GB202 with libnvperf_host of CUDA 13.0
+            # As sets of GB202 with libnvperf_host of CUDA 13.0.
+            raise cuptiError(Result.ERROR_UNKNOWN)
         self._initialized = True
 
     def deinitialize(self) -> None:
@@ -55,7 +58,8 @@ class ProfilerHost:
         for metric in metrics:
             allowed = chip.get("sets", {}).get(self._set) if self._set else None
             if metric in chip.get("unknown", ()) or (allowed is not None and metric not in allowed):
-                raise cuptiError(Result.ERROR_INVALID_PARAMETER)  # and not ERROR_INVALID_METRIC_NAME, as documented
+                # And not ERROR_INVALID_METRIC_NAME, as documented.
+                raise cuptiError(Result.ERROR_INVALID_PARAMETER)
         self._metrics += metrics  # as the library: what is added stays
         per_pass = 100 if self._set else chip.get("per_pass", 100)
         costs = chip.get("costs", {})
