@@ -182,8 +182,8 @@ def test_rows_are_what_a_plain_reading_finds(
     assume(all(len(values) == 1 for unit in several for values in seen[unit].values()))
     page = ""
     for metric, host, gpu, mig, job, value in lines:
-        labels = f'Hostname="{host}",gpu="{gpu}",GPU_I_ID="{mig}",hpc_job="{job}"'
-        page += f'{metric}{{{labels},modelName="a, b}} c"}} {value}\n'
+        of_gpu = f'Hostname="{host}",gpu="{gpu}",GPU_I_ID="{mig}",hpc_job="{job}"'
+        page += f'{metric}{{{of_gpu},modelName="a, b}} c"}} {value}\n'
     expected: dict[tuple[str, int, int | None], dict[str, float]] = defaultdict(dict)
     jobs: set[tuple[str, str, int, int | None]] = set()
     columns = {

@@ -62,9 +62,11 @@ def near(value: float) -> Any:
 @pytest.fixture(scope="module")
 def k_of_g() -> pl.DataFrame:
     """Of each job's g GPUs the first k are busy at 0.8, then the same at 0.4."""
-    return summaries(
-        [(g, lambda gpu, n, k=k, v=v: v * (gpu < k)) for v in (0.8, 0.4) for g, k in CASES]
-    )  # type: ignore[misc]
+
+    def busy(k: int, level: float) -> Callable[[int, int], float]:
+        return lambda gpu, n: level * (gpu < k)
+
+    return summaries([(g, busy(k, level)) for level in (0.8, 0.4) for g, k in CASES])
 
 
 def test_k_of_g_gpus(k_of_g: pl.DataFrame) -> None:

@@ -264,7 +264,10 @@ def figure_json(figure: MadeFigure) -> dict[str, Any]:
     entry, numbers = figure.entry, figure.numbers
     return json_values(
         {
-            **json_values(entry),
+            "number": entry.number,
+            "name": entry.name,
+            "title": entry.title,
+            "question": entry.question,
             "drawn": figure.drawn,
             "jobs": numbers.jobs,
             "facts": numbers.facts,
