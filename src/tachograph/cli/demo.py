@@ -190,12 +190,13 @@ def _truth(cluster: SimulatedCluster) -> str:
     import polars as pl
 
     from tachograph.lake.delta import Lake
-    from tachograph.lake.query import read_findings, read_summaries
+    from tachograph.lake.query import read_summaries, read_verdicts
 
     opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
     known = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
-    counted = _found(cluster.jobs, known, read_findings(opened, known))
+    holds = (pl.col("verdict") == "yes") & pl.col("covered_by").is_null()  # mere facts too
+    counted = _found(cluster.jobs, known, read_verdicts(opened, known, holds, holding=True))
     lines = [
         f"  {problem:<22} {planted:>7} {found:>6}"
         for problem, planted, found in counted.iter_rows()
@@ -242,9 +243,9 @@ def _next(folder: Path, worst: str) -> str:
 Try next
   cd {shlex.quote(str(folder))}
   {program} jobs --finding job_hang
-  {program} classify {worst}     hang, cold start, stall, idle nodes or GPUs
+  {program} lab classify {worst}  hang, cold start, stall, idle nodes or GPUs
   {program} waste                unused GPU-hours by cause, cost, recoverable part
-  {program} colocate --runs 1    jobs that could share a GPU: mode, slowdown, savings
+  {program} share colocate --runs 1  jobs that could share a GPU: mode, slowdown, savings
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
   {program} serve                pages of all of it, in a browser
   {program} lake
