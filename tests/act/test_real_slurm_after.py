@@ -82,9 +82,9 @@ def test_after_a_job_the_accounting_has_its_summary(
 ) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
     url = {"TACHOGRAPH_SERVE_URL": "https://tachograph.example.org/gpu"}
-    shown = tachograph(slurm, tmp_path / "lake", "comment", "--json", **url)
+    shown = tachograph(slurm, tmp_path / "lake", "act", "comment", "--json", **url)
     assert comment_of(slurm, ended) == ""  # a dry run
-    done = tachograph(slurm, tmp_path / "lake", "comment", "--write", **url)
+    done = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write", **url)
     assert (done.returncode, done.stdout) == (0, "1 comment written, 0 failed\n")
     summary = read_comment(comment_of(slurm, ended))
     assert summary is not None
@@ -92,7 +92,7 @@ def test_after_a_job_the_accounting_has_its_summary(
     assert summary["tachograph"]["next_time"] == "--gpus=1 --time=01:15:00"
     assert summary["tachograph"]["link"].startswith("https://tachograph.example.org/gpu/job/")
     assert summary["nodes"]["gpu01"]["gpu_utilization"] == {"0": 90.0, "1": 0.0, "2": 0.0, "3": 0.0}
-    again = tachograph(slurm, tmp_path / "lake", "comment", "--write", **url)
+    again = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write", **url)
     assert again.stdout == "0 comments written, 0 failed\n"
     lines = read_ledger(tmp_path / "lake" / "_collect")
     assert [(line.state, line.kind, line.target) for line in lines] == [
@@ -104,7 +104,7 @@ def test_after_a_job_the_accounting_has_its_summary(
 def test_a_comment_of_somebody_else_stays(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
     set_comment(slurm, ended, "by phone")
-    done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    done = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write")
     assert done.returncode == 7
     assert "AdminComment holds something else" in done.stdout
     assert comment_of(slurm, ended) == "by phone"
@@ -114,7 +114,7 @@ def test_killed_in_between_the_comment_is_written_again(
     slurm: SlurmCluster, ended: int, tmp_path: Path
 ) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
-    assert tachograph(slurm, tmp_path / "lake", "comment", "--write").returncode == 0
+    assert tachograph(slurm, tmp_path / "lake", "act", "comment", "--write").returncode == 0
     before = comment_of(slurm, ended)
     folder = tmp_path / "lake" / "_collect"
     ledger_file = folder / "actions.jsonl"
@@ -122,7 +122,7 @@ def test_killed_in_between_the_comment_is_written_again(
     for left in (before, "js1:h4siaaaa"):
         set_comment(slurm, ended, left)
         ledger_file.write_bytes(ledger_file.read_bytes().splitlines(keepends=True)[0])
-        done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+        done = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write")
         assert done.stdout == "1 comment written, 0 failed\n"
         assert comment_of(slurm, ended) == before
         assert [line.state for line in read_ledger(folder)] == ["begun", "begun", "done"]
@@ -132,20 +132,20 @@ def test_while_the_accounting_is_down_no_job_is_tried(
     slurm: SlurmCluster, ended: int, tmp_path: Path
 ) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
-    failed = tachograph(slurm, tmp_path / "lake", "comment", "--write", PATH=str(tmp_path))
+    failed = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write", PATH=str(tmp_path))
     assert failed.returncode == 4
     assert failed.stderr.startswith("tachograph: sacctmgr: cannot be run")
     assert read_ledger(tmp_path / "lake" / "_collect") == []
-    later = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    later = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write")
     assert later.stdout == "1 comment written, 0 failed\n"
 
 
 def test_a_job_that_the_accounting_lacks_is_no_success(slurm: SlurmCluster, tmp_path: Path) -> None:
     job_lake(tmp_path / "lake", 4000000)
-    done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    done = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write")
     assert done.returncode == 7
     assert "not in the accounting" in done.stdout
-    soon = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    soon = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write")
     assert soon.stdout == "0 comments written, 0 failed\n"
     (record,) = [
         line for line in read_ledger(tmp_path / "lake" / "_collect") if line.state == "failed"

@@ -105,8 +105,8 @@ def expire(lake: Path) -> int:
     and replaced files.
     """
     os.environ |= {
-        "TACHOGRAPH_RETENTION_GPU_SAMPLES": "1d",
-        "TACHOGRAPH_RETENTION_JOB_MINUTES": "1d",
+        "TACHOGRAPH_RETENTION_SAMPLES": "1d",
+        "TACHOGRAPH_RETENTION_MINUTES": "1d",
     }
     return _main("lake", "compact", "--expire", "--vacuum-hours", "0", "--lake", lake)
 
