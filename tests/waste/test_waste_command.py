@@ -100,6 +100,7 @@ def test_as_in_a_shell(
     priced = tmp_path / "priced.toml"
     priced.write_text('[waste]\nprices = { "*" = 2.0 }\n', encoding="utf-8")
     monkeypatch.setenv("TACHOGRAPH_CONFIG", str(priced))
+    monkeypatch.setenv("TACHOGRAPH_LAKE", str(demo / "lake"))
     code, shown, err = run(
         demo, capsys, monkeypatch, "--by", "user", "--top", "3", "--jobs", "idle"
     )
@@ -108,6 +109,7 @@ def test_as_in_a_shell(
     assert "others" in shown
     assert "EUR" in shown
     monkeypatch.delenv("TACHOGRAPH_CONFIG")
+    monkeypatch.delenv("TACHOGRAPH_LAKE")
     rows = list(csv.DictReader(io.StringIO(run(demo, capsys, monkeypatch, "--csv")[1])))
     assert [row["cause"] for row in rows][:2] == ["never_used", "hung"]
     page = tmp_path / "ledger.html"
