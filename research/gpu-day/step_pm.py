@@ -68,7 +68,7 @@ def refused_sampling(tools: DayTools) -> str | None:
     """Return why nothing can be sampled here: no command, no library, or no permission; None
     where it can.
     """
-    lacking = has_command(tools, "sample")
+    lacking = has_command(tools, "watch", "sample")
     if lacking:
         return lacking
     words = tools.tachograph("watch", "sample", "--json", "--quiet", "--duration", "0.5")

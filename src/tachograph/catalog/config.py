@@ -155,10 +155,10 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workload classes of GPUs."""
 
     preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
-    # Sm, tensor, dram, gr: instead of a preset; made to add up to 1.
+    # sm, tensor, dram, gr: instead of a preset; made to add up to 1.
     weights: Fixed[dict[str, float]] = {}
     classifier: Fixed[str] = "default"  # or reference: as published
-    smoothing_s: Fixed[float] = 30.0  # window of a live label
+    smoothing_s: float = 30.0  # window of a live label; 0: none
     event_memory_s: Fixed[float] = 600.0  # so long a PCIe replay stays visible in live health
 
 
@@ -289,7 +289,7 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     interval_s: Fixed[float] = 1.0  # between two looks
     history_s: Fixed[float] = 600.0  # so long the past of every counter is kept for histories
-    source: str = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
+    source: Fixed[str] = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
     # Of this node, where no [[sources]] names exporters.
     exporter: str = "http://localhost:9400/metrics"
 
