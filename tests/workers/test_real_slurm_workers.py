@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from worker_lakes import NOW, Simulated, copied, same
 
 from servers.slurm import SlurmCluster
@@ -71,7 +71,9 @@ def test_jobs_come_to_the_numbers_of_threads(
 ) -> None:
     lake = copied(raw, folder)
     text = simulated.cluster.configuration.read_text(encoding="utf-8")
-    shape = "".join(f"{name} = {json.dumps(value)}\n" for name, value in asdict(SHAPE).items())
+    options = [f"--partition={SHAPE.partition}", f"--account={SHAPE.account}"]
+    keys = {"cores": 1, "interface": SHAPE.interface, "job_extra_directives": options}
+    shape = "".join(f"{name} = {json.dumps(value)}\n" for name, value in keys.items())
     (folder / "tachograph.toml").write_text(f"{text}\n[workers]\n{shape}", encoding="utf-8")
     done = subprocess.run(
         [
@@ -131,9 +133,7 @@ def test_jobs_that_do_not_start_are_told_and_taken_back(
     logs = folder / "logs"
     shape = replace(SHAPE, wait_s=3.0, job_extra_directives=("--hold",), log_directory=str(logs))
     with (
-        pytest.raises(
-            WorkersError, match=rf"^0 of 2 workers came within 3 s; see {logs}; workers.wait_s is"
-        ),
+        pytest.raises(WorkersError, match=rf"^0 of 2 workers came within 3 s; see {logs}$"),
         workers("slurm:2", shape, raw, report=lambda words: None),
     ):
         pass
