@@ -53,7 +53,12 @@ def of_both(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[list[
     """The jobs, with the columns that both have."""
     known = sorted((then[0].keys() & now[0].keys()) - set(LATER))
     assert len(known) > 100
-    return [[{name: job[name] for name in known} for job in jobs] for jobs in (then, now)]
+    return [[{name: as_today(job[name]) for name in known} for job in jobs] for jobs in (then, now)]
+
+
+def as_today(value: Any) -> Any:
+    """A value as it is read: what was a note is a hint."""
+    return "hint" if value == "note" else value
 
 
 @pytest.mark.parametrize(
