@@ -462,8 +462,8 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
 def keys(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """Return {key: type} of a table of the file.
 
-    >>> list(keys(ScoreOptions))
-    []
+    >>> list(keys(RuleOptions))
+    ['folder', 'disabled', 'parameters']
     """
     types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     return {key: kind for key, kind in types.items() if get_origin(kind) is not Annotated}
