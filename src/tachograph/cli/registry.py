@@ -142,7 +142,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "act",
         ".act",
-        "act by itself, in rounds: weekly digests by mail; a dry run by default",
+        "act in rounds: alerts, policies, comments, advice, digests; a dry run by default",
         "act",
     ),
     CommandEntry(
@@ -160,7 +160,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "act policy",
         ".policy",
-        "check, backtest and list policies for running jobs: warn, notify, cancel",
+        "check and backtest policies for running jobs, show what they did",
         "act",
     ),
     CommandEntry(

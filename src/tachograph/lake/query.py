@@ -101,11 +101,13 @@ def read_job_row(
         of_key = read_summaries(lake, keys=[wanted])
         if of_key.height:
             return choose_job(of_key, wanted, cluster=cluster)
+    names = read_summaries(lake, JOB_NAMES, where=called(wanted))
     try:
-        names = read_summaries(lake, JOB_NAMES, where=called(wanted))
         chosen = choose_job(names, wanted, cluster=cluster, run=run)
     except NotFoundError:
-        row = None if run else _accounted(lake, wanted.strip(), cluster)
+        # Slurm gives the last task of an array the raw id of the whole: that one was analyzed.
+        known = names if cluster is None else names.filter(cluster=cluster)
+        row = None if run or known.height else _accounted(lake, wanted.strip(), cluster)
         if row is None:
             raise
         name = row["display_id"] or row["job_id"]

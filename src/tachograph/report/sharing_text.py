@@ -221,7 +221,7 @@ _NOTHING = "No pair of job groups is proposed to share a GPU."
 _SAVED = (
     "saved: GPU-hours of both less those of one GPU until the slower one is through, if both "
     "are always there at the "
-    "same time: the most there is. No group is in two pairs; pairs of one user come first: no "
+    "same time: the most there is. No group is in two pairs; pairs of one user are chosen first: no "
     "other user has to agree."
 )
 _SLOWDOWN = (

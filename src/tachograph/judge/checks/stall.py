@@ -53,7 +53,7 @@ def _none(case: HangCase) -> str:
     longest = int(case.form.idle_times.longest[case.place])
     if longest < case.form.limits.hang:
         return (
-            f"No: its GPUs were idle for {text(longest * 60, 's')} at most; a stall is "
+            f"No: between work its GPUs were idle for {text(longest * 60, 's')} at most; a stall is "
             f"{case.long} or more."
         )
     return f"No: {case.tally} were idle for {case.long} with work before and after."
