@@ -377,3 +377,15 @@ def test_on_a_full_disk_the_status_is_still_written_and_names_the_disk(small_dis
     (small_disk / "filler").unlink()
     write_status(folder, status(lake, updated=NOW))
     assert overview(str(lake), folder, (), now=NOW).full_disk is None
+
+
+def test_a_status_that_is_written_while_it_is_asked_for_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_early(file: Path) -> bytes:
+        file.touch()
+        raise FileNotFoundError(file)
+
+    monkeypatch.setattr(Path, "read_bytes", too_early)
+    assert read_status(tmp_path) is None
+    assert (tmp_path / "status.json").exists()

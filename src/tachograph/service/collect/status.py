@@ -17,7 +17,6 @@ import msgspec
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.durable import replace_file
-from tachograph.catalog.errors import LakeError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.lake.problems import lake_errors
@@ -289,15 +288,15 @@ def read_status(folder: Path) -> CollectStatus | None:
 
     Errors: LakeError where it cannot be read.
     """
-    try:
-        with lake_errors(str(folder / STATUS_FILE)):
-            return msgspec.json.decode((folder / STATUS_FILE).read_bytes(), type=CollectStatus)
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return None
-    except LakeError:
-        if not (folder / STATUS_FILE).exists():
+    file = folder / STATUS_FILE
+    with lake_errors(str(file)):
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=CollectStatus)
+        except (FileNotFoundError, NotADirectoryError):
+            # Asked for afterwards, it may be there: a collector that begins writes it.
             return None
-        raise
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return None
 
 
 def is_stale(status: CollectStatus, now: datetime) -> bool:
