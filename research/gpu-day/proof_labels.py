@@ -69,7 +69,7 @@ LABELS: tuple[Label, ...] = (
     Label("fp64", "matrix products in double precision", (*_TENSOR, "FP64 / HPC compute"),
           (Check("sm_active", 0.6, 1),), _BUSY | {"tensor_active": 0.85, "tensor_dfma_active": 0.85},
           why=("on data-centre GPUs since Ampere they run on tensor pipes, which `fp64_active` "
-"does not count")),
+          "does not count")),
     Label("fp64-vector", "chains of multiply-add in double precision", ("FP64 / HPC compute",),
           (Check("fp64_active", 0.2, 1), Check("tensor_active", 0, 0.1)), _BUSY | {"fp64_active": 0.8}),
     Label("fp32", "matrix products in single precision, no TF32", ("compute-heavy", "compute-active"),
@@ -84,7 +84,7 @@ LABELS: tuple[Label, ...] = (
           (Check("dram_active", 0.4, 1), Check("tensor_active", 0, 0.05)),
           {"gr_engine_active": 0.98, "sm_active": 0.3, "dram_active": 0.8},
           why=("by copy engine SMs rest, by kernel they wait for memory: what waits counts as "
-"active")),
+          "active")),
     Label("host-copy", "copies between pinned host memory and the device", ("I/O or data-loading",),
           (Check("sm_active", 0, 0.3), Check("pcie_rx_bytes_per_s", 1e9, 1e12)),
           {"gr_engine_active": 0.9, "sm_active": 0.02, "dram_active": 0.05, "pcie_rx_bytes_per_s": 2e10,

@@ -178,7 +178,7 @@ def _bandwidth(sms: int, copying: BenchWorkload, full: BenchWorkload) -> Iterato
         yield Experiment(
             name=f"bandwidth-{25 * quarters}", group="bandwidth", first=one, second=one, compared="both",
             question=(f"latency of DRAM: copies of {one.blocks} blocks each, a load of a thread "
-"under way"),
+            "under way"),
             shares=(0.5, 0.5), published_shares=published,
         )  # fmt: skip
 
@@ -238,7 +238,7 @@ def _issue(sms: int, copying: BenchWorkload) -> Iterator[Experiment]:
             name=f"issue-{chains}", group="issue", second=copying, published=published,
             first=BenchWorkload(kernel=f"fmul_{chains}", blocks=sms, threads=128),
             question=(f"issue slots: {_chains(chains)} of multiplications in each warp, beside a "
-"copy"),
+            "copy"),
         )  # fmt: skip
     yield Experiment(
         name="issue-4x2", group="issue", second=copying, published=1.001,

@@ -78,13 +78,13 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
         ("jobs --LIMIT=3", "unrecognized arguments: --LIMIT=3; did you mean --limit?"),
         ("jobs --no-colour", "unrecognized arguments: --no-colour; did you mean --no-color?"),
         ("job --jsn", ("the following arguments are required: ID; there is no option --jsn; did you "
-"mean --json?")),
+        "mean --json?")),
         ("lab rules run --quite", "unrecognized arguments: --quite; did you mean --quiet?"),
         ("lab rules rn", ("(choose from list, check, run, backtest, import-clustercockpit); did you mean "
-"run?")),
+        "run?")),
         ("ingest lmds", "unknown source 'lmds'; did you mean ldms?"),
         ("ingest ldms --show-rejects x", ("unrecognized arguments: --show-rejects; did you mean "
-"--show-rejected?")),
+        "--show-rejected?")),
         ("export postgres", "unknown target 'postgres'; did you mean postgresql?"),
         ("watch --source nvlm", "did you mean nvml?"),
         ("jobs --xyzzy", "unrecognized arguments: --xyzzy; see `tachograph jobs --help`"),

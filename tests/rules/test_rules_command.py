@@ -78,7 +78,7 @@ def test_the_list_shows_what_the_site_changed(run: Run, tmp_path: Path) -> None:
     assert rules["slow_gpu"]["in_use"] is False
     assert rules["hot_gpu"]["parameters"]["hot_c"] == {
         "value": 70.0, "default": 85.0, "unit": "C", "meaning": ("highest temperature from which a GPU is "
-"hot"),
+        "hot"),
     }  # fmt: skip
 
 

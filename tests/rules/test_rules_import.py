@@ -108,7 +108,7 @@ def test_signs_that_mean_something_in_a_template_are_text() -> None:
         ({"rule": "sqrt(acc_utilization.avg) > max(1)"}, {"function sqrt", "max of 1 values"}),
         ({"rule": "acc_utilization.avg ^ 2 > 1"}, {"'^' at character 21"}),
         ({"rule": "acc_utilization.avg > 1 ?? 2"}, {("'?' at character 26, where something else is "
-"expected")}),
+        "expected")}),
         ({"parameters": [*PARAMETERS, "nowhere"], "rule": "acc_utilization.avg > nowhere"},
          {"parameter nowhere, which parameters.json does not give"}),
         ({"variables": [{"name": "limit"}]},

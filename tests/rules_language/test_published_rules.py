@@ -222,10 +222,10 @@ def test_the_slips_are_taken_with_a_warning_each() -> None:
         ('altert",\n"output_m', 'altert"\n"output_m', '19:33: error: a comma is missing before "output_metric"'),
         ('threshold"], //', 'threshold"] //', '9:48: error: a comma is missing before "rule_terms"'),
         ("make_tupel($RANK,((", "make_tupel($RANK,(", ("15:92: error: this ) has no ( before it (term "
-"ratio)")),
+        "ratio)")),
         ('>0"},', ">0},", '17:20: error: the closing quote of "cardinality($violations)>0}, is missing'),
         ("},\n],", "},\n", ("19:9: error: a : within a list; ] is missing before: [ of 10:14 is "
-"open")),
+        "open")),
     ],
 )  # fmt: skip
 def test_what_was_no_json_is_reported_with_its_place(

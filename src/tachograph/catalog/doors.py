@@ -35,7 +35,7 @@ def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:
         try:
             entry = point.load()
         except Exception as problem:
-            do = "mend or remove that package"
+            do = "repair or remove that package"
             raise ConfigError(f"cannot be imported: {problem}", where=where, do=do) from problem
         if not isinstance(entry, kind):
             do = f"let it name a {kind.__name__}"

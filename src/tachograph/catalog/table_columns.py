@@ -164,11 +164,11 @@ def speed() -> tuple[TableColumn, ...]:
         text("main_pipe", "Pipe with the highest mean activity.", "none measured, or all at zero"),
         real("main_pipe_at_work", "fraction", "Its mean activity, each sample weighted by it.", null),
         real("dram_at_work", "fraction", ("Mean DRAM activity, each sample weighted by that of the "
-"pipe."), null),
+        "pipe."), null),
         real("work_fraction", "fraction", "Share of the time in which the pipe worked: sum^2 / (n x sum of squares), "
              "GPUs weighted by their work.", null),
         text("limiter", ("What set the speed: compute, memory, nvlink, pcie; neither: none of them was "
-"near its peak."),
+        "near its peak."),
              "not measured, ambiguous, idle or hung"),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--profile", action="append", default=[], metavar="GROUP=REPORT",
         help="estimate this job group (user/name, a job's id, or 'user/*') from its kernels: a "
-"file or folder that "
+        "file or folder that "
         "`tachograph share kernels` reads; repeatable",
     )  # fmt: skip
     which = parser.add_mutually_exclusive_group()

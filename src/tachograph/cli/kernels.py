@@ -75,7 +75,7 @@ def add_arguments(parser: Parser) -> None:
     report.add_argument(
         "--mps-share", type=_shares, metavar="P,P",
         help="processes under MPS (NVIDIA's service to share a GPU) with these percentages of "
-"the SMs, as 50,50; "
+        "the SMs, as 50,50; "
         "default: streams of one process",
     )  # fmt: skip
     add_formats(parser, csv="the kernels, or the estimates of pairs")

@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--nsight", action="append", default=[], metavar="REPORT",
         help="a report of Nsight Compute on kernels of the job (.ncu-rep, CSV, folder); "
-"repeatable (default: those "
+        "repeatable (default: those "
         "attached to it)",
     )  # fmt: skip
     add_json(parser)

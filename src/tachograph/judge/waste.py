@@ -317,19 +317,19 @@ class Assumption:
 # in the order of the causes
 ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption("never_used", "never_used_share", "fraction", ("{value} of them are not requested next "
-"time"), _OURS),
+    "time"), _OURS),
     Assumption(
         "hung", "watchdog_minutes", "min", "a watchdog ends a hang or a stall after {value}",
         "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
     ),
     Assumption(
         "cold_start", "start_minutes", "min", ("what takes longer than {value} before the first work moves to a CPU "
-"job"),
+        "job"),
         _OURS, most=float("inf"),
     ),
     Assumption(
         "idle", "idle_minutes", "min", ("GPUs are given back after {value} in which none of the job "
-"worked"),
+        "worked"),
         _OURS, most=float("inf"),
     ),
     Assumption("imbalance", "imbalance_share", "fraction", "{value} of the imbalance is fixed", _OURS),

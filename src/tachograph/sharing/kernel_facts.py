@@ -63,7 +63,7 @@ def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
         *_launched(kernel),
         _read("sm_share", "SMs busy", kernel_metrics.sm_share(metrics),
               f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", ("mean of SMs, of the "
-"time")),
+              "time")),
         *_distributed(distribution(kernel)),
         _read("occupancy", "occupancy", kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY),
         _share("occupancy_possible", "occupancy possible", _possible_occupancy(kernel), possible,

@@ -55,10 +55,10 @@ _NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
 GPU: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
     _gpu("gpu_util", "fraction", "utilisation", "mean_gpu_util", ("gpu_util",), (0.02, 0.05, 0.5),
          ("1 where anything runs, a hung collective too: no sign of work by itself; busy as "
-"published")),
+         "published")),
     _gpu("power", "fraction", "power", "mean_power_w", ("power_w",), (0.03, 0.3, 0.4),
          ("of the board's power; idle 0.10 to 0.20, a hung collective 0.10 to 0.25, work from "
-"0.3 on")),
+         "0.3 on")),
     _gpu("sm_active", "fraction", "SM activity", "mean_sm_active", ("sm_active",), (0.02, 0.05, 0.2),
          "0 idle; a hung collective keeps few blocks spinning"),
     _gpu("tensor_active", "fraction", "tensor activity", "mean_tensor_active", ("tensor_active",), (0.005, 0.01, 0.1),

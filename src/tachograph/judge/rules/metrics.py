@@ -114,7 +114,7 @@ COMPUTED: tuple[Offered, ...] = (
     _job("pcie_bytes_per_s", "B/s", "PCIe traffic of a GPU, both ways, mean.", _LINKS["pcie"], *_BOTH["pcie"]),
     _job("nvlink_bytes_per_s", "B/s", "NVLink traffic of a GPU, both ways, mean.", _LINKS["nvlink"], *_BOTH["nvlink"]),
     _job("throttled_fraction", "fraction", ("Share of samples in which clocks were lowered for heat or "
-"power."),
+    "power."),
          pl.col("throttle_reasons_mean"), "throttle_reasons"),
     _job("throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
          _any_bit(_HEAT), "throttle_reasons"),
@@ -132,12 +132,12 @@ COMPUTED: tuple[Offered, ...] = (
          _LINKS["pcie"] * _RUN_TIME, *_BOTH["pcie"]),
     _gpu("gpu_nvlink_bytes", "B", "NVLink bytes, both ways.", _LINKS["nvlink"] * _RUN_TIME, *_BOTH["nvlink"]),
     _gpu("gpu_throttled_fraction", "fraction", ("Share of samples in which clocks were lowered for heat or "
-"power."),
+    "power."),
          pl.col("throttle_reasons_mean"), "throttle_reasons"),
     _gpu("gpu_throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
          _any_bit(_HEAT), "throttle_reasons"),
     _gpu("gpu_throttled_for_power", "flag", ("1: the power limit or power brake was among the "
-"reasons."),
+    "reasons."),
          _any_bit(_POWER), "throttle_reasons"),
     _gpu("gpu_energy_j", "J", "Energy, while it was measured.", pl.col("energy_j"), "energy_j", "power_w"),
     _gpu("gpu_hbm_mib", "MiB", "Capacity of its memory.", pl.col("hbm_mib"), "gpu_model"),
