@@ -56,53 +56,41 @@ _F, _I, _C, _R = CounterKind.FRACTION, CounterKind.INSTANT, CounterKind.CUMULATI
 _NO_END = float("inf")
 
 COUNTERS: tuple[Counter, ...] = (
-    Counter("gpu_util", _F, "fraction", 0, 1, ("Share of time in which at least one kernel ran on the "
-    "GPU."),
+    Counter("gpu_util", _F, "fraction", 0, 1, "Share of time in which at least one kernel ran on the GPU.",
             203, "DEV_GPU_UTIL", "GPU_UTIL_RATIO", "percent", "gpu_utilization", "percent",
             "nvmlDeviceGetUtilizationRates.gpu", "percent",
             jobstats=("nvidia_gpu_duty_cycle", "percent")),
-    Counter("sm_active", _F, "fraction", 0, 1, ("Share of cycles in which an SM had a warp resident, averaged over "
-    "SMs."),
+    Counter("sm_active", _F, "fraction", 0, 1, "Share of cycles in which an SM had a warp resident, averaged over SMs.",
             1002, "PROF_SM_ACTIVE", "SM_UTIL_RATIO", "fraction", "sm_active", "fraction", "GPM 2 SM_UTIL", "percent",
             jobstats=("nvidia_gpu_sm_util_percent", "fraction")),
-    Counter("sm_occupancy", _F, "fraction", 0, 1, ("Resident warps over the maximum of resident warps, per elapsed "
-    "cycle."),
+    Counter("sm_occupancy", _F, "fraction", 0, 1, "Resident warps over the maximum of resident warps, per elapsed cycle.",
             1003, "PROF_SM_OCCUPANCY", "SM_OCCUPANCY_RATIO", "fraction", "sm_occupancy", "fraction",
             "GPM 3 SM_OCCUPANCY", "percent",
             jobstats=("nvidia_gpu_sm_occupancy_percent", "fraction")),
-    Counter("gr_engine_active", _F, "fraction", 0, 1, ("Share of time in which the graphics or compute engine was "
-    "busy."),
+    Counter("gr_engine_active", _F, "fraction", 0, 1, "Share of time in which the graphics or compute engine was busy.",
             1001, "PROF_GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO", "fraction", "gr_engine_active", "fraction",
             "GPM 1 GRAPHICS_UTIL", "percent",
             jobstats=("nvidia_gpu_graphics_util_percent", "fraction")),
-    Counter("fp16_active", _F, "fraction", 0, 1, ("Share of cycles in which the FP16 pipe was active; tensor work not "
-    "included."),
+    Counter("fp16_active", _F, "fraction", 0, 1, "Share of cycles in which the FP16 pipe was active; tensor work not included.",
             1008, "PROF_PIPE_FP16_ACTIVE", "FP16_UTIL_RATIO", "fraction", "fp16_active", "fraction", "GPM 13 FP16", "percent",
             jobstats=("nvidia_gpu_fp16_util_percent", "fraction")),
-    Counter("fp32_active", _F, "fraction", 0, 1, ("Share of cycles in which the FP32 pipe was "
-    "active."),
+    Counter("fp32_active", _F, "fraction", 0, 1, "Share of cycles in which the FP32 pipe was active.",
             1007, "PROF_PIPE_FP32_ACTIVE", "FP32_UTIL_RATIO", "fraction", "fp32_active", "fraction", "GPM 12 FP32", "percent",
             jobstats=("nvidia_gpu_fp32_util_percent", "fraction")),
-    Counter("fp64_active", _F, "fraction", 0, 1, ("Share of cycles in which the FP64 pipe was active; tensor work not "
-    "included."),
+    Counter("fp64_active", _F, "fraction", 0, 1, "Share of cycles in which the FP64 pipe was active; tensor work not included.",
             1006, "PROF_PIPE_FP64_ACTIVE", "FP64_UTIL_RATIO", "fraction", "fp64_active", "fraction", "GPM 11 FP64", "percent",
             jobstats=("nvidia_gpu_fp64_util_percent", "fraction")),
-    Counter("tensor_active", _F, "fraction", 0, 1, ("Share of cycles in which any tensor pipe was "
-    "active."),
+    Counter("tensor_active", _F, "fraction", 0, 1, "Share of cycles in which any tensor pipe was active.",
             1004, "PROF_PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO", "fraction", "tensor_active", "fraction",
             "GPM 5 ANY_TENSOR", "percent",
             jobstats=("nvidia_gpu_any_tensor_util_percent", "fraction")),
-    Counter("tensor_hmma_active", _F, "fraction", 0, 1, ("Share of cycles in which the FP16/BF16 tensor pipe was "
-    "active."),
+    Counter("tensor_hmma_active", _F, "fraction", 0, 1, "Share of cycles in which the FP16/BF16 tensor pipe was active.",
             1014, "PROF_PIPE_TENSOR_HMMA_ACTIVE", None, "fraction", "tensor_hmma_active", "fraction", "GPM 7 HMMA", "percent"),
-    Counter("tensor_imma_active", _F, "fraction", 0, 1, ("Share of cycles in which the integer tensor pipe was "
-    "active."),
+    Counter("tensor_imma_active", _F, "fraction", 0, 1, "Share of cycles in which the integer tensor pipe was active.",
             1013, "PROF_PIPE_TENSOR_IMMA_ACTIVE", None, "fraction", "tensor_imma_active", "fraction", "GPM 9 IMMA", "percent"),
-    Counter("tensor_dfma_active", _F, "fraction", 0, 1, ("Share of cycles in which the FP64 tensor pipe was "
-    "active."),
+    Counter("tensor_dfma_active", _F, "fraction", 0, 1, "Share of cycles in which the FP64 tensor pipe was active.",
             1015, "PROF_PIPE_TENSOR_DFMA_ACTIVE", None, "fraction", "tensor_dfma_active", "fraction", "GPM 6 DFMA", "percent"),
-    Counter("dram_active", _F, "fraction", 0, 1, ("Share of cycles in which device memory was sending or receiving "
-    "data."),
+    Counter("dram_active", _F, "fraction", 0, 1, "Share of cycles in which device memory was sending or receiving data.",
             1005, "PROF_DRAM_ACTIVE", "DRAM_UTIL_RATIO", "fraction", "dram_active", "fraction",
             "GPM 10 DRAM_BW_UTIL", "percent",
             jobstats=("nvidia_gpu_dram_bw_util_percent", "fraction")),
@@ -128,8 +116,7 @@ COUNTERS: tuple[Counter, ...] = (
             1012, "PROF_NVLINK_RX_BYTES", None, "B/s", "nvlink_rx_bytes", "B/s", "GPM 60 NVLINK_TOTAL_RX_PER_SEC", "MiB/s",
             jobstats=("nvidia_gpu_nvlink_total_rx_per_sec", "B/s")),
     Counter("power_w", _I, "W", 0, 3000,
-            ("Power drawn by the board; 0 means not measured: the second die of a module "
-            "reports 0, the first the sum."),
+            "Power drawn by the board; 0 means not measured: the second die of a module reports 0, the first the sum.",
             155, "DEV_POWER_USAGE", "BOARD_POWER_WATTS", "W", "power_usage", "W", "nvmlDeviceGetPowerUsage", "mW",
             zero_is_missing=True, jobstats=("nvidia_gpu_power_usage_milliwatts", "mW")),
     Counter("energy_j", _C, "J", 0, _NO_END, "Energy drawn since the driver was loaded.",
@@ -138,8 +125,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("gpu_temp_c", _I, "C", -40, 150, "Temperature of the GPU.",
             150, "DEV_GPU_TEMP", "GPU_TEMP_CELSIUS", "C", "gpu_temp", "C", "nvmlDeviceGetTemperature", "C",
             jobstats=("nvidia_gpu_temperature_celsius", "C")),
-    Counter("mem_temp_c", _I, "C", -40, 150, ("Temperature of the device memory; 0 means not "
-    "supported."),
+    Counter("mem_temp_c", _I, "C", -40, 150, "Temperature of the device memory; 0 means not supported.",
             140, "DEV_MEMORY_TEMP", "MEMORY_TEMP_CELSIUS", "C", "memory_temp", "C", "NVML_FI_DEV_MEMORY_TEMP", "C",
             zero_is_missing=True),
     Counter("sm_clock_mhz", _I, "MHz", 0, 10_000, "Clock of the SMs.",
@@ -147,25 +133,21 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("mem_clock_mhz", _I, "MHz", 0, 20_000, "Clock of the device memory.",
             101, "DEV_MEM_CLOCK", None, "MHz", None, None, "nvmlDeviceGetClockInfo.MEM", "MHz"),
     Counter("throttle_reasons", _I, "bitmask", 0, 1 << 32,
-            "Why clocks are lowered: 1 idle, 2 application clocks, 4 power cap, 8 hardware "
-            "slowdown, 0x10 sync boost, "
+            "Why clocks are lowered: 1 idle, 2 application clocks, 4 power cap, 8 hardware slowdown, 0x10 sync boost, "
             "0x20 software thermal, 0x40 hardware thermal, 0x80 power brake.",
             112, "DEV_CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS", "bitmask", None, None,
             "nvmlDeviceGetCurrentClocksEventReasons", "bitmask", "i64",
             jobstats=("nvidia_gpu_clock_event_reason", "bitmask"),
             dcgm_aliases=("DEV_CLOCKS_EVENT_REASONS",)),
-    Counter("xid", _I, "code", 0, 100_000, ("Last XID error; it stays until the next one, so only a change is an "
-    "event."),
+    Counter("xid", _I, "code", 0, 100_000, "Last XID error; it stays until the next one, so only a change is an event.",
             230, "DEV_XID_ERRORS", "XID_ERROR", "code", None, None, "nvmlEventTypeXidCriticalError", "code", "i64"),
     Counter("pcie_replays", _C, "count", 0, 1 << 53, "PCIe replays since the driver was loaded.",
             202, "DEV_PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", "count", None, None,
             "nvmlDeviceGetPcieReplayCounter", "count", "i64"),
-    Counter("remapped_rows_uncorrectable", _C, "count", 0, 1 << 20, ("Memory rows remapped after uncorrectable "
-    "errors."),
+    Counter("remapped_rows_uncorrectable", _C, "count", 0, 1 << 20, "Memory rows remapped after uncorrectable errors.",
             393, "DEV_UNCORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_UNCORRECTABLE_TOTAL", "count", None, None,
             "nvmlDeviceGetRemappedRows.uncorrectable", "count", "i64"),
-    Counter("remapped_rows_correctable", _C, "count", 0, 1 << 20, ("Memory rows remapped after correctable "
-    "errors."),
+    Counter("remapped_rows_correctable", _C, "count", 0, 1 << 20, "Memory rows remapped after correctable errors.",
             394, "DEV_CORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_CORRECTABLE_TOTAL", "count", None, None,
             "nvmlDeviceGetRemappedRows.correctable", "count", "i64"),
     Counter("row_remap_failure", _I, "flag", 0, 1, "1 when remapping a memory row has failed.",
@@ -268,8 +250,7 @@ def _metrics(*names: str) -> tuple[tuple[str, Mapping[str, str]], ...]:
 HOST_COUNTERS: tuple[HostCounter, ...] = (
     HostCounter("cpu_user_s", _HOST_CUMULATIVE, "s", "Time of all CPUs in user code.",
                 _cpu("user"), "s", (("procstat", "user"),), "jiffy"),
-    HostCounter("cpu_nice_s", _HOST_CUMULATIVE, "s", ("Time of all CPUs in user code of lowered "
-    "priority."),
+    HostCounter("cpu_nice_s", _HOST_CUMULATIVE, "s", "Time of all CPUs in user code of lowered priority.",
                 _cpu("nice"), "s", (("procstat", "nice"),), "jiffy"),
     HostCounter("cpu_system_s", _HOST_CUMULATIVE, "s", "Time of all CPUs in the kernel.",
                 _cpu("system"), "s", (("procstat", "sys"), ("procstat2", "system")), "jiffy"),
@@ -281,23 +262,18 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
                 _metrics("node_load1"), "count", (("loadavg", "load1min"),), "count", high=1e6),
     HostCounter("memory_total_mib", _HOST_INSTANT, "MiB", "Host memory.",
                 _metrics("node_memory_MemTotal_bytes"), "B", (("meminfo", "MemTotal"),), "KiB", high=1 << 30),
-    HostCounter("memory_available_mib", _HOST_INSTANT, "MiB", ("Host memory that programs could still "
-    "have."),
+    HostCounter("memory_available_mib", _HOST_INSTANT, "MiB", "Host memory that programs could still have.",
                 _metrics("node_memory_MemAvailable_bytes"), "B", (("meminfo", "MemAvailable"),), "KiB", high=1 << 30),
-    HostCounter("network_rx_bytes", _HOST_CUMULATIVE, "B", ("Bytes received by all interfaces but the "
-    "loopback."),
+    HostCounter("network_rx_bytes", _HOST_CUMULATIVE, "B", "Bytes received by all interfaces but the loopback.",
                 _metrics("node_network_receive_bytes_total", "node_infiniband_port_data_received_bytes_total"), "B",
                 (("procnetdev", "rx_bytes"),), "B"),
-    HostCounter("network_tx_bytes", _HOST_CUMULATIVE, "B", ("Bytes sent by all interfaces but the "
-    "loopback."),
+    HostCounter("network_tx_bytes", _HOST_CUMULATIVE, "B", "Bytes sent by all interfaces but the loopback.",
                 _metrics("node_network_transmit_bytes_total", "node_infiniband_port_data_transmitted_bytes_total"), "B",
                 (("procnetdev", "tx_bytes"),), "B"),
-    HostCounter("network_rx_packets", _HOST_CUMULATIVE, "count", ("Packets received by all interfaces but the "
-    "loopback."),
+    HostCounter("network_rx_packets", _HOST_CUMULATIVE, "count", "Packets received by all interfaces but the loopback.",
                 _metrics("node_network_receive_packets_total", "node_infiniband_port_packets_received_total"), "count",
                 (("procnetdev", "rx_packets"),), "count"),
-    HostCounter("network_tx_packets", _HOST_CUMULATIVE, "count", ("Packets sent by all interfaces but the "
-    "loopback."),
+    HostCounter("network_tx_packets", _HOST_CUMULATIVE, "count", "Packets sent by all interfaces but the loopback.",
                 _metrics("node_network_transmit_packets_total", "node_infiniband_port_packets_transmitted_total"),
                 "count", (("procnetdev", "tx_packets"),), "count"),
     HostCounter("fs_read_bytes", _HOST_CUMULATIVE, "B", "Bytes read from parallel file systems.",
@@ -306,11 +282,9 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
     HostCounter("fs_write_bytes", _HOST_CUMULATIVE, "B", "Bytes written to parallel file systems.",
                 _metrics("lustre_write_bytes_total"), "B",
                 (("lustre_client", "write_bytes.sum"), ("lustre2_client", "write_bytes")), "B"),
-    HostCounter("fs_read_operations", _HOST_CUMULATIVE, "count", ("Reads from parallel file "
-    "systems."),
+    HostCounter("fs_read_operations", _HOST_CUMULATIVE, "count", "Reads from parallel file systems.",
                 _metrics("lustre_read_samples_total"), "count"),
-    HostCounter("fs_write_operations", _HOST_CUMULATIVE, "count", ("Writes to parallel file "
-    "systems."),
+    HostCounter("fs_write_operations", _HOST_CUMULATIVE, "count", "Writes to parallel file systems.",
                 _metrics("lustre_write_samples_total"), "count"),
     HostCounter("l1_misses", _HOST_CUMULATIVE, "count", "Misses of the first-level data caches.",
                 _metrics("node_perf_cache_l1d_read_misses_total"), "count", (("papi", "PAPI_L1_DCM"),), "count"),

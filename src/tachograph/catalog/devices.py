@@ -324,8 +324,7 @@ _MODELS: tuple[Device, ...] = (
             ("NVIDIA GB200 NVL72 datasheet, per GPU", _BLACKWELL[1]), _FP16_BY_RATE | {"sms": _DEVICE}),
     # tensor with FP32 accumulation, as of the others; FP16 accumulation is twice as fast on GeForce
     _nvidia("RTX 5090", "Blackwell", "pcie", (104.8 / 64, 104.8, 104.8, 209.5, None), (1792, 32, _GDDR), (96, 170, 48),
-            575, ("NVIDIA GeForce RTX 5090 specifications", ("NVIDIA RTX Blackwell GPU Architecture "
-            "whitepaper")),
+            575, ("NVIDIA GeForce RTX 5090 specifications", "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
             _BY_RATE | {"tensor_flop_per_s": _PAPER}),
     _amd("MI210", "CDNA 2", (22.6, 22.6, None, 181, 45.3), (1638.4, 64, _HBM), (8, 104, 32), 300,
          ("AMD Instinct MI210 datasheet", _CDNA2[1]), _WAVES, "pcie"),
