@@ -164,6 +164,20 @@ def counted(
     return (Reject(reason, column, count, first_as_text(values.filter(mask))),) if count else ()
 
 
+def chosen_cells(mask: pl.Series, values: pl.Series, otherwise: object = None) -> pl.Series:
+    """Return `values` where `mask` holds, elsewhere `otherwise`: null, a value, or those of a
+    column.
+
+    >>> import polars as pl
+    >>> chosen_cells(pl.Series([True, False, None]), pl.Series([1, 2, 3])).to_list()
+    [1, None, None]
+    """
+    import polars as pl
+
+    cells = pl.select(pl.when(mask).then(values).otherwise(otherwise)).to_series()
+    return cells.alias(values.name)
+
+
 def first_as_text(values: pl.Series) -> str | None:
     """Return the first value as Python writes it, 200 characters at most; None for null.
 

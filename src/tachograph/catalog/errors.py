@@ -153,3 +153,8 @@ class WorkersError(TachographError):
     """Workers of an analysis do not come, cannot be used, or die."""
 
     exit_code = 8
+
+
+def unreadable(problem: OSError, path: object) -> InputError:
+    """Return the error of a file that cannot be read."""
+    return InputError(problem.strerror or str(problem), where=str(path), do="name a readable file")

@@ -23,7 +23,7 @@ import numpy as np
 
 from tachograph.catalog.arrays import Floats, Ints, Longs, Singles
 from tachograph.catalog.durable import sync_folder
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.errors import InputError, unreadable
 
 MAGIC: Final = b"tachograph spool 1\n"
 SPOOL_SUFFIX: Final = ".spool"
@@ -167,9 +167,7 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
                     "the recording ended before it began", where=str(path), do="delete it"
                 )
     except OSError as problem:
-        raise InputError(
-            problem.strerror or str(problem), where=str(path), do="name a readable file"
-        ) from None
+        raise unreadable(problem, path) from None
     except (ValueError, KeyError, zlib.error) as problem:
         raise InputError(
             f"the recording is damaged: {problem}", where=str(path), do="copy it again"

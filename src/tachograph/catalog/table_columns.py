@@ -45,6 +45,11 @@ class LakeTable:
         return {column.name: column.dtype for column in self.columns}
 
     @property
+    def row_schema(self) -> dict[str, pl.DataType]:
+        """{column: type} of rows that are not committed yet: a commit adds `seq`."""
+        return {name: dtype for name, dtype in self.schema.items() if name != "seq"}
+
+    @property
     def required(self) -> tuple[str, ...]:
         """Columns in which null is not allowed."""
         return tuple(column.name for column in self.columns if column.null is None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -87,6 +87,24 @@ def is_convertible(given: str, wanted: str) -> bool:
 
 
 @cache
+def microseconds(moment: datetime) -> int:
+    """Return microseconds since 1970.
+
+    >>> microseconds(datetime(1970, 1, 2, tzinfo=UTC)) == DAY_US
+    True
+    """
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def midnight(day: date) -> datetime:
+    """Return the instant at which a day (UTC) begins.
+
+    >>> midnight(date(2026, 1, 2)).isoformat()
+    '2026-01-02T00:00:00+00:00'
+    """
+    return datetime.combine(day, time(), UTC)
+
+
 def zone(name: str) -> ZoneInfo:
     """Return the time zone called `name` (IANA name).
 

@@ -116,9 +116,7 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-FINDING_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
-    {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
-)
+FINDING_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(FINDINGS.row_schema)
 
 
 class CheckedValue(msgspec.Struct, frozen=True, gc=False):

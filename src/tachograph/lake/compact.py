@@ -235,7 +235,5 @@ def count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
                 "reason": "duplicate",
                 "removed": total - before,
             }
-            frame = pl.DataFrame(
-                [row], schema={n: d for n, d in REJECTS.schema.items() if n != "seq"}
-            )
+            frame = pl.DataFrame([row], schema=REJECTS.row_schema)
             lake.append(REJECTS, frame, app_id=name, mark=total, after=before)

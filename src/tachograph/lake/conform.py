@@ -68,7 +68,7 @@ def conform(
     the value. Errors: SchemaError naming unknown columns, or columns whose type cannot be that of
     the table.
     """
-    schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
+    schema = table.row_schema
     unknown = [name for name in frame.columns if name not in schema]
     if unknown:
         raise SchemaError(
@@ -497,6 +497,5 @@ def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
         pl.col(name).cast(dtype)
         if name in frame.columns or name not in JUDGED
         else pl.lit(None, dtype).alias(name)
-        for name, dtype in table.schema.items()
-        if name != "seq"
+        for name, dtype in table.row_schema.items()
     )

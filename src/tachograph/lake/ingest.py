@@ -14,7 +14,7 @@ import polars as pl
 from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, Reject
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, TABLES, LakeTable
-from tachograph.catalog.units import EPOCH
+from tachograph.catalog.units import EPOCH, microseconds
 from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import Lake
@@ -159,10 +159,8 @@ def accept_again(lake: Lake) -> None:
     The parts of streams are not: what is behind their watermark is read again by naming its time.
     """
     losses = (lake.mark(REJECTS, _LOSSES) or 0) + 1
-    rows = pl.DataFrame(
-        schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"}
-    )
-    lake.append(REJECTS, rows, app_id=_LOSSES, mark=losses)
+    nothing = pl.DataFrame(schema=REJECTS.row_schema)
+    lake.append(REJECTS, nothing, app_id=_LOSSES, mark=losses)
 
 
 def _transaction(chunk: str, losses: int) -> str:
@@ -197,12 +195,7 @@ def watermark(lake: Lake, stream: str) -> datetime | None:
 
 def _mark(chunk: Chunk) -> int:
     """The watermark of a stream's chunk as a mark; 1 for a chunk that comes once."""
-    return 1 if chunk.watermark is None else _microseconds(chunk.watermark)
-
-
-def _microseconds(moment: datetime) -> int:
-    """Since 1970."""
-    return (moment - EPOCH) // timedelta(microseconds=1)
+    return 1 if chunk.watermark is None else microseconds(chunk.watermark)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,7 +266,7 @@ def _ready(
         return None
     report.passed.update(chunk.passed)
     report.unmapped.update(chunk.unread)
-    since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
+    since = (reached or 0) if chunk.since is None else microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
     conformed = [
@@ -440,7 +433,5 @@ def _rejects_frame(chunk: Chunk, rejected: list[tuple[str, Reject]], now: dateti
         }
         for target, reject in rejected
     ]
-    frame = pl.DataFrame(
-        rows, schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"}
-    )
+    frame = pl.DataFrame(rows, schema=REJECTS.row_schema)
     return conform(frame, REJECTS, now=now)

@@ -31,8 +31,7 @@ def write_label(
     Errors: LakeError where the lake cannot be written.
     """
     values = (job_key, job_id, code, holds, by, at, comment)
-    schema = {name: dtype for name, dtype in LABELS.schema.items() if name != "seq"}
-    row = pl.DataFrame([values], schema=schema, orient="row")
+    row = pl.DataFrame([values], schema=LABELS.row_schema, orient="row")
     for _ in range(COMMIT_ATTEMPTS):
         before = lake.mark(LABELS, _APPENDS) or 0
         done = lake.append(LABELS, row, app_id=_APPENDS, mark=before + 1, after=before)

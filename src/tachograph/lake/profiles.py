@@ -116,9 +116,7 @@ def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
     )
 
 
-_SCHEMA: Mapping[str, Any] = {
-    name: dtype for name, dtype in PROFILES.schema.items() if name != "seq"
-}
+_SCHEMA: Mapping[str, Any] = PROFILES.row_schema
 
 
 def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:

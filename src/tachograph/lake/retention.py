@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 
 import polars as pl
 
@@ -36,6 +36,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
+from tachograph.catalog.units import midnight
 from tachograph.lake.conform import FIRST_DAY, resolve
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
@@ -111,7 +112,7 @@ def removed_before(lake: Lake, *tables: LakeTable) -> datetime | None:
     were.
     """
     marks = [mark for table in tables if (mark := lake.mark(table, EXPIRED)) is not None]
-    return _midnight(FIRST_DAY + timedelta(days=max(marks))) if marks else None
+    return midnight(FIRST_DAY + timedelta(days=max(marks))) if marks else None
 
 
 def sealed_summaries(lake: Lake) -> pl.DataFrame:
@@ -182,7 +183,7 @@ class _Left:
         first = min(self.first_day.values(), default=None)
         if first is None:
             return pl.lit(value=False)
-        return (pl.coalesce("end", "start") >= pl.lit(_midnight(first), dtype=TIME)).fill_null(
+        return (pl.coalesce("end", "start") >= pl.lit(midnight(first), dtype=TIME)).fill_null(
             value=False
         )
 
@@ -396,8 +397,8 @@ class _TableExpiry:
         if they are to be.
         """
         jobs = self.lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "state", "seq"))
-        midnight = pl.lit(_midnight(self.before), dtype=TIME)
-        is_old = (pl.coalesce("end", "start", "submit") < midnight).fill_null(value=False)
+        before = pl.lit(midnight(self.before), dtype=TIME)
+        is_old = (pl.coalesce("end", "start", "submit") < before).fill_null(value=False)
         open_ids = self.lake.latest(JOB_SUMMARIES, ("job_id", "start", "end", "state")).filter(
             ~_is_over()
         )
@@ -421,7 +422,7 @@ class _TableExpiry:
             known = pl.concat(
                 [jobs.get_column("job_id"), jobs.get_column("display_id").drop_nulls()]
             ).implode()
-            ended = (pl.col("end") < midnight).fill_null(value=False)
+            ended = (pl.col("end") < before).fill_null(value=False)
             chosen |= ~pl.col("job_id").is_in(known) & ended & seen & ~self.left.needs_accounting()
         if self.table is JOBS:
             self.left.gone_ids = ids.get_column("job_id")
@@ -445,7 +446,7 @@ class _TableExpiry:
         columns = ("job_key", *_IDS, "start", "end", "state", "as_of")
         summaries = self.lake.latest(JOB_SUMMARIES, columns)
         old = summaries.filter(
-            _is_over() & (pl.col("as_of") < pl.lit(_midnight(self.before), dtype=TIME))
+            _is_over() & (pl.col("as_of") < pl.lit(midnight(self.before), dtype=TIME))
         )
         known = pl.concat(
             [
@@ -471,10 +472,6 @@ class _TableExpiry:
 def _is_over() -> pl.Expr:
     """True for runs that ended."""
     return pl.col("end").is_not_null() | pl.col("state").is_in(FINAL_STATES).fill_null(value=False)
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
 
 
 def _day(moment: object) -> date | None:

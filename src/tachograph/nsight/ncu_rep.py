@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.errors import InputError, unreadable
 from tachograph.catalog.processes import python_command
 from tachograph.nsight.launches import (
     DEVICE_ATTRIBUTE,
@@ -70,9 +70,7 @@ def read_ncu_rep(path: Path) -> NcuReport:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
     except OSError as problem:
-        raise InputError(
-            problem.strerror or str(problem), where=str(path), do="name a readable file"
-        ) from None
+        raise unreadable(problem, path) from None
     if magic not in (MAGIC, ZSTD_MAGIC):
         raise InputError(
             "no report of Nsight Compute", where=str(path), do="name files written by ncu -o"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tachograph.catalog.errors import BREAK, InputError
+from tachograph.catalog.errors import BREAK, InputError, unreadable
 from tachograph.nsight.csv_pages import CsvContent, read_csv
 from tachograph.nsight.launches import NcuReport
 from tachograph.nsight.ncu_rep import MAGIC, ZSTD_MAGIC, read_ncu_rep
@@ -103,9 +103,7 @@ def read_report(path: Path) -> NcuReport:
         else:
             report = _read_text(path, compressed=start.startswith(_GZIP_MAGIC))
     except OSError as problem:
-        raise InputError(
-            problem.strerror or str(problem), where=str(path), do="name a readable file"
-        ) from None
+        raise unreadable(problem, path) from None
     return replace(report, digest=digest)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +17,7 @@ from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.compiled import compiled
 from tachograph.catalog.counters import HOST_COUNTERS
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, NODE_SAMPLES, TIME
-from tachograph.catalog.units import DAY_US, EPOCH
+from tachograph.catalog.units import DAY_US, microseconds, midnight
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.attribution import Attribution
@@ -221,18 +221,16 @@ def reduce_hosts(
     and this day, as `exclusive_stays` returns them. `carried`: from the day before. Null: fewer
     than two samples; a minute of which nothing is known has no row.
     """
-    midnight = _epoch_us(datetime.combine(day, time(), UTC))
+    begin = microseconds(midnight(day))
     nodes = stretches.get_column("node").unique().sort()
-    samples = _HostSamples(
-        _sum_rows(frame, nodes, carried.tails), nodes, midnight, max_gap_intervals
-    )
+    samples = _HostSamples(_sum_rows(frame, nodes, carried.tails), nodes, begin, max_gap_intervals)
     before = nodes.to_frame().join(carried.gaps, on="node", how="left", maintain_order="left")
     slots = _HostSlots(
         stretches,
         nodes,
-        before.get_column("since").fill_null(midnight).to_numpy(),
+        before.get_column("since").fill_null(begin).to_numpy(),
         starts,
-        midnight,
+        begin,
     )
     held, place = slots.of(carried.sums)
     last_rows: dict[str, Longs] = {}
@@ -396,7 +394,7 @@ class _HostSlots:
             _physical(stretches, name) for name in ("start", "end", "until")
         )
         self.zero = np.array(
-            [_epoch_us(starts[run]) for run in stretches.get_column("run")], np.int64
+            [microseconds(starts[run]) for run in stretches.get_column("run")], np.int64
         )
         begin = np.maximum(self.start, since[self.node])
         behind = np.minimum(self.end, self.following)
@@ -478,10 +476,6 @@ def _numbered(names: pl.Series, nodes: pl.Series) -> Longs:
 
 def _physical(frame: pl.DataFrame, name: str) -> Longs:
     return frame.get_column(name).to_physical().to_numpy()
-
-
-def _epoch_us(when: datetime) -> int:
-    return (when - EPOCH) // timedelta(microseconds=1)
 
 
 HOST_PARTITION_ROWS = 500_000  # of node samples that are in memory at a time

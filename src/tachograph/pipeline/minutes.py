@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, timedelta
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.catalog.units import DAY_US
+from tachograph.catalog.units import DAY_US, microseconds, midnight
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_minutes, read_node_minutes
 from tachograph.pipeline.accumulators import Accumulators
@@ -142,11 +142,11 @@ def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
     """True for minutes that began before the day, or end after it: only a segment's first and
     last can.
     """
-    midnight = int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000
+    begin = microseconds(midnight(day))
     cut = np.zeros(len(t), np.bool_)
     first, last = minutes.begin[:-1], minutes.begin[1:] - 1
-    cut[first] = t[first] < midnight
-    cut[last] |= t[last] + MINUTE_US > midnight + DAY_US
+    cut[first] = t[first] < begin
+    cut[last] |= t[last] + MINUTE_US > begin + DAY_US
     return cut
 
 
@@ -235,8 +235,8 @@ class MinuteWriter:
         """All partitions of a day are in: commit its minutes; return the timeline of those that
         were cut.
         """
-        midnight = pl.lit(datetime.combine(day + timedelta(days=1), time(), UTC), dtype=TIME)
-        waits = pl.col("t") + pl.duration(minutes=1) > midnight
+        following = pl.lit(midnight(day + timedelta(days=1)), dtype=TIME)
+        waits = pl.col("t") + pl.duration(minutes=1) > following
         done, self.cut = self.cut.filter(~waits), self.cut.filter(waits)
         return self._commit(done)
 

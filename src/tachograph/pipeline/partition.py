@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from types import MappingProxyType
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from tachograph.catalog.arrays import Bytes, Floats, Ints, Longs, Singles
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.tables import GPU_KEY, MINUTE_MAXIMA, MINUTE_MEANS, PIPES
-from tachograph.catalog.units import EPOCH
+from tachograph.catalog.units import microseconds
 from tachograph.pipeline import kernel
 from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.minutes import PartitionMinutes
@@ -134,7 +134,7 @@ def reduce_partition(
     t = _microseconds(frame.get_column("t"))
     interval_us = np.empty(len(stripe_rows) - 1)
     kernel.spacing(t, stripe_rows, interval_us)
-    zero = np.array([_epoch_us(starts[run]) for run in intervals.get_column("run")], np.int64)
+    zero = np.array([microseconds(starts[run]) for run in intervals.get_column("run")], np.int64)
     layout = _lay_out(t, stripe_rows, interval_us, keys, intervals, zero)
     by_minute: dict[str, _SlotValues] = {}
     columns = _Columns(frame)
@@ -295,10 +295,6 @@ def _lay_out(
     layout.slot_b[:-1] = layout.slot_a[1:]
     layout.slot_b[layout.seg_slot[1:] - 1] = layout.seg_b
     return layout
-
-
-def _epoch_us(when: datetime) -> int:
-    return (when - EPOCH) // timedelta(microseconds=1)
 
 
 def _identity(layout: _Layout, keys: pl.DataFrame, intervals: pl.DataFrame) -> dict[str, pl.Series]:

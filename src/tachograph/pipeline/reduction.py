@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ import polars as pl
 
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, TIME
+from tachograph.catalog.units import midnight
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.accumulators import Accumulators
@@ -199,7 +200,7 @@ def _tasks(
 
 def overlapping_day(intervals: pl.DataFrame, day: date) -> pl.DataFrame:
     """Return the intervals that have a part on `day` (UTC)."""
-    begin = datetime.combine(day, time(), UTC)
+    begin = midnight(day)
     return intervals.filter(
         (pl.col("start") < pl.lit(begin + timedelta(days=1), dtype=TIME))
         & (pl.col("end") > pl.lit(begin, dtype=TIME))

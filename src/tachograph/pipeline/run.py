@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from typing import Protocol
 
 import polars as pl
@@ -28,8 +28,8 @@ from tachograph.catalog.tables import (
     STEP_SUMMARIES,
     TIME,
     WINDOWED,
-    LakeTable,
 )
+from tachograph.catalog.units import midnight
 from tachograph.lake.delta import Lake
 from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
@@ -390,8 +390,8 @@ class _Analysis:
 
     def _over_by(self, day: date) -> pl.DataFrame:
         """Runs that ended by the end of a day and of which nothing is to come."""
-        midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
-        over = self.waiting.filter(pl.col("until") <= pl.lit(midnight, dtype=TIME))
+        following = midnight(day + timedelta(days=1))
+        over = self.waiting.filter(pl.col("until") <= pl.lit(following, dtype=TIME))
         unfinished = pl.concat([self.open_runs.unfinished(), self.minutes.unfinished()])
         return over.join(unfinished, on="run", how="anti")
 
@@ -469,12 +469,6 @@ class _Analysis:
             drop_summaries(self.lake, gone, number=self.number)
         return new
 
-    def _append(self, table: LakeTable, frame: pl.DataFrame) -> None:
-        if frame.height:
-            self.lake.append(
-                table, frame, app_id=f"analysis:{self.number}", mark=1, seq=self.number
-            )
-
     def _remember(self, report: AnalysisReport) -> None:
         row = {
             **{f"{table}_version": version for table, version in self.plan.seen.versions.items()},
@@ -484,8 +478,8 @@ class _Analysis:
             "samples": report.samples,
             "attributed": report.attributed,
         }
-        schema = {name: dtype for name, dtype in ANALYSES.schema.items() if name != "seq"}
-        self._append(ANALYSES, pl.DataFrame([row], schema=schema))
+        rows = pl.DataFrame([row], schema=ANALYSES.row_schema)
+        self.lake.append(ANALYSES, rows, app_id=f"analysis:{self.number}", mark=1, seq=self.number)
 
 
 def _seconds(stretches: pl.DataFrame) -> float:

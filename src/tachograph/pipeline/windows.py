@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,7 @@ from tachograph.catalog.arrays import Floats, Ints, Longs
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import GPU_KEY, TIME
-from tachograph.catalog.units import DAY_US
+from tachograph.catalog.units import DAY_US, microseconds, midnight
 from tachograph.pipeline import kernel
 
 COMPLETE_WINDOWS = {
@@ -245,10 +245,8 @@ def _per_gpu(slots: MinuteSlots, window: Ints) -> _Groups | None:
 
 def _since_midnight(runs: NDArray[np.int32], starts: Mapping[int, datetime], day: date) -> Longs:
     """Start of each run, in microseconds since the beginning of `day`."""
-    midnight = datetime.combine(day, time(), UTC)
-    return np.array(
-        [(starts[int(run)] - midnight) // timedelta(microseconds=1) for run in runs], np.int64
-    )
+    begin = microseconds(midnight(day))
+    return np.array([microseconds(starts[int(run)]) - begin for run in runs], np.int64)
 
 
 def _crosses_midnight(begin: Longs, length_s: int) -> NDArray[np.bool_]:
@@ -300,10 +298,10 @@ def fold_windows(
         .select(*BORDER_WINDOWS)
     )
     begun = starts.select("run", begun="start")
-    midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
+    following = midnight(day + timedelta(days=1))
     length = pl.duration(seconds=(pl.col("window").cast(pl.Int64) + 1) * analysis.window_s)
     timed = border.join(begun, on="run", how="left").with_columns(
-        open=(pl.col("begun") + length) > midnight
+        open=(pl.col("begun") + length) > following
     )
     still_open = (
         timed.filter("open").select(*BORDER_WINDOWS)
@@ -369,8 +367,8 @@ def spatial_imbalance(
     still_open = pl.DataFrame(schema=rows.collect_schema()).drop("t")
     folded = [pl.DataFrame(schema=_FOLDED)]
     for day in _days(minutes):
-        midnight, next_midnight = _midnight(day), _midnight(day + timedelta(days=1))
-        of_day = rows.filter((pl.col("t") >= midnight) & (pl.col("t") < next_midnight)).drop("t")
+        begin, following = _midnight(day), _midnight(day + timedelta(days=1))
+        of_day = rows.filter((pl.col("t") >= begin) & (pl.col("t") < following)).drop("t")
         whole = (
             pl.concat([still_open.lazy(), of_day])
             .group_by(_UNIT_WINDOW)
@@ -378,8 +376,8 @@ def spatial_imbalance(
             .select(still_open.columns)
             .collect(engine="streaming")
         )
-        still_open = whole.filter(pl.col("ends") > next_midnight)
-        folded.append(_fold(whole.filter(pl.col("ends") <= next_midnight), numbered))
+        still_open = whole.filter(pl.col("ends") > following)
+        folded.append(_fold(whole.filter(pl.col("ends") <= following), numbered))
     return _of_jobs(
         pl.concat([*folded, _fold(still_open, numbered)]),
         numbered,
@@ -419,7 +417,7 @@ def _days(minutes: pl.LazyFrame) -> list[date]:
 
 
 def _midnight(day: date) -> pl.Expr:
-    return pl.lit(datetime.combine(day, time(), UTC), dtype=TIME)
+    return pl.lit(midnight(day), dtype=TIME)
 
 
 def _fold(per_gpu: pl.DataFrame, numbered: pl.DataFrame) -> pl.DataFrame:

@@ -19,8 +19,8 @@ from typing import IO, Literal, cast
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import Reject, counted
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.chunks import Reject, chosen_cells, counted
+from tachograph.catalog.errors import InputError, unreadable
 
 
 def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
@@ -60,9 +60,7 @@ def fingerprint(path: Path, *parts: str) -> str:
             if file.tell() == 0:
                 raise InputError("the file is empty", where=str(path), do="export it again")
     except OSError as problem:
-        raise InputError(
-            problem.strerror or str(problem), where=str(path), do="name a readable file"
-        ) from None
+        raise unreadable(problem, path) from None
     return digest.hexdigest()[:32]
 
 
@@ -74,9 +72,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise InputError(
-            problem.strerror or str(problem), where=str(path), do="name a readable file"
-        ) from None
+        raise unreadable(problem, path) from None
     if not content:
         raise InputError("the file is empty", where=str(path), do="export it again")
     return content
@@ -155,9 +151,7 @@ def open_file(path: Path) -> IO[bytes]:
             packed = file.read(2) == b"\x1f\x8b"
         return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
     except OSError as problem:
-        raise InputError(
-            problem.strerror or str(problem), where=str(path), do="name a readable file"
-        ) from None
+        raise unreadable(problem, path) from None
 
 
 def read_unpacked(path: Path) -> bytes:
@@ -422,7 +416,7 @@ def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Se
     longer = (fields == wanted + 1) & lines.str.ends_with(delimiter)
     if longer.any():
         cut = lines.str.slice(0, lines.str.len_chars() - 1)
-        lines = pl.select(pl.when(longer).then(cut).otherwise(lines)).to_series()
+        lines = chosen_cells(longer, cut, lines)
     ragged = ((fields != wanted) & ~longer) | bare.str.contains('"', literal=True)
     return lines.filter(~ragged), [*rejects, *counted("ragged_row", None, ragged, lines)]
 

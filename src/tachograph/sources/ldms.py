@@ -20,7 +20,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, chosen_cells
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import parse_time, zone
@@ -166,9 +166,7 @@ def short_nodes(nodes: pl.Series) -> pl.Series:
     once = nodes.unique()
     short = once.str.strip_chars()
     address = short.str.contains(r"^\d+\.\d+\.\d+\.\d+$|:")
-    short = pl.select(
-        pl.when(address | short.is_null()).then(short).otherwise(short.str.extract(r"^([^.]*)"))
-    ).to_series()
+    short = chosen_cells(address | short.is_null(), short, short.str.extract(r"^([^.]*)"))
     if (short.eq_missing(once)).all():
         return nodes
     table = pl.DataFrame({"given": once, "short": short})
@@ -518,7 +516,7 @@ def _chunk_of_means(
         rows = records(job_rows, origin=str(path))
         start = _start_of(job_id, len(content), setting, path)
         offset_us = rows.get_column(_RELATIVE).cast(pl.Float64, strict=False) * 1e6
-        offset_us = pl.select(pl.when(offset_us.abs() < _LONGEST_US).then(offset_us)).to_series()
+        offset_us = chosen_cells(offset_us.abs() < _LONGEST_US, offset_us)
         first_us = int(start.timestamp() * 1e6)
         rows = rows.drop(_RELATIVE).with_columns(
             (offset_us.round().cast(pl.Int64) + first_us)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, counted
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, chosen_cells, counted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TIME
@@ -210,7 +210,7 @@ def field_names(written: Sequence[str]) -> list[str]:
 def _dmon(lines: pl.Series, where: str) -> _SmiTable:
     spaced = lines.str.replace_all(r"[,\s]+", " ")
     names = spaced.str.starts_with("#") & ~spaced.str.to_lowercase().str.contains(r"\bidx\b")
-    header = pl.select(pl.when(names).then(spaced)).to_series().forward_fill()
+    header = chosen_cells(names, spaced).forward_fill()
     body = ~spaced.str.starts_with("#")
     kept, of_row = spaced.filter(body), header.filter(body).fill_null("")
     if not names.any():

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.chunks import ChunkPart, Reject, first_as_text
+from tachograph.catalog.chunks import ChunkPart, Reject, chosen_cells, first_as_text
 from tachograph.catalog.tables import GPU_KEY, TIME
 from tachograph.sources.metrics import NO_JOB
 
@@ -82,7 +82,7 @@ def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
     held = job.is_not_null()
     return NamedJobs(
         job.alias("job_id"),
-        pl.select(pl.when(held).then(step)).to_series().alias("step"),
+        chosen_cells(held, step).alias("step"),
         (~held & ~none).alias("bad"),
     )
 
@@ -92,9 +92,7 @@ def _text(given: pl.Series) -> pl.Series:
     if given.dtype.is_float():
         whole = (given == given.round()) & given.is_finite() & (given.abs() < 9e17)
         as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
-        return pl.select(
-            pl.when(whole).then(as_int).otherwise(given.fill_nan(None).cast(pl.String))
-        ).to_series()
+        return chosen_cells(whole, as_int, given.fill_nan(None).cast(pl.String))
     return given.cast(pl.String).str.strip_chars()
 
 
@@ -107,7 +105,7 @@ def _steps(given: pl.Series) -> pl.Series:
     )
     none = text.str.to_lowercase().is_in(sorted(NO_JOB - {"0"})) | text.str.starts_with("-")
     named = text.replace(dict(_STEPS))
-    return pl.select(pl.when(~none).then(named)).to_series()
+    return chosen_cells(~none, named)
 
 
 def sample_allocations(rows: pl.DataFrame, *, cluster: str | None = None) -> tuple[ChunkPart, ...]:

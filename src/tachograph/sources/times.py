@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tachograph.catalog.chunks import TEXT_BLANKS, Reject, counted
+from tachograph.catalog.chunks import TEXT_BLANKS, Reject, chosen_cells, counted
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import zone
@@ -98,7 +98,7 @@ def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = 
     bad = first.is_null() & naive.is_not_null()
     if twice.any():
         second = _second_pass(naive, twice, order)
-        first = pl.select(pl.when(second).then(last).otherwise(first)).to_series()
+        first = chosen_cells(second, last, first)
     return TimeColumn(
         first.dt.convert_time_zone("UTC").alias(name),
         bad,
@@ -113,9 +113,7 @@ def _none_bad(given: pl.Series) -> pl.Series:
 def _blank_to_null(given: pl.Series) -> pl.Series:
     text = given.cast(pl.String).str.strip_chars()
     blank = text.is_in(TEXT_BLANKS)
-    return (
-        pl.select(pl.when(~blank).then(text)).to_series().alias(given.name) if blank.any() else text
-    )
+    return chosen_cells(~blank, text) if blank.any() else text
 
 
 def _from_datetime(given: pl.Series, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
@@ -142,7 +140,7 @@ def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
     fits = rough.is_between(_FIRST_US, _LAST_US).fill_null(
         value=False
     ) & rough.is_finite().fill_null(value=False)
-    whole = pl.select(pl.when(fits).then(given)).to_series()
+    whole = chosen_cells(fits, given)
     if given.dtype.is_float():
         us = (whole.cast(pl.Float64) * per_us).round().cast(pl.Int64)
     elif per_us >= 1:
@@ -203,12 +201,9 @@ def _from_text(
     if offset.null_count() == len(offset):
         local = local_to_utc(naive, zone_name, order)
     else:
-        wall = pl.select(pl.when(offset.is_null()).then(naive)).to_series()
-        local = local_to_utc(wall, zone_name, order)
+        local = local_to_utc(chosen_cells(offset.is_null(), naive), zone_name, order)
         fixed = (naive - offset).dt.replace_time_zone("UTC")
-        merged = pl.select(
-            pl.when(offset.is_null()).then(local.values).otherwise(fixed)
-        ).to_series()
+        merged = chosen_cells(offset.is_null(), local.values, fixed)
         local = TimeColumn(merged, local.bad, local.rejects)
     return TimeColumn(
         local.values.cast(TIME).alias(text.name), bad | local.bad, (*rejects, *local.rejects)
@@ -257,10 +252,9 @@ def _parse_iso(text: pl.Series) -> tuple[pl.Series, pl.Series]:
     digits = offset.str.replace(":", "", literal=True)
     minutes = digits.str.slice(1, 2).cast(pl.Int64, strict=False) * 60
     minutes = minutes + digits.str.slice(3, 2).cast(pl.Int64, strict=False).fill_null(0)
-    signed = pl.select(
-        pl.when(offset.str.starts_with("-")).then(-minutes).when(offset.str.starts_with("+")).then(minutes)
-        .when(offset.is_not_null()).then(0)
-    ).to_series()  # fmt: skip
+    minutes = chosen_cells(offset.str.contains(r"^[+-]"), minutes, 0)  # no number behind Z, UTC
+    signed = chosen_cells(offset.str.starts_with("-"), -minutes, minutes)
+    signed = chosen_cells(offset.is_not_null(), signed)
     return naive, (signed * 60_000_000).cast(pl.Duration("us"))
 
 

@@ -101,7 +101,7 @@ def _ipc(rows: pl.DataFrame) -> bytes:
 
 def _read_ipc(content: bytes, table: str) -> pl.DataFrame:
     """The rows; of another version of this program they may lack columns. Errors: PolarsError."""
-    columns = [name for name in TABLES[table].schema if name != "seq"]
+    columns = list(TABLES[table].row_schema)
     return pl.read_ipc(io.BytesIO(content)).select(columns)
 
 

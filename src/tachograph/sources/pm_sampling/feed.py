@@ -146,8 +146,8 @@ class PmFeed:
 
         stream = f"{self._settings.stream}:{self._node}"
         rows = [self._row(device, one) for device, one in minutes]
-        schema = {name: dtype for name, dtype in GPU_SCORES.schema.items() if name != "seq"}
-        parts = (ChunkPart(GPU_SCORES.name, pl.DataFrame(rows, schema=schema)),) if rows else ()
+        frame = pl.DataFrame(rows, schema=GPU_SCORES.row_schema)
+        parts = (ChunkPart(GPU_SCORES.name, frame),) if rows else ()
         mark = next_watermark(now, before=watermark(stream))
         return Chunk(stream, PM_SAMPLING, self._node, parts, len(rows), watermark=mark)
 

@@ -448,7 +448,7 @@ def frame_of(rows: list[SlurmRow], table: LakeTable) -> pl.DataFrame:
     """Return rows as a frame in the schema of `table`, without `seq`."""
     import polars as pl  # live views recognize formats, and load no table library
 
-    schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
+    schema = table.row_schema
     columns = {name: [row[name] for row in rows] for name in schema}
     times = {
         name: pl.Series(name, [_microseconds(value) for value in columns.pop(name)], pl.Int64).cast(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, counted
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, chosen_cells, counted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, LakeTable
@@ -68,11 +68,7 @@ class _MappedColumns:
 
     def known(self, given: pl.Series) -> pl.Series:
         """Null in rows that are rejected already: each row is counted for one reason."""
-        return (
-            given
-            if self.keep.all()
-            else pl.select(pl.when(self.keep).then(given)).to_series().alias(given.name)
-        )
+        return given if self.keep.all() else chosen_cells(self.keep, given)
 
     def give_up(self, bad: pl.Series) -> None:
         self.keep = self.keep & ~bad
@@ -332,7 +328,7 @@ def _text(given: pl.Series) -> pl.Series:
     if given.dtype.is_float():
         whole = (given == given.round()) & given.is_finite()
         as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
-        return pl.select(pl.when(whole).then(as_int).otherwise(given.cast(pl.String))).to_series()
+        return chosen_cells(whole, as_int, given.cast(pl.String))
     return stripped(given)
 
 

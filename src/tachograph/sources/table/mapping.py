@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject, counted
+from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject, chosen_cells, counted
 from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.tables import (
     ALLOCATIONS,
@@ -58,7 +58,7 @@ def stripped(given: pl.Series) -> pl.Series:
     if given.dtype != pl.String:
         return given.cast(pl.String)
     text = given.str.strip_chars()
-    return pl.select(pl.when(~text.is_in(MARKS)).then(text)).to_series().alias(given.name)
+    return chosen_cells(~text.is_in(MARKS), text)
 
 
 def numbers(
@@ -89,7 +89,7 @@ def numbers(
     if decimal == ",":
         comma = text.str.contains(",", literal=True)
         spelled = text.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-        text = pl.select(pl.when(comma).then(spelled).otherwise(text)).to_series().alias(given.name)
+        text = chosen_cells(comma, spelled, text)
     values = text.cast(pl.Float64, strict=False)
     if values.null_count() > text.null_count():
         cells = _with_units(text, values, wanted=wanted, unit=unit, scale=scale)
@@ -116,6 +116,12 @@ def durations(given: pl.Series) -> CellValues:
     return CellValues(values, "s", counted("not_a_number", given.name, bad, text))
 
 
+_TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "yes", "y", "1", "1.0"), True),
+    **dict.fromkeys(("false", "no", "n", "0", "0.0"), False),
+}
+
+
 def truths(given: pl.Series) -> CellValues:
     """Return a column of yes and no as booleans.
 
@@ -125,10 +131,7 @@ def truths(given: pl.Series) -> CellValues:
     if given.dtype == pl.Boolean:
         return CellValues(given, "")
     text = stripped(given).str.to_lowercase()
-    values = pl.select(
-        pl.when(text.is_in(("true", "yes", "y", "1", "1.0"))).then(pl.lit(value=True))
-        .when(text.is_in(("false", "no", "n", "0", "0.0"))).then(pl.lit(value=False))
-    ).to_series().alias(given.name)  # fmt: skip
+    values = text.replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean)
     bad = values.is_null() & text.is_not_null()
     return CellValues(values, "", counted("not_a_truth_value", given.name, bad, given))
 
@@ -139,7 +142,7 @@ def _scaled(values: pl.Series, unit: str, scale: float) -> CellValues:
         return CellValues(values, unit)
     numbers_only = values.cast(pl.Float64)
     marks = numbers_only.is_in(BLANK_FLOATS).fill_null(value=False)
-    kept = pl.select(pl.when(~marks).then(numbers_only * scale)).to_series().alias(values.name)
+    kept = chosen_cells(~marks, numbers_only * scale)
     return CellValues(kept, unit, counted("missing_mark", values.name, marks, values))
 
 
@@ -163,13 +166,11 @@ def _with_units(
         if of_cell is None:
             wrong = wrong | here
         else:
-            values = pl.select(
-                pl.when(here).then(number * scale * of_cell).otherwise(values)
-            ).to_series()
+            values = chosen_cells(here, number * scale * of_cell, values)
     hexadecimal = text.str.starts_with("0x").fill_null(value=False)
     if hexadecimal.any():
         masks = text.str.slice(2).str.to_integer(base=16, strict=False).cast(pl.Float64)
-        values = pl.select(pl.when(hexadecimal).then(masks).otherwise(values)).to_series()
+        values = chosen_cells(hexadecimal, masks, values)
         wrong = wrong & ~hexadecimal
     values = values.alias(text.name)
     no_number = (
