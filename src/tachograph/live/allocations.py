@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tachograph.catalog.errors import TachographError
@@ -43,7 +42,7 @@ from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
-    from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
+    from tachograph.sources.slurm.records import SlurmCluster
 
 
 EVERY_S: Final = 30.0  # between two polls: the load on Slurm must stay low
@@ -85,11 +84,7 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
     A job whose GPUs are not reported is among the jobs alone. Errors: InputError for an invalid
     answer.
     """
-    from tachograph.sources.slurm.allocations import (
-        controller_allocations,
-        read_scontrol,
-        scontrol_allocations,
-    )
+    from tachograph.sources.slurm.allocations import read_scontrol
     from tachograph.sources.slurm.exports import detect
     from tachograph.sources.slurm.fields import json_objects, json_value
 
@@ -100,13 +95,11 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
     if found.kind == "scontrol":
         text = content.decode("utf-8", "replace")
         for entry in read_scontrol(text, where=where, trusted=True):  # of a call per job
-            record = str((entry.fields or {}).get("record"))
-            whole &= _add(
-                gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster)
-            )
+            fields = entry.fields or {}
+            whole &= _add(gpus, jobs, _names_in(str(fields.get("record"))), fields, cluster)
     else:
         for job in json_objects(json_value(found.document, "jobs")):
-            whole &= _add(gpus, jobs, _names_of(job), partial(controller_allocations, job, cluster))
+            whole &= _add(gpus, jobs, _names_of(job), job, cluster)
     several = len({allocation.user for allocation in jobs.values() if allocation.user}) > 1
     return SlurmAllocations(gpus, jobs, complete=several and whole)
 
@@ -115,9 +108,11 @@ def _add(
     gpus: dict[tuple[str, int], GpuAllocation],
     jobs: dict[str, GpuAllocation],
     named: tuple[str, GpuAllocation] | None,
-    rows_of: Callable[[], list[SlurmRow]],
+    fields: Mapping[str, object],
+    cluster: SlurmCluster,
 ) -> bool:
     """Note the GPUs of a job; return whether all of them are known."""
+    from tachograph.sources.slurm.allocations import running_job
     from tachograph.sources.slurm.fields import BadRowError
 
     if named is None:
@@ -125,7 +120,7 @@ def _add(
     raw, allocation = named
     whole = True
     try:
-        rows = rows_of()
+        rows = running_job(fields, cluster).gpu_rows()
     except BadRowError:  # slices, indices that are not reported: the job itself is known
         rows, whole = [], False
     for row in rows:

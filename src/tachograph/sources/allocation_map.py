@@ -24,15 +24,12 @@ from tachograph.sources.slurm.allocations import (
     UNKNOWN_GPUS,
     HoldEvent,
     HoldIntervals,
-    controller_allocations,
-    controller_nodes,
     read_controller,
     read_events,
     read_log,
     read_scontrol,
     read_table,
-    scontrol_allocations,
-    scontrol_nodes,
+    running_job,
 )
 from tachograph.sources.slurm.exports import detect, frame_of
 from tachograph.sources.slurm.fields import BadRowError
@@ -169,23 +166,14 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
     if entry.reason is not None:
         reading.rejected.append((entry.place, entry.reason, entry.text))
         return
-    fields = entry.fields or {}
-    record = str(fields["record"]) if "record" in fields else None
     try:
+        job = running_job(entry.fields or {}, cluster)
         try:
-            rows = (
-                controller_allocations(fields, cluster)
-                if record is None
-                else scontrol_allocations(record, cluster)
-            )
+            rows = job.gpu_rows()
         except BadRowError as problem:
             if problem.reason not in UNKNOWN_GPUS:
                 raise
-            rows = (
-                controller_nodes(fields, cluster)
-                if record is None
-                else scontrol_nodes(record, cluster)
-            )
+            rows = job.node_rows()
             if not rows:
                 raise
             reading.unplaced.append((entry.place, problem.reason, entry.text))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tachograph.catalog.errors import InputError
@@ -22,7 +22,6 @@ from tachograph.sources.slurm.fields import (
     job_state,
     json_number,
     json_text,
-    json_time,
     json_value,
 )
 from tachograph.sources.slurm.gres import SHARES, indices, read_gres, tres
@@ -39,8 +38,6 @@ _NODE_LINE = re.compile(
     r"\bNodes=(?P<nodes>\S+)(?P<rest>(?:\s+(?:CPU_IDs|Mem|GRES(?:_IDX)?)=\S*)+)"
 )
 _GRES = re.compile(r"\bGRES(?:_IDX)?=(\S+)")
-_ALLOCATED = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
-_NODE_LIST = re.compile(r"(?<![A-Za-z])NodeList=(\S+)")
 # States in which Slurm names the GPUs of a job that has any.
 _WITH_GPUS = frozenset({"RUNNING", "SUSPENDED"})
 # The nodes are known, where GPUs were held; which ones not.
@@ -72,14 +69,6 @@ def held_gpus(gres: str) -> dict[int, bool]:
             raise BadRowError("index_count_mismatch", "gpu")
         found |= dict.fromkeys(part.devices, part.name != "gpu")
     return found
-
-
-def _with_gpus(state: str | None, allocated: str) -> bool:
-    """Whether Slurm would name the GPUs of a job now: it runs, and has some by its TRES."""
-    if state not in _WITH_GPUS:
-        return False
-    counts = tres(allocated)
-    return any(counts[name] for name in counts if name.startswith("gres/"))
 
 
 def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterator[SlurmEntry]:
@@ -141,82 +130,117 @@ def identity_record(record: str) -> str | None:
     return "".join((" ".join(head.split()), *parts[:at], *nodes, *parts[at:], "\n"))
 
 
-def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
-    """Return the rows of `allocations` of one record: one per node and GPU. None while it waits, or
-    once it ended.
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job as the controller reports it, in text or JSON.
+
+    nodes, gres: of each node, or line of nodes, one each; places: the same nodes, or those of a
+    job without such lines. start, allocated: its start and TRES, as written.
+    """
+
+    id: str
+    state: str | None
+    start: str
+    allocated: str
+    nodes: Sequence[str]
+    gres: Sequence[str]
+    places: Sequence[str]
+    cluster: SlurmCluster
+
+    def gpu_rows(self) -> list[SlurmRow]:
+        """Return the rows of `allocations`: one per node and GPU. None while the job waits, or
+        once it ended.
+
+        Errors: BadRowError with the reason when it cannot be read.
+        """
+        if self.state == "PENDING":  # nodes that it was promised, or that it requests
+            return []
+        held = [held_gpus(gres) for gres in self.gres]
+        if not any(held):
+            if self.state in _WITH_GPUS and _names_gpus(self.allocated):
+                raise BadRowError("index_not_told", "gpu")
+            return []
+        if len(self.nodes) != len(held):
+            raise BadRowError("index_count_mismatch", "gpu")
+        start = _instant(self.start, self.cluster)
+        return [
+            allocation_row(self.cluster.name, self.id, node, gpu, start=start, shared=shared)
+            for nodes, gpus in zip(self.nodes, held, strict=True)
+            for node in expand_nodes(nodes)
+            for gpu, shared in gpus.items()
+        ]
+
+    def node_rows(self) -> list[SlurmRow]:
+        """Return one row of `allocations` per node on which the job has GPUs, with `gpu` null.
+
+        Errors: BadRowError with the reason when it cannot be read.
+        """
+        held = [[part.name for part in read_gres(gres) if part.count != 0] for gres in self.gres]
+        places = self.places
+        if len(self.nodes) == len(held):
+            places = [node for node, gpus in zip(self.nodes, held, strict=True) if gpus] or places
+        names = {name for gpus in held for name in gpus}
+        start = _instant(self.start, self.cluster)
+        return [
+            allocation_row(
+                self.cluster.name, self.id, node, None, start=start, provenance="node_list",
+                shared=bool(names) and "gpu" not in names,
+            )
+            for nodes in places
+            for node in expand_nodes(nodes)
+        ]  # fmt: skip
+
+
+def _names_gpus(allocated: str) -> bool:
+    return any(count for name, count in tres(allocated).items() if name.startswith("gres/"))
+
+
+def running_job(fields: Mapping[str, object], cluster: SlurmCluster) -> RunningJob:
+    """Return the job of an entry of `read_scontrol` or `read_controller`.
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    job = re.match(r"JobId=(\d+)\b", record)
-    if not job:
+    if "record" in fields:
+        return _in_text(str(fields["record"]), cluster)
+    raw = json_number(fields.get("job_id"))
+    if not raw or raw < 0:
         raise BadRowError("bad_job_id")
-    written = re.search(r"\bJobState=(\S+)", record)
-    state = base_state(written[1]) if written else None
-    if state == "PENDING":  # nodes that it was promised, or that it requests
-        return []
-    found = [(nodes, held) for nodes, gres in _gres_lines(record) if (held := held_gpus(gres))]
-    if not found:
-        allocated = _ALLOCATED.search(record)
-        if _with_gpus(state, allocated[1] if allocated else ""):
-            raise BadRowError("index_not_told", "gpu")
-        return []
-    start = _start(record, cluster)
-    return [
-        allocation_row(cluster.name, job[1], node, gpu, start=start, shared=shared)
-        for nodes, held in found
-        for node in expand_nodes(nodes)
-        for gpu, shared in held.items()
-    ]
-
-
-def _gres_lines(record: str) -> list[tuple[str, str]]:
-    """(nodes, GRES) of the lines per node."""
-    return [
-        (line["nodes"], gres[1])
-        for line in _NODE_LINE.finditer(record)
-        for gres in _GRES.finditer(line["rest"])
-    ]
-
-
-def _start(record: str, cluster: SlurmCluster) -> datetime | None:
-    written = re.search(r"\bStartTime=(\S+)", record)
-    times = instants(written[1], cluster.time_zone) if written else ()
-    return times[0] if times else None
-
-
-def scontrol_nodes(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
-    """Return one row of `allocations` per node on which the job of a record has GPUs, with `gpu`
-    null.
-
-    Errors: BadRowError with the reason when it cannot be read.
-    """
-    job = re.match(r"JobId=(\d+)\b", record)
-    if not job:
-        raise BadRowError("bad_job_id")
-    lines = _gres_lines(record)
-    of_gpus = [nodes for nodes, gres in lines if any(part.count != 0 for part in read_gres(gres))]
-    listed = [found[1] for found in _NODE_LIST.finditer(record) if not absent(found[1])]
-    nodes = of_gpus or [line["nodes"] for line in _NODE_LINE.finditer(record)] or listed[:1]
-    held = [gres for _, gres in lines]
-    return _node_rows(
-        cluster.name, job[1], nodes, start=_start(record, cluster), shared=_shares_alone(held)
+    written, start = json_text(fields.get("nodes")) or "", json_number(fields.get("start_time"))
+    nodes = () if absent(written) else expand_nodes(written)
+    detail = fields.get("gres_detail")  # one text per node, in the order of the node list
+    return RunningJob(
+        str(raw),
+        job_state(fields.get("job_state")).base,
+        "" if start is None else str(start),
+        json_text(fields.get("tres_alloc_str")) or "",
+        nodes,
+        list(map(str, detail))
+        if isinstance(detail, list)
+        else list(filter(None, [json_text(detail)])),
+        nodes,
+        replace(cluster, name=json_text(fields.get("cluster")) or cluster.name),
     )
 
 
-def _shares_alone(held: Iterable[str]) -> bool:
-    """Whether a job has shares of GPUs by its lines, and no whole one."""
-    names = {part.name for gres in held for part in read_gres(gres) if part.count != 0}
-    return bool(names) and "gpu" not in names
-
-
-def _node_rows(
-    cluster: str | None, job: str, written: Iterable[str], *, start: datetime | None, shared: bool
-) -> list[SlurmRow]:
-    return [
-        allocation_row(cluster, job, node, None, start=start, provenance="node_list", shared=shared)
-        for nodes in written
-        for node in expand_nodes(nodes)
-    ]
+def _in_text(record: str, cluster: SlurmCluster) -> RunningJob:
+    job = re.match(r"JobId=(\d+)\b", record)
+    if not job:
+        raise BadRowError("bad_job_id")
+    fields = {match[1]: match[2] for match in _FIELD.finditer(record)}
+    state = fields.get("JobState")
+    lines = list(_NODE_LINE.finditer(record))
+    pairs = [(line["nodes"], gres[1]) for line in lines for gres in _GRES.finditer(line["rest"])]
+    listed = fields.get("NodeList", "")
+    return RunningJob(
+        job[1],
+        base_state(state) if state else None,
+        fields.get("StartTime", ""),
+        fields.get("AllocTRES") or fields.get("TRES", ""),
+        [nodes for nodes, _ in pairs],
+        [gres for _, gres in pairs],
+        [line["nodes"] for line in lines] or ([] if absent(listed) else [listed]),
+        cluster,
+    )
 
 
 def read_controller(document: object) -> Iterator[SlurmEntry]:
@@ -233,58 +257,6 @@ def read_controller(document: object) -> Iterator[SlurmEntry]:
             yield SlurmEntry(place, brief, job)
         else:
             yield SlurmEntry(place, str(job)[:200], reason="not_an_object")
-
-
-def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> list[SlurmRow]:
-    """Return the rows of `allocations` of one job: one per node and GPU. None while it waits, or
-    once it ended.
-
-    `gres_detail` holds one text per node, in the order of the node list.
-    Errors: BadRowError with the reason when it cannot be read.
-    """
-    state = job_state(job.get("job_state"))
-    held = [] if state.base == "PENDING" else [held_gpus(part) for part in _gres_details(job)]
-    if not any(held):
-        if _with_gpus(state.base, json_text(job.get("tres_alloc_str")) or ""):
-            raise BadRowError("index_not_told", "gpu")
-        return []
-    raw = json_number(job.get("job_id"))
-    if not raw or raw < 0:
-        raise BadRowError("bad_job_id")
-    nodes = expand_nodes(json_text(job.get("nodes")) or "")
-    if len(nodes) != len(held):
-        raise BadRowError("index_count_mismatch", "gpu")
-    start = json_time(job.get("start_time"))
-    name = json_text(job.get("cluster")) or cluster.name
-    return [
-        allocation_row(name, str(raw), node, gpu, start=start, shared=shared)
-        for node, gpus in zip(nodes, held, strict=True)
-        for gpu, shared in gpus.items()
-    ]
-
-
-def _gres_details(job: Mapping[str, object]) -> list[str]:
-    detail = job.get("gres_detail")
-    if isinstance(detail, list):
-        return [str(part) for part in detail]
-    return [text] if (text := json_text(detail)) else []
-
-
-def controller_nodes(job: Mapping[str, object], cluster: SlurmCluster) -> list[SlurmRow]:
-    """Return one row of `allocations` per node of one job that has GPUs, with `gpu` null.
-
-    Errors: BadRowError with the reason when it cannot be read.
-    """
-    raw = json_number(job.get("job_id"))
-    if not raw or raw < 0:
-        raise BadRowError("bad_job_id")
-    held = _gres_details(job)
-    nodes = list(expand_nodes(json_text(job.get("nodes")) or ""))
-    if len(nodes) == len(held):
-        of_gpus = [any(part.count != 0 for part in read_gres(gres)) for gres in held]
-        nodes = [node for node, has in zip(nodes, of_gpus, strict=True) if has] or nodes
-    name, start = json_text(job.get("cluster")) or cluster.name, json_time(job.get("start_time"))
-    return _node_rows(name, str(raw), nodes, start=start, shared=_shares_alone(held))
 
 
 _REQUIRED = frozenset({"job_id", "node", "gpu"})
