@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from tachograph.catalog.chunks import TEXT_BLANKS, Reject, counted, first_as_text
+from tachograph.catalog.chunks import TEXT_BLANKS, Reject, chosen_cells, counted, first_as_text
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.limits import ValueLimits
@@ -32,14 +32,14 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.catalog.units import factor
+from tachograph.catalog.units import DAY_US, factor
 
 FIRST_CREDIBLE_TIME = datetime(2006, 1, 1, tzinfo=UTC)  # before CUDA no GPU counter existed
 
 
 CLOCK_TOLERANCE = timedelta(minutes=10)  # a node's clock may run ahead of ours
 
-DAY_US, FIRST_DAY = 86_400_000_000, date(1970, 1, 1)
+FIRST_DAY = date(1970, 1, 1)
 _MOST_CODES = 1 << 32
 _RUN = "run of rows of one key"
 
@@ -157,7 +157,7 @@ def _cast(
                 rejects += counted(
                     "not_an_integer", series.name, fits.fill_null(value=False), series
                 )
-                series = pl.select(pl.when(~fits).then(series)).to_series().alias(series.name)
+                series = chosen_cells(~fits, series)
         if series.name in _COUNTER_NAMES:
             columns.append(series)
         else:
@@ -254,7 +254,7 @@ def _remove_non_finite(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]
             bad = (series.is_nan() | series.is_infinite()).fill_null(value=False)
             if bad.any():
                 rejects += counted("not_finite", series.name, bad, series)
-                columns.append(pl.select(pl.when(~bad).then(series)).to_series().alias(series.name))
+                columns.append(chosen_cells(~bad, series))
     return frame.with_columns(columns), rejects
 
 

@@ -4,7 +4,7 @@ some columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -48,6 +48,14 @@ def data_files(delta: DeltaTable) -> list[DataFile]:
     """Return the files that a reader of a table sees now, ordered by day and first node."""
     files = map(_data_file, _add_actions(delta))
     return sorted(files, key=lambda file: (str(file.day), file.low or "", file.path))
+
+
+def span_of(files: Iterable[DataFile]) -> tuple[datetime | None, datetime | None]:
+    """Return the first and the last time in some files; None where none is recorded."""
+    every = list(files)
+    firsts = [file.first for file in every if file.first is not None]
+    lasts = [file.last for file in every if file.last is not None]
+    return min(firsts, default=None), max(lasts, default=None)
 
 
 def paths_of(delta: DeltaTable) -> set[str]:

@@ -20,7 +20,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.lake.data_files import DataFile
+from tachograph.lake.data_files import DataFile, span_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.log_files import files_below
 from tachograph.lake.partitions import partitions, read_partition
@@ -60,16 +60,15 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
         if lake.delta(table) is None:
             continue
         files = lake.files(table)
-        firsts = [file.first for file in files if file.first is not None]
-        lasts = [file.last for file in files if file.last is not None]
+        first, last = span_of(files)
         facts.append(
             TableFacts(
                 table.name,
                 lake.latest(table).height if table is DEVICES else sum(file.rows for file in files),
                 len(files),
                 sum(file.size for file in files),
-                min(firsts, default=None),
-                max(lasts, default=None),
+                first,
+                last,
             )
         )
     return facts
@@ -139,11 +138,10 @@ def describe_space(
 
 def _days_of(files: Sequence[DataFile]) -> float | None:
     """Days with rows; no more than lie between the first row and the last."""
-    firsts = [file.first for file in files if file.first is not None]
-    lasts = [file.last for file in files if file.last is not None]
-    if not firsts or not lasts:
+    first, last = span_of(files)
+    if first is None or last is None:
         return None
-    span = (max(lasts) - min(firsts)).total_seconds() / 86400
+    span = (last - first).total_seconds() / 86400
     return min(span, float(len({file.day for file in files if file.day is not None})))
 
 

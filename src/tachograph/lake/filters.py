@@ -35,43 +35,29 @@ _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
 }
 # base states of jobs in Slurm's accounting
 ATTRIBUTIONS = ("explicit", "live_index", "whole_node", "ambiguous")
-JOB_STATES = (
-    *(
-        "PENDING",
-        "RUNNING",
-        "SUSPENDED",
-        "COMPLETING",
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-        "TIMEOUT",
-        "OUT_OF_MEMORY",
-    ),
-    *(
-        "NODE_FAIL",
-        "PREEMPTED",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "REQUEUED",
-        "RESIZING",
-        "REVOKED",
-        "CONFIGURING",
-        "STOPPED",
-    ),
+_OPEN_STATES = (
+    "PENDING",
+    "RUNNING",
+    "SUSPENDED",
+    "COMPLETING",
+    "RESIZING",
+    "CONFIGURING",
+    "STOPPED",
 )
-FINAL_STATES = (
-    "BOOT_FAIL",
-    "CANCELLED",
+FINAL_STATES = (  # which a run does not leave
     "COMPLETED",
-    "DEADLINE",
     "FAILED",
-    "NODE_FAIL",
+    "CANCELLED",
+    "TIMEOUT",
     "OUT_OF_MEMORY",
+    "NODE_FAIL",
     "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
     "REQUEUED",
     "REVOKED",
-    "TIMEOUT",
-)  # states of Slurm that a run does not leave
+)
+JOB_STATES = (*_OPEN_STATES, *FINAL_STATES)
 # what a person restricts by names: {option: field of JobFilter}
 FILTER_KINDS: Mapping[str, str] = {
     "user": "users",
@@ -236,21 +222,11 @@ def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
     return conditions
 
 
-def filtered_columns(wanted: JobFilter) -> list[str]:
-    """Return the columns of job_summaries that a filter reads. Errors: those of `job_conditions`.
-
-    >>> filtered_columns(JobFilter(users=("ann",), where=(parse_condition("gpus>4"),)))
-    ['gpus', 'user', 'job_key']
-    """
-    names = [name for condition in job_conditions(wanted) for name in condition.meta.root_names()]
-    return list(dict.fromkeys((*names, "job_key")))
-
-
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     """Return the rows of job_summaries that are selected, in their order; `findings` are rows of
     the findings table.
 
-    `summaries` has the `filtered_columns` at least. Errors: NotFoundError for a finding that does
+    Errors: NotFoundError for a finding that does
     not exist, naming those close to it; those of `job_conditions`.
     """
     check_codes(wanted.findings, findings.get_column("code").unique())

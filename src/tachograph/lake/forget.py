@@ -36,67 +36,16 @@ ATTEMPTS = 5  # at what another process rewrites at the same time
 
 # Columns whose words are not of users: words of Slurm and of this program, names of machines, and
 # numbers of jobs. A name that is also one of them stays there, and is reported.
-VOCABULARY = frozenset(
-    {
-        *(
-            "cluster",
-            "job_key",
-            "job_id",
-            "display_id",
-            "array_job_id",
-            "het_job_id",
-            "step",
-            "partition",
-            "qos",
-        ),
-        *(
-            "node",
-            "node_list",
-            "uuid",
-            "pci",
-            "model",
-            "gpu_model",
-            "gpu_type",
-            "hbm_request",
-            "constraints",
-        ),
-        *(
-            "state",
-            "attribution",
-            "ambiguous_because",
-            "cut",
-            "provenance",
-            "numbering",
-            "energy_source",
-            "pipes",
-        ),
-        *(
-            "bound",
-            "bound_fp32",
-            "bound_fp16",
-            "bound_tensor",
-            "main_pipe",
-            "limiter",
-            "workload",
-            "health",
-            "excluded",
-        ),
-        *(
-            "code",
-            "kind",
-            "verdict",
-            "confidence",
-            "severity",
-            "title",
-            "needs",
-            "covered_by",
-            "method",
-        ),
-        *("source", "target", "reason", "column"),
-        # Of profiles: names of metrics and GPUs; those of kernels are in columns of their own.
-        *("digest", "content"),
-    }
-)
+_VOCABULARY = """
+    cluster job_key job_id display_id array_job_id het_job_id step partition qos
+    node node_list uuid pci model gpu_model gpu_type hbm_request constraints
+    state attribution ambiguous_because cut provenance numbering energy_source pipes
+    bound bound_fp32 bound_fp16 bound_tensor main_pipe limiter workload health excluded
+    code kind verdict confidence severity title needs covered_by method
+    source target reason column
+    digest content
+"""  # digest, content: of profiles, names of metrics and GPUs; those of kernels have own columns
+VOCABULARY = frozenset(_VOCABULARY.split())
 
 
 @dataclass(slots=True)

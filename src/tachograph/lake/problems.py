@@ -83,36 +83,33 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as problem:
-        if known_error := _of_store(str(problem), where):
-            raise known_error from problem
-        number = problem.errno or _errno_in(str(problem))
-        if (number or errno.ENOENT) in _OF_FILES and (damaged_error := damaged_file_error(where)):
-            raise damaged_error from problem
-        text = "" if problem.errno else _line(problem)
-        raise _of_system(number, str(problem.filename or where), text) from problem
-    except DeltaError as problem:
-        if known_error := _of_store(str(problem), where):
-            raise known_error from problem
-        number = _errno_in(str(problem))
+    except (OSError, DeltaError, *UNREADABLE) as problem:
+        raise _explained(problem, where, writing=writing) from problem
+
+
+def _explained(problem: BaseException, where: str, *, writing: bool) -> LakeError:
+    text = str(problem)
+    if of_store := _of_store(text, where):
+        return of_store
+    known = problem.errno if isinstance(problem, OSError) else None
+    number = known or _errno_in(text)
+    if isinstance(problem, DeltaError):
         if number:
-            raise _of_system(number, where, _line(problem)) from problem
-        raise _of_log(where, _line(problem)) from problem
-    except UNREADABLE as problem:
-        if known_error := _of_store(str(problem), where):
-            raise known_error from problem
-        number = _errno_in(str(problem))
-        if (number or errno.ENOENT) in _OF_FILES and (damaged_error := damaged_file_error(where)):
-            raise damaged_error from problem
-        if number:
-            raise _of_system(number, where, _line(problem)) from problem
-        if writing and _WRITE_FAILED in str(problem):
-            raise _of_system(errno.ENOSPC, where, "") from problem
-        raise LakeError(
-            f"a data file cannot be read: {_line(problem)}",
-            where=where,
-            do="restore it from a backup, or ingest into a new lake",
-        ) from problem
+            return _of_system(number, where, _line(problem))
+        return _of_log(where, _line(problem))
+    if (number or errno.ENOENT) in _OF_FILES and (damaged := damaged_file_error(where)):
+        return damaged
+    if isinstance(problem, OSError):
+        return _of_system(number, str(problem.filename or where), "" if known else _line(problem))
+    if number:
+        return _of_system(number, where, _line(problem))
+    if writing and _WRITE_FAILED in text:
+        return _of_system(errno.ENOSPC, where, "")
+    return LakeError(
+        f"a data file cannot be read: {_line(problem)}",
+        where=where,
+        do="restore it from a backup, or ingest into a new lake",
+    )
 
 
 def damaged_file_error(where: str) -> LakeError | None:

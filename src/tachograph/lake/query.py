@@ -30,7 +30,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.lake.conform import resolve
 from tachograph.lake.current import FEW_KEYS, files_between
-from tachograph.lake.data_files import DataFile
+from tachograph.lake.data_files import DataFile, span_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import (
     JOB_NAMES,
@@ -555,9 +555,8 @@ class SampleReader:
     @property
     def span(self) -> tuple[datetime, datetime] | None:
         """Times of the first and the last sample; None without samples."""
-        firsts = [file.first for file in self._files if file.first]
-        lasts = [file.last for file in self._files if file.last]
-        return (min(firsts), max(lasts)) if firsts and lasts else None
+        first, last = span_of(self._files)
+        return (first, last) if first and last else None
 
     def read(self, first: datetime, end: datetime) -> pl.DataFrame:
         """Return the samples of [first, end), one row per key. Errors: LakeError."""

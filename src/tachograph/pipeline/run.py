@@ -56,6 +56,7 @@ from tachograph.pipeline.state import (
     seen_last,
     seen_now,
 )
+from tachograph.pipeline.statistics import seconds_between
 from tachograph.pipeline.steps import OpenSteps, StepRows, build_steps
 from tachograph.pipeline.summaries import JobTables, summarize, used_pipes
 
@@ -303,10 +304,11 @@ class _Analysis:
             frame.join(self.runs, on="run", how="semi").sort(*GPU_KEY, "start")
             for frame in (owned.intervals, owned.handovers)
         )
-        self.contested_s = _seconds(owned.contested)
+        contested_s = owned.contested.select(seconds_between("start", "end").sum())
+        self.contested_s = float(contested_s.item() or 0)
         self.facts, ridges = gpu_facts(plan.units)
         self.number = next_number(lake)
-        held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
+        held = seconds_between("start", "end").sum()
         every = pl.concat([self.intervals, handovers]).sort(*GPU_KEY, "start")
         self.held = every.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
@@ -377,7 +379,7 @@ class _Analysis:
             self.open_runs.end_day(day, self.minutes.end_day(day))
             self.hosts.up_to(day)
             over = self._over_by(day)
-            if over.height >= JOBS_AT_ONCE or self._minutes_of(over) >= MINUTES_AT_ONCE:
+            if over.height >= JOBS_AT_ONCE or self._minutes_per_run(over).sum() >= MINUTES_AT_ONCE:
                 self._finish(over)
         self.open_runs.close(self.now.date(), self.minutes.close())
         self.hosts.close()
@@ -395,14 +397,11 @@ class _Analysis:
         unfinished = pl.concat([self.open_runs.unfinished(), self.minutes.unfinished()])
         return over.join(unfinished, on="run", how="anti")
 
-    def _minutes_of(self, runs: pl.DataFrame) -> float:
-        """How many minutes runs have, each on each of their nodes."""
-        return float(self._minutes_per_run(runs).sum())
-
     def _minutes_per_run(self, runs: pl.DataFrame) -> pl.Series:
+        """How many minutes each run has, on each of its nodes."""
         return (
             runs.join(self.nodes_held, on="run", how="left", maintain_order="left")
-            .select(_span_s() / 60 * pl.col("nodes_held").fill_null(0))
+            .select(seconds_between("start", "until") / 60 * pl.col("nodes_held").fill_null(0))
             .to_series()
         )
 
@@ -480,17 +479,3 @@ class _Analysis:
         }
         rows = pl.DataFrame([row], schema=ANALYSES.row_schema)
         self.lake.append(ANALYSES, rows, app_id=f"analysis:{self.number}", mark=1, seq=self.number)
-
-
-def _seconds(stretches: pl.DataFrame) -> float:
-    return (
-        float(
-            stretches.select((pl.col("end") - pl.col("start")).dt.total_microseconds().sum()).item()
-            or 0
-        )
-        / 1e6
-    )
-
-
-def _span_s() -> pl.Expr:
-    return (pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6

@@ -13,8 +13,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 
+import polars as pl
+
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.tables import PIPES
+
+
+def seconds_between(start: str, end: str) -> pl.Expr:
+    """Return the seconds between the times of two columns."""
+    return (pl.col(end) - pl.col(start)).dt.total_microseconds() / 1e6
 
 
 class Merge(Enum):

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
-from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import GPU_KEY, STEP_SUMMARIES
 from tachograph.lake.conform import in_schema
 from tachograph.pipeline.accumulators import merge_segments, out_of
 from tachograph.pipeline.attribution import HANDOVER, INTERVALS_SCHEMA, Attribution
+from tachograph.pipeline.statistics import seconds_between
 from tachograph.pipeline.summaries import step_rows, summarize_gpus
+from tachograph.sources.slurm.fields import BadRowError, expand_nodes
 
 SHELLS = ("batch", "interactive")  # steps that start other steps
 NEVER_ON_GPUS = ("extern",)  # holds what was started outside of any step
@@ -223,11 +224,11 @@ def _unplaced(steps: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
     ).select("step_run")
 
 
-def _nodes(written: str) -> list[str]:
+def _nodes(written: str) -> tuple[str, ...]:
     try:
-        return [node.partition(".")[0] for node in NodeSet(written)]
-    except NodeSetParseError:
-        return []
+        return expand_nodes(written)
+    except BadRowError:
+        return ()
 
 
 def _without(shells: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
@@ -277,7 +278,7 @@ class OpenSteps:
             elapsed_s=pl.lit(None, pl.Float64),
             time_precision_s=pl.lit(None, pl.Float64),
         )
-        held_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
+        held_s = seconds_between("start", "end").sum()
         intervals = self.steps.intervals.join(as_runs, on="run", how="semi")
         held = intervals.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held_s)
         gpus = summarize_gpus(

@@ -44,6 +44,7 @@ from tachograph.pipeline.statistics import (
     TOTAL,
     WORK,
     ZEROS,
+    seconds_between,
     statistics_of,
 )
 
@@ -303,7 +304,7 @@ def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     frame = (
         steps.drop("gpus")
         .join(summed, on="run", how="left")
-        .with_columns(elapsed_s=(pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6)
+        .with_columns(elapsed_s=seconds_between("start", "until"))
     )
     expected = pl.max_horizontal(pl.col("measured_s") / pl.col("interval_s"), pl.lit(1.0))
     return frame.with_columns(
@@ -351,7 +352,7 @@ def summarize_jobs(
     frame = frame.join(_histograms(intensities), on="run", how="left")
     ambiguous = pl.col("attribution") == "ambiguous"
     some = _is_part()
-    wall_s = (pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6
+    wall_s = seconds_between("start", "until")
     frame = frame.with_columns(
         as_of=pl.coalesce("end", pl.lit(now, dtype=frame.schema["until"])),
         elapsed_s=pl.when(pl.col("end").is_null())
@@ -600,7 +601,7 @@ def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFra
     see, has null in all that is changed.
     """
     seen = pl.when(pl.col("gpus_seen") > 0).then(pl.col("gpus_seen"))
-    elapsed_s = (pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6
+    elapsed_s = seconds_between("start", "end")
     energy_j = pl.when(pl.col("energy_j").is_not_null()).then(pl.col("energy_j_mean") * seen)
     fixed = msgspec.structs.replace(analysis, pipe_percentile=False, pipe_threshold=PIPE_THRESHOLD)
     changed = used_pipes(jobs, jobs, analysis=fixed).with_columns(
