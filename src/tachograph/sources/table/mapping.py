@@ -332,7 +332,10 @@ def parse(
         raise ConfigError(str(problem).replace("`", "'"), where=where, do=_SEE_PAGE) from None
     except ValueError as problem:  # not TOML, or a number with too many digits
         raise ConfigError(f"not valid TOML: {problem}", where=where, do="fix the line") from None
-    _check(mapping, where)
+    try:
+        _check(mapping)
+    except ConfigError as problem:
+        raise ConfigError(problem.what, where=where, do=problem.do) from None
     return mapping
 
 
@@ -394,71 +397,55 @@ def placeholders(name: str) -> re.Pattern[str] | None:
     return re.compile(pattern)
 
 
-def _check(mapping: TableMapping, where: str) -> None:
+def _check(mapping: TableMapping) -> None:
     table = TABLES.get(mapping.table)
     if table is None:
         raise ConfigError(
-            f"table: no table {mapping.table!r}", where=where, do=f"use one of: {', '.join(TABLES)}"
+            f"table: no table {mapping.table!r}", do=f"use one of: {', '.join(TABLES)}"
         )
-    if (
-        len(mapping.delimiter) != 1
-        or mapping.delimiter in '"\r\n'
-        or not mapping.delimiter.isascii()
-    ):
+    sign = mapping.delimiter
+    if len(sign) != 1 or sign in '"\r\n' or not sign.isascii():
         raise ConfigError(
-            "delimiter: must be one ASCII character", where=where, do="use for example ';' or '\\t'"
+            "delimiter: must be one ASCII character", do="use for example ';' or '\\t'"
         )
-    if mapping.decimal not in (".", ",") or mapping.decimal == mapping.delimiter:
-        raise ConfigError(
-            "decimal: must be '.' or ',' and not the delimiter", where=where, do="set both"
-        )
+    if mapping.decimal not in (".", ",") or mapping.decimal == sign:
+        raise ConfigError("decimal: must be '.' or ',' and not the delimiter", do="set both")
     if len(set(mapping.names)) != len(mapping.names):
-        raise ConfigError("names: a column is named twice", where=where, do="name each column once")
+        raise ConfigError("names: a column is named twice", do="name each column once")
     if not mapping.columns:
-        raise ConfigError("columns: none is mapped", where=where, do=_SEE_PAGE)
+        raise ConfigError("columns: none is mapped", do=_SEE_PAGE)
     if mapping.devices and table is not GPU_SAMPLES:
         raise ConfigError(
-            f"devices: not with table {table.name}",
-            where=where,
-            do='write it with table = "gpu_samples"',
+            f"devices: not with table {table.name}", do='write it with table = "gpu_samples"'
         )
-    _check_zone("time.zone", mapping.time.zone, where)
-    for section, key in (
-        ("node", mapping.node),
-        ("gpu", mapping.gpu),
-        ("mig", mapping.mig),
-        *mapping.holders.items(),
-    ):
-        _check_key(section, key, where)
+    _check_zone("time.zone", mapping.time.zone)
+    for name in ("node", "gpu", "mig", *HOLDERS):
+        _check_key(name, getattr(mapping, name))
     if mapping.holders and table is not GPU_SAMPLES:
-        name = next(iter(mapping.holders))
         raise ConfigError(
-            f"{name}: not with table {table.name}", where=where, do="map it in [columns]"
+            f"{next(iter(mapping.holders))}: not with table {table.name}",
+            do="map it in [columns]",
         )
     if mapping.step.given and not mapping.job.given:
-        raise ConfigError("step: without job", where=where, do="write [job] with column")
-    for name, target in mapping.targets.items():
-        _check_target(name, target, mapping, where)
-    _check_sections(mapping, table, where)
+        raise ConfigError("step: without job", do="write [job] with column")
+    _check_columns(mapping, "columns")
     if mapping.devices:
-        for name, target in mapping.of_devices.targets.items():
-            _check_target(name, target, mapping.of_devices, where, section="devices")
-        _check_sections(mapping.of_devices, DEVICES, where, section="devices")
+        _check_columns(mapping.of_devices, "devices")
 
 
-def _check_zone(key: str, name: str, where: str) -> None:
+def _check_zone(key: str, name: str) -> None:
     try:
         zone(name or "UTC")
     except ConfigError as problem:
-        raise ConfigError(f"{key}: {problem.what}", where=where, do=problem.do) from None
+        raise ConfigError(f"{key}: {problem.what}", do=problem.do) from None
 
 
-def _check_key(section: str, key: MappingKey, where: str) -> None:
+def _check_key(section: str, key: MappingKey) -> None:
     if key.column and key.constant is not None:
-        raise ConfigError(f"{section}: has column and constant", where=where, do="keep one")
+        raise ConfigError(f"{section}: has column and constant", do="keep one")
     if section not in ("node", *HOLDERS) and isinstance(key.constant, str):
         raise ConfigError(
-            f"{section}.constant: must be a number", where=where, do=f"write {section}.constant = 0"
+            f"{section}.constant: must be a number", do=f"write {section}.constant = 0"
         )
     if key.pattern:
         try:
@@ -466,81 +453,66 @@ def _check_key(section: str, key: MappingKey, where: str) -> None:
             pl.Series([""]).str.extract(key.pattern)
         except (re.error, RecursionError, OverflowError, pl.exceptions.PolarsError) as problem:
             what = str(problem).splitlines()[0]
-            raise ConfigError(
-                f"{section}.pattern: {what}", where=where, do="fix the expression"
-            ) from None
+            raise ConfigError(f"{section}.pattern: {what}", do="fix the expression") from None
         if groups != 1:
             raise ConfigError(
-                f"{section}.pattern: has {groups} groups",
-                where=where,
-                do="put () around the one part",
+                f"{section}.pattern: has {groups} groups", do="put () around the one part"
             )
 
 
-def _check_target(
-    name: str, target: MappingTarget, mapping: TableMapping, where: str, *, section: str = "columns"
-) -> None:
-    key, table = f"{section}.{name!r}", TABLES[mapping.table]
-    columns = {column.name: column for column in table.columns if column.name not in ("seq", *KEYS)}
-    if target.to not in columns:
-        do = (
-            f"table {table.name} has: {', '.join(columns)}; {', '.join(KEYS)} have sections "
-            "of their own"
-        )
-        raise ConfigError(f"{key}: no column {target.to!r}", where=where, do=do)
-    _check_zone(f"{key}.zone", target.zone, where)
-    numeric = columns[target.to].dtype.is_numeric()
-    if (target.unit or target.scale != 1) and not numeric:
-        raise ConfigError(
-            f"{key}: {target.to} is no number, it has no unit",
-            where=where,
-            do="remove unit and scale",
-        )
-    if target.unit and not (target.unit == DURATION and columns[target.to].unit == "s"):
-        try:
-            factor(target.unit, columns[target.to].unit)
-        except InputError as problem:
-            raise ConfigError(f"{key}.unit: {problem.what}", where=where, do=problem.do) from None
-    if (target.gpu is not None or placeholders(name)) and mapping.metric:
-        raise ConfigError(
-            f"{key}: a long file has no column per GPU", where=where, do="remove gpu, or [metric]"
-        )
-
-
-def _check_sections(
-    mapping: TableMapping, table: LakeTable, where: str, *, section: str = "columns"
-) -> None:
-    """Each key of the table comes from somewhere, and from one place."""
-    targets = mapping.targets
+def _check_columns(mapping: TableMapping, section: str) -> None:
+    """Each target fits; each key of the table comes from somewhere, and from one place."""
+    table, targets = TABLES[mapping.table], mapping.targets
+    for name, target in targets.items():
+        _check_target(f"{section}.{name!r}", target, table)
+        if mapping.metric and (target.gpu is not None or placeholders(name)):
+            raise ConfigError(
+                f"{section}.{name!r}: a long file has no column per GPU",
+                do="remove gpu, or [metric]",
+            )
     per_gpu = [t.gpu is not None or "{gpu}" in name for name, t in targets.items()]
     per_node = ["{node}" in name for name in targets]
     names = {column.name for column in table.columns}
     if "t" in names and not mapping.time.column:
-        raise ConfigError("time.column: missing", where=where, do="name the column of the times")
+        raise ConfigError("time.column: missing", do="name the column of the times")
     if "node" in names and not (mapping.node.given or all(per_node)):
         do = 'add --node NAME, or write [node] with column = "..." or constant = "..."'
-        raise ConfigError("node: missing", where=where, do=do)
+        raise ConfigError("node: missing", do=do)
     if table in (GPU_SAMPLES, DEVICES) and not (mapping.gpu.given or all(per_gpu)):
         raise ConfigError(
-            "gpu: missing",
-            where=where,
-            do="write [gpu] with column, or {gpu} in each column's name",
+            "gpu: missing", do="write [gpu] with column, or {gpu} in each column's name"
         )
     for name, key, flags in (("gpu", mapping.gpu, per_gpu), ("node", mapping.node, per_node)):
         if key.given and name not in names:
-            raise ConfigError(
-                f"{name}: table {table.name} has none", where=where, do="remove the section"
-            )
+            raise ConfigError(f"{name}: table {table.name} has none", do="remove the section")
         if any(flags) and (key.given or not all(flags)):
-            raise ConfigError(
-                f"{name}: is given twice, or not by each column", where=where, do="use one way"
-            )
+            raise ConfigError(f"{name}: is given twice, or not by each column", do="use one way")
     taken: dict[tuple[str, int | None], str] = {}
     for name, target in targets.items():
         other = taken.setdefault((target.to, target.gpu), name)
         if other != name:
             raise ConfigError(
                 f"{section}: {other!r} and {name!r} both become {target.to}",
-                where=where,
                 do="keep one of them",
             )
+
+
+def _check_target(key: str, target: MappingTarget, table: LakeTable) -> None:
+    columns = {column.name: column for column in table.columns if column.name not in ("seq", *KEYS)}
+    column = columns.get(target.to)
+    if column is None:
+        do = (
+            f"table {table.name} has: {', '.join(columns)}; {', '.join(KEYS)} have sections "
+            "of their own"
+        )
+        raise ConfigError(f"{key}: no column {target.to!r}", do=do)
+    _check_zone(f"{key}.zone", target.zone)
+    if (target.unit or target.scale != 1) and not column.dtype.is_numeric():
+        raise ConfigError(
+            f"{key}: {target.to} is no number, it has no unit", do="remove unit and scale"
+        )
+    if target.unit and not (target.unit == DURATION and column.unit == "s"):
+        try:
+            factor(target.unit, column.unit)
+        except InputError as problem:
+            raise ConfigError(f"{key}.unit: {problem.what}", do=problem.do) from None
