@@ -64,7 +64,7 @@ def between_nodes(rows: pl.DataFrame, *, most: int = FILE_ROWS) -> Iterator[pl.D
     node.
     """
     begin = end = 0
-    for length in rows.get_column("node").rle().struct.field("len") if rows.height > most else ():
+    for length in rows["node"].rle().struct.field("len") if rows.height > most else ():
         if end > begin and end + length - begin > most:
             yield rows.slice(begin, end - begin)
             begin = end
@@ -85,8 +85,7 @@ def _same_samples(frames: Sequence[pl.DataFrame], table: LakeTable) -> list[list
 
 def _have_same_keys(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
     return one.height == other.height and all(
-        one.get_column(name).equals(other.get_column(name), null_equal=True)
-        for name in ("t", *table.key)
+        one[name].equals(other[name], null_equal=True) for name in ("t", *table.key)
     )
 
 
@@ -98,10 +97,10 @@ def _side_by_side(frames: Sequence[pl.DataFrame], table: LakeTable) -> pl.DataFr
     for later in frames[1:]:
         columns = []
         for name in made.columns:
-            new = later.get_column(name)
+            new = later[name]
             if name in (*table.key, "seq") or new.null_count() == new.len():
                 continue
-            old = made.get_column(name)
+            old = made[name]
             bare = old.null_count() == old.len() or not new.null_count()
             columns.append(new if bare else pl.select(pl.coalesce(new, old)).to_series())
         made = made.with_columns(columns)

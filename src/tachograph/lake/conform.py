@@ -196,7 +196,7 @@ def _remove_impossible(
         for counter in given
     }
     fine = _within(frame, limits_of)
-    slices = frame.get_column("mig").is_not_null().to_numpy() if "mig" in frame.columns else None
+    slices = frame["mig"].is_not_null().to_numpy() if "mig" in frame.columns else None
     for counter in given:
         limits, wanted = limits_of[counter.name], STORAGE_TYPES[counter.storage]
         if counter.name in fine:
@@ -206,7 +206,7 @@ def _remove_impossible(
                 )
             )
             continue
-        raw = frame.get_column(counter.name).cast(pl.Float64)
+        raw = frame[counter.name].cast(pl.Float64)
         numbers = raw.to_numpy()
         limits = limits if slices is None else limits.of_slices(slices)
         kept = pl.Series(counter.name, limits.convert(numbers), nan_to_null=True)
@@ -322,7 +322,7 @@ def apart(frame: pl.DataFrame, table: LakeTable) -> list[pl.DataFrame]:
     if table.apart is None:
         return [frame] if frame.height else []
     name, value = table.apart
-    wanted = frame.get_column(name).eq_missing(value)
+    wanted = frame[name].eq_missing(value)
     return [part for part in (frame.filter(wanted), frame.filter(~wanted)) if part.height]
 
 
@@ -330,12 +330,12 @@ def resolve_days(frame: pl.DataFrame, table: LakeTable) -> Iterator[tuple[date, 
     """Yield each day (UTC) of `frame`, its rows resolved, and how many of them were merged away."""
     if frame.is_empty():
         return
-    number = frame.get_column("t").to_physical() // DAY_US
+    number = frame["t"].to_physical() // DAY_US
     first, last = int(_number(number.min())), int(_number(number.max()))
     if first == last:
         yield FIRST_DAY + timedelta(days=first), *resolve(frame, table)
         return
-    order = _row_order([number, *(frame.get_column(name) for name in table.sort)])
+    order = _row_order([number, *(frame[name] for name in table.sort)])
     ordered = frame if order is None else _gather(frame, order)
     number = number if order is None else number.gather(order)
     for day in range(first, last + 1):
@@ -351,8 +351,8 @@ def resolve_days(frame: pl.DataFrame, table: LakeTable) -> Iterator[tuple[date, 
 def _sorted(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     """Rows by the table's `sort`; those of one key in the order in which they count."""
     by = table.sort or table.key
-    if table is not JOBS and frame.get_column("seq").is_sorted():
-        order = _row_order([frame.get_column(name) for name in by])
+    if table is not JOBS and frame["seq"].is_sorted():
+        order = _row_order([frame[name] for name in by])
         if order is not None:
             return _gather(frame, order)
     return frame.sort(*by, *_order(table), nulls_last=False, maintain_order=True)

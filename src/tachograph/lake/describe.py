@@ -148,12 +148,8 @@ def _days_of(files: Sequence[DataFile]) -> float | None:
 def _days_of_jobs(lake: Lake, tables: Iterable[LakeTable]) -> float | None:
     """Days from the first start to the last start or end of the jobs of some tables."""
     jobs = pl.concat([lake.latest(table, ("start", "end")) for table in tables])
-    first = jobs.get_column("start").min()
-    lasts = [
-        last
-        for name in ("start", "end")
-        if isinstance(last := jobs.get_column(name).max(), datetime)
-    ]
+    first = jobs["start"].min()
+    lasts = [last for name in ("start", "end") if isinstance(last := jobs[name].max(), datetime)]
     return (
         (max(lasts) - first).total_seconds() / 86400
         if isinstance(first, datetime) and lasts

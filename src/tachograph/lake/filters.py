@@ -229,7 +229,7 @@ def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilt
     Errors: NotFoundError for a finding that does
     not exist, naming those close to it; those of `job_conditions`.
     """
-    check_codes(wanted.findings, findings.get_column("code").unique())
+    check_codes(wanted.findings, findings["code"].unique())
     conditions = job_conditions(wanted)
     if wanted.findings:
         keys = answers_to(findings, wanted)["job_key"].unique()

@@ -112,11 +112,11 @@ class _JobsOf:
         both = pl.concat([jobs.select(key, "job_id", "user"), summaries])
         mine = pl.col("user") == name
         theirs = both.filter(mine)
-        others = both.filter(~mine.fill_null(value=False)).get_column("job_id").unique()
-        ids = theirs.get_column("job_id").unique()
+        others = both.filter(~mine.fill_null(value=False))["job_id"].unique()
+        ids = theirs["job_id"].unique()
         return cls(
             name,
-            theirs.get_column("job_key").drop_nulls().unique(),
+            theirs["job_key"].drop_nulls().unique(),
             ids.filter(~ids.is_in(others.implode())),
         )
 

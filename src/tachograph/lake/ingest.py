@@ -298,7 +298,7 @@ def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: In
         }
         appended = lake.append_batch(table, frames)
         known = [frame for name, frame in frames.items() if name not in appended.new]
-        of_known = {day for frame in known for day in frame.get_column("t").dt.date().unique()}
+        of_known = {day for frame in known for day in frame["t"].dt.date().unique()}
         if table is GPU_SAMPLES:  # a killed run may have committed rows alone
             name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
             _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)

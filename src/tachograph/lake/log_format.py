@@ -81,7 +81,7 @@ def statistics_of(frame: pl.DataFrame) -> str:
     greatest: dict[str, Any] = {}
     for name in _STATISTICS:
         if name in frame.columns and frame.height:
-            column = frame.get_column(name)
+            column = frame[name]
             low, high = column.min(), column.max()
             if low is not None and high is not None:
                 least[name], greatest[name] = _plain(low), _plain(high)

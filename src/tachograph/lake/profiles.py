@@ -57,7 +57,7 @@ def attach_profiles(
             [row for row in rows if known.get(row["digest"]) != _packed(row)], schema=_SCHEMA
         )
 
-    return tuple(_append(lake, job_key, new).get_column("digest"))
+    return tuple(_append(lake, job_key, new)["digest"])
 
 
 def detach_profiles(
@@ -71,7 +71,7 @@ def detach_profiles(
     """
 
     def detached(there: pl.DataFrame) -> pl.DataFrame:
-        known = there.get_column("report").unique().sort()
+        known = there["report"].unique().sort()
         missing = [name for name in names if name not in known]
         if missing:
             attached = ", ".join(known) or "none"
@@ -79,10 +79,7 @@ def detach_profiles(
                 f"no report {missing[0]!r} is attached to this job", do=f"attached: {attached}"
             )
         chosen = there if not names else there.filter(pl.col("report").is_in(list(names)))
-        kept = {
-            name: chosen.get_column(name).to_list()
-            for name in ("job_key", "job_id", "digest", "report")
-        }
+        kept = {name: chosen[name].to_list() for name in ("job_key", "job_id", "digest", "report")}
         no_names: list[list[str]] = [[]] * chosen.height
         gone = (
             kept
@@ -93,7 +90,7 @@ def detach_profiles(
             {name: gone.get(name, [None] * chosen.height) for name in _SCHEMA}, schema=_SCHEMA
         )
 
-    return tuple(_append(lake, job_key, detached).get_column("report"))
+    return tuple(_append(lake, job_key, detached)["report"])
 
 
 def read_profiles(lake: Lake, job_keys: Collection[str] | None = None) -> pl.DataFrame:
@@ -110,7 +107,7 @@ def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
     A report whose launches are in another version of the format has none, and that as a problem.
     """
     rows = _read(lake, [job_key], tuple(PROFILES.schema)).sort("at", "report", "digest")
-    names = Counter(rows.get_column("report"))
+    names = Counter(rows["report"])
     return tuple(
         _profile(row, alone=names[row["report"]] == 1) for row in rows.iter_rows(named=True)
     )

@@ -172,12 +172,7 @@ def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
     with lake_errors(lake.uri(ALLOCATIONS)):
         named = lake.read_named(ALLOCATIONS, ids).select("start", "end", "provenance").collect()
     before, after = pl.col("end") <= row["start"], pl.col("start") >= row["as_of"]
-    inside = (
-        named.filter(~(before | after).fill_null(value=False))
-        .get_column("provenance")
-        .unique()
-        .to_list()
-    )
+    inside = named.filter(~(before | after).fill_null(value=False))["provenance"].unique().to_list()
     best = next(
         (name for name in ("samples", "explicit", "live_index", "node_list") if name in inside),
         None,
@@ -196,7 +191,7 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     if jobs.is_empty():
         return table.empty().lazy()
     files = lake.files(table, _days(lake, table, jobs) if table.by_day else None)
-    keys = jobs.get_column("job_key")
+    keys = jobs["job_key"]
     if jobs.height > FEW_KEYS:
         least, greatest = str(keys.min()), str(keys.max())
         chosen = files_between(files, least, greatest)
@@ -268,7 +263,7 @@ def read_node(
     with lake_errors(lake.uri(JOB_GPUS)):
         rows = lake.read_files(JOB_GPUS, files).filter(pl.col("node") == node)
         found = rows.select(list(dict.fromkeys((*keys, *of_gpus)))).collect()
-    wanted = found.get_column("job_key").unique().to_list()
+    wanted = found["job_key"].unique().to_list()
     jobs = read_summaries(lake, list(dict.fromkeys((*keys, *of_jobs))), keys=wanted)
     return jobs, found.join(jobs, on=keys, how="semi", maintain_order="left").sort(*JOB_GPUS.sort)
 
@@ -354,9 +349,7 @@ def read_answers(
     Errors: NotFoundError for a code that is neither in the program nor in the lake.
     """
     _check_stored(lake, codes)
-    kept = lake.kept_answers(
-        jobs.get_column("job_key"), None if every else codes, reported=reported
-    )
+    kept = lake.kept_answers(jobs["job_key"], None if every else codes, reported=reported)
     if kept is not None:
         return kept.sort(*FINDINGS.sort).select(SHORT_FINDING)
     holds = (REPORTED if reported else pl.col("verdict") == "yes") | pl.col("code").is_in(
@@ -378,7 +371,7 @@ def read_intervals(
     where = pl.col("code").is_in(list(codes))
     if not holding:
         return read_verdicts(lake, jobs, where, FINDING_INTERVAL)
-    kept = lake.kept_answers(jobs.get_column("job_key"), ())
+    kept = lake.kept_answers(jobs["job_key"], ())
     if kept is not None:
         jobs = jobs.join(kept.filter(where), on="job_key", how="semi")
     return read_verdicts(
@@ -405,7 +398,7 @@ def _check_stored(lake: Lake, codes: Sequence[str]) -> None:
         return
     with lake_errors(lake.uri(FINDINGS)):
         stored = lake.scan(FINDINGS).select(pl.col("code").unique()).collect(engine="streaming")
-    check_codes(codes, sorted(stored.get_column("code")))
+    check_codes(codes, sorted(stored["code"]))
 
 
 # -------------------------------------------------------------------------------------------------- jobs by filter
@@ -469,9 +462,7 @@ def select_jobs(
             lake, chosen if answers or wanted.findings else chosen.clear(), wanted.findings
         )
         every = where is None and first is None and chosen.height == before
-        jobs = read_summaries(
-            lake, columns, keys=None if every else chosen.get_column("job_key").to_list()
-        )
+        jobs = read_summaries(lake, columns, keys=None if every else chosen["job_key"].to_list())
         return SelectedJobs(jobs, names.height, found)
 
     return read_consistently(lake, read)
@@ -480,7 +471,7 @@ def select_jobs(
 def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     """Those of some jobs for which the answers are that a filter demands."""
     _check_stored(lake, wanted.findings)
-    kept = lake.kept_answers(jobs.get_column("job_key"), wanted.findings)
+    kept = lake.kept_answers(jobs["job_key"], wanted.findings)
     given = pl.col("code").is_in(list(wanted.findings)) & (pl.col("verdict") == wanted.verdict)
     needed = ("job_key", "code", "verdict")
     found = (

@@ -108,14 +108,14 @@ class ResidentJobs:
 
     def where(self, condition: pl.Expr) -> pl.Series:
         """Return which rows of `frame` count and meet a condition."""
-        found = self.frame.select(condition.alias("where")).get_column("where")
+        found = self.frame.select(condition.alias("where"))["where"]
         if found.len() != self.frame.height:  # of a condition without columns
             found = found.new_from_index(0, self.frame.height)
         return found if self.counting is None else found & self.counting
 
     def places(self, job_keys: pl.Series) -> pl.Series:
         """Return the numbers of the rows of some jobs, whether or not they count, ascending."""
-        column = self.frame.get_column("job_key")
+        column = self.frame["job_key"]
         wanted = job_keys.drop_nulls().unique()
         if not self.mapped or wanted.len() > _MOST_SEARCHED:
             return column.is_in(wanted.implode()).arg_true()
@@ -150,7 +150,7 @@ class ResidentJobs:
         ]
         # Copies nothing.
         frame = self.frame[list(dict.fromkeys(name for each in names for name in each))]
-        lengths = self.frame.get_column("job_key").chunk_lengths()
+        lengths = self.frame["job_key"].chunk_lengths()
         begins = np.cumsum([0, *lengths])
         numbers = rows.to_numpy()
         chunks = np.searchsorted(begins, numbers, side="right") - 1
@@ -211,7 +211,7 @@ class ResidentJobs:
         value = pl.Series(np.concatenate([np.zeros(0, np.int8), *values]))
         return pl.DataFrame(
             [
-                taken.get_column("job_key").gather(np.concatenate([numbers[:0], *there])),
+                taken["job_key"].gather(np.concatenate([numbers[:0], *there])),
                 pl.Series("code", codes_of_lake, dtype=pl.String).gather(numbers),
                 pl.repeat(None, value.len(), dtype=pl.String, eager=True).alias("kind"),
                 *(texts.gather(value) for texts in _BY_NUMBER),
@@ -274,7 +274,7 @@ def extended(
     new = [file for file in files if file.path not in before.files]
     counting = before.counting
     if before.frame.height:
-        stays = ~pl.col("job_key").is_in(fresh.get_column("job_key").implode())
+        stays = ~pl.col("job_key").is_in(fresh["job_key"].implode())
         if before.files - paths:  # rows were rewritten, or taken away
             with lake_errors(lake.uri(JOB_SUMMARIES)):
                 there = lake.read_files(JOB_SUMMARIES, files, _KEYS).collect()
@@ -284,14 +284,14 @@ def extended(
                 how="left",
                 maintain_order="left",
             )
-            stays &= pl.lit(marked.get_column("there").fill_null(value=False))
-        left = before.frame.select(stays.alias("counting")).get_column("counting")
+            stays &= pl.lit(marked["there"].fill_null(value=False))
+        left = before.frame.select(stays.alias("counting"))["counting"]
         left = left if counting is None else left & counting
         counting = None if left.all() else left
     if fresh.is_empty():
         return ResidentJobs(before.frame, before.mapped, counting, paths)
     with lake_errors(lake.uri(JOB_SUMMARIES)):
-        wanted = pl.col("job_key").is_in(fresh.get_column("job_key").implode())
+        wanted = pl.col("job_key").is_in(fresh["job_key"].implode())
         rows = (
             lake.read_files(JOB_SUMMARIES, new)
             .filter(wanted)
@@ -319,7 +319,7 @@ def verdict_columns(
     lake: Lake, files: Sequence[DataFile], jobs: pl.DataFrame, progress: Progress = lambda _: None
 ) -> pl.DataFrame:
     """Return a column of coded verdicts per code, beside `jobs`: rows of (job_key, seq)."""
-    least = jobs.get_column("seq").min() if jobs.height else 0
+    least = jobs["seq"].min() if jobs.height else 0
     chosen = [file for file in files if file.rows and isinstance(least, int) and file.seq >= least]
     rows, done = sum(file.rows for file in chosen), 0
     placed = jobs.with_row_index("place").lazy()
@@ -333,7 +333,7 @@ def verdict_columns(
             )
         for (code,), of_code in found.group_by("code"):
             column = columns.setdefault(str(code), np.zeros(jobs.height, np.int8))
-            column[of_code.get_column("place").to_numpy()] = of_code.get_column("value").to_numpy()
+            column[of_code["place"].to_numpy()] = of_code["value"].to_numpy()
         done += height
         progress(done / rows)
     return pl.DataFrame([pl.Series(_VERDICT_OF + code, columns[code]) for code in sorted(columns)])
@@ -426,7 +426,7 @@ def write_image(
     with lake_errors(lake.uri(JOB_SUMMARIES)):
         keys = lake.read_files(JOB_SUMMARIES, files, _KEYS).with_row_index("place").collect()
     keys = keys.sort(_KEYS, maintain_order=True).unique("job_key", keep="last", maintain_order=True)
-    places = keys.get_column("place")
+    places = keys["place"]
     parts: dict[str, int] = {}
 
     def write(frame: pl.DataFrame) -> None:

@@ -206,9 +206,7 @@ class _Evidence:
         analyses = lake.latest(ANALYSES)
         jobs = lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "seq"))
         maps = lake.latest(ALLOCATIONS, ("job_id", "node", "start", "end", "seq"))
-        times = [
-            frame.get_column(name).max() for frame in (jobs, maps) for name in ("start", "end")
-        ]
+        times = [frame[name].max() for frame in (jobs, maps) for name in ("start", "end")]
         known = [moment for moment in times if isinstance(moment, datetime)]
         accounted = max(known).date() if known else None
         if analyses.is_empty():
@@ -350,7 +348,7 @@ class _TableExpiry:
             holding = self.evidence.on(day)
             if holding.is_empty():
                 return self.table.empty(), ("", None)
-            nodes = holding.get_column("node")
+            nodes = holding["node"]
             some = (
                 rows
                 if nodes.has_nulls()
@@ -405,7 +403,7 @@ class _TableExpiry:
         is_done = (
             (_is_over() | pl.col("start").is_null())
             & (pl.col("seq") <= self.evidence.read_up_to(JOBS))
-            & ~pl.col("job_id").is_in(open_ids.get_column("job_id").implode())
+            & ~pl.col("job_id").is_in(open_ids["job_id"].implode())
         )
         goes = is_old & is_done & ~self.left.needs_accounting()
         judged = jobs.with_columns(goes=goes.fill_null(value=False), old=is_old)
@@ -413,19 +411,15 @@ class _TableExpiry:
             pl.col("goes").all(), pl.col("display_id").drop_nulls().first()
         )
         ids = of_id.filter("goes")
-        names = pl.concat(
-            [ids.get_column("job_id"), ids.get_column("display_id").drop_nulls()]
-        ).implode()
+        names = pl.concat([ids["job_id"], ids["display_id"].drop_nulls()]).implode()
         seen = pl.col("seq") <= self.evidence.read_up_to(self.table)
         chosen = pl.col("job_id").is_in(names) & seen
         if self.table is ALLOCATIONS:  # of jobs that only samples or maps name
-            known = pl.concat(
-                [jobs.get_column("job_id"), jobs.get_column("display_id").drop_nulls()]
-            ).implode()
+            known = pl.concat([jobs["job_id"], jobs["display_id"].drop_nulls()]).implode()
             ended = (pl.col("end") < before).fill_null(value=False)
             chosen |= ~pl.col("job_id").is_in(known) & ended & seen & ~self.left.needs_accounting()
         if self.table is JOBS:
-            self.left.gone_ids = ids.get_column("job_id")
+            self.left.gone_ids = ids["job_id"]
         back = (
             judged.filter(pl.col("old") & ~pl.col("job_id").is_in(names))
             if self.table is JOBS
@@ -463,9 +457,7 @@ class _TableExpiry:
                 back.height, _day(back["start"].min()), _day(back["start"].max()), _example(back["job_id"]),
             )
         ]  # fmt: skip
-        chosen = rows.select(
-            pl.col("job_key").is_in(free.get_column("job_key").implode())
-        ).to_series()
+        chosen = rows.select(pl.col("job_key").is_in(free["job_key"].implode())).to_series()
         return chosen, kept if back.height and self.table is JOB_SUMMARIES else []
 
 

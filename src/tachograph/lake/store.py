@@ -437,7 +437,7 @@ def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProper
             continue
         split = column.dtype == pl.Float64 or column.unit == _RATE
         encoding: Literal["BYTE_STREAM_SPLIT", "PLAIN"] = "BYTE_STREAM_SPLIT" if split else "PLAIN"
-        if some.get_column(column.name).n_unique() > _FEW_VALUES:
+        if some[column.name].n_unique() > _FEW_VALUES:
             chosen[column.name] = ColumnProperties(dictionary_enabled=False, encoding=encoding)
         elif split:
             # Of what the dictionary does not hold.

@@ -88,7 +88,7 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
         return pl.DataFrame(schema=dict.fromkeys(SEGMENT_KEY, pl.Null)) if not parts else parts[0]
     together = pl.concat(frames, how="diagonal").sort(*SEGMENT_KEY, "t_first")
     together = together.with_columns(pl.struct(SEGMENT_KEY).rle_id().alias(_UNIT))
-    repeated = together.get_column(_UNIT).is_duplicated()
+    repeated = together[_UNIT].is_duplicated()
     if not repeated.any():
         return together.drop(_UNIT)
     several = together.filter(repeated)
@@ -214,9 +214,9 @@ class OpenRuns:
 
     def take(self, runs: pl.DataFrame) -> Accumulators:
         """Return what there is of some runs, and remove it."""
-        greatest = self.starts.get_column("run").max()
+        greatest = self.starts["run"].max()
         gone = np.zeros((greatest if isinstance(greatest, int) else 0) + 1, np.bool_)
-        gone[runs.get_column("run").to_numpy()] = True
+        gone[runs["run"].to_numpy()] = True
         segments, intensities, imbalance, timelines = (
             out_of(kept, gone)
             for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
@@ -246,7 +246,7 @@ def out_of(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFra
     """
     mine, rest = [], []
     for frame in kept:
-        taken = pl.Series(gone[frame.get_column("run").to_numpy()])
+        taken = pl.Series(gone[frame["run"].to_numpy()])
         if taken.all():
             mine.append(frame)
         elif taken.any():

@@ -210,12 +210,12 @@ def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
     their GPUs.
     """
     accounted = (pl.max_horizontal("shards", "mps") > 0) & (pl.col("gpus").fill_null(0) == 0)
-    of_accounting = runs.filter(accounted.fill_null(value=False)).get_column("run")
+    of_accounting = runs.filter(accounted)["run"]
     recorded = placed.group_by("run").agg(pl.col("shared").fill_null(value=False).any(), pl.len())
     of_records = recorded.filter("shared").join(
         runs.filter(pl.col("gpus") > 0), on="run", how="anti"
     )
-    return pl.concat([of_accounting, of_records.get_column("run")]).unique()
+    return pl.concat([of_accounting, of_records["run"]]).unique()
 
 
 def _of_one_holder(
@@ -232,7 +232,7 @@ def _of_one_holder(
     mine = named.filter(pl.col("run").is_in(sharing.implode()))
     if mine.is_empty():
         return named, mine
-    may_share = pl.concat([sharing, runs.filter(pl.col("gpus").is_null()).get_column("run")])
+    may_share = pl.concat([sharing, runs.filter(pl.col("gpus").is_null())["run"]])
     unplaced = best.filter(pl.col("gpu").is_null() & pl.col("run").is_in(may_share.implode()))
     others = [(["node", "gpu"], named), (["node"], unplaced)]
     beside = [
@@ -378,9 +378,7 @@ def _whole_nodes(
     sized = unnamed.join(counted, on="run", how="left").join(numbers, on="run", how="left")
     sized = sized.join(runs.select("run", "gpus", "exclusive", "shares"), on="run", how="left")
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
-    shared_units = (
-        unnamed.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
-    )
+    shared_units = unnamed.join(accompanied, on=["run", "node"], how="semi")["run"].unique()
     alone = ~pl.col("run").is_in(shared_units.implode())
     whole_gpus = pl.col("exclusive") | (all_of_them & alone)
     one_holder = pl.when("shares").then(pl.col("single") & alone).otherwise(whole_gpus)
@@ -406,9 +404,7 @@ def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     cut = cut.filter(pl.col("start") < pl.col("end")).sort("node", "start", "run")
     before = pl.col("end").cum_max().shift(1).over("node") > pl.col("start")
     after = pl.col("start").shift(-1).over("node") < pl.col("end")
-    return cut.filter(before.fill_null(value=False) | after.fill_null(value=False)).select(
-        "run", "node"
-    )
+    return cut.filter(before | after).select("run", "node")
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -421,7 +417,7 @@ def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     unit = ["node", "gpu", "mig"]
     ordered = claims.sort(*unit, "start", "end", "run")
     clash = pl.col("start") < pl.col("end").cum_max().shift(1).over(unit)
-    shared_units = ordered.filter(clash.fill_null(value=False)).select(unit).unique()
+    shared_units = ordered.filter(clash).select(unit).unique()
     clean = ordered.join(shared_units, on=unit, how="anti", nulls_equal=True).select(
         *INTERVALS_SCHEMA
     )

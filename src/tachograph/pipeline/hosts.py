@@ -222,13 +222,13 @@ def reduce_hosts(
     than two samples; a minute of which nothing is known has no row.
     """
     begin = microseconds(midnight(day))
-    nodes = stretches.get_column("node").unique().sort()
+    nodes = stretches["node"].unique().sort()
     samples = _HostSamples(_sum_rows(frame, nodes, carried.tails), nodes, begin, max_gap_intervals)
     before = nodes.to_frame().join(carried.gaps, on="node", how="left", maintain_order="left")
     slots = _HostSlots(
         stretches,
         nodes,
-        before.get_column("since").fill_null(begin).to_numpy(),
+        before["since"].fill_null(begin).to_numpy(),
         starts,
         begin,
     )
@@ -239,14 +239,14 @@ def reduce_hosts(
     for name in HOST_CHARACTERISTICS:
         total, weight = np.zeros(slots.count), np.zeros(slots.count)
         total[place], weight[place] = (
-            held.get_column(f"sum_{name}"),
-            held.get_column(f"weight_{name}"),
+            held[f"sum_{name}"],
+            held[f"weight_{name}"],
         )
         series = samples.series(NEEDS[name])
         if name == LOAD:
             slots.add(average, series, series.values[0], total, weight)
         else:
-            earlier = before.get_column(name).fill_null(float("nan")).to_numpy()
+            earlier = before[name].fill_null(float("nan")).to_numpy()
             slots.add(spread, series, samples.levels(series, earlier), total, weight)
             last_rows[name], gaps[name] = series.last_rows, series.gaps
         sums[f"sum_{name}"], sums[f"weight_{name}"] = total, weight
@@ -316,7 +316,7 @@ class _HostSamples:
             midnight,
             max_gap_intervals,
         )
-        self.node, self.t = _numbered(rows.get_column("node"), nodes), _physical(rows, "t")
+        self.node, self.t = _numbered(rows["node"], nodes), _physical(rows, "t")
 
     def series(self, counters: Sequence[str]) -> _HostSeries:
         """The samples that have all of `counters`."""
@@ -331,7 +331,7 @@ class _HostSamples:
         last = np.full(self.count, -1, np.int64)
         some = stripes[1:] > stripes[:-1]
         last[some] = rows[stripes[1:][some] - 1]
-        values = [self.rows.get_column(name).cast(pl.Float64).to_numpy()[rows] for name in counters]
+        values = [self.rows[name].cast(pl.Float64).to_numpy()[rows] for name in counters]
         return _HostSeries(t, values, node, stripes, gaps * self.max_gap_intervals, last)
 
     def levels(self, series: _HostSeries, gaps_before: Floats) -> Floats:
@@ -389,18 +389,14 @@ class _HostSlots:
         midnight: int,
     ) -> None:
         self.stretches, self.following, self.nodes = stretches, midnight + DAY_US, nodes.len()
-        self.node = _numbered(stretches.get_column("node"), nodes)
+        self.node = _numbered(stretches["node"], nodes)
         self.start, self.end, self.until = (
             _physical(stretches, name) for name in ("start", "end", "until")
         )
-        self.zero = np.array(
-            [microseconds(starts[run]) for run in stretches.get_column("run")], np.int64
-        )
+        self.zero = np.array([microseconds(starts[run]) for run in stretches["run"]], np.int64)
         begin = np.maximum(self.start, since[self.node])
         behind = np.minimum(self.end, self.following)
-        first, last = (
-            stretches.get_column(name).cast(pl.Int64).to_numpy() for name in ("first", "last")
-        )
+        first, last = (stretches[name].cast(pl.Int64).to_numpy() for name in ("first", "last"))
         self.first = np.maximum(first, (begin - self.zero) // MINUTE_US)
         self.last = np.minimum(last, (behind - 1 - self.zero) // MINUTE_US)
         self.length = np.maximum(self.last - self.first + 1, 0)
@@ -471,11 +467,11 @@ def _numbered(names: pl.Series, nodes: pl.Series) -> Longs:
     """The place of each name among `nodes`."""
     places = pl.DataFrame({"node": nodes, "place": np.arange(nodes.len())})
     joined = names.to_frame("node").join(places, on="node", how="left", maintain_order="left")
-    return joined.get_column("place").to_numpy()
+    return joined["place"].to_numpy()
 
 
 def _physical(frame: pl.DataFrame, name: str) -> Longs:
-    return frame.get_column(name).to_physical().to_numpy()
+    return frame[name].to_physical().to_numpy()
 
 
 HOST_PARTITION_ROWS = 500_000  # of node samples that are in memory at a time

@@ -73,7 +73,7 @@ def _clusters(
     is one.
     """
     pairs = pl.concat([frame.select("job_id", "cluster") for frame in (jobs, allocations)]).unique()
-    everywhere = pairs.get_column("cluster").drop_nulls().unique() if known is None else known
+    everywhere = pairs["cluster"].drop_nulls().unique() if known is None else known
     only = everywhere.item() if everywhere.len() == 1 else None
     named = pl.col("cluster").drop_nulls()
     of_job = (
@@ -185,7 +185,7 @@ def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
     )
     if jobs.is_empty():
         return Misplaced(0, None)
-    number, count = jobs.get_column("quarters").value_counts(sort=True).row(0)
+    number, count = jobs["quarters"].value_counts(sort=True).row(0)
     return Misplaced(
         jobs.height, number * QUARTER_S if number and 2 * count >= jobs.height else None
     )
@@ -222,7 +222,7 @@ def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Expr:
 def _matching(runs: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
     matched = pl.lit(value=False)
     for column in ("partition", "qos"):
-        names = runs.get_column(column).drop_nulls().unique().to_list()
+        names = runs[column].drop_nulls().unique().to_list()
         fits = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
         matched = matched | pl.col(column).is_in(fits).fill_null(value=False)
     return matched

@@ -112,7 +112,7 @@ def write_minutes(
         )
     owner = minutes.owner.join(keys, on="run", how="left", maintain_order="left")
     lengths = np.diff(minutes.begin)
-    start = owner.get_column("start").to_physical().to_numpy()
+    start = owner["start"].to_physical().to_numpy()
     t = np.repeat(start, lengths) + minutes.minute * np.int64(MINUTE_US)
     whole = ~_cut(minutes, t, day)
     order = _order(minutes, owner)
@@ -130,7 +130,7 @@ def write_minutes(
     else:
         cut = _rows(minutes, owner, segment[:0], slots[:0], t, number)
     rows = _rows(minutes, owner, segment, slots, t, number).select(*JOB_MINUTES.schema)
-    run = minutes.owner.get_column("run").to_numpy()
+    run = minutes.owner["run"].to_numpy()
     timeline = timeline_of_slots(
         run, minutes.begin, minutes.minute, whole, minutes.values, idle_util=idle_util
     )
@@ -194,10 +194,7 @@ def _rows(
 ) -> pl.DataFrame:
     """Some minutes as rows of the table, and whose they are (`run`)."""
     place = pl.Series(segment)
-    columns = {
-        name: owner.get_column(name).gather(place)
-        for name in ("run", "job_key", "job_id", *GPU_KEY)
-    }
+    columns = {name: owner[name].gather(place) for name in ("run", "job_key", "job_id", *GPU_KEY)}
     columns["t"] = pl.Series(t[slot]).cast(TIME)
     columns["minute"], columns["samples"] = (
         pl.Series(minutes.minute[slot]),

@@ -54,11 +54,11 @@ def read_accounting(
         )
     ids = _near(lake, news, now)
     jobs = _rows(lake, JOBS, _of_jobs(ids))
-    shown = jobs.filter(pl.col("display_id") != pl.col("job_id")).get_column("display_id").unique()
+    shown = jobs.filter(pl.col("display_id") != pl.col("job_id"))["display_id"].unique()
     if shown.len():  # what a name means depends on all jobs that have it
         ids = pl.concat([ids, shown])
         jobs = _rows(lake, JOBS, _of_jobs(ids))
-    ids = pl.concat([ids, jobs.get_column("job_id")]).unique()
+    ids = pl.concat([ids, jobs["job_id"]]).unique()
     of_ids = pl.col("job_id").is_in(ids.implode())
     return Accounting(
         jobs,
@@ -70,7 +70,7 @@ def read_accounting(
 
 def read_steps(lake: Lake, runs: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of STEPS of the jobs of `runs`, each key once. Errors: LakeError."""
-    return _rows(lake, STEPS, pl.col("job_id").is_in(runs.get_column("job_id").unique().implode()))
+    return _rows(lake, STEPS, pl.col("job_id").is_in(runs["job_id"].unique().implode()))
 
 
 def _rows(lake: Lake, table: LakeTable, where: pl.Expr) -> pl.DataFrame:
@@ -98,7 +98,7 @@ def _clusters(lake: Lake, last: InputVersions | None) -> tuple[pl.Series, bool]:
             rows = lake.scan(table).filter(pl.col("cluster").is_not_null())
             names.append(rows.group_by("cluster").agg(known=known).collect(engine="streaming"))
     by_name = pl.concat(names).group_by("cluster").agg(pl.col("known").any())
-    return by_name.get_column("cluster"), not by_name.get_column("known").all()
+    return by_name["cluster"], not by_name["known"].all()
 
 
 def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
@@ -124,7 +124,7 @@ def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
             pl.col("start") <= pl.lit(end, dtype=TIME), pl.col("until") >= pl.lit(begin, dtype=TIME)
         )
         times = pl.concat([times, near.select("start", "until")])
-    return pl.concat([named, near.get_column("job_id")]).unique()
+    return pl.concat([named, near["job_id"]]).unique()
 
 
 def _times_of(lake: Lake, ids: pl.Series, now: datetime) -> list[pl.DataFrame]:
@@ -166,7 +166,7 @@ def _within(
         rows = lake.scan(table).filter(inside).select(columns).collect()
         begun = rows.filter(is_open)
         if begun.height:
-            ids = begun.get_column("job_id").unique().implode()
+            ids = begun["job_id"].unique().implode()
             ended = (
                 lake.scan(table)
                 .filter(pl.col("job_id").is_in(ids) & ~is_open)

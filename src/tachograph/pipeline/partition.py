@@ -131,10 +131,10 @@ def reduce_partition(
         if frame.height
         else frame.select(*GPU_KEY)
     )
-    t = _microseconds(frame.get_column("t"))
+    t = _microseconds(frame["t"])
     interval_us = np.empty(len(stripe_rows) - 1)
     kernel.spacing(t, stripe_rows, interval_us)
-    zero = np.array([microseconds(starts[run]) for run in intervals.get_column("run")], np.int64)
+    zero = np.array([microseconds(starts[run]) for run in intervals["run"]], np.int64)
     layout = _lay_out(t, stripe_rows, interval_us, keys, intervals, zero)
     by_minute: dict[str, _SlotValues] = {}
     columns = _Columns(frame)
@@ -147,7 +147,7 @@ def reduce_partition(
     )
     segments.update(roof)
     segment_frame = pl.DataFrame(segments)
-    run = segment_frame.get_column("run").to_numpy()
+    run = segment_frame["run"].to_numpy()
     sums = {name: (slots.n, slots.total) for name, slots in by_minute.items()}
     slots = MinuteSlots(
         run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, sums, keys
@@ -204,7 +204,7 @@ def _of_steps(
     """The segments of steps; `layout` is that of the runs."""
     if steps is None or steps.is_empty():
         return pl.DataFrame()
-    zero = _microseconds(steps.get_column("start"))
+    zero = _microseconds(steps["start"])
     of_steps = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, steps, zero)
     return pl.DataFrame(
         _segments(columns, of_steps, keys, steps, frozenset(), {}, analysis=analysis)
@@ -215,7 +215,7 @@ def _samples_in(stretches: pl.DataFrame | None, layout: _Layout, keys: pl.DataFr
     """How many rows lie in stretches of GPUs; `layout` is that of the runs."""
     if stretches is None or stretches.is_empty():
         return 0
-    zero = _microseconds(stretches.get_column("start"))
+    zero = _microseconds(stretches["start"])
     found = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, stretches, zero)
     return int((found.seg_b - found.seg_a).sum())
 
@@ -232,13 +232,13 @@ def _stripe_rows(frame: pl.DataFrame) -> Longs:
     Nodes are few and sorted, so their borders are found by bisection; names are not compared row by
     row.
     """
-    nodes = frame.get_column("node")
+    nodes = frame["node"]
     starts, row = np.zeros(frame.height, np.bool_), 0
     while row < frame.height:
         starts[row] = True
         row = bisect_right(nodes, nodes[row], row)
     for name in ("gpu", "mig"):
-        column = frame.get_column(name)
+        column = frame[name]
         if column.null_count() < frame.height:
             values = column.fill_null(-1).to_numpy()
             starts[1:] |= values[1:] != values[:-1]
@@ -265,8 +265,8 @@ def _lay_out(
     low = np.array([span[0] for span in spans], np.int64)
     high = np.array([span[1] for span in spans], np.int64)
     start, end = (
-        _microseconds(intervals.get_column("start")),
-        _microseconds(intervals.get_column("end")),
+        _microseconds(intervals["start"]),
+        _microseconds(intervals["end"]),
     )
     times = (t, stripes, low, high, start, end, zero)
     nothing = np.empty(0, np.int64)
@@ -298,8 +298,8 @@ def _lay_out(
 
 
 def _identity(layout: _Layout, keys: pl.DataFrame, intervals: pl.DataFrame) -> dict[str, pl.Series]:
-    columns = {"run": intervals.get_column("run").gather(layout.seg_interval)}
-    columns.update({name: keys.get_column(name).gather(layout.seg_stripe) for name in GPU_KEY})
+    columns = {"run": intervals["run"].gather(layout.seg_interval)}
+    columns.update({name: keys[name].gather(layout.seg_stripe) for name in GPU_KEY})
     return columns
 
 
@@ -323,14 +323,11 @@ class _Columns:
         self.made: dict[str, Singles] = {}
 
     def __contains__(self, name: str) -> bool:
-        return (
-            name in self.frame.columns
-            and self.frame.get_column(name).null_count() < self.frame.height
-        )
+        return name in self.frame.columns and self.frame[name].null_count() < self.frame.height
 
     def singles(self, name: str) -> Singles:
         if name not in self.made:
-            column = self.frame.get_column(name).cast(pl.Float32)
+            column = self.frame[name].cast(pl.Float32)
             self.made[name] = (
                 (column.fill_null(float("nan")) if column.null_count() else column)
                 .rechunk()
@@ -339,13 +336,13 @@ class _Columns:
         return self.made[name]
 
     def doubles(self, name: str) -> Floats:
-        column = self.frame.get_column(name).cast(pl.Float64)
+        column = self.frame[name].cast(pl.Float64)
         return (
             (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
         )
 
     def longs(self, name: str) -> Longs:
-        return self.frame.get_column(name).fill_null(-1).rechunk().to_numpy()
+        return self.frame[name].fill_null(-1).rechunk().to_numpy()
 
 
 def _counter(
@@ -419,8 +416,8 @@ def _borders(
     return {
         FIRST.of(name): pl.Series(first).fill_nan(None),
         LAST.of(name): pl.Series(last).fill_nan(None),
-        FIRST_TIME.of(name): times.get_column("first"),
-        LAST_TIME.of(name): times.get_column("last"),
+        FIRST_TIME.of(name): times["first"],
+        LAST_TIME.of(name): times["last"],
     }
 
 
@@ -567,7 +564,7 @@ def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
     segment, pipe, place = np.nonzero(histogram)
     frame = pl.DataFrame(
         {
-            "run": segments.get_column("run").gather(segment),
+            "run": segments["run"].gather(segment),
             "bin": pl.Series(pipe * 32 + place, dtype=pl.Int32),
             "samples": pl.Series(histogram[segment, pipe, place], dtype=pl.Int64),
         }

@@ -210,8 +210,8 @@ def overlapping_day(intervals: pl.DataFrame, day: date) -> pl.DataFrame:
 def _days(lake: Lake, intervals: pl.DataFrame) -> list[date]:
     if not intervals.height:
         return []
-    first = intervals.get_column("start").dt.date().min()
-    last = intervals.get_column("end").dt.date().max()
+    first = intervals["start"].dt.date().min()
+    last = intervals["end"].dt.date().max()
     return [
         day
         for day in lake.days(GPU_SAMPLES)

@@ -123,7 +123,7 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
     others rewrite the table all the time it stays as it is until the next analysis. Errors:
     LakeError when it cannot be written.
     """
-    keys = gone.get_column("job_key")
+    keys = gone["job_key"]
     going = (pl.col("seq") < number) & pl.col("job_key").is_in(keys.implode())
 
     def has_some(file: DataFile) -> bool:

@@ -345,7 +345,7 @@ class _Analysis:
         unaccounted = jobs.join(self.runs.filter(~pl.col("accounted")), on="job_key", how="semi")
         report = AnalysisReport(
             unaccounted=unaccounted.height,
-            unaccounted_samples=int(unaccounted.get_column("samples").sum()),
+            unaccounted_samples=int(unaccounted["samples"].sum()),
             unplaced=self.runs.filter("unplaced").height,
             misplaced=self.plan.misplaced.jobs,
             misplaced_by_s=self.plan.misplaced.later_s,

@@ -103,7 +103,7 @@ def next_number(lake: Lake) -> int:
     """Return a number no analysis had, greater than those of all that are complete: microseconds
     since 1970.
     """
-    last = lake.latest(ANALYSES).get_column("seq").max()
+    last = lake.latest(ANALYSES)["seq"].max()
     return max(time.time_ns() // 1000, (last if isinstance(last, int) else 0) + 1)
 
 
@@ -124,7 +124,7 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
                     .unique()
                     .collect()
                 )
-            ids.update(fresh.get_column("job_id"))
+            ids.update(fresh["job_id"])
     parts = [spans]
     for table, needed in ((GPU_SAMPLES, ()), (NODE_SAMPLES, HOST_COUNTERS_READ)):
         if now.versions[table.name] > before[table.name]:

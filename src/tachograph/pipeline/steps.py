@@ -173,7 +173,7 @@ def _claims(steps: pl.DataFrame, intervals: pl.DataFrame) -> tuple[pl.DataFrame,
     latest = pl.col("end").cum_max().shift(1).over("run", "node")
     following = pl.col("start").shift(-1).over("run", "node")
     beside = (latest - pl.col("start") > HANDOVER) | (pl.col("end") - following > HANDOVER)
-    shared = tasks.filter(beside.fill_null(value=False)).select("step_run")
+    shared = tasks.filter(beside).select("step_run")
     unclear = pl.concat([fewer, shared, _unplaced(using, placed)]).unique()
     alone = tasks.with_columns(end=pl.min_horizontal("end", following)).join(
         unclear, on="step_run", how="anti"
@@ -189,7 +189,7 @@ def _placed(steps: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
     """One row per step and node of its run: (step_run, step, given, run, node, units, start,
     end).
     """
-    lists = steps.select("node_list").unique().drop_nulls().get_column("node_list").to_list()
+    lists = steps.select("node_list").unique().drop_nulls()["node_list"].to_list()
     expanded = pl.DataFrame(
         [(written, node) for written in lists for node in _nodes(written)],
         schema={"node_list": pl.String, "node": pl.String},
@@ -219,9 +219,7 @@ def _placed(steps: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
 def _unplaced(steps: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
     """Steps on some nodes of their run that are not named."""
     nowhere = steps.join(placed, on="step_run", how="anti")
-    return nowhere.filter(
-        pl.col("node_list").is_null() & (pl.col("nodes") > 0).fill_null(value=False)
-    ).select("step_run")
+    return nowhere.filter(pl.col("node_list").is_null() & (pl.col("nodes") > 0)).select("step_run")
 
 
 def _nodes(written: str) -> tuple[str, ...]:
@@ -268,7 +266,7 @@ class OpenSteps:
         mine = self.steps.steps.join(runs.select("run", "job_key"), on="run", maintain_order="left")
         if mine.is_empty():
             return STEP_SUMMARIES.empty().drop("seq")
-        numbers = mine.get_column("step_run")
+        numbers = mine["step_run"]
         gone = np.zeros(self.steps.steps.height, np.bool_)
         gone[numbers.to_numpy()] = True
         as_runs = mine.select(

@@ -404,7 +404,7 @@ def used_pipes(
     )
     for pipe, counter in PIPES.items():
         threshold = analysis.pipe_threshold
-        means = population.get_column(f"{counter}_mean").drop_nulls()
+        means = population[f"{counter}_mean"].drop_nulls()
         if analysis.pipe_percentile and len(means) >= LEAST_POPULATION:
             low = means.quantile(0.05, "linear")
             threshold = max(threshold, low or 0.0)
@@ -581,7 +581,7 @@ def _spatial(
 def _histograms(intensities: pl.DataFrame) -> pl.DataFrame:
     """One row per run that has any: its 4 x 32 bins as a list."""
     added = intensities.group_by("run", "bin").agg(pl.col("samples").sum())
-    found = added.get_column("run").unique().sort()
+    found = added["run"].unique().sort()
     place = {run: row for row, run in enumerate(found)}
     dense = np.zeros((len(found), HISTOGRAM_BINS), np.int64)
     for run, where, samples in added.iter_rows():

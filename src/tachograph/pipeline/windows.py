@@ -154,10 +154,7 @@ def windows_of(
             )
         )
         across = across_all[n[across_all] > 0]
-        units = {
-            key: slots.units.get_column(key).gather(slots.stripe[segment[across]])
-            for key in GPU_KEY
-        }
+        units = {key: slots.units[key].gather(slots.stripe[segment[across]]) for key in GPU_KEY}
         run = runs[of_segment[segment[across]]]
         border.append(
             _frame(
@@ -413,7 +410,7 @@ def _parts_of_windows(minutes: pl.LazyFrame, numbered: pl.DataFrame, length: int
 
 def _days(minutes: pl.LazyFrame) -> list[date]:
     found = minutes.select(day=pl.col("t").dt.date()).unique().collect(engine="streaming")
-    return sorted(found.get_column("day").to_list())
+    return sorted(found["day"].to_list())
 
 
 def _midnight(day: date) -> pl.Expr:

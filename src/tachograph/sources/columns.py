@@ -203,7 +203,7 @@ def _hundredths(values: pl.Series, host: Mapping[str, HostColumns]) -> pl.Series
 def _added_up(rows: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
     """The sum of columns; one alone stays as it is written."""
     if len(columns) == 1:
-        return rows.get_column(columns[0])
+        return rows[columns[0]]
     filled = rows.select(
         _number(rows, name)
         .forward_fill()

@@ -172,7 +172,7 @@ def short_nodes(nodes: pl.Series) -> pl.Series:
     table = pl.DataFrame({"given": once, "short": short})
     given = pl.DataFrame({"given": nodes})
     joined = given.join(table, on="given", how="left", maintain_order="left", nulls_equal=True)
-    return joined.get_column("short").alias(nodes.name)
+    return joined["short"].alias(nodes.name)
 
 
 def parts(
@@ -192,11 +192,11 @@ def parts(
     time, node = _required(found, frame.rows.columns, origin)
     rows = frame.rows
     refuse_odd_cells(rows, found.used, time=time, origin=origin)
-    keys = [short_nodes(rows.get_column(node)).alias("node")]
+    keys = [short_nodes(rows[node]).alias("node")]
     for name, column in (("gpu", found.gpu), ("mig", found.mig)):
         if column is not None:
-            keys.append(rows.get_column(column).alias(name))
-    times = read_times(rows.get_column(time), zone_name=zone_name, order=pl.DataFrame(keys))
+            keys.append(rows[column].alias(name))
+    times = read_times(rows[time], zone_name=zone_name, order=pl.DataFrame(keys))
     keyed = pl.DataFrame([times.values.alias("t"), *keys])
     rejects = [*frame.rejects, *times.rejects]
     rejects += [
@@ -208,9 +208,7 @@ def parts(
     keep = ~times.bad if times.bad.any() else None
     made: list[ChunkPart] = []
     if found.counters:
-        columns = [
-            rows.get_column(name).alias(counter) for name, (counter, _) in found.counters.items()
-        ]
+        columns = [rows[name].alias(counter) for name, (counter, _) in found.counters.items()]
         units = dict(found.counters.values())
         made.append(
             ChunkPart(
@@ -223,9 +221,7 @@ def parts(
             ChunkPart("node_samples", of_node, units, rejects=() if made else tuple(rejects))
         )
     if found.device_values and found.gpu is not None:
-        facts = [
-            rows.get_column(name).alias(column) for name, column in found.device_values.items()
-        ]
+        facts = [rows[name].alias(column) for name, column in found.device_values.items()]
         device = _kept(keyed.drop("t").with_columns(facts), keep)
         keys_of = [name for name in ("node", "gpu", "mig") if name in device.columns]
         made.append(
@@ -233,7 +229,7 @@ def parts(
         )
     if found.job is not None and found.counters:
         named = [(found.job, "job"), *([(found.step, "step")] if found.step is not None else [])]
-        of_job = [rows.get_column(column).alias(name) for column, name in named]
+        of_job = [rows[column].alias(name) for column, name in named]
         made += sample_allocations(_kept(keyed.with_columns(of_job), keep), cluster=cluster)
     return tuple(made)
 
@@ -246,22 +242,20 @@ def _of_nodes(
     """
     times = keyed.select("t", "node")
     if not found.host:
-        values = [rows.get_column(name).alias(column) for name, column in found.node_values.items()]
+        values = [rows[name].alias(column) for name, column in found.node_values.items()]
         of_node = _kept(times.with_columns(values), keep)
         # beside counters of GPUs, each GPU of the node repeats it
         return of_node.unique(
             subset=["t", "node"], keep="first", maintain_order=True
         ) if found.counters else of_node, {}
     columns = dict.fromkeys(name for of in found.host.values() for name in of.columns)
-    reported = times.with_columns(rows.get_column(name) for name in columns)
+    reported = times.with_columns(rows[name] for name in columns)
     if found.instance is not None:
-        reported = reported.with_columns(
-            rows.get_column(found.instance).cast(pl.String).alias(_INSTANCE)
-        )
+        reported = reported.with_columns(rows[found.instance].cast(pl.String).alias(_INSTANCE))
     reported = _kept(reported, keep)
     if found.counters:
         reported = reported.unique(subset=["t", "node"], keep="first", maintain_order=True)
-    instance = reported.get_column(_INSTANCE) if found.instance is not None else None
+    instance = reported[_INSTANCE] if found.instance is not None else None
     return host_values(reported, found.host, instance), {
         counter: of.unit for counter, of in found.host.items()
     }
@@ -339,9 +333,9 @@ def _whole_days(rows: pl.DataFrame, *, time: str, node: str) -> int:
 
     So what follows one another overlaps little: neither in time nor in nodes.
     """
-    times = rows.get_column(time)
+    times = rows[time]
     if times.has_nulls() or not times.is_sorted():
-        return _up_to_last_run(rows.get_column(node))
+        return _up_to_last_run(rows[node])
     days = days_of(times)
     return (0 if days is None else _up_to_last_run(days)) or _up_to_last_run(times)
 
@@ -477,7 +471,7 @@ def _held(
     """The nodes of the job an export belongs to; one row per node, GPU not reported."""
     if job_id is None or not made:
         return ()
-    nodes = made[0].frame.get_column("node").drop_nulls().unique().sort()
+    nodes = made[0].frame["node"].drop_nulls().unique().sort()
     return (
         ChunkPart(
             "allocations",
@@ -515,7 +509,7 @@ def _chunk_of_means(
         job_id = str(key)
         rows = records(job_rows, origin=str(path))
         start = _start_of(job_id, len(content), setting, path)
-        offset_us = rows.get_column(_RELATIVE).cast(pl.Float64, strict=False) * 1e6
+        offset_us = rows[_RELATIVE].cast(pl.Float64, strict=False) * 1e6
         offset_us = chosen_cells(offset_us.abs() < _LONGEST_US, offset_us)
         first_us = int(start.timestamp() * 1e6)
         rows = rows.drop(_RELATIVE).with_columns(

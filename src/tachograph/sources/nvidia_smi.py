@@ -320,9 +320,7 @@ def _times(
     order = rows.select(
         [key.column for key in (mapping.node, mapping.gpu) if key.column] or pl.lit(0)
     )
-    written = {
-        _KEYS[name]: stripped(rows.get_column(name)) for name in rows.columns if name in _KEYS
-    }
+    written = {_KEYS[name]: stripped(rows[name]) for name in rows.columns if name in _KEYS}
     if "t" in written:
         stamps = written["t"]
         form = _QUERY_TIME if stamps.str.contains(r"^\d{4}/").any() else "auto"

@@ -117,7 +117,7 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
         raise InputError(
             f"the table is damaged: {problem}", where=str(folder), do="copy it again"
         ) from None
-    for name in actions.sort("modification_time", "path").get_column("path"):
+    for name in actions.sort("modification_time", "path")["path"]:
         try:
             rows = pl.read_parquet(folder / name, hive_partitioning=False)
         except (OSError, pl.exceptions.PolarsError) as problem:

@@ -191,7 +191,7 @@ def _mixed(pieces: pl.DataFrame, unit: list[str]) -> pl.DataFrame:
     """
     ordered = pieces.sort(*unit, "start", "last")
     before = pl.col("last").cum_max().shift(1).over(unit)
-    return ordered.filter((pl.col("start") <= before).fill_null(value=False)).select(unit).unique()
+    return ordered.filter(pl.col("start") <= before).select(unit).unique()
 
 
 def _held(

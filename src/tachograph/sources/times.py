@@ -195,7 +195,7 @@ def _from_text(
     if form in EPOCHS or (form == AUTO and _are_numbers(text)):
         return _from_number_text(text, form)
     parsed = _parse_unique(text, form)
-    naive, offset = parsed.get_column("naive"), parsed.get_column("offset")
+    naive, offset = parsed["naive"], parsed["offset"]
     bad = naive.is_null() & text.is_not_null()
     rejects = counted("unreadable_time", None, bad, text)
     if offset.null_count() == len(offset):
@@ -305,5 +305,5 @@ def _second_pass(naive: pl.Series, twice: pl.Series, order: pl.DataFrame | None)
         (pl.col("back").cast(pl.Int64).cum_sum().over("group", "day") > 0).alias("after"),
     )
     sure = (pl.col("falls") == pl.col("explained")) & (pl.col("falls_of_day") <= 1)
-    second = judged.filter(sure & pl.col("after") & pl.col("twice")).get_column("row")
-    return frame.get_column("row").is_in(second.implode())
+    second = judged.filter(sure & pl.col("after") & pl.col("twice"))["row"]
+    return frame["row"].is_in(second.implode())

@@ -155,9 +155,7 @@ def _time(
     order: pl.DataFrame,
     made: _MappedColumns,
 ) -> pl.Series:
-    times = _times(
-        made.known(rows.get_column(mapping.time.column)), mapping, site_zone, order=order
-    )
+    times = _times(made.known(rows[mapping.time.column]), mapping, site_zone, order=order)
     made.give_up(times.bad)
     made.rejects += times.rejects
     return times.values.alias("t")
@@ -187,7 +185,7 @@ def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -
         return pl.select(pl.repeat(constant, rows.height)).to_series().alias(name)
     if not key.column:
         return None
-    given = rows.get_column(key.column)
+    given = rows[key.column]
     if key.pattern:
         text = stripped(given)
         cut = text.str.extract(key.pattern)
@@ -233,10 +231,7 @@ def _wide(
     groups = _groups(rows.columns, mapping)
     pieces: list[pl.DataFrame] = []
     for (node, gpu), columns in groups.items():
-        values = [
-            _value(rows.get_column(name), target, mapping, site_zone, made)
-            for name, target in columns
-        ]
+        values = [_value(rows[name], target, mapping, site_zone, made) for name, target in columns]
         piece = pl.DataFrame([*keys, *values])
         if node is not None:
             piece = piece.with_columns(pl.lit(node).alias("node"))
@@ -344,10 +339,10 @@ def _long(
     metric = mapping.metric
     if metric is None:
         return rows
-    names = stripped(rows.get_column(metric.column)).alias("metric")
+    names = stripped(rows[metric.column]).alias("metric")
     chosen = names.is_in(list(mapping.columns)).fill_null(value=False)
     others = names.filter(~chosen).value_counts(sort=True)
-    unnamed = int(others.filter(pl.col("metric").is_null()).get_column("count").sum())
+    unnamed = int(others.filter(pl.col("metric").is_null())["count"].sum())
     made.rejects += [Reject("no_metric", None, unnamed)] if unnamed else []
     made.rejects += _unmapped("unmapped_metric", dict(others.drop_nulls().iter_rows()))
     rows, names = rows.filter(chosen), names.filter(chosen)
@@ -356,15 +351,13 @@ def _long(
     if mapping.time.column:
         keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), made))
     keys += _holders(rows, mapping, made)
-    frame = pl.DataFrame([*keys, names, rows.get_column(metric.value).alias("value")]).filter(
-        made.keep
-    )
+    frame = pl.DataFrame([*keys, names, rows[metric.value].alias("value")]).filter(made.keep)
     made.keep, made.used = made.keep.filter(made.keep), frame.height
     on = [key.name for key in keys]
     result: pl.DataFrame | None = None
     for name, target in mapping.targets.items():
         here = frame.filter(pl.col("metric") == name)
-        value = _value(here.get_column("value"), target, mapping, site_zone, made)
+        value = _value(here["value"], target, mapping, site_zone, made)
         of_metric = here.select(on).with_columns(value)
         once = of_metric.unique(subset=on, keep="last", maintain_order=True)
         if once.height < of_metric.height:

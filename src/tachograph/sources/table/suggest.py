@@ -93,7 +93,7 @@ class _Proposal:
 
     def values(self, name: str) -> pl.Series:
         """Return the cells of a column that are not empty, as text."""
-        return stripped(self.rows.get_column(name)).drop_nulls().cast(pl.String)
+        return stripped(self.rows[name]).drop_nulls().cast(pl.String)
 
     def key(self, key: str, name: str, *more: str) -> None:
         """Add the section of a key whose values are in a column."""
