@@ -15,9 +15,9 @@ from lake_rows import plain, samples
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES
-from tachograph.lake.data_files import DataFile
+from tachograph.lake.data_files import DataFile, touching
 from tachograph.lake.delta import Lake
-from tachograph.lake.partitions import overlapping, partitions, read_partition
+from tachograph.lake.partitions import node_range, partitions, read_partition
 
 FIRST, SECOND = date(2026, 3, 1), date(2026, 3, 2)
 
@@ -41,7 +41,7 @@ def test_files_group_where_their_nodes_touch() -> None:
         file("n3", "n4"),
         file("n2", "n2"),
     ]
-    groups = [[one.path for one in group] for group in overlapping(files)]
+    groups = [[one.path for one in group] for group in touching(files, node_range)]
     assert groups == [["n1-n2", "n2-n2"], ["n3-n4"], ["n5-n7", "n7-n9"]]
 
 
@@ -53,7 +53,7 @@ def number(node: str | None) -> int:
 @settings(deadline=None)
 def test_every_file_is_in_one_group_and_no_node_in_two(spans: list[tuple[int, int]]) -> None:
     files = [file(f"n{low}", f"n{min(9, low + length)}") for low, length in spans]
-    groups = list(overlapping(files))
+    groups = list(touching(files, node_range))
     assert sorted(one.path for group in groups for one in group) == sorted(
         one.path for one in files
     )

@@ -15,7 +15,7 @@ import polars as pl
 
 from tachograph.catalog.tables import REJECTS, LakeTable
 from tachograph.lake.conform import apart, resolve
-from tachograph.lake.data_files import DataFile
+from tachograph.lake.data_files import DataFile, row_count
 from tachograph.lake.delta import Lake, merged_name
 from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
 from tachograph.lake.problems import lake_errors
@@ -101,8 +101,8 @@ class _TableCompaction:
             for part in partitions_of(self.lake, self.table, files, rows=self.rows)
         ):
             return True
-        fewest = max(1, -(-_rows(files) // self.rows))
-        small = len(files) > 2 * fewest and _rows(files) < len(files) * ENOUGH_ROWS
+        fewest = max(1, -(-row_count(files) // self.rows))
+        small = len(files) > 2 * fewest and row_count(files) < len(files) * ENOUGH_ROWS
         return small or self._is_superseded(files)
 
     def by_day(self, progress: Progress | None) -> Compaction:
@@ -126,7 +126,9 @@ class _TableCompaction:
             if self.lake.replace(self.table, files, kept):
                 return _done(self.table, 0, files, [frame.height for _, frame in kept], merged)
         files = self.lake.files(self.table)
-        return Compaction(self.table.name, 0, len(files), len(files), _rows(files), _rows(files))
+        return Compaction(
+            self.table.name, 0, len(files), len(files), row_count(files), row_count(files)
+        )
 
     def _together(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
         """The files that are read and rewritten together: all, or where rows are large the
@@ -191,17 +193,13 @@ class _TableCompaction:
                 .collect()
                 .item()
             )
-        return int(left) < _rows(files)
-
-
-def _rows(files: Iterable[DataFile]) -> int:
-    return sum(file.rows for file in files)
+        return int(left) < row_count(files)
 
 
 def _done(
     table: LakeTable, days: int, files: Sequence[DataFile], written: Sequence[int], merged: int
 ) -> Compaction:
-    before, after = _rows(files), sum(written)
+    before, after = row_count(files), sum(written)
     return Compaction(
         table.name, days, len(files), len(written), before, after, merged, before - after - merged
     )

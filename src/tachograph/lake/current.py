@@ -7,14 +7,14 @@ alone, and a condition goes down to the files, whose statistics skip what cannot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import polars as pl
 
 from tachograph.catalog.tables import LakeTable
 from tachograph.lake.conform import resolve
-from tachograph.lake.data_files import DataFile
+from tachograph.lake.data_files import GREATEST, DataFile, touching
 
 FEW_KEYS = 200  # whose files are chosen one by one
 _KEY, _SEQ, _LAST = "job_key", "seq", "last seq of the key"
@@ -101,7 +101,8 @@ def _repeated(lake: FileReader, table: LakeTable, files: Sequence[DataFile]) -> 
     """The keys that lie in more than one file, and the greatest seq of each. Keys are compared
     by their hashes.
     """
-    together = [file for group in _overlapping(files) if len(group) > 1 for file in group]
+    groups = touching(files, lambda file: file.keys or ("", GREATEST))
+    together = [file for group in groups if len(group) > 1 for file in group]
     rows = lake.read_files(table, together, (_KEY, _SEQ))
     if not together:
         return rows.select(_KEY, pl.col(_SEQ).alias(_LAST)).collect()
@@ -111,21 +112,3 @@ def _repeated(lake: FileReader, table: LakeTable, files: Sequence[DataFile]) -> 
         return pl.DataFrame(schema={_KEY: pl.String, _LAST: pl.Int64})
     mine = rows.filter(pl.col(_KEY).hash().is_in(twice.implode()))
     return mine.group_by(_KEY).agg(pl.col(_SEQ).max().alias(_LAST)).collect(engine="streaming")
-
-
-def _overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Groups of files whose ranges of keys touch; one whose range is not known touches all."""
-    if any(file.keys is None for file in files):
-        yield list(files)
-        return
-    group: list[DataFile] = []
-    high = ""
-    for file in sorted(files, key=lambda file: file.keys or ("", "")):
-        least, greatest = file.keys or ("", "")
-        if group and least > high:
-            yield group
-            group, high = [], ""
-        group.append(file)
-        high = max(high, greatest)
-    if group:
-        yield group

@@ -4,7 +4,7 @@ some columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from tachograph.lake.log_format import DAY
 
+GREATEST = "\U0010ffff"  # not less than any name
 _IDS = ("job_key", "job_id")  # by which files of a job are chosen
 
 
@@ -50,12 +51,34 @@ def data_files(delta: DeltaTable) -> list[DataFile]:
     return sorted(files, key=lambda file: (str(file.day), file.low or "", file.path))
 
 
+def row_count(files: Iterable[DataFile]) -> int:
+    """Return how many rows some files have."""
+    return sum(file.rows for file in files)
+
+
 def span_of(files: Iterable[DataFile]) -> tuple[datetime | None, datetime | None]:
     """Return the first and the last time in some files; None where none is recorded."""
     every = list(files)
     firsts = [file.first for file in every if file.first is not None]
     lasts = [file.last for file in every if file.last is not None]
     return min(firsts, default=None), max(lasts, default=None)
+
+
+def touching(
+    files: Iterable[DataFile], ends: Callable[[DataFile], tuple[str, str]]
+) -> Iterator[list[DataFile]]:
+    """Yield groups of files whose ranges of nodes or keys touch, in order."""
+    group: list[DataFile] = []
+    high = ""
+    for file in sorted(files, key=ends):
+        least, greatest = ends(file)
+        if group and least > high:
+            yield group
+            group, high = [], ""
+        group.append(file)
+        high = max(high, greatest)
+    if group:
+        yield group
 
 
 def paths_of(delta: DeltaTable) -> set[str]:

@@ -20,7 +20,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.lake.data_files import DataFile, span_of
+from tachograph.lake.data_files import DataFile, row_count, span_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.log_files import files_below
 from tachograph.lake.partitions import partitions, read_partition
@@ -64,7 +64,7 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
         facts.append(
             TableFacts(
                 table.name,
-                lake.latest(table).height if table is DEVICES else sum(file.rows for file in files),
+                lake.latest(table).height if table is DEVICES else row_count(files),
                 len(files),
                 sum(file.size for file in files),
                 first,
@@ -123,7 +123,7 @@ def describe_space(
         found.append(
             TableSpace(
                 table.name,
-                sum(file.rows for file in files),
+                row_count(files),
                 used,
                 _other_bytes(lake, table, used),
                 days,

@@ -17,7 +17,7 @@ import polars as pl
 from tachograph.catalog.tables import LakeTable
 from tachograph.lake.batch import FILE_ROWS
 from tachograph.lake.conform import resolve
-from tachograph.lake.data_files import DataFile
+from tachograph.lake.data_files import GREATEST, DataFile, row_count, touching
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 
@@ -62,8 +62,8 @@ def partitions_of(
         if file.day is not None and file.rows:
             by_day.setdefault(file.day, []).append(file)
     for day, of_day in sorted(by_day.items()):
-        for group in overlapping(of_day):
-            total = sum(file.rows for file in group)
+        for group in touching(of_day, node_range):
+            total = row_count(group)
             if total <= rows or len(group) == 1:
                 yield Partition(day, tuple(group), total)
             else:
@@ -92,18 +92,9 @@ def scan_partition(lake: Lake, table: LakeTable, partition: Partition) -> pl.Laz
     return frame.filter(pl.col("node").is_between(pl.lit(partition.low), pl.lit(partition.high)))
 
 
-def overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Yield groups of files whose node ranges touch, in order of node."""
-    group: list[DataFile] = []
-    high = ""
-    for file in sorted(files, key=lambda file: (file.low or "", file.high or "")):
-        if group and (file.low or "") > high:
-            yield group
-            group, high = [], ""
-        group.append(file)
-        high = max(high, file.high or "\U0010ffff")
-    if group:
-        yield group
+def node_range(file: DataFile) -> tuple[str, str]:
+    """Return the least and the greatest node of a file; all where they are not recorded."""
+    return file.low or "", file.high or GREATEST
 
 
 def _cut(
@@ -126,6 +117,6 @@ def _cut(
 
 def _range(day: date, group: Sequence[DataFile], low: str, high: str, rows: int) -> Partition:
     files = tuple(
-        file for file in group if (file.low or "") <= high and (file.high or "\U0010ffff") >= low
+        file for file in group if node_range(file)[0] <= high and node_range(file)[1] >= low
     )
     return Partition(day, files, rows, low, high)

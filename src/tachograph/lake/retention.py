@@ -38,7 +38,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.catalog.units import midnight
 from tachograph.lake.conform import FIRST_DAY, resolve
-from tachograph.lake.data_files import DataFile
+from tachograph.lake.data_files import DataFile, row_count
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import FINAL_STATES
 from tachograph.lake.problems import lake_errors
@@ -287,10 +287,9 @@ class _TableExpiry:
                 stopped = self._needed_whole(day)
             files = self.lake.files(self.table, [day])
             if stopped is not None:
-                kept.append(KeptRows(stopped.why, _rows(files), day, day))
+                kept.append(KeptRows(stopped.why, row_count(files), day, day))
                 continue
-            removed = self._one_day(day, files, counting, kept)
-            done += [removed] if removed is not None else []
+            done += self._one_day(day, files, counting, kept)
         if self.table in SAMPLES:
             left = [
                 *(one.first for one in kept if one.first),
@@ -304,9 +303,9 @@ class _TableExpiry:
         """Why no sample of a day may go."""
         files = self.lake.files(self.table, [day])
         if any(file.seq > self.evidence.read_up_to(self.table) for file in files):
-            return KeptRows("not analyzed yet", _rows(files))
+            return KeptRows("not analyzed yet", row_count(files))
         if self.evidence.accounted is None or day >= self.evidence.accounted:
-            return KeptRows("there is no accounting of the day yet", _rows(files))
+            return KeptRows("there is no accounting of the day yet", row_count(files))
         return None
 
     def _one_day(
@@ -315,28 +314,29 @@ class _TableExpiry:
         files: Sequence[DataFile],
         counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None,
         kept: list[KeptRows],
-    ) -> Expiry | None:
-        """Remove a day, all but the rows that are needed; None where all are."""
+    ) -> list[Expiry]:
+        """Remove a day, all but the rows that are needed; none where all are."""
         for _ in range(ATTEMPTS):
             with lake_errors(self.lake.uri(self.table)):
                 left, why = self._needed(day, self.lake.read_files(self.table, files), counting)
-            going = _rows(files) - left.height
+            going = row_count(files) - left.height
+            needed = [KeptRows(why[0], left.height, day, day, why[1])] if left.height else []
             if going == 0:
-                kept += [KeptRows(why[0], left.height, day, day, why[1])] if left.height else []
-                return None
+                kept += needed
+                return []
             size = sum(file.size for file in files)
-            share = int(size * going / _rows(files))
+            share = int(size * going / row_count(files))
             expiry = Expiry(self.table.name, self.before, 1, going, len(files), share, day, day)
             until = (day - FIRST_DAY).days + 1
             rows = [(day, left)] if left.height else []
             if self.dry_run or self.lake.replace(self.table, files, rows, reached=(EXPIRED, until)):
-                kept += [KeptRows(why[0], left.height, day, day, why[1])] if left.height else []
-                return expiry
+                kept += needed
+                return [expiry]
             files = self.lake.files(self.table, [day])
             if not files:
-                return None
-        kept.append(KeptRows("others rewrite the day just now", _rows(files), day, day))
-        return None
+                return []
+        kept.append(KeptRows("others rewrite the day just now", row_count(files), day, day))
+        return []
 
     def _needed(
         self, day: date, rows: pl.LazyFrame, counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None
@@ -425,13 +425,8 @@ class _TableExpiry:
             if self.table is JOBS
             else judged.clear()
         )
-        kept = [
-            KeptRows(
-                "not over, not analyzed, or their samples are still there",
-                back.height, _day(back["start"].min()), _day(back["start"].max()), _example(back["job_id"]),
-            )
-        ]  # fmt: skip
-        return rows.select(chosen).to_series(), kept if back.height else []
+        kept = _kept("not over, not analyzed, or their samples are still there", back)
+        return rows.select(chosen).to_series(), kept
 
     def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
         """Which summaries go, or what is of them: of jobs that are over and no longer in the
@@ -451,19 +446,23 @@ class _TableExpiry:
         known = known.filter(~pl.col("job_id").is_in(self.left.gone_ids.implode()))
         free = old.join(known, on="job_id", how="anti")
         back = old.join(free, on="job_key", how="anti")
-        kept = [
-            KeptRows(
-                "their accounting is still there, from which they would be computed again",
-                back.height, _day(back["start"].min()), _day(back["start"].max()), _example(back["job_id"]),
-            )
-        ]  # fmt: skip
+        why = "their accounting is still there, from which they would be computed again"
         chosen = rows.select(pl.col("job_key").is_in(free["job_key"].implode())).to_series()
-        return chosen, kept if back.height and self.table is JOB_SUMMARIES else []
+        return chosen, _kept(why, back) if self.table is JOB_SUMMARIES else []
 
 
 def _is_over() -> pl.Expr:
     """True for runs that ended."""
     return pl.col("end").is_not_null() | pl.col("state").is_in(FINAL_STATES).fill_null(value=False)
+
+
+def _kept(why: str, jobs: pl.DataFrame) -> list[KeptRows]:
+    """The jobs that stay though they are old enough, and why."""
+    if jobs.is_empty():
+        return []
+    starts = jobs["start"]
+    first, last = _day(starts.min()), _day(starts.max())
+    return [KeptRows(why, jobs.height, first, last, _example(jobs["job_id"]))]
 
 
 def _day(moment: object) -> date | None:
@@ -476,15 +475,9 @@ def _example(names: pl.Series) -> str | None:
     return f"job {first[0]}" if first else None
 
 
-def _rows(files: Iterable[DataFile]) -> int:
-    return sum(file.rows for file in files)
-
-
 def _sum(
     table: LakeTable, before: date, done: Sequence[Expiry], kept: Iterable[KeptRows]
 ) -> Expiry:
-    firsts = [one.first for one in done if one.first is not None]
-    lasts = [one.last for one in done if one.last is not None]
     return Expiry(
         table.name,
         before,
@@ -492,8 +485,7 @@ def _sum(
         sum(one.rows for one in done),
         sum(one.files for one in done),
         sum(one.bytes for one in done),
-        min(firsts, default=None),
-        max(lasts, default=None),
+        *_days_of(done),
         tuple(_by_reason(kept)),
     )
 
@@ -504,13 +496,11 @@ def _by_reason(kept: Iterable[KeptRows]) -> Iterator[KeptRows]:
     for one in kept:
         reasons.setdefault(one.why, []).append(one)
     for why, ones in reasons.items():
-        firsts = [one.first for one in ones if one.first is not None]
-        lasts = [one.last for one in ones if one.last is not None]
         example = next((one.example for one in ones if one.example is not None), None)
-        yield KeptRows(
-            why,
-            sum(one.rows for one in ones),
-            min(firsts, default=None),
-            max(lasts, default=None),
-            example,
-        )
+        yield KeptRows(why, sum(one.rows for one in ones), *_days_of(ones), example)
+
+
+def _days_of(parts: Iterable[Expiry | KeptRows]) -> tuple[date | None, date | None]:
+    """The first and the last day of some."""
+    days = [day for part in parts for day in (part.first, part.last) if day is not None]
+    return min(days, default=None), max(days, default=None)

@@ -16,6 +16,7 @@ import polars as pl
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, TIME
 from tachograph.catalog.units import midnight
+from tachograph.lake.data_files import GREATEST
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.accumulators import Accumulators
@@ -226,10 +227,6 @@ def _of_nodes(intervals: pl.DataFrame, part: Partition) -> pl.DataFrame:
 
 def part_nodes(part: Partition) -> tuple[str, str]:
     """Return the least and greatest node of a partition."""
-    low = part.low if part.low is not None else min(file.low or "" for file in part.files)
-    high = (
-        part.high
-        if part.high is not None
-        else max(file.high or "\U0010ffff" for file in part.files)
-    )
-    return low, high
+    low = min(file.low or "" for file in part.files)
+    high = max(file.high or GREATEST for file in part.files)
+    return part.low or low, part.high or high
