@@ -47,7 +47,6 @@ from tachograph.lake.query import rows_that_count
 EXPIRED = "expired"  # mark of a table: days since 1970, before which rows were removed
 ATTEMPTS = 5  # at what another process rewrites at the same time
 SAMPLES = (GPU_SAMPLES, NODE_SAMPLES)
-MINUTES = (JOB_MINUTES, JOB_NODE_MINUTES)
 # {key of [retention]: tables that it is about}, in the order in which rows are removed; what is not
 # named here is kept
 EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {

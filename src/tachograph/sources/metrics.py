@@ -35,7 +35,6 @@ from tachograph.sources.exporter_mapping import (
     MAPPED_FACTS,
     OF_CAPACITY,
     USUAL_LABELS,
-    ExporterMapping,
     LabelNames,
     MetricJoining,
     MetricKey,
@@ -326,13 +325,6 @@ class MetricTarget:
     part: str = field(default="", repr=False)
     labels: LabelNames = field(default=USUAL_LABELS, compare=False, repr=False)
 
-    @property
-    def whole(self) -> MetricTarget:
-        """The target without its part, and of a fallback the one it stands in for."""
-        if not self.part and not self.joining.fallback:
-            return self
-        return replace(self, part="", joining=replace(self.joining, fallback=False))
-
     def of_part(self, labels: Mapping[str, str]) -> MetricTarget:
         """Return the target of the part that the labels of a series name."""
         part = labels.get(self.joining.over, "") if self.joining.over else ""
@@ -345,6 +337,7 @@ class _MetricChoice:
 
     target: MetricTarget
     key: MetricKey
+    exporter: str = ""  # that writes it; of dcgm-exporter and node_exporter its names tell
 
 
 _CLOCK = "nvidia_gpu_clock"
@@ -356,6 +349,7 @@ _FACTS = (
 )
 NODE_INFO = "node_uname_info"  # node_exporter reports its host here and nowhere else
 _LOOPBACK = "lo"
+_ANY: Mapping[str, str] = MappingProxyType({})  # labels
 
 
 def metric_target(
@@ -428,28 +422,25 @@ def exporter_metrics(exporter: str) -> Mapping[str, str]:
     >>> exporter_metrics("AMD device-metrics-exporter")["tensor_active"]
     'gpu_prof_tensor_active_percent'
     """
-    given = [
-        (mapped[0], MetricKey.parse(written).metric)
-        for one in exporter_mappings()
-        if one.name == exporter
-        for written, mapped in one.metrics.items()
-    ]
-    given += [
-        (counter, metric)
-        for metric, (counter, _) in jobstats_names().items()
-        if exporter == _JOBSTATS
-    ]
-    return MappingProxyType(dict(reversed(given)))
+    return MappingProxyType(
+        {
+            choice.target.column: choice.key.metric
+            for choice in reversed(_known_metrics())
+            if choice.exporter == exporter
+        }
+    )
 
 
 @cache
 def _exporters() -> Mapping[str, str]:
     """{metric: its exporter}, beside those of dcgm-exporter"""
-    found = dict.fromkeys(jobstats_names(), _JOBSTATS)
-    for one in exporter_mappings():
-        for written in one.metrics:
-            found.setdefault(MetricKey.parse(written).metric, one.name)
-    return MappingProxyType(found)
+    return MappingProxyType(
+        {
+            choice.key.metric: choice.exporter
+            for choice in reversed(_known_metrics())
+            if choice.exporter
+        }
+    )
 
 
 def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
@@ -507,11 +498,16 @@ def _choices_of(metric: str, own: SiteMetrics) -> tuple[_MetricChoice, ...]:
 def _own_choices(
     own: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Mapping[str, tuple[_MetricChoice, ...]]:
+    return _by_metric(
+        _MetricChoice(_mapped(given), MetricKey.parse(written)) for written, given in own
+    )
+
+
+def _by_metric(choices: Iterable[_MetricChoice]) -> Mapping[str, tuple[_MetricChoice, ...]]:
     found: dict[str, tuple[_MetricChoice, ...]] = {}
-    for written, given in own:
-        key = MetricKey.parse(written)
-        found[key.metric] = (*found.get(key.metric, ()), _MetricChoice(_mapped(given), key))
-    return found
+    for choice in choices:
+        found[choice.key.metric] = (*found.get(choice.key.metric, ()), choice)
+    return MappingProxyType(found)
 
 
 @cache
@@ -524,38 +520,36 @@ def _unread() -> Mapping[str, str]:
 @cache
 def _choices() -> Mapping[str, tuple[_MetricChoice, ...]]:
     """{metric: its targets, by the labels they require}"""
-    found: dict[str, list[_MetricChoice]] = {}
-    for metric, choice in _all_choices():
-        found.setdefault(metric, []).append(choice)
-    return MappingProxyType({metric: tuple(choices) for metric, choices in found.items()})
+    return _by_metric(_known_metrics())
 
 
-def _all_choices() -> Iterator[tuple[str, _MetricChoice]]:
-    for metric, (counter, unit) in (*outside_names().items(), *jobstats_names().items()):
+@cache
+def _known_metrics() -> tuple[_MetricChoice, ...]:
+    return tuple(_all_choices())
+
+
+def _all_choices() -> Iterator[_MetricChoice]:
+    of_counters = [
+        *((metric, means, "") for metric, means in outside_names().items()),
+        *((metric, means, _JOBSTATS) for metric, means in jobstats_names().items()),
+    ]
+    for metric, (counter, unit), exporter in of_counters:
         # A metric called like one of our counters may be anything.
         if metric not in COUNTERS_BY_NAME:
-            yield _choice(metric, MetricTarget("gpu_samples", counter, unit))
+            target = MetricTarget("gpu_samples", counter, unit)
+            yield _MetricChoice(target, MetricKey(metric, _ANY), exporter)
     for kind, counter in _CLOCK_TYPES:
-        yield _choice(_CLOCK, MetricTarget("gpu_samples", counter, "MHz"), {"type": kind})
+        target = MetricTarget("gpu_samples", counter, "MHz")
+        yield _MetricChoice(target, MetricKey(_CLOCK, {"type": kind}))
     for metric, fact in _FACTS:
-        yield _choice(metric, fact)
+        yield _MetricChoice(fact, MetricKey(metric, _ANY))
     for counter_row, host in zip(HOST_COUNTERS, _host_targets(), strict=True):
         for metric, labels in counter_row.node_exporter:
-            yield _choice(metric, host, labels)
-    for exporter in exporter_mappings():
-        yield from _exporter_choices(exporter)
-
-
-def _choice(
-    metric: str, target: MetricTarget, labels: Mapping[str, str] = MappingProxyType({})
-) -> tuple[str, _MetricChoice]:
-    return metric, _MetricChoice(target, MetricKey(metric, labels))
-
-
-def _exporter_choices(exporter: ExporterMapping) -> Iterator[tuple[str, _MetricChoice]]:
-    for written, given in exporter.metrics.items():
-        key = MetricKey.parse(written)
-        yield key.metric, _MetricChoice(_mapped(given, exporter.labels), key)
+            yield _MetricChoice(host, MetricKey(metric, labels))
+    for mapping in exporter_mappings():
+        for written, given in mapping.metrics.items():
+            target = _mapped(given, mapping.labels)
+            yield _MetricChoice(target, MetricKey.parse(written), mapping.name)
 
 
 def _host_targets(unit: str | None = None) -> Iterable[MetricTarget]:

@@ -31,7 +31,6 @@ from tachograph.sources.metrics import (
     locate,
     metric_names,
     metric_target,
-    metric_target_of_all,
     short_node,
     why_unread,
 )
@@ -132,14 +131,6 @@ class SeriesVocabulary:
         self.indices = GpuIndices()
         self._hosts: dict[str, str] = {}
 
-    def target(self, metric: str, labels: Mapping[str, str]) -> MetricTarget | None:
-        """Return the column of a series; None for an unknown metric, and for a series that is
-        not needed.
-        """
-        return metric_target_of_all(metric, own=self.metrics) or metric_target(
-            metric, labels, own=self.metrics
-        )
-
     def location(
         self, labels: Mapping[str, str], target: MetricTarget
     ) -> SeriesLocation | UnusableLabels:
@@ -216,7 +207,7 @@ class SeriesVocabulary:
             if labels.get("instance") and labels.get("nodename"):
                 self._hosts[labels["instance"]] = short_node(labels["nodename"])
             return None
-        target = self.target(metric, labels)
+        target = metric_target(metric, labels, own=self.metrics)
         if target is None:
             unread = why_unread(metric)
             if unread is not None:
