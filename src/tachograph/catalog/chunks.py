@@ -164,7 +164,9 @@ def counted(
     return (Reject(reason, column, count, first_as_text(values.filter(mask))),) if count else ()
 
 
-def chosen_cells(mask: pl.Series, values: pl.Series, otherwise: object = None) -> pl.Series:
+def chosen_cells(
+    mask: pl.Series, values: pl.Series, otherwise: pl.Series | float | None = None
+) -> pl.Series:
     """Return `values` where `mask` holds, elsewhere `otherwise`: null, a value, or those of a
     column.
 

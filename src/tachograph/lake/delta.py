@@ -225,8 +225,7 @@ class Lake:
         parts = _resolved_parts(stamped, table)
         duplicates = left_out + frame.height - sum(rows.height for _, rows in parts)
         counted = f"{app_id}:duplicates"
-        for attempt in range(COMMIT_ATTEMPTS):
-            delta = self._opened(table)
+        for delta in self._attempts(table):
             reached = delta.transaction_version(app_id)
             if reached is not None and reached >= mark:
                 return AppendResult(delta.transaction_version(counted) or duplicates, known=True)
@@ -247,7 +246,6 @@ class Lake:
                 ):
                     return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
-            _wait(attempt)
         raise _overtaken(self.uri(table))
 
     def append_batch(self, table: LakeTable, frames: Mapping[str, pl.DataFrame]) -> BatchResult:
@@ -260,8 +258,7 @@ class Lake:
         """
         stamp = pl.lit(0, dtype=pl.Int64).alias("seq")
         batch, names = BatchDays({}, (), {}), None
-        for attempt in range(COMMIT_ATTEMPTS):
-            delta = self._opened(table)
+        for delta in self._attempts(table):
             new = [name for name in frames if delta.transaction_version(name) is None]
             if new != names:
                 names = new
@@ -284,7 +281,6 @@ class Lake:
                 if self._commit(delta, table, written, marks):
                     break
                 self._take_away(table, written)
-            _wait(attempt)
         else:
             raise _overtaken(self.uri(table))
         within = dict(zip(new, batch.within, strict=True))
@@ -320,14 +316,12 @@ class Lake:
                 do="run it again",
             )
         with lake_errors(self.uri(table), writing=True):
-            for attempt in range(COMMIT_ATTEMPTS):
-                delta = self._opened(table)
+            for delta in self._attempts(table):
                 reached = delta.transaction_version(app_id)
                 if reached is not None and reached >= mark:
                     return False
                 if self._commit(delta, table, staged, [Transaction(app_id, mark, milliseconds())]):
                     return True
-                _wait(attempt)
             raise _overtaken(self.uri(table))
 
     def discard(self, table: LakeTable, staged: Sequence[AddAction]) -> None:
@@ -362,16 +356,22 @@ class Lake:
             removed = [remove_action(file.path, file.size, file.day) for file in files]
             actions: list[AddAction | RemoveAction] = [*written, *removed]
             name, more = count() if count else ("", 0)
-            for attempt in range(COMMIT_ATTEMPTS):
-                delta = self._opened(table)
+            for delta in self._attempts(table):
                 if not {file.path for file in files} <= paths_of(delta):
                     self._take_away(table, written)
                     return False
                 marks = _raised(delta, {name: more}, dict([reached] if reached else []))
                 if self._commit(delta, table, actions, marks):
                     return True
-                _wait(attempt)
             raise _overtaken(self.uri(table))
+
+    def _attempts(self, table: LakeTable) -> Iterator[DeltaTable]:
+        """Yield the Delta table for each attempt at a commit; between them other writers have
+        time.
+        """
+        for attempt in range(COMMIT_ATTEMPTS):
+            yield self._opened(table)
+            time.sleep(0.01 * 2 ** min(attempt, 6))
 
     def _opened(self, table: LakeTable) -> DeltaTable:
         """The Delta table, created where it is not there."""
@@ -633,11 +633,6 @@ def _raised(
         for name, mark in after.items()
         if mark > before[name]
     ]
-
-
-def _wait(attempt: int) -> None:
-    """Give other writers time."""
-    time.sleep(0.01 * 2 ** min(attempt, 6))
 
 
 def _overtaken(where: str) -> LakeError:

@@ -133,6 +133,9 @@ class _JobsOf:
         )
 
 
+_JOB_COLUMNS = ("job_key", "user", "job_id")
+
+
 def _forget_in(
     lake: Lake,
     table: LakeTable,
@@ -145,17 +148,9 @@ def _forget_in(
     """Change one table in one commit."""
     covered = covered_columns(table)
     texts = [column for column, dtype in table.schema.items() if _is_text(dtype)]
-    ids = (
-        []
-        if jobs is None
-        else [column for column in ("job_key", "user", "job_id") if column in table.schema]
-    )
+    ids = [] if jobs is None else [name for name in _JOB_COLUMNS if name in table.schema]
     # a table by day has no names of users, only identifiers; it is not read for those
-    read = (
-        list(dict.fromkeys((*covered, *ids)))
-        if table.by_day
-        else list(dict.fromkeys((*texts, *ids)))
-    )
+    read = list(dict.fromkeys((*(covered if table.by_day else texts), *ids)))
     for _ in range(ATTEMPTS):
         done = ForgottenTable(table.name)
         affected = []

@@ -254,32 +254,29 @@ NODE_NAMES = ("node", "hostname", "producername", "host", "nodename")
 GPU_NAMES = ("gpu", "gpu_id", "gpuid", "gpu_index")
 MIG_NAMES = ("mig", "gpu_i_id", "gpu_instance_id")
 JOB_NAMES = (
-    *(
-        "jobid",
-        "job_id",
-        "job id",
-        "slurm_job_id",
-        "slurm_jobid",
-        "slurm_job",
-        "slurmjobid",
-        "hpc_job",
-        "hpc_jobid",
-    ),
-    *("hpc_job_id", "jobidraw"),
+    "jobid",
+    "job_id",
+    "job id",
+    "slurm_job_id",
+    "slurm_jobid",
+    "slurm_job",
+    "slurmjobid",
+    "hpc_job",
+    "hpc_jobid",
+    "hpc_job_id",
+    "jobidraw",
 )
 STEP_NAMES = (
-    *(
-        "step",
-        "stepid",
-        "step_id",
-        "job_step",
-        "jobstep",
-        "slurm_step",
-        "slurm_stepid",
-        "slurm_step_id",
-        "hpc_step",
-    ),
-    *("srun_step",),
+    "step",
+    "stepid",
+    "step_id",
+    "job_step",
+    "jobstep",
+    "slurm_step",
+    "slurm_stepid",
+    "slurm_step_id",
+    "hpc_step",
+    "srun_step",
 )
 NODE_VALUES: Mapping[str, str] = MappingProxyType(
     {

@@ -220,27 +220,21 @@ class Secret:
 class Credentials:
     """Credentials: a token, or a user and a password, or none."""
 
-    token: Secret | None = None
-    user: str = ""
-    password: Secret | None = None
-    authorize: Authorize = bearer
+    token: Secret | None
+    user: str
+    password: Secret | None
+    authorize: Authorize
 
     @classmethod
-    def of(
-        cls,
-        *,
-        token_file: str = "",
-        user: str = "",
-        password_file: str = "",
-        authorize: Authorize = bearer,
-    ) -> Credentials:
+    def of(cls, access: ServerAccess, authorize: Authorize) -> Credentials:
         """Return those of the settings. Errors: ConfigError naming the key."""
-        if token_file and password_file:
+        if access.token_file and access.password_file:
             raise ConfigError("token_file and password_file are both given", do="give one of them")
-        if password_file and not user:
+        if access.password_file and not access.user:
             raise ConfigError("password_file is given without user", do="add user")
-        token = _secret(token_file, "token_file")
-        return cls(token, user, _secret(password_file, "password_file"), authorize)
+        token = _secret(access.token_file, "token_file")
+        password = _secret(access.password_file, "password_file")
+        return cls(token, access.user, password, authorize)
 
     def headers(self) -> Mapping[str, str]:
         """Return what is sent along, with the secrets as they are now. Errors: RequestError
@@ -343,16 +337,6 @@ class _RequestClock:
             self.skew_s, self._took_s = date + 0.5 - (sent + answered) / 2, took
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """One request, to be sent as often as it takes."""
-
-    method: str
-    path: str
-    params: UrlQuery | None = None
-    form: UrlQuery | None = None
-
-
 class HttpServer:
     """One server that is polled; may be used by several threads.
 
@@ -382,12 +366,7 @@ class HttpServer:
         self._clock = _RequestClock()
         self._stream: Any = None  # of the newest connection
         self._own_words = own_words
-        self._credentials = Credentials.of(
-            token_file=access.token_file,
-            user=access.user,
-            password_file=access.password_file,
-            authorize=authorize,
-        )
+        self._credentials = Credentials.of(access, authorize)
         self._client = httpx2.Client(
             transport=transport or (httpx2.HTTPTransport(uds=path) if path else None),
             verify=certificates(access.ca_file, access.cert_file, access.key_file)
@@ -409,28 +388,23 @@ class HttpServer:
 
         Errors: RequestError when there is none, or one of an error, after all attempts.
         """
-        return self._send(_Exchange("GET", path, params=params), _whole)
+        return self._send("GET", path, _whole, params=params)
 
     def post(self, path: str, form: UrlQuery) -> HttpAnswer:
         """Return the answer to POST of a form. Errors: as `get`."""
-        return self._send(_Exchange("POST", path, form=form), _whole)
+        return self._send("POST", path, _whole, data=form)
 
     def post_read(self, path: str, form: UrlQuery, read: Callable[[HttpAnswer], T]) -> T:
         """Return what `read` makes of the answer to POST; a RequestError that may pass is
         retried.
         """
-        return self._send(
-            _Exchange("POST", path, form=form),
-            lambda chunks, response, where: read(_whole(chunks, response, where)),
-        )
+        return self._send("POST", path, lambda *answer: read(_whole(*answer)), data=form)
 
     def post_lines(self, path: str, form: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
         """Return what `read` makes of the lines of an answer while they come; it starts anew
         with each attempt.
         """
-        return self._send(
-            _Exchange("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks))
-        )
+        return self._send("POST", path, lambda chunks, *_: read(_lines(chunks)), data=form)
 
     def close(self) -> None:
         """Close connections."""
@@ -451,11 +425,14 @@ class HttpServer:
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._stream = about["return_value"]
 
-    def _send(self, exchange: _Exchange, read: _Read[T]) -> T:
+    def _send(self, method: str, path: str, read: _Read[T], **query: UrlQuery | None) -> T:
+        """What `read` makes of the answer, after as many attempts as it takes. query: `params` of
+        the URL, or `data` of a form.
+        """
         attempt = 1
         while True:
             try:
-                return self._once(exchange, read)
+                return self._once(method, path, read, query)
             except RequestError as problem:
                 if problem.refused:
                     raise
@@ -464,14 +441,16 @@ class HttpServer:
                 self._pace.sleep(self._wait_s(attempt, problem.retry_after_s))
             attempt += 1
 
-    def _once(self, exchange: _Exchange, read: _Read[T]) -> T:
+    def _once(
+        self, method: str, path: str, read: _Read[T], query: Mapping[str, UrlQuery | None]
+    ) -> T:
         """One attempt, with the secrets as they are now."""
-        where = self.where + exchange.path
+        where = self.where + path
         sent = self._client.build_request(
-            exchange.method,
-            self.address + exchange.path,
-            params=exchange.params,
-            data=exchange.form,
+            method,
+            self.address + path,
+            params=query.get("params"),
+            data=query.get("data"),
             headers=self._credentials.headers(),
             extensions={"trace": self._trace},
         )
