@@ -95,15 +95,19 @@ class _Proposal:
         """Return the cells of a column that are not empty, as text."""
         return stripped(self.rows[name]).drop_nulls().cast(pl.String)
 
+    def section(self, key: str, *lines: str) -> None:
+        """Add a section of the mapping."""
+        self.sections += [f"[{key}]", *lines, ""]
+
     def key(self, key: str, name: str, *more: str) -> None:
         """Add the section of a key whose values are in a column."""
         self.taken.add(name)
-        self.sections += [f"[{key}]", f"column = {quoted(name)}", *more, ""]
+        self.section(key, f"column = {quoted(name)}", *more)
 
     def lack(self, key: str, what: str) -> None:
         """Note that the column of a key is missing, with a line for a person to complete."""
         self.missing.append(what)
-        self.sections += [f"[{key}]", f'# column = "..."  # {what}', ""]
+        self.section(key, f'# column = "..."  # {what}')
 
     def finished(self, file: str) -> SuggestedMapping:
         """Return the mapping as text."""
@@ -155,7 +159,7 @@ def suggest(
     if nodes:
         proposal.key("node", nodes[0])
     elif node is not None:
-        proposal.sections += ["[node]", f"constant = {quoted(node)}", ""]
+        proposal.section("node", f"constant = {quoted(node)}")
     else:
         proposal.sections += [
             "# no column names the node: ingest with --node NAME, or write node.constant here",
@@ -172,12 +176,7 @@ def suggest(
             proposal, {name: rows for name, rows in columns.items() if name not in proposal.taken}
         )
     if len(long) > 1:
-        proposal.sections += [
-            "[metric]",
-            f"column = {quoted(long[0])}",
-            f"value = {quoted(long[1])}",
-            "",
-        ]
+        proposal.section("metric", f"column = {quoted(long[0])}", f"value = {quoted(long[1])}")
     return proposal.finished(path.name)
 
 
@@ -202,19 +201,9 @@ def _list_of_records(path: Path) -> tuple[list[str], list[object]]:
     content, _ = read_json(path)
     keys: list[str] = []
     while isinstance(content, dict):
-        filled = {
-            name: value
-            for name, value in content.items()
-            if isinstance(value, list | dict) and value
-        }
-        rows = [
-            name
-            for name, value in filled.items()
-            if isinstance(value, list) and isinstance(value[0], dict)
-        ]
-        inner = next(
-            iter([*rows, *(name for name in filled if isinstance(filled[name], dict))]), None
-        )
+        rows = [name for name, value in content.items() if _has_records(value)]
+        objects = [name for name, value in content.items() if isinstance(value, dict) and value]
+        inner = next(iter([*rows, *objects]), None)
         if inner is None:
             raise InputError(
                 "no list of records", where=str(path), do=f"it has: {listed(map(str, content))}"
@@ -222,6 +211,10 @@ def _list_of_records(path: Path) -> tuple[list[str], list[object]]:
         keys.append(str(inner))
         content = content[inner]
     return keys, content if isinstance(content, list) else []
+
+
+def _has_records(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _layout(path: Path, proposal: _Proposal) -> TableLayout:
@@ -262,11 +255,9 @@ def _is_of_nodes(columns: Sequence[str], counters: Sequence[str]) -> bool:
 
 
 def _propose_time(proposal: _Proposal, name: str, zone_name: str | None) -> None:
-    zone = (
-        f"zone = {quoted(zone_name)}"
-        if zone_name
-        else ('# zone = "Europe/Berlin"  # of times written without one; default: the site\'s')
-    )
+    zone = '# zone = "Europe/Berlin"  # of times written without one; default: the site\'s'
+    if zone_name:
+        zone = f"zone = {quoted(zone_name)}"
     if not name:
         proposal.lack("time", "no column looks like a time")
         return
@@ -299,7 +290,7 @@ def _propose_gpu(proposal: _Proposal, alike: Sequence[str]) -> None:
         is_number = proposal.values(numbered[0]).str.contains(r"^\d+$").all()
         proposal.key("gpu", numbered[0], *(() if is_number else (r"pattern = '(\d+)$'",)))
     elif alike and not proposal.rows.select(alike).is_duplicated().any():
-        proposal.sections += ["[gpu]", "constant = 0  # the file does not name the GPU", ""]
+        proposal.section("gpu", "constant = 0  # the file does not name the GPU")
     else:
         proposal.lack("gpu", "no column is the number of a GPU, and rows are of several")
     for key in ("mig", "job", "step"):
