@@ -416,12 +416,13 @@ def used_pipes(
 
 def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
     """What the GPUs of a run add up to."""
+    intervals_us = pl.col("interval_us").fill_nan(None).filter(pl.col("samples") > 0)
     expressions: list[pl.Expr] = [
         pl.len().cast(pl.Int64).alias("gpus_held"),
         pl.col("node").n_unique().cast(pl.Int64).alias("nodes_held"),
         pl.col("samples").sum(),
         (pl.col("samples") > 0).sum().cast(pl.Int64).alias("gpus_seen"),
-        (_weighted_median("interval_us") * 1e-6).alias("interval_s"),
+        (intervals_us.median() * 1e-6).alias("interval_s"),
         pl.col("gpu_model")
         .drop_nulls()
         .unique(maintain_order=True)
@@ -476,10 +477,6 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
 def _sum_known(name: str) -> pl.Expr:
     """Sum of the values that are not null; null where there is none."""
     return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
-
-
-def _weighted_median(name: str) -> pl.Expr:
-    return pl.col(name).fill_nan(None).filter(pl.col("samples") > 0).drop_nulls().median()
 
 
 def _coverage(ambiguous: pl.Expr) -> pl.Expr:

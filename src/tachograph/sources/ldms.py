@@ -354,21 +354,17 @@ def recorded_together(files: Sequence[str]) -> list[list[str]]:
     own.
     """
     groups: list[tuple[list[str], list[_Extent]]] = []
-    of_files = [_counters_of(file) for file in files]
-    several = len({counters for counters in of_files if counters}) > 1
-    for file, counters in zip(files, of_files, strict=True):
-        extent = _extent(file, counters) if several and counters else None
-        fitting = (
-            group
-            for group in groups
-            if extent and group[1] and all(extent.meets(one) for one in group[1])
-        )
-        group = next(fitting, None)
-        if group is None:
+    recognised = [_sample_columns(file) for file in files]
+    several = len({_counters(found) for found in recognised if found}) > 1
+    for file, found in zip(files, recognised, strict=True):
+        extent = _extent(file, found) if several and found else None
+        for names, extents in groups:
+            if extent and extents and all(map(extent.meets, extents)):
+                names.append(file)
+                extents.append(extent)
+                break
+        else:
             groups.append(([file], [extent] if extent else []))
-        elif extent is not None:
-            group[0].append(file)
-            group[1].append(extent)
     return [names for names, _ in groups]
 
 
@@ -394,33 +390,28 @@ class _Extent:
         )
 
 
-def _counters_of(file: str) -> frozenset[str]:
-    """Counters of the GPUs in a Parquet file; none of what is no such file."""
+def _sample_columns(file: str) -> RecognisedColumns | None:
+    """What the columns of a Parquet file of samples mean; None of what is no such file."""
     path = Path(file)
     try:
-        found = (
-            recognise(parquet_columns(path), sampler_of(path))
-            if format_of(path) == "parquet"
-            else None
-        )
-    except InputError:
-        return frozenset()
-    usable = found is not None and found.time is not None and found.node is not None
-    return (
-        frozenset(counter for counter, _ in found.counters.values())
-        if found and usable
-        else frozenset()
-    )
-
-
-def _extent(file: str, counters: frozenset[str]) -> _Extent | None:
-    path = Path(file)
-    found = recognise(parquet_columns(path), sampler_of(path))
-    try:
-        ends = parquet_ends(path, [name for name in (found.time, found.node) if name])
+        if format_of(path) != "parquet":
+            return None
+        found = recognise(parquet_columns(path), sampler_of(path))
     except InputError:
         return None
-    return _Extent(counters, ends)
+    return found if found.time and found.node and found.counters else None
+
+
+def _counters(found: RecognisedColumns) -> frozenset[str]:
+    return frozenset(counter for counter, _ in found.counters.values())
+
+
+def _extent(file: str, found: RecognisedColumns) -> _Extent | None:
+    try:
+        ends = parquet_ends(Path(file), [name for name in (found.time, found.node) if name])
+    except InputError:
+        return None
+    return _Extent(_counters(found), ends)
 
 
 def _read_csv(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk]:

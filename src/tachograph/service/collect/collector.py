@@ -93,7 +93,6 @@ class CollectPlan:
     collect: CollectOptions
     options: Sequence[str] = ()
     retry_s: tuple[float, float] = RETRY_S
-    mode: int | None = None  # permissions of a lake that is made
 
     @property
     def folder(self) -> Path:
@@ -143,7 +142,7 @@ def collect(
             collection.children.kill()
 
     _check(plan.collect)
-    Lake.create(plan.lake.location, mode=plan.mode)
+    Lake.create(plan.lake.location)
     lock = CollectLock(plan.folder)
     with (
         stopping_on_signals(stopping, kill=kill),

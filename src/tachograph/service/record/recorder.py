@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tachograph.catalog.errors import InputError
 from tachograph.service.record.foreground import (
@@ -33,10 +33,6 @@ from tachograph.service.record.spooling import (
     spool_samples,
 )
 from tachograph.sources.slurm.commands import SiteProgram
-
-if TYPE_CHECKING:
-    from tachograph.live.snapshot import LiveSource
-
 
 SQUEUE_EVERY_S = 30.0
 _TIMEOUT_S = 20.0
@@ -273,52 +269,6 @@ def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -
             _leave_no_trace(plan)
             raise
         return RecordedCommand(plan, ended, beside.finish(ended, plan))
-
-
-def record_in_thread(
-    command: Sequence[str],
-    source: LiveSource,
-    *,
-    folder: str | Path | None = None,
-    interval_s: float = 1.0,
-    anonymous: bool = False,
-) -> RecordedCommand:
-    """Run a command and record `source` meanwhile, in a thread of this process; its tables are in
-    `folder`.
-
-    The source is closed at the end. Errors: NotStartedError where the command cannot be started;
-    LakeError, InputError where its tables cannot be written: the spool in `folder` holds the
-    recorded samples.
-    """
-    plan = plan_recording(command, folder=folder, interval_s=interval_s, anonymous=anonymous)
-    over, result = threading.Event(), _ThreadResult(CommandEnd(None, None, 0.0), SpoolResult())
-
-    def work() -> None:
-        result.kept = spool_samples(
-            plan, lambda: source, wait=over.wait, ended=lambda: result.ended
-        )
-
-    with signals_held() as mask:
-        thread = threading.Thread(target=work, name="record", daemon=True)
-        thread.start()
-        try:
-            result.ended = run_in_foreground(command, mask=mask)
-        finally:
-            over.set()
-            thread.join()
-    if result.kept.spool is not None:
-        from tachograph.service.record.commit import commit_spool
-
-        commit_spool(result.kept.spool, plan.folder)
-    return RecordedCommand(plan, result.ended, result.kept)
-
-
-@dataclass(slots=True)
-class _ThreadResult:
-    """Results of thread and command."""
-
-    ended: CommandEnd
-    kept: SpoolResult
 
 
 def record_until(

@@ -89,18 +89,18 @@ class Slurmrestd:
             query["skip_steps"] = "true"
         if self._clusters:
             query["cluster"] = ",".join(self._clusters)
-        return AccountingAnswer(self._get("slurmdb", "jobs", query))
+        return AccountingAnswer(self._get("slurmdb", query))
 
     def fetch_jobs(self) -> bytes:
         """Return the jobs that the controller knows: a JSON document. Errors: as `fetch`."""
-        return self._get("slurm", "jobs", {})
+        return self._get("slurm", {})
 
     def close(self) -> None:
         """Let go of connections."""
         self._server.close()
 
-    def _get(self, service: str, name: str, query: Mapping[str, str]) -> bytes:
-        path = f"/{service}/{self._known_version()}/{name}"
+    def _get(self, service: str, query: Mapping[str, str]) -> bytes:
+        path = f"/{service}/{self._known_version()}/jobs"
         try:
             answer = self._server.get(path + ("/" if self._since_23_11() else ""), query)
         except RequestError as problem:
