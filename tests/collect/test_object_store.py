@@ -23,6 +23,7 @@ from tachograph.service.collect.readers import PolledSource
 pytestmark = pytest.mark.slow
 
 NAME = "fake:one"
+POLLS = 12
 
 
 @pytest.fixture
@@ -35,19 +36,19 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
 
 def plan_of(lake: str, state: Path, size: int) -> CollectPlan:
     state.mkdir()
-    source = PolledSource(NAME, 0.1, Tape(NAME, 40, 0.01, size=size))
+    source = PolledSource(NAME, 0.1, Tape(NAME, POLLS, 0.01, size=size))
     return CollectPlan(Lake.create(lake), [source], CollectOptions(listen="", state=str(state)))
 
 
 def test_each_row_is_committed_once_to_a_bucket_and_the_state_is_on_the_host(
     tmp_path: Path, server: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan, other = (plan_of(server.lake(), tmp_path / f"state{size}", size) for size in (7, 20))
+    plan, other = (plan_of(server.lake(), tmp_path / f"state{size}", size) for size in (5, 8))
     with collecting(plan) as reported, collecting(other) as told_too:
-        until(lambda: watermark(plan.lake, NAME) == START + 40 * STEP)
+        until(lambda: watermark(plan.lake, NAME) == START + POLLS * STEP)
     assert (reported, told_too) == ([], [])
     times = plan.lake.scan(GPU_SAMPLES).select("t").collect()["t"].sort().to_list()
-    assert times == [START + number * STEP for number in range(40)]
+    assert times == [START + number * STEP for number in range(POLLS)]
     assert (plan.folder / "status.json").is_file()
     monkeypatch.setenv("TACHOGRAPH_COLLECT_STATE", str(plan.folder))
     assert main(["status", "--lake", server.lake()]) == 1  # what was collected is of March: behind
