@@ -66,7 +66,13 @@ PROBES_OF = {
     "by": ("user", "account", "partition"),
     "no_filter": ("idle",),
 }
-VIEWERS = ("user", "manager", "support", "anonymous")
+# {role: what it may not see}, of those who do not see everything
+HIDDEN: dict[str, tuple[str, ...]] = {
+    "user": MARKS,
+    "manager": MARKS,
+    "support": (),
+    "anonymous": (*MARKS, ANN, ANNS_JOB, "annnode"),
+}
 
 
 @dataclass(frozen=True)
@@ -80,21 +86,14 @@ class Walk:
 
     def places(self, name: str) -> tuple[str, ...]:
         """What may stand in the path in place of a parameter."""
-        if name == "suffix":
-            return ("svg", "csv")
-        if name == "figure":
-            return ("elapsed", "1", BOB)
-        return (
-            ANN,
-            ANNS_JOB,
-            BOB,
-            BOBS_JOB,
-            self.bobs_key,
-            "acctqz",
-            "annacct",
-            "nodeqz",
-            "annnode",
-        )
+        match name:
+            case "suffix":
+                return ("svg", "csv")
+            case "figure":
+                return ("elapsed", "1", BOB)
+            case "key" | "job":
+                return (ANNS_JOB, BOBS_JOB, self.bobs_key, BOB)
+        return (ANN, BOB, BOBS_JOB, "acctqz", "annacct", "nodeqz", "annnode")
 
 
 @pytest.fixture(scope="module")
@@ -182,35 +181,23 @@ def text_of(answer: httpx2.Response) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", VIEWERS)
 @pytest.mark.parametrize(
     "entry", ENTRIES, ids=lambda entry: f"{getattr(entry, 'method', 'GET')} {entry.path}"
 )
-def test_no_byte_of_what_is_not_visible_comes_back(entry: Entry, role: str, walk: Walk) -> None:
-    client = walk.clients[role]
+def test_no_byte_of_what_is_not_visible_comes_back(entry: Entry, walk: Walk) -> None:
     for path, query in requests(entry, walk):
-        if query and role == "manager":
-            continue
-        if (
-            role == "support"
-            and query
-            and query.keys().isdisjoint(("format", "where", "by", "figure"))
-        ):
-            continue
-        answer = send(client, entry, path, query)
-        assert answer.status_code < 500, (path, query, answer.text[:500])
         sent = unquote_plus(f"{path} {json.dumps(query)}")
-        found = text_of(answer)
-        others: tuple[str, ...] = (
-            (*MARKS, ANN, ANNS_JOB, "annnode")
-            if role == "anonymous"
-            else ()
-            if role == "support"
-            else MARKS
-        )
-        others += walk.places_of_server
-        leaked = [mark for mark in others if mark in found and mark not in sent]
-        assert not leaked, (path, query, leaked, found[max(0, found.find(leaked[0]) - 200) :][:400])
+        for role, hidden in HIDDEN.items():
+            # Choices are tried by those who see little; all roles read what is not chosen.
+            if query and (role == "manager" or (role == "support" and "format" not in query)):
+                continue
+            answer = send(walk.clients[role], entry, path, query)
+            assert answer.status_code < 500, (role, path, query, answer.text[:500])
+            found = text_of(answer)
+            others = (*hidden, *walk.places_of_server)
+            leaked = [mark for mark in others if mark in found and mark not in sent]
+            around = [found[max(0, found.find(mark) - 200) :][:400] for mark in leaked]
+            assert not leaked, (role, path, query, leaked, around)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +225,7 @@ def test_the_marks_are_there_for_those_who_may_see_them(walk: Walk) -> None:
     for entry in ENTRIES:
         if isinstance(entry, Endpoint) and entry.method != "GET":
             continue
-        for place in (BOBS_JOB, BOB, "acctqz"):
+        for place in (BOBS_JOB, BOB, "acctqz") if "{" in entry.path else ("",):
             path = (API if isinstance(entry, Endpoint) else "") + re.sub(
                 r"{\w+}", place, entry.path
             )

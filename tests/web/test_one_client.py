@@ -28,12 +28,12 @@ from tachograph.web.registry import ENDPOINTS
 from tachograph.web.viewer import Role
 
 pytestmark = pytest.mark.slow
-_ATTACKERS = 600
+_ATTACKERS = 200
 _ATTACKER = "127.0.0.2"  # everyone else is 127.0.0.1
 _JOB, _USER = "1000316", "user036"
 _MOST_MIB = 1024  # of server and workers together; the unit of systemd allows 4096
 _SOON_S = 60.0
-_ASKED = 40
+_ASKED = 20
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from marked_lake import ANN, BOB
 
 from servers.nginx import nginx
 from servers.process import program
-from servers.web import serving
+from servers.web import WebServer, serving
 from tachograph.lake.delta import Lake
 
 pytestmark = pytest.mark.slow
@@ -117,25 +117,23 @@ def test_nginx_names_users_that_it_knows_and_compresses(
         assert httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "wrong")).status_code == 401
 
 
-def test_slow_clients_are_cut(marked: Lake, tmp_path: Path) -> None:
-    folder = configured(tmp_path / "site", marked)
-    with serving(folder) as server:
-        host, port = server.address.removeprefix("http://").split(":")
-        form = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-        starts = {
-            "nothing": b"",
-            "half a header": b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\nX-",
-            "half a body": form + b"Content-Length: 100\r\n\r\nab",
-            "an endless chunk": form + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
-        }
-        slow = {how: socket.create_connection((host, int(port)), timeout=120) for how in starts}
-        for how, connection in slow.items():
-            connection.sendall(starts[how])
-        for how, connection in slow.items():
-            with connection, contextlib.suppress(ConnectionResetError):
-                assert connection.recv(100) == b"", how
-        with socket.create_connection((host, int(port)), timeout=30) as large:
-            large.sendall(form + b"Content-Length: 2000000\r\n\r\n")
-            assert large.recv(100).startswith(b"HTTP/1.1 413")
-        with server.client() as client:
-            assert client.get(ME).status_code == 200
+def test_slow_clients_are_cut(server: WebServer) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    form = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    starts = {
+        "nothing": b"",
+        "half a header": b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\nX-",
+        "half a body": form + b"Content-Length: 100\r\n\r\nab",
+        "an endless chunk": form + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
+    }
+    slow = {how: socket.create_connection((host, int(port)), timeout=120) for how in starts}
+    for how, connection in slow.items():
+        connection.sendall(starts[how])
+    for how, connection in slow.items():
+        with connection, contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b"", how
+    with socket.create_connection((host, int(port)), timeout=30) as large:
+        large.sendall(form + b"Content-Length: 2000000\r\n\r\n")
+        assert large.recv(100).startswith(b"HTTP/1.1 413")
+    with server.client() as client:
+        assert client.get(ME).status_code == 200

@@ -52,7 +52,7 @@ def nodes_of(view: View) -> list[str]:
 
 
 HOUR, MOMENT = timedelta(hours=1), timedelta(seconds=30)
-BOBS_RUN, ANNS_RUN = (utc(1), utc(1) + HOUR), (utc(20), utc(20) + HOUR)
+ANNS_RUN = (utc(20), utc(20) + HOUR)
 
 
 def reused(
@@ -115,9 +115,10 @@ def test_a_report_that_is_kept_is_of_one_viewer_one_run_and_one_version(tmp_path
 
 
 @pytest.mark.parametrize(
-    "bob", [BOBS_RUN, (utc(27), utc(27) + HOUR), (ANNS_RUN[0] - MOMENT, ANNS_RUN[0]), (ANNS_RUN[1], None)],
-    ids=["before", "after", "just before", "just after and running"],
-)  # fmt: skip
+    "bob",
+    [(ANNS_RUN[0] - MOMENT, ANNS_RUN[0]), (ANNS_RUN[1], None)],
+    ids=["just before", "just after and running"],
+)
 def test_raw_rows_of_an_id_that_was_given_again_stay_with_their_user(
     tmp_path: Path, bob: tuple[datetime, datetime | None]
 ) -> None:

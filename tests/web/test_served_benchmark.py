@@ -18,7 +18,7 @@ def test_the_benchmark_runs_on_a_small_lake(
     monkeypatch.setattr(serve, "USERS", 5)
     monkeypatch.setattr(serve, "EVERY_S", 0.5)
     (tmp_path / "demo").symlink_to(demo)
-    found = serve.measure(tmp_path, 600, 10)
+    found = serve.measure(tmp_path, 180, 3)
     assert found["lists"]["p95_ms"] <= _SLOWER * serve.LIST_MS
     assert found["deep_pages"]["p95_ms"] <= _SLOWER * serve.LIST_MS
     assert found["job_pages"]["p95_ms"] <= _SLOWER * serve.JOB_MS

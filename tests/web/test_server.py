@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from servers.web import serving
+from in_process import run_here
+from servers.web import WebServer, serving
 from tachograph.web.server import Listening
 
 pytestmark = pytest.mark.slow
@@ -26,16 +26,6 @@ def folder(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_without_an_error(folder: Path, number: signal.Signals) -> None:
-    with serving(folder) as server:
-        with server.client() as client:
-            assert client.get("/jobs").status_code == 200
-        server.process.send_signal(number)
-        assert server.process.wait(20) == 0
-        assert server.log.read_text(encoding="utf-8").rstrip().endswith("stopped")
-
-
 def test_it_listens_on_a_socket_that_only_one_has_and_removes_what_a_killed_one_left(
     folder: Path,
 ) -> None:
@@ -46,13 +36,7 @@ def test_it_listens_on_a_socket_that_only_one_has_and_removes_what_a_killed_one_
             assert client.get(
                 "http://tachograph/jobs", headers={"accept": "text/html"}
             ).status_code in (200, 303, 401)
-        second = subprocess.run(
-            [sys.executable, "-m", "tachograph", *command],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        second = run_here(command, folder, os.environ.copy())
         assert second.returncode == 3
         assert "another process listens there" in second.stderr
         server.process.kill()
@@ -76,19 +60,21 @@ def test_a_port_that_is_taken_is_one_line(folder: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        run = subprocess.run(
-            [sys.executable, "-m", "tachograph", "serve", "--listen", f"127.0.0.1:{port}"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        run = run_here(["serve", "--listen", f"127.0.0.1:{port}"], folder, os.environ.copy())
     assert run.returncode == 3
     assert run.stderr.count("\n") == 1
     assert "cannot listen" in run.stderr
 
 
-def test_the_service_manager_is_notified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def ends_without_an_error(server: WebServer, number: signal.Signals) -> None:
+    server.process.send_signal(number)
+    assert server.process.wait(20) == 0
+    assert server.log.read_text(encoding="utf-8").rstrip().endswith("stopped")
+
+
+def test_the_service_manager_is_notified_until_a_signal_ends_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(folder / "notify.sock"))
         manager.settimeout(30)
@@ -96,16 +82,17 @@ def test_the_service_manager_is_notified(folder: Path, monkeypatch: pytest.Monke
         with serving(folder) as server:
             heard = {manager.recv(100), manager.recv(100)}
             assert heard == {b"READY=1", b"WATCHDOG=1"}
-            server.process.terminate()
-            server.process.wait(20)
+            ends_without_an_error(server, signal.SIGTERM)
             rest = [manager.recv(100)]
             while rest[-1] != b"STOPPING=1":
                 rest.append(manager.recv(100))
 
 
-def test_a_demo_that_is_there_is_served_as_it_is(folder: Path) -> None:
+def test_a_demo_that_is_there_is_served_as_it_is_until_it_is_interrupted(folder: Path) -> None:
     mark = (folder / ".tachograph-demo").stat().st_mtime_ns
     command = ("demo", "--folder", str(folder), "--serve", "127.0.0.1:0")
-    with serving(folder.parent, command=command) as server, server.client() as client:
-        assert "1000316" in client.get("/jobs?limit=1000").text
+    with serving(folder.parent, command=command) as server:
+        with server.client() as client:
+            assert "1000316" in client.get("/jobs?limit=1000").text
+        ends_without_an_error(server, signal.SIGINT)
     assert (folder / ".tachograph-demo").stat().st_mtime_ns == mark

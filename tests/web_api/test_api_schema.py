@@ -67,7 +67,7 @@ def api(as_viewer: ApiClient) -> Any:
 # a string that the schema allows may still be no time, no condition, no cursor
 EXCLUDED = ("positive_data_acceptance",)
 # Requests of each operation: random ones of each kind, and those at limits of the schema.
-GENERATED, LISTED = 4, 16
+GENERATED, LISTED = 2, 10
 
 BOUNDED = settings(
     max_examples=GENERATED, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -206,13 +206,14 @@ def test_a_client_made_of_the_document_alone(admin: TestClient) -> None:
             }
             sending: dict[str, Any] = {places[kind]: given for kind in kinds}
             answers = operation["responses"]["200"]["content"]
+            body: Any = None
             for media_type in answers:
                 answer = admin.request(method, url, headers={"Accept": media_type}, **sending)
                 assert answer.status_code == 200, (url, answer.text)
                 assert answer.headers["content-type"].partition(";")[0] == media_type
-            validator = Draft202012Validator(answers["application/json"]["schema"])
-            body = admin.request(method, url, **sending).json()
-            validator.validate(body)
+                if media_type == "application/json":
+                    body = answer.json()
+            Draft202012Validator(answers["application/json"]["schema"]).validate(body)
             row = body[0] if isinstance(body, list) and body else body
             schema = answers["application/json"]["schema"]
             properties = schema.get("items", schema)["properties"]
