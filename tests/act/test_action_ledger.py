@@ -161,6 +161,7 @@ print("whole")
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_nothing_is_done_twice(tmp_path: Path) -> None:
     kills = 0
     for _ in range(60):  # under load fewer kills come in time
@@ -296,6 +297,7 @@ with ActionLedger(folder, clock=lambda: now) as ledger:
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_of_archiving_no_line_is_lost_or_doubled(
     tmp_path: Path, two_years: Path, clock: Clock
 ) -> None:

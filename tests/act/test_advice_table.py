@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_lake import add_run, job_lake
 
@@ -143,6 +144,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         write_advice(tmp_path / "file", [row("me")], now=NOW, user_number=NUMBERS.get)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(
     st.lists(
         st.builds(
@@ -172,10 +174,18 @@ def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
     assert "\ntrain999\t" not in content
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a lake in which a user ran four times on four GPUs and used one."""
+    folder = tmp_path_factory.mktemp("runs") / "lake"
+    job_lake(folder, 104, runs=4)
+    return folder
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """A lake in which a user ran four times on four GPUs and used one."""
-    return job_lake(tmp_path / "lake", 104, runs=4)
+def lake(template: Path, tmp_path: Path) -> Lake:
+    """A copy of it."""
+    return Lake.open(str(shutil.copytree(template, tmp_path / "lake")))
 
 
 def refreshed(lake: Lake, folder: Path, *, days: float = 0.0) -> tuple[WrittenAdvice, list[str]]:

@@ -57,6 +57,7 @@ def claims(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     return jobs, allocations
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(claims())
 def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
     found = owners(*made, UNITS, now=T + timedelta(seconds=5000))
@@ -81,6 +82,7 @@ def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str
         assert row["end"] <= run["until"]
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(claims(), st.randoms(use_true_random=False))
 def test_order_of_rows_is_irrelevant(
     made: tuple[list[dict[str, Any]], list[dict[str, Any]]], dice: Any

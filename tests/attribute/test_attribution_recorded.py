@@ -53,7 +53,7 @@ WHILE_PENDING = "job-data.json"  # the job had not started yet
 
 @pytest.mark.recorded
 @pytest.mark.parametrize(
-    "records", [(TO_THE_MINUTE,), (WHILE_PENDING, TO_THE_MINUTE), (TO_THE_MINUTE, WHILE_PENDING)]
+    "records", [(WHILE_PENDING, TO_THE_MINUTE), (TO_THE_MINUTE, WHILE_PENDING)]
 )
 def test_one_gpu_of_a_shared_node_is_ambiguous_without_a_map(
     perlmutter: Lake, recorded: Path, records: tuple[str, ...]
@@ -61,10 +61,12 @@ def test_one_gpu_of_a_shared_node_is_ambiguous_without_a_map(
     """The export holds the node's four GPUs; nobody says which one the job had, and the average is
     not shown as its.
 
-    A record from before it started and one to the minute are one run.
+    A record from before it started and one to the minute are one run. The export names no GPUs of
+    the idle job either.
     """
     accounted(perlmutter, recorded, *records)
-    summarized(perlmutter)
+    _, jobs = summarized(perlmutter)
+    assert jobs[IDLE]["attribution"] == "ambiguous"
     rows = read_summaries(perlmutter).filter(pl.col("job_id") == SHARED)
     assert rows.height == 1
     row = rows.row(0, named=True)
@@ -80,9 +82,9 @@ def test_one_gpu_of_a_shared_node_is_ambiguous_without_a_map(
 
 
 @pytest.mark.recorded
-@pytest.mark.parametrize("gpu", [1, 2])
-def test_with_a_map_it_has_its_gpu(perlmutter: Lake, recorded: Path, gpu: int) -> None:
+def test_with_a_map_it_has_its_gpu(perlmutter: Lake, recorded: Path) -> None:
     """Only GPU 2 was busy; the values are those of the rows of that GPU in the file itself."""
+    gpu = 2
     accounted(perlmutter, recorded, TO_THE_MINUTE)
     rows = json.loads((recorded / "nersc_perlmutter" / f"job_{SHARED}.json").read_bytes())["data"]
     mine = [row for row in rows if row["gpu_id"] == gpu]
@@ -98,34 +100,23 @@ def test_with_a_map_it_has_its_gpu(perlmutter: Lake, recorded: Path, gpu: int) -
     active = [one["nersc_ldms_dcgm_gr_engine_active"] for one in inside]
     assert row["samples"] == len(active) > 3
     assert row["gr_engine_active_mean"] == pytest.approx(sum(active) / len(active), rel=1e-6)
-    if gpu == 2:
-        assert row["gr_engine_active_mean"] == pytest.approx(0.9999, abs=1e-4)
-    else:
-        assert row["gr_engine_active_mean"] < 0.01
+    assert row["gr_engine_active_mean"] == pytest.approx(0.9999, abs=1e-4)
 
 
 @pytest.mark.recorded
-@pytest.mark.parametrize(
-    ("slurm", "expected"),
-    [(SlurmOptions(), "ambiguous"), (SlurmOptions(exclusive=("gpu_regular",)), "whole_node")],
-)
-def test_two_idle_nodes(
-    perlmutter: Lake, recorded: Path, slurm: SlurmOptions, expected: str
-) -> None:
+def test_two_idle_nodes(perlmutter: Lake, recorded: Path) -> None:
     """The export names no GPUs: what the site says of its QOS makes the nodes the job's own."""
     accounted(perlmutter, recorded, TO_THE_MINUTE)
+    slurm = SlurmOptions(exclusive=("gpu_regular",))
     _, jobs = summarized(perlmutter, configured(slurm=slurm))
     row = jobs[IDLE]
-    assert row["attribution"] == expected
+    assert row["attribution"] == "whole_node"
     assert jobs[SHARED]["attribution"] == "ambiguous"
     gpus = read_gpus(perlmutter, read_summaries(perlmutter)).filter(pl.col("job_id") == IDLE)
-    if expected == "whole_node":
-        assert (gpus.height, row["gpus"], row["gpus_seen"]) == (8, 8, 8)
-        assert 0 < row["gr_engine_active_max"] < 0.01
-        assert row["spatial_imbalance"] is None  # utilisation is not in the export
-        assert row["gpu_hours"] == 8 * 138 / 3600
-    else:
-        assert gpus.height == 0
+    assert (gpus.height, row["gpus"], row["gpus_seen"]) == (8, 8, 8)
+    assert 0 < row["gr_engine_active_max"] < 0.01
+    assert row["spatial_imbalance"] is None  # utilisation is not in the export
+    assert row["gpu_hours"] == 8 * 138 / 3600
 
 
 def _utc(written: str) -> datetime:

@@ -73,8 +73,7 @@ def nothing_ruled_out(slowdown: Any, *_: Any, **__: Any) -> Flags:
     return np.zeros(slowdown.shape, dtype=bool)
 
 
-@pytest.mark.parametrize("estimator", [estimator_of, estimators(SETTINGS)])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "estimator"), [(1, estimator_of), (2, estimators(SETTINGS))])
 def test_the_same_as_judging_every_pair(
     seed: int, estimator: EstimatorOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice, permutations
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,11 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from madelake import fill, held, job
 from tachograph.catalog.chunks import ChunkPart
-from tachograph.cli import main
-from tachograph.lake.delta import Lake
-from tachograph.lake.query import read_summaries
 from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesRun, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows, series_parts
@@ -115,16 +110,6 @@ def test_pages_of_one_round(pages: tuple[list[Series], ...]) -> None:
 def test_an_answer_in_every_order() -> None:
     for order in islice(permutations([*DCGM, *SWAPPED]), 0, None, 17):
         assert_not_swapped(of_answer(order))
-
-
-def saved(series: Sequence[Series], times: Sequence[int]) -> bytes:
-    result: list[dict[str, Any]] = [
-        {"metric": {"__name__": metric} | labels, "values": [[t, str(value)] for t in times]}
-        for metric, labels, value in series
-    ]
-    return msgspec.json.encode(
-        {"status": "success", "data": {"resultType": "matrix", "result": result}}
-    )
 
 
 def test_alone_minor_numbers_are_the_index() -> None:
@@ -262,28 +247,3 @@ def test_the_labels_of_a_site_decide() -> None:
     parts = of_pages(DCGM, own, memory=SeriesMemory(vocabulary))
     assert holders(parts) == {("7", 4)}
     assert devices(parts) == {4: "GPU-a", 1: "GPU-b"}
-
-
-def test_each_job_gets_the_numbers_of_its_own_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    start, end = T, T + timedelta(hours=1)
-    times = range(int(start.timestamp()), int(end.timestamp()), 30)
-    (tmp_path / "answer.json").write_bytes(saved(SWAPPED + DCGM, times))
-    jobs = [job(name, start, end, gpus=1) for name in ("7", "8")]
-    fill(
-        Lake.create("lake"),
-        {"jobs": jobs, "allocations": [*held("7", "n"), *held("8", "n")]},
-        chunk="accounting",
-    )
-    assert main(["ingest", "prometheus", "answer.json", "--lake", "lake"]) == 0
-    assert main(["analyze", "--lake", "lake"]) == 0
-    found = {row["job_id"]: row for row in read_summaries(Lake.open("lake")).iter_rows(named=True)}
-    assert {name: row["attribution"] for name, row in found.items()} == {
-        "7": "explicit",
-        "8": "explicit",
-    }
-    assert {name: row["gpu_util_mean"] for name, row in found.items()} == pytest.approx(
-        {"7": 0.9, "8": 0.1}
-    )

@@ -64,8 +64,12 @@ def page(folder: Path, name: str, series: Sequence[Series]) -> str:
 def command(folder: Path, kind: str, minute: int) -> None:
     series = dcgm(minute) if kind == "dcgm" else jobstats(minute)
     name = page(folder, f"{kind}-{minute}.prom", series)
-    t = (T + timedelta(minutes=minute)).isoformat()
-    assert main(["ingest", "dcgm-exporter", name, "--time", t, "--lake", "lake"]) == 0
+    ingest_page(name, T + timedelta(minutes=minute))
+
+
+def ingest_page(name: str, t: datetime) -> None:
+    words = ["ingest", "dcgm-exporter", name, "--time", t.isoformat()]
+    assert main([*words, "--lake", "lake"]) == 0
 
 
 def analyzed() -> dict[str, dict[str, Any]]:
@@ -89,16 +93,7 @@ def test_pages_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path
     for kind in order:
         for minute in range(0, 8, 4):
             command(tmp_path, kind, minute)
-    found = analyzed()
-    assert {name: row["attribution"] for name, row in found.items()} == {
-        "7": "explicit",
-        "8": "explicit",
-    }
-    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
-        "7": 0.9,
-        "8": 0.1,
-    }
-    assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
+    assert_own_numbers()
     devices = (
         read_latest(lake, DEVICES).sort("uuid").select("uuid", "nvml_index", "minor_number").rows()
     )
@@ -213,49 +208,25 @@ SCONTROL = """JobId={job} JobName=x
 """
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        ("scontrol", "dcgm", "minors"),
-        ("minors", "dcgm", "scontrol"),
-        ("dcgm", "minors", "scontrol"),
-    ],
-)
+@pytest.mark.parametrize("order", [("scontrol", "dcgm", "minors"), ("dcgm", "minors", "scontrol")])
 def test_indices_of_the_controller_are_minor_numbers(
     order: tuple[str, ...], lake: Lake, tmp_path: Path
 ) -> None:
+    without_jobs = [series for series in jobstats(0) if series[0] != "nvidia_gpu_jobId"]
+    minors = page(tmp_path, "minors.prom", without_jobs)
+    (tmp_path / "scontrol.txt").write_text(
+        SCONTROL.format(job=7, number=0) + SCONTROL.format(job=8, number=1)
+    )
     for kind in order:
-        for minute in range(0, 8, 4):
-            if kind == "dcgm":
-                command(tmp_path, kind, minute)
-        if kind == "minors":
-            page(
-                tmp_path,
-                "minors.prom",
-                [one for one in jobstats(0) if one[0] != "nvidia_gpu_jobId"],
-            )
-            assert (
-                main(
-                    [
-                        "ingest",
-                        "dcgm-exporter",
-                        "minors.prom",
-                        "--time",
-                        T.isoformat(),
-                        "--lake",
-                        "lake",
-                    ]
-                )
-                == 0
-            )
-        if kind == "scontrol":
-            (tmp_path / "scontrol.txt").write_text(
-                SCONTROL.format(job=7, number=0) + SCONTROL.format(job=8, number=1)
-            )
-            assert (
-                main(["ingest", "allocation-map", "scontrol.txt", "--trusted", "--lake", "lake"])
-                == 0
-            )
+        match kind:
+            case "dcgm":
+                for minute in range(0, 8, 4):
+                    command(tmp_path, kind, minute)
+            case "minors":
+                ingest_page(minors, T)
+            case "scontrol":
+                words = ["ingest", "allocation-map", "scontrol.txt", "--trusted"]
+                assert main([*words, "--lake", "lake"]) == 0
     found = analyzed()
     assert {name: row["attribution"] for name, row in found.items()} == {
         "7": "live_index",

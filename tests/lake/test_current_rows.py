@@ -91,7 +91,7 @@ def recorded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Dat
     return read
 
 
-@settings(max_examples=settings().max_examples // 3)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 9), st.floats(0, 1)), min_size=1, max_size=6), max_size=5

@@ -329,13 +329,3 @@ def test_a_lake_of_a_newer_program_is_refused_by_readers_and_writers(lake: Lake)
             LakeError, match="the lake has format 2, this program reads up to 1; update"
         ):
             work()
-
-
-def test_an_action_without_a_day_is_of_the_whole_table() -> None:
-    assert isinstance(add_action("part.parquet", 1, None, samples(), data_change=True), AddAction)
-    assert remove_action("part.parquet", 1, None).partition_values == {}
-
-
-def test_the_permissions_of_a_new_lake_are_given(tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path / "lake"), mode=0o2770)
-    assert stat.S_IMODE(Path(lake.location).stat().st_mode) == 0o2770

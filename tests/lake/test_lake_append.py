@@ -89,6 +89,7 @@ for place in range(8):
 """
 
 
+@pytest.mark.slow
 def test_a_table_that_two_processes_create_at_once_has_the_rows_of_both(tmp_path: Path) -> None:
     at_once([started(CREATE, tmp_path, name) for name in ("1", "2")])
     assert [lying(Lake(str(tmp_path / f"{place}"))) for place in range(8)] == [2] * 8

@@ -106,7 +106,7 @@ def test_duplicates_are_merged_and_counted_once(lake: Lake) -> None:
     ),
     st.sampled_from([1, 4, 10, 1000]),
 )
-@settings(max_examples=settings().max_examples // 3)
+@settings(max_examples=settings().max_examples // 4)
 def test_no_row_is_lost_and_readers_see_the_same(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[list[tuple[str, int, int]]], most: int
 ) -> None:

@@ -25,7 +25,7 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 
 DAYS_AGO_S = 3 * 86400
-ROUNDS, APPENDS = 3, 55
+ROUNDS, APPENDS, CHECKPOINT_EVERY = 3, 12, 10
 
 
 def log_of(lake: Lake) -> Path:
@@ -46,7 +46,10 @@ def append(lake: Lake, number: int) -> bool:
 
 
 @pytest.mark.slow
-def test_what_is_old_is_taken_away_and_what_landed_is_known_for_ever(tmp_path: Path) -> None:
+def test_what_is_old_is_taken_away_and_what_landed_is_known_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
     lake = Lake.create(str(tmp_path / "lake"))
     lake.append(GPU_SAMPLES, samples("n9", seconds=[0]), app_id="import", mark=1)
     for number in range(ROUNDS):
@@ -57,7 +60,7 @@ def test_what_is_old_is_taken_away_and_what_landed_is_known_for_ever(tmp_path: P
     last = ROUNDS * APPENDS - 1
     kept = sorted(log_of(lake).glob("*.json"))
     assert len(kept) < 2 * APPENDS < lake.version(GPU_SAMPLES)
-    assert int(kept[0].stem) > 90  # the first ones are gone
+    assert int(kept[0].stem) > APPENDS  # the first ones are gone
     assert (lake.mark(GPU_SAMPLES, "import"), lake.mark(GPU_SAMPLES, "stream")) == (1, last + 1)
     assert lake.append(GPU_SAMPLES, samples("n9", seconds=[0]), app_id="import", mark=1).known
     assert append(lake, 0)

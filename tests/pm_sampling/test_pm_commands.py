@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pm_node import PmNode, gpu
 
+from in_process import run_here
 from tachograph.catalog.tables import GPU_BURSTS, GPU_SAMPLES, GPU_SCORES
 from tachograph.lake.delta import Lake
 
@@ -86,10 +87,10 @@ def test_sample_prints_json_lines(tmp_path: Path) -> None:
     node = PmNode(
         tmp_path, [gpu(0, kernel=KERNEL), gpu(1, kernel=KERNEL | {"warps": 64, "sm_active": 1.0})]
     )
-    done = run(
-        node, "watch", "sample", "--json", "--duration", "1", "--every", "0.5", "--interval", "0.01"
-    )
+    words = ("watch", "sample", "--json", "--duration", "1", "--every", "0.5", "--interval", "0.01")
+    done = run(node, *words, programs=dcgmi(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
+    assert calls(tmp_path) == []  # DCGM is paused only where that is requested
     found = lines(done.stdout)
     whole = {one["gpu"]: one for one in found if one["kind"] == "whole"}
     assert set(whole) == {0, 1}
@@ -107,8 +108,10 @@ def test_sample_prints_json_lines(tmp_path: Path) -> None:
 
 def test_sample_prints_a_table_of_chosen_gpus(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(0, kernel=KERNEL), gpu(1, kernel=KERNEL)])
-    done = run(node, "watch", "sample", "--duration", "0.6", "--gpus", "1")
+    words = ("watch", "sample", "--duration", "0.6", "--gpus", "1", "--pause-dcgm")
+    done = run(node, *words, programs=dcgmi(tmp_path))
     assert done.returncode == 0
+    assert calls(tmp_path) == ["profile --pause", "profile --resume"]
     head, *rows = done.stdout.splitlines()
     assert head.split()[:4] == ["time", "GPU", "score_gpu", "score_gpumem"]
     assert {row.split()[1] for row in rows} == {"1"}
@@ -126,7 +129,8 @@ def test_sample_prints_a_table_of_chosen_gpus(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_make_no_sense(tmp_path: Path, words: Sequence[str]) -> None:
-    done = run(PmNode(tmp_path), "watch", "sample", "--duration", "1", *words)
+    environment = PmNode(tmp_path).environment()
+    done = run_here(("watch", "sample", "--duration", "1", *words), tmp_path, environment)
     assert done.returncode in (2, 4)
     assert done.stderr.count("\n") == 1
 
@@ -145,19 +149,6 @@ def dcgmi(folder: Path, *, fails: bool = False) -> Path:
 def calls(folder: Path) -> list[str]:
     log = folder / "dcgmi.log"
     return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-
-
-def test_dcgm_is_paused_only_where_that_is_wished(tmp_path: Path) -> None:
-    node, programs = PmNode(tmp_path), dcgmi(tmp_path)
-    assert run(node, "watch", "sample", "--duration", "0.5", programs=programs).returncode == 0
-    assert calls(tmp_path) == []
-    assert (
-        run(
-            node, "watch", "sample", "--duration", "0.5", "--pause-dcgm", programs=programs
-        ).returncode
-        == 0
-    )
-    assert calls(tmp_path) == ["profile --pause", "profile --resume"]
 
 
 @pytest.mark.slow
@@ -223,7 +214,7 @@ WAIT_FOR_SPOOL = (
 @pytest.mark.slow
 def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(kernel=KERNEL | {"on": 100_000_000, "off": 900_000_000})])
-    done = recording(node, "sh", "-c", f"{WAIT_FOR_SPOOL}; sleep 5; echo done")
+    done = recording(node, "sh", "-c", f"{WAIT_FOR_SPOOL}; sleep 3.5; echo done")
     out, err = done.communicate(timeout=300)
     assert (done.returncode, out) == (0, "done\n"), err
     lake = Lake.open(str(tmp_path / "kept"))

@@ -29,9 +29,10 @@ NOW = START + timedelta(minutes=51)
 POLICY = PolicyOptions("p", "hung", "mail", dry_run=False, minutes=10)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return hung_lake(tmp_path / "lake", 7, START)
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake that all tests read and none changes."""
+    return hung_lake(tmp_path_factory.mktemp("hung") / "lake", 7, START)
 
 
 def queue_line(**values: str) -> str:
@@ -188,9 +189,7 @@ def test_what_slurm_says_now_decides(lake: Lake, site: Path, tmp_path: Path) -> 
     assert would.why.endswith("Slurm was not asked whether it is interactive or in a reservation.")
 
 
-@pytest.mark.parametrize(
-    "job_id", ["7.0", "7_[0-2]", "7,8", "-u daemon", "--user=daemon", "0", "7\n8", "$(id)"]
-)
+@pytest.mark.parametrize("job_id", ["7_[0-2]", "--user=daemon"])
 def test_a_record_with_a_word_that_slurm_does_not_have_is_refused(
     site: Path, tmp_path: Path, job_id: str
 ) -> None:

@@ -4,8 +4,8 @@ nothing lost afterwards.
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from made_series import T0, Made, assert_rows, moment
 
+from in_process import run_here
 from servers.faulty import (
     CutOff,
     Fault,
@@ -65,28 +66,12 @@ def between(upstream: str) -> Iterator[Faulty]:
 
 
 def command_line(url: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """The real command, patient for two attempts."""
+    """The command, patient for two attempts."""
     (folder / "tachograph.toml").write_text(
         f'[[sources]]\nsource = "prometheus"\nurl = "{url}"\nattempts = 2\ntimeout_s = 1\nhow = "raw"\n'
     )
-    command = [
-        sys.executable,
-        "-m",
-        "tachograph",
-        "ingest",
-        "prometheus",
-        "--from",
-        START,
-        "--to",
-        END,
-    ]
-    return subprocess.run(
-        [*command, "--lake", str(folder / "lake"), *more],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = ["ingest", "prometheus", "--from", START, "--to", END, "--lake", str(folder / "lake")]
+    return run_here([*words, *more], folder, os.environ.copy())
 
 
 def refused(url: str, folder: Path, *more: str) -> str:

@@ -127,12 +127,12 @@ def _refuse_after(
 def test_borders_of_windows_delay_no_sample(
     tmp_path: Path, scrapes: Sequence[int], window_s: float
 ) -> None:
-    """Polls at each scrape, from before an hour begins (T0 + 1800 s) until after it."""
+    """Polls at each scrape, from before an hour begins (T0 + 120 steps) until after it."""
     lake, made = Lake.create(str(tmp_path / "lake")), Made()
     made.add_gpu("n1", 0, None, scrapes)
     with victoria(tmp_path / "server") as url, feed_of(url, window_s=window_s, how="raw") as feed:
         put(url, made.series)
-        for t in range(T0 + STEP * 108, T0 + STEP * 144, STEP):
+        for t in range(T0 + STEP * 117, T0 + STEP * 129, STEP):
             poll(feed, lake, t + 1)
             assert_rows(lake, before(made, t + 1))
 
@@ -155,9 +155,9 @@ def test_late_samples_land_and_nothing_twice(tmp_path: Path) -> None:
         poll(feed, lake, T0 + 1900)
         everything = Made(gpu_rows={**made.gpu_rows, **others.gpu_rows, **late.gpu_rows})
         assert len(rows_of(lake, GPU_SAMPLES)) < len(before(everything, T0 + 1900).gpu_rows)
-        for t in range(2000, 4000, 100):
+        for t in range(2000, 4000, 200):
             poll(feed, lake, T0 + t)
-        assert_rows(lake, before(everything, T0 + 3900))
+        assert_rows(lake, before(everything, T0 + 3800))
         late_mark = watermark(lake, "prometheus:prometheus:late")
         assert late_mark is not None
         assert moment(T0 + 2600) <= late_mark <= moment(T0 + 3300)
@@ -174,7 +174,7 @@ def test_what_is_removed_counts_once_however_often_it_is_looked_at(tmp_path: Pat
     lake = Lake.create(str(tmp_path / "lake"))
     with victoria(tmp_path / "server") as url, feed_of(url, lookback_s=300) as feed:
         put(url, [Series(labels, util)])
-        for t in range(60, 1500, 120):
+        for t in range(60, 1000, 240):
             poll(feed, lake, T0 + t)
     late = watermark(lake, "prometheus:prometheus:late")
     assert late is not None
@@ -294,7 +294,7 @@ def test_a_wrong_date_for_some_answers_loses_nothing(tmp_path: Path, ahead_s: fl
 
         with faulty(dated) as between, feed_of(between.url) as feed:
             begun = T0
-            for until in range(T0 + 150, T0 + 1650, 150):
+            for until in range(T0 + 300, T0 + 1800, 300):
                 put(
                     url,
                     [
@@ -306,7 +306,7 @@ def test_a_wrong_date_for_some_answers_loses_nothing(tmp_path: Path, ahead_s: fl
                 poll(feed, lake, until)
                 reached = watermark(lake, "prometheus:prometheus")
                 assert reached is None or reached <= moment(until)
-                if until == T0 + 750:
+                if until == T0 + 900:
                     assert feed.outcome.skew_s["127.0.0.1"] == pytest.approx(ahead_s, abs=2)
                     wrong[0] = 0
             assert_rows(lake, made)

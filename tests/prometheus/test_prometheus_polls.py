@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.sources.http import HttpServer, RequestError
@@ -88,6 +88,7 @@ def scrapes(draw: st.DrawFn, lookback_s: int) -> dict[int, int]:
     return arrivals
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(
     data=st.data(),
     lookback_s=st.sampled_from([0, 60, 300, 1000]),

@@ -8,11 +8,10 @@ import errno
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_recorder_processes import RECORD, RECORDED, environment, record
+from test_recorder_processes import RECORD, RECORDED, environment, record, start
 
 from in_process import run_here
 from tachograph.catalog.errors import LakeError
@@ -37,23 +36,25 @@ def a_file_of_spools(run: Path) -> Path:
     return run / "recordings"
 
 
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (a_file, "a file, not a folder"),
-        (a_circle, "cycle of symbolic links"),
-        (a_file_of_spools, "a file, not a folder"),
-    ],
-)
-def test_the_obstacle_is_reported_after_the_command(
-    tmp_path: Path, make: Callable[[Path], Path], what: str
-) -> None:
-    where = make(tmp_path / "run")
-    code, out, err = record(tmp_path, "sh", "-c", "sleep 4; echo done; exit 3")
-    assert (code, out) == (3, "done\n")
-    assert (
-        err == f"tachograph: nothing was recorded: {where}: {what}; name another folder with -o\n"
-    )
+OBSTACLES = {
+    a_file: "a file, not a folder",
+    a_circle: "cycle of symbolic links",
+    a_file_of_spools: "a file, not a folder",
+}
+
+
+def test_the_obstacle_is_reported_after_the_command(tmp_path: Path) -> None:
+    expected = {}
+    for make, what in OBSTACLES.items():
+        folder = tmp_path / make.__name__
+        folder.mkdir()
+        where = make(folder / "run")
+        process = start(folder, "sh", "-c", "sleep 4; echo done; exit 3")
+        expected[process] = f"{where}: {what}; name another folder with -o\n"
+    for process, reason in expected.items():
+        out, err = process.communicate(timeout=300)
+        assert (process.returncode, out) == (3, "done\n")
+        assert err == f"tachograph: nothing was recorded: {reason}"
 
 
 def test_without_a_command_it_is_reported_at_once(tmp_path: Path) -> None:

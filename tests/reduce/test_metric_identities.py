@@ -19,7 +19,7 @@ from madelake import configured, held, job, utc
 from tachograph.catalog.config import AnalysisOptions
 
 START = utc(23, 23, 40)
-FEW = settings(max_examples=settings().max_examples // 5)
+FEW = settings(max_examples=settings().max_examples // 7)
 level = st.integers(0, 64).map(lambda n: n / 64)  # exact in single precision
 
 

@@ -120,7 +120,8 @@ def complete(wanted: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "variant"), [(2, "defaults"), *((1, variant) for variant in VARIANTS)]
+    ("seed", "variant"),
+    [(2 if variant == "defaults" else 1, variant) for variant in VARIANTS],
 )
 def test_every_number_of_every_job_and_gpu(tmp_path: Path, seed: int, variant: str) -> None:
     cluster, telemetry = cluster_of(seed)

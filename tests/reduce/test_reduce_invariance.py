@@ -68,11 +68,13 @@ def plain(tables: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> L
     return lake
 
 
-def test_order_of_rows(tables: dict[str, Any], plain: Lake, tmp_path: Path) -> None:
+def test_order_of_rows_and_number_of_threads(
+    tables: dict[str, Any], plain: Lake, tmp_path: Path
+) -> None:
     shuffled = {name: random.Random(7).sample(rows, len(rows)) for name, rows in tables.items()}
     assert shuffled["gpu_samples"] != tables["gpu_samples"]
     lake = make_lake(tmp_path, **shuffled)
-    summarized(lake)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=5)
     assert_same(plain, lake)
 
 
@@ -108,12 +110,6 @@ def test_size_of_partitions(tables: dict[str, Any], plain: Lake, tmp_path: Path)
     assert len(list(partitions(lake, GPU_SAMPLES))) >= 2 * len(names)
     summarized(lake)
     assert_same(plain, lake, relative=1e-12)
-
-
-def test_number_of_threads(tables: dict[str, Any], plain: Lake, tmp_path: Path) -> None:
-    lake = make_lake(tmp_path, **tables)
-    analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=5)
-    assert_same(plain, lake)
 
 
 def test_analyzing_again_writes_nothing(plain: Lake) -> None:

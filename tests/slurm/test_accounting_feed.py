@@ -91,7 +91,7 @@ histories = st.lists(runs, max_size=12, unique_by=lambda run: (run.job, run.subm
 faults = st.lists(st.sampled_from(["", "", "restart", "away"]), max_size=12)
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 3)
 @given(runs=histories, waits=st.lists(st.integers(1, 16 * HOUR), max_size=12), faults=faults)
 def test_any_slicing_of_time_tells_what_one_reading_tells(
     runs: list[Run], waits: list[int], faults: list[str]

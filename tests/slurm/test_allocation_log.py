@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from feeding import Landing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog.config import Configuration
@@ -109,6 +109,7 @@ def day_of_jobs(node: str) -> str:
     return "".join(text for _, text in sorted(lines))
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(cuts=st.lists(st.integers(0, 2000), max_size=8), restarts=st.sets(st.integers(0, 8)))
 def test_wherever_a_file_is_cut_it_comes_to_the_same(
     cuts: list[int], restarts: set[int], tmp_path_factory: pytest.TempPathFactory

@@ -129,11 +129,17 @@ def polled(*names: str) -> Landing:
     return landing
 
 
-@settings(deadline=None)
+@pytest.fixture(scope="module")
+def honest() -> Landing:
+    """What lands of two runs with plain names."""
+    return polled("a", "b")
+
+
+@settings(max_examples=settings().max_examples // 3)
 @given(hostile, hostile)
 @example("\n", "\n1\x1f1\x1fdemo")
-def test_no_name_changes_what_is_polled(first: str, second: str) -> None:
-    landing, honest = polled(first, second), polled("a", "b")
+def test_no_name_changes_what_is_polled(honest: Landing, first: str, second: str) -> None:
+    landing = polled(first, second)
     assert landing.jobs.select(IDS).sort("job_id").equals(honest.jobs.select(IDS).sort("job_id"))
     assert landing.allocations.equals(honest.allocations)
     assert landing.jobs.sort("job_id")["name"].to_list() == [first or None, second or None]
@@ -338,7 +344,7 @@ def test_a_file_of_several_records_is_refused_unless_it_is_trusted(write: Write)
     assert len(read_map(path, cluster=SlurmCluster(), trusted=True).allocations) == 2
 
 
-@settings(deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(blocks, st.sampled_from(WRITTEN))
 def test_a_poll_of_text_holds_each_job_once(text: str, field: str) -> None:
     """The job of the one who forges is refused, the others keep what they hold."""

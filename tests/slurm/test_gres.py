@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurm_reading import ReadText, Write
 
@@ -120,6 +120,7 @@ def made_jobs(draw: st.DrawFn) -> list[MadeJob]:
     ]
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(made_jobs())
 def test_every_form_of_a_record_gives_each_gpu_to_its_owner(jobs: list[MadeJob]) -> None:
     """By scontrol, squeue and, with the accounting, by the attribution of samples."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from in_process import run_here
 from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
 from tachograph.catalog.tables import ALLOCATIONS, JOBS
@@ -64,14 +64,12 @@ class Attack:
     forgers: tuple[str, ...]
 
     def tachograph(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tachograph", *words, "--lake", "lake"],
-            cwd=folder,
-            env={"PATH": os.environ["PATH"], "NO_COLOR": "1", **self.cluster.environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        environment = {
+            "PATH": os.environ["PATH"],
+            "NO_COLOR": "1",
+            **self.cluster.environment,
+        }
+        return run_here((*words, "--lake", "lake"), folder, environment)
 
     def held(self) -> dict[str, list[str]]:
         """What runs on GPUs, by the JSON of the controller: {raw id: details per node}."""
@@ -153,7 +151,7 @@ def checked(attack: Attack, folder: Path, *, allocations: bool) -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_a_collector_is_not_deceived(attack: Attack, tmp_path: Path, form: str) -> None:
     (tmp_path / "tachograph.toml").write_text(
-        '[[sources]]\nsource = "sacct"\nfrom = "1d"\n'
+        '[[sources]]\nsource = "sacct"\nfrom = "2h"\n'
         f'[[sources]]\nsource = "slurm-live"\nformat = "{form}"\n'
         '[site]\ntime_zone = "UTC"\ncluster = "testing"\n'
     )

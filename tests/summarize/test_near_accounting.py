@@ -163,19 +163,18 @@ def made(seed: int) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_history_part_by_part_is_that_at_once(tmp_path: Path, seed: int) -> None:
-    jobs = made(seed)
+def test_history_part_by_part_is_that_at_once(tmp_path: Path) -> None:
+    jobs = made(0)
     samples = [
         {"t": BEGIN + timedelta(minutes=minute), "node": node, "gpu": gpu, "gpu_util": 0.5}
-        for minute in range(0, 60 * 50, 5)
+        for minute in range(0, 60 * 50, 10)
         for node in ("n1", "n2")
         for gpu in (0, 1)
     ]
     lake = make_lake(tmp_path / "lake", gpu_samples=samples)
     fewer = 0
-    for part in range(0, len(jobs), 10):
-        some = jobs[part : part + 10]
+    for part in range(0, len(jobs), 15):
+        some = jobs[part : part + 15]
         rows = {
             "jobs": [one for one, _ in some],
             "allocations": [row for _, rows in some for row in rows],
@@ -184,7 +183,7 @@ def test_history_part_by_part_is_that_at_once(tmp_path: Path, seed: int) -> None
         if part:
             fewer += read(lake).jobs.height < part + len(some)
         summarized(lake)
-    assert fewer > 3  # parts for which not all was read
+    assert fewer > 2  # parts for which not all was read
     found = read_summaries(lake).drop("seq", "pipes").sort("job_key").rows()
     analyze(lake, CONFIGURATION, judge=JobJudge, now=utc(1, month=11), full=True)
     assert read_summaries(lake).drop("seq", "pipes").sort("job_key").rows() == found

@@ -44,7 +44,7 @@ def until(socket: Path, wanted: str, *, timeout_s: float = 120.0) -> str:
     pytest.fail(f"{wanted!r} is not on the screen:\n{seen}")
 
 
-@pytest.mark.parametrize("colours", ["", "NO_COLOR=1 ", "TERM=screen "])
+@pytest.mark.parametrize("colours", ["", "NO_COLOR=1 "])
 def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str) -> None:
     program = (
         f"cd {tmp_path}; {colours}{sys.executable} -m tachograph watch --simulate 8; echo "

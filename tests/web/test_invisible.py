@@ -59,8 +59,10 @@ LIBRARIES = (
 )
 HOST = "collectorqz.example.org"
 # what a person could write to come near Bob's jobs
-PROBES = (BOB, BOBS_JOB, "all")
+PROBES = (BOB, BOBS_JOB)
 PROBES_OF = {
+    "jobs": ("all",),
+    "of": ("all",),
     "format": ("csv", "parquet"),
     "where": ("name~nameqz", f"user={BOB}"),
     "by": ("user", "account", "partition"),

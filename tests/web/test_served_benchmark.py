@@ -1,33 +1,36 @@
-"""The benchmark of `tachograph serve`, with few jobs: it runs, and no answer hangs."""
+"""The benchmark of `tachograph serve`: every address that it asks for is answered."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 import serve
-
-_SLOWER = 100  # than the goals: other work of this machine takes what it takes
+from served_entries import NamedService, proof
+from tachograph.catalog.config import Configuration, ServeOptions
+from tachograph.lake.delta import Lake
+from tachograph.web.application import create_application
+from tachograph.web.endpoints import API
+from tachograph.web.snapshot import ServedLake
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs_on_a_small_lake(
+def test_the_addresses_of_the_benchmark_are_answered(
     demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "USERS", 5)
-    monkeypatch.setattr(serve, "EVERY_S", 0.5)
     (tmp_path / "demo").symlink_to(demo)
-    found = serve.measure(tmp_path, 180, 3)
-    assert found["lists"]["p95_ms"] <= _SLOWER * serve.LIST_MS
-    assert found["deep_pages"]["p95_ms"] <= _SLOWER * serve.LIST_MS
-    assert found["job_pages"]["p95_ms"] <= _SLOWER * serve.JOB_MS
-    assert found["memory_after_mib"]["peak"] <= serve.MEMORY_MIB
-    assert set(serve.reached(found)) == {
-        "lists",
-        "deep_pages",
-        "job_pages",
-        "start",
-        "memory",
-        "clicks",
-    }
+    lake = Lake.open(str(serve.make_lake(tmp_path, 360)))
+    served = ServedLake(lake, Configuration(serve=ServeOptions(requests_per_s=0.0)))
+    application = create_application(NamedService.of(served))
+    client = TestClient(application, headers=proof("root", "admin"))
+    newest = client.get(f"{API}/jobs?limit=1000&fields=job_key,user").json()
+    assert len(newest) > 300
+    users = sorted({row["user"] for row in newest if row["user"]})
+    jobs = [f"/job/{row['job_key']}" for row in newest]
+    visits = serve.visits(random.Random(7), users, jobs)
+    times = serve.timed(client, [address for visit in visits for address in visit])
+    assert set(times) == set(serve.deep_times(client, 3)) == {"p50_ms", "p95_ms", "max_ms"}
