@@ -117,13 +117,17 @@ def test_every_job_of_the_demo_has_both(demo: Path) -> None:
             assert all("total_memory" not in node for node in summary["nodes"].values())
 
 
-def test_what_was_not_recorded_is_named_or_left_out(tmp_path: Path) -> None:
-    report = report_of(job_lake(tmp_path / "lake", 7), "7")
-    text = efficiency_text(report)
+@pytest.fixture(scope="module")
+def one_of_four(tmp_path_factory: pytest.TempPathFactory) -> JobReport:
+    return report_of(job_lake(tmp_path_factory.mktemp("one") / "lake", 7), "7")
+
+
+def test_what_was_not_recorded_is_named_or_left_out(one_of_four: JobReport) -> None:
+    text = efficiency_text(one_of_four)
     assert f"CPU Utilized: {NOT_RECORDED}\n" in text
     assert f"Memory Utilized: {NOT_RECORDED}\n" in text
     assert "Efficiency" not in text
-    node = comment_json(report)["nodes"]["gpu01"]
+    node = comment_json(one_of_four)["nodes"]["gpu01"]
     assert set(node) == {"gpu_utilization", "gpu_total_memory", "gpu_used_memory"}
 
 
@@ -202,8 +206,7 @@ def test_an_analysis_writes_the_files_of_advice(tmp_path: Path) -> None:
     assert "no advice for sbatch" in wrong.stderr
 
 
-def test_where_every_job_fails_a_round_ends_early(tmp_path: Path) -> None:
-    report = report_of(job_lake(tmp_path / "lake", 7), "7")
+def test_where_every_job_fails_a_round_ends_early(one_of_four: JobReport, tmp_path: Path) -> None:
     keys = ("display_id", "user", "submit", "time_precision_s")
     facts: dict[str, Any] = {"cluster": "testing", **dict.fromkeys(keys)}
     jobs = [{"job_key": str(number), "job_id": str(number), **facts} for number in range(1, 11)]
@@ -213,16 +216,16 @@ def test_where_every_job_fails_a_round_ends_early(tmp_path: Path) -> None:
     (without_sacct / "env").chmod(0o755)
     down = AdminComments((str(without_sacct / "env"),))
     with ActionLedger(tmp_path / "state", clock=lambda: NOW) as ledger:
-        made = comment_jobs(ledger, jobs, lambda _: report, down, dry_run=False)
+        made = comment_jobs(ledger, jobs, lambda _: one_of_four, down, dry_run=False)
         assert [record.state for record in made] == ["failed"] * MOST_FAILURES
-        later = comment_jobs(ledger, jobs, lambda _: report, down, dry_run=False)
+        later = comment_jobs(ledger, jobs, lambda _: one_of_four, down, dry_run=False)
         assert [record.target for record in later] == ["job 4", "job 5", "job 6"]
         would = comment_jobs(
-            ledger, jobs[6:], lambda _: report, AdminComments(("/nowhere",)), dry_run=True
+            ledger, jobs[6:], lambda _: one_of_four, AdminComments(("/nowhere",)), dry_run=True
         )
         assert [record.state for record in would] == ["would"] * 4
         with pytest.raises(InputError, match="cannot be run"):
             comment_jobs(
-                ledger, jobs[6:], lambda _: report, AdminComments(("/nowhere",)), dry_run=False
+                ledger, jobs[6:], lambda _: one_of_four, AdminComments(("/nowhere",)), dry_run=False
             )
     assert sum(record.state == "begun" for record in read_ledger(tmp_path / "state")) == 6

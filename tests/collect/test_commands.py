@@ -56,7 +56,7 @@ class Site:
         self.listen = listen
         self.file = folder / "tachograph.toml"
         self.file.write_text(
-            f'lake = "{self.lake}"\n[collect]\nlisten = "{listen}"\nanalyze_s = 4\n'
+            f'lake = "{self.lake}"\n[collect]\nlisten = "{listen}"\nanalyze_s = 8\n'
             f'[[sources]]\nsource = "dcgm-exporter"\nevery_s = {every_s}\nrefresh_s = 0.1\nurls = {json.dumps(urls)}\n',
             encoding="utf-8",
         )

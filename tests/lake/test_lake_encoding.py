@@ -157,26 +157,3 @@ def test_duckdb_reads_what_was_compacted(tmp_path: Path) -> None:
     assert found[0] == rows.height
     assert found[1] == pytest.approx(rows["energy_j"].sum(), rel=1e-12)
     assert found[2] == pytest.approx(rows["sm_active"].cast(pl.Float64).sum(), rel=1e-12)
-
-
-def test_nothing_but_data_and_log_stays(tmp_path: Path) -> None:
-    """Neither the folder a file was made in, nor the log that came with it."""
-    lake = Lake.create(str(tmp_path / "lake"))
-    rows = _exporter_rows(1).drop("seq")
-    lake.append(GPU_SAMPLES, rows, app_id="a")
-    lake.append(GPU_SAMPLES, rows, app_id="b")
-    compact(lake, [GPU_SAMPLES], vacuum_hours=0)
-    there = {path.name for path in (tmp_path / "lake" / "gpu_samples").iterdir()}
-    assert there == {"_delta_log", *(f"day={day}" for day in rows["t"].dt.date().unique())}
-
-
-def test_what_a_killed_compaction_left_is_vacuumed(tmp_path: Path) -> None:
-    """A folder half written is an orphan like any other, its log included."""
-    lake = Lake.create(str(tmp_path / "lake"))
-    rows = _exporter_rows(1)
-    lake.append(GPU_SAMPLES, rows.drop("seq"), app_id="a")
-    left = _folder(tmp_path / "lake" / "gpu_samples" / "writing-abc")
-    write_compact(rows, GPU_SAMPLES, left, row_group_rows=1 << 22)
-    compact(lake, [GPU_SAMPLES], vacuum_hours=0)
-    assert [path for path in left.rglob("*") if path.is_file()] == []
-    assert lake.scan(GPU_SAMPLES).collect().height == rows.height

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -159,12 +158,6 @@ def test_the_stream_is_read(fake: Fake) -> None:
     assert arguments[3:] == ["-d", "100"]
 
 
-def test_names_are_known_without_a_list_of_them(fake: Fake) -> None:
-    fake.set(lists=False)
-    with watching(fake) as source:
-        assert values_of(read_until(source, reported), 0) == pytest.approx(PRINTED)
-
-
 def test_fields_that_take_turns_are_carried_on_for_a_while(fake: Fake) -> None:
     fake.set(taking_turns=[1002])
     with watching(fake) as source:
@@ -301,16 +294,6 @@ def test_a_program_that_is_not_there_or_may_not_be_run(tmp_path: Path) -> None:
     (tmp_path / "dcgmi").write_text("#!/bin/sh\n")
     with pytest.raises(InputError, match="cannot be run: permission denied; request permission"):
         connect(Configuration(), program=(str(tmp_path / "dcgmi"),))
-
-
-def test_closing_twice_ends_it(fake: Fake) -> None:
-    source = connect(Configuration(), interval_s=0.1, program=fake.program)
-    (pid,) = [pid for pid, _ in fake.runs()]
-    os.kill(pid, 0)
-    source.close()
-    source.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
 
 
 def rows(*lines: str) -> list[DmonRow]:

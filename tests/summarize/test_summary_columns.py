@@ -52,6 +52,7 @@ def first(found: Outcome) -> dict[str, Any]:
     return found.jobs["1"]
 
 
+NO_LIMITS = configured(filters=StudyFilters(min_elapsed_s=0, min_gpu_util_mean=0))
 ALL_FILTERS = StudyFilters(gpu_partitions=("gpu",), staff_accounts=("staff",), login_nodes=("n1",))
 
 
@@ -74,6 +75,8 @@ ALL_FILTERS = StudyFilters(gpu_partitions=("gpu",), staff_accounts=("staff",), l
         ("login_node", {"configuration": configured(filters=StudyFilters(login_nodes=("n1",)))}),
         ("still_running", {"row": {"end": None, "elapsed_s": None, "state": "RUNNING"}}),
         ("short,idle", {"seconds": 100, "gpu_util": 0.0}),
+        (None, {"seconds": 10, "gpu_util": 0.0, "configuration": NO_LIMITS}),
+        (None, {"power_w": 100.0}),  # utilisation that was not measured is no reason
     ],
 )
 def test_exclusions(reason: str | None, given: dict[str, Any]) -> None:
@@ -99,15 +102,6 @@ def test_exclusion_of_ambiguous_and_silent_jobs() -> None:
         None,
     )
     assert found["2"]["gpu_hours"] == 2
-
-
-def test_filters_are_off_at_their_empty_value() -> None:
-    off = configured(filters=StudyFilters(min_elapsed_s=0, min_gpu_util_mean=0))
-    assert first(made(10, gpu_util=0.0, configuration=off))["excluded"] is None
-
-
-def test_unmeasured_utilisation_is_no_reason() -> None:
-    assert first(made(power_w=100.0))["excluded"] is None
 
 
 @pytest.mark.parametrize(

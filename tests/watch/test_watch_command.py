@@ -180,18 +180,6 @@ def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Pat
     assert rest == "" or rest.endswith("\n")
 
 
-def test_json_goes_on_line_by_line(tmp_path: Path) -> None:
-    command = [*TACHOGRAPH, "--simulate", "2", "--json", "--interval", "0.1", "--quiet"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        rounds = [json.loads(process.stdout.readline()) for _ in range(3)]
-        process.terminate()
-    assert [len(one) for one in rounds] == [2, 2, 2]
-    assert rounds[0][0]["t"] < rounds[1][0]["t"] < rounds[2][0]["t"]
-
-
 def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
     command = [*TACHOGRAPH, "--simulate", "500", "--csv", "all", "--interval", "0.1", "--quiet"]
     with subprocess.Popen(

@@ -82,12 +82,6 @@ def test_what_cannot_be_shown_is_a_page_that_says_why(admin: TestClient, address
     assert "<h1>" in answer.text
 
 
-def test_no_match_leads_back(admin: TestClient) -> None:
-    page = admin.get("/jobs?user=absent").text
-    assert "No job matches" in page
-    assert "<option selected>FAILED</option>" in admin.get("/jobs?state=FAILED&user=absent").text
-
-
 @pytest.mark.parametrize("tab", TABS)
 def test_each_tab_has_its_part_and_links_to_the_others(admin: TestClient, tab: str) -> None:
     page = admin.get(f"/job/{WASTED}?tab={tab}").text
