@@ -39,17 +39,14 @@ def texts(figure: Figure) -> Iterator[str]:
         yield one.get_text()
 
 
-@pytest.mark.parametrize("by", ["user", pytest.param("job", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("names", [NAMES[:12], NAMES[-1:]], ids=["twelve", "long"])
-def test_radar(names: Sequence[str], by: str, tmp_path: Path) -> None:
-    figure = radar.draw(radar.compute(jobs(names), by=by))
+def test_radar(names: Sequence[str], tmp_path: Path) -> None:
+    figure = radar.draw(radar.compute(jobs(names), by="user"))
     style.save(figure, tmp_path, "radar", ["svg"])
-    if by != "job":
-        assert {drawn_name(name, most=24) for name in names} <= set(texts(figure))
+    assert {drawn_name(name, most=24) for name in names} <= set(texts(figure))
 
 
 def test_plots_of_pages() -> None:
-    levels = np.full((len(NAMES), 5), 0.5)
     lines = [job_page.ComparedLine(name, 60.0, np.full(5, 0.5)) for name in NAMES[:4]]
     bars = [job_page.StepBar(name, 0.0, 60.0, 0.5) for name in NAMES]
     drawn: list[Any] = [
@@ -65,7 +62,6 @@ def test_plots_of_pages() -> None:
         assert "\u202e" not in svg
         assert len(svg) < 1_000_000
     assert "hidden" in drawn[0]
-    assert levels.shape[0] == len(NAMES)
 
 
 def test_labels() -> None:

@@ -17,12 +17,12 @@ from servers.mail_sink import mail_sink
 from servers.process import free_port
 from servers.webhook import webhook_receiver
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions, load
-from tachograph.catalog.errors import ConfigError, ExportError, InputError
+from tachograph.catalog.errors import ConfigError, ExportError, InputError, RefusedError
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.lake.delta import Lake
 from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
 from tachograph.service.act.policies import apply_policies, policy_cases
-from tachograph.service.act.slurm_jobs import QUEUE_FIELDS
+from tachograph.service.act.slurm_jobs import QUEUE_FIELDS, SlurmJobs
 
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 NOW = START + timedelta(minutes=51)
@@ -187,6 +187,15 @@ def test_what_slurm_says_now_decides(lake: Lake, site: Path, tmp_path: Path) -> 
     assert not read_ledger(tmp_path / "state")
     (would,) = applied(lake, tmp_path / "state", configured(site, cancel, dry_run=True))
     assert would.why.endswith("Slurm was not asked whether it is interactive or in a reservation.")
+
+
+@pytest.mark.parametrize(
+    "word", ["7.0", "7_[0-2]", "7,8", "-u daemon", "--user=daemon", "0", "7\n8", "$(id)"]
+)
+def test_a_word_that_is_no_job_is_part_of_no_command(site: Path, word: str) -> None:
+    with pytest.raises(RefusedError, match=r"invalid job: .*; nothing was run"):
+        SlurmJobs((str(site / "of-site"),)).job(word, None)
+    assert not (site / "calls").exists()
 
 
 @pytest.mark.parametrize("job_id", ["7_[0-2]", "--user=daemon"])

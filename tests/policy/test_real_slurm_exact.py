@@ -36,19 +36,28 @@ def commands(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture
-def array(slurm: SlurmCluster) -> Iterator[int]:
+def running_array(slurm: SlurmCluster) -> Iterator[int]:
     """An array of three tasks that run until they are ended: the last one has the id of the
     array.
     """
     job = slurm.submit("sleep 3600", "--array=0-2", "--gres=gpu:1", "--requeue")
-    wait_for(
-        lambda: set(states(slurm, job).values()) == {"RUNNING"} and len(states(slurm, job)) == 3,
-        "array",
-        120,
-    )
+    wait_for(lambda: list(states(slurm, job).values()) == ["RUNNING"] * 3, "array", 120)
     yield job
     end(slurm, job)
+
+
+# For a test that changes it, and for all tests that do not.
+array = pytest.fixture(running_array, name="array")
+unchanged_array = pytest.fixture(running_array, name="unchanged_array", scope="module")
+
+
+@pytest.fixture(scope="module")
+def ended(slurm: SlurmCluster) -> tuple[int, int]:
+    """(array of three tasks, heterogeneous job of two components) that have ended."""
+    array = slurm.submit("true", "--array=0-2", "--gres=gpu:1")
+    heterogeneous = slurm.submit("true", "--gres=gpu:1", "-n1", ":", "-p", "cpu", "-n1")
+    slurm.wait(array, heterogeneous, within_s=240)
+    return array, heterogeneous
 
 
 def end(slurm: SlurmCluster, job: int) -> None:
@@ -147,8 +156,9 @@ def test_a_policy_cancels_the_last_task_alone(
 
 
 def test_a_record_that_calls_the_run_otherwise_is_another_run(
-    slurm: SlurmCluster, array: int, tmp_path: Path
+    slurm: SlurmCluster, unchanged_array: int, tmp_path: Path
 ) -> None:
+    array = unchanged_array
     job = job_of(slurm, f"{array}_2")
     assert job.start is not None
     now = job.start + timedelta(minutes=51)
@@ -181,13 +191,13 @@ def test_a_command_that_hits_others_too_is_no_success(
 
 
 def test_a_command_that_does_nothing_is_no_success(
-    slurm: SlurmCluster, array: int, tmp_path: Path
+    slurm: SlurmCluster, unchanged_array: int, tmp_path: Path
 ) -> None:
     prefix = tmp_path / "prefix"
     prefix.write_text('#!/bin/sh\ncase " $* " in *" scancel "*) exit 0;; esac\nexec "$@"\n')
     prefix.chmod(0o755)
     with pytest.raises(ExportError, match=r"Slurm took the command, but job .* is RUNNING"):
-        SlurmJobs((str(prefix),)).change("cancel", job_of(slurm, f"{array}_0"), None)
+        SlurmJobs((str(prefix),)).change("cancel", job_of(slurm, f"{unchanged_array}_0"), None)
 
 
 def test_components_of_a_heterogeneous_job_are_left_alone(
@@ -208,8 +218,8 @@ def test_components_of_a_heterogeneous_job_are_left_alone(
         end(slurm, job)
 
 
-def test_a_drain_is_of_one_node(slurm: SlurmCluster, array: int) -> None:
-    slurm_jobs, job = SlurmJobs(), job_of(slurm, f"{array}_0")
+def test_a_drain_is_of_one_node(slurm: SlurmCluster, unchanged_array: int) -> None:
+    slurm_jobs, job = SlurmJobs(), job_of(slurm, f"{unchanged_array}_0")
     (node,) = slurm.command("squeue", "-h", "-o", "%N", "-j", job.name).split()
     assert slurm_jobs.is_on(job, node, "testing")
     assert not slurm_jobs.is_on(job, "cpu01", "testing")
@@ -273,11 +283,18 @@ def comments_of(slurm: SlurmCluster, job: int) -> dict[str, str]:
     return {name: row["comment"] for name, row in _accounted(slurm, job).items()}
 
 
-def test_a_comment_is_of_one_task(slurm: SlurmCluster) -> None:
-    job = slurm.submit("true", "--array=0-2", "--gres=gpu:1")
-    slurm.wait(job, within_s=240)
+def test_a_comment_is_of_one_task(
+    slurm: SlurmCluster, ended: tuple[int, int], tmp_path: Path
+) -> None:
+    job, _ = ended
     rows = accounted(slurm, job, *(f"{job}_{task}" for task in range(3)))
     assert rows[f"{job}_2"]["job_id"] == str(job)
+    # sacctmgr would give it to several, as with the raw id of an array's last task: a prefix cuts
+    # the task off, for sacctmgr alone.
+    cutting = AdminComments((str(without_task(tmp_path, "sacctmgr")),))
+    with pytest.raises(RefusedError, match=f"sacctmgr would change {job}, .*; nothing was written"):
+        cutting.write(rows[f"{job}_2"], SUMMARY)
+    assert set(comments_of(slurm, job).values()) == {""}
     for task in (2, 0, 1):
         name, before = f"{job}_{task}", comments_of(slurm, job)
         assert AdminComments().write(rows[name], SUMMARY).endswith("no other job was changed")
@@ -290,24 +307,8 @@ def test_a_comment_is_of_one_task(slurm: SlurmCluster) -> None:
         AdminComments().write({**rows[f"{job}_2"], "display_id": None}, SUMMARY)
 
 
-def test_a_comment_that_sacctmgr_would_give_to_several_is_not_written(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    """As Slurm does with the raw id of an array's last task; here a prefix cuts the task off,
-    for sacctmgr alone.
-    """
-    job = slurm.submit("true", "--array=0-2", "--gres=gpu:1")
-    slurm.wait(job, within_s=240)
-    prefix = without_task(tmp_path, "sacctmgr")
-    row = accounted(slurm, job, *(f"{job}_{task}" for task in range(3)))[f"{job}_2"]
-    with pytest.raises(RefusedError, match=f"sacctmgr would change {job}, .*; nothing was written"):
-        AdminComments((str(prefix),)).write(row, SUMMARY)
-    assert set(comments_of(slurm, job).values()) == {""}
-
-
-def test_a_comment_is_of_one_component(slurm: SlurmCluster) -> None:
-    job = slurm.submit("true", "--gres=gpu:1", "-n1", ":", "-p", "cpu", "-n1")
-    slurm.wait(job, within_s=240)
+def test_a_comment_is_of_one_component(slurm: SlurmCluster, ended: tuple[int, int]) -> None:
+    _, job = ended
     rows = accounted(slurm, job, f"{job}+0", f"{job}+1")
     assert set(rows) == {f"{job}+0", f"{job}+1"}
     AdminComments().write(rows[f"{job}+0"], SUMMARY)

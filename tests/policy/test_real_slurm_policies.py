@@ -26,7 +26,7 @@ from tachograph.report.job import JobReport
 from tachograph.service.act.advice_table import WrittenAdvice
 from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
 from tachograph.service.act.policies import apply_policies
-from tachograph.service.act.service import ActApi, ActRound, act_once
+from tachograph.service.act.service import ActApi, ActRound, RoundResult, act_once
 
 pytestmark = pytest.mark.slow
 CANCEL = PolicyOptions("cancel-hung", "hung", "cancel", dry_run=False, minutes=10, warnings=0)
@@ -75,18 +75,41 @@ def applied(
         return apply_policies(ledger, lake, configuration, now=now)
 
 
-def test_a_hung_job_is_cancelled_once(slurm: SlurmCluster, sleeping: int, tmp_path: Path) -> None:
+def round_while_slurm_is_down(lake: Lake, state: Path, now: datetime) -> RoundResult:
+    def no_report(*_: object) -> JobReport:
+        raise AssertionError
+
+    down = Configuration(
+        act=ActOptions(dry_run=False, slurm_before=("/bin/false",)), policy=(CANCEL,)
+    )
+    api = ActApi(
+        no_report, lambda _: WrittenAdvice(0, 0), dict, lambda name, accounts: pl.lit(value=False)
+    )
+    return act_once(ActRound(lake, down, state, now, api), lambda: now)
+
+
+def test_a_hung_job_is_cancelled_once_slurm_answers_and_once_only(
+    slurm: SlurmCluster, sleeping: int, tmp_path: Path
+) -> None:
     start = start_of(slurm, sleeping)
     lake, now = hung_lake(tmp_path / "lake", sleeping, start), start + timedelta(minutes=51)
-    dry = PolicyOptions("cancel-hung", "hung", "cancel", minutes=10, warnings=0)
-    assert [one.state for one in applied(lake, tmp_path / "dry", now, configured(dry))] == ["would"]
+    state = tmp_path / "state"
+    (step,) = [one for one in round_while_slurm_is_down(lake, state, now).steps if one.problem]
+    assert step.step == "policy"
+    assert "squeue" in step.problem
+    assert read_ledger(state) == []
     assert slurm.state(sleeping) == "RUNNING"
-    (made,) = applied(lake, tmp_path / "state", now, configured(CANCEL))
+    (made,) = applied(lake, state, now, configured(CANCEL))
     assert (made.state, made.kind, made.target) == ("done", "cancel", f"job {sleeping}")
     assert "4 GPUs did no work from 20 min after the start on" in made.why
     slurm.wait(sleeping, within_s=120)
-    assert applied(lake, tmp_path / "state", now + timedelta(minutes=5), configured(CANCEL)) == []
-    assert [one.state for one in read_ledger(tmp_path / "state")] == ["begun", "done"]
+    assert applied(lake, state, now + timedelta(minutes=5), configured(CANCEL)) == []
+    assert [one.state for one in read_ledger(state)] == ["begun", "done"]
+    # Killed before the result was noted: the action is not done to another run.
+    ledger = state / "actions.jsonl"
+    ledger.write_bytes(ledger.read_bytes().splitlines(keepends=True)[0])
+    assert applied(lake, state, now, configured(CANCEL)) == []
+    assert [one.state for one in read_ledger(state)] == ["begun"]
 
 
 def test_a_job_that_works_again_after_a_warning_is_left_alone(
@@ -231,42 +254,6 @@ def test_killed_between_decision_and_action_it_acts_once(
     (made,) = applied(lake, tmp_path / "state", now, configured(CANCEL))
     assert (made.state, made.attempt) == ("done", 2)
     slurm.wait(sleeping, within_s=120)
-
-
-def test_killed_after_the_action_it_is_not_done_to_another_run(
-    slurm: SlurmCluster, sleeping: int, tmp_path: Path
-) -> None:
-    start = start_of(slurm, sleeping)
-    lake, now = hung_lake(tmp_path / "lake", sleeping, start), start + timedelta(minutes=51)
-    applied(lake, tmp_path / "state", now, configured(CANCEL))
-    slurm.wait(sleeping, within_s=120)
-    ledger = tmp_path / "state" / "actions.jsonl"
-    ledger.write_bytes(ledger.read_bytes().splitlines(keepends=True)[0])  # the result was not noted
-    assert applied(lake, tmp_path / "state", now, configured(CANCEL)) == []
-    assert [one.state for one in read_ledger(tmp_path / "state")] == ["begun"]
-
-
-def test_while_slurm_is_down_nothing_is_done_and_the_round_says_so(
-    slurm: SlurmCluster, sleeping: int, tmp_path: Path
-) -> None:
-    start = start_of(slurm, sleeping)
-    lake, now = hung_lake(tmp_path / "lake", sleeping, start), start + timedelta(minutes=51)
-    down = Configuration(
-        act=ActOptions(dry_run=False, slurm_before=("/bin/false",)), policy=(CANCEL,)
-    )
-
-    def no_report(*_: object) -> JobReport:
-        raise AssertionError
-
-    api = ActApi(
-        no_report, lambda _: WrittenAdvice(0, 0), dict, lambda name, accounts: pl.lit(value=False)
-    )
-    result = act_once(ActRound(lake, down, tmp_path / "state", now, api), lambda: now)
-    (step,) = [one for one in result.steps if one.problem]
-    assert step.step == "policy"
-    assert "squeue" in step.problem
-    assert read_ledger(tmp_path / "state") == []
-    assert slurm.state(sleeping) == "RUNNING"
 
 
 def test_a_node_with_a_failing_gpu_is_drained_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -72,16 +73,18 @@ def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_duration(tmp_path: Path) -> None:
+def test_a_duration_whose_job_is_reported_as_json(tmp_path: Path) -> None:
+    words = [word for word in RECORD if word != "--quiet"]
     done = subprocess.run(
-        [*RECORD, "--duration", "1"],
+        [*words, "--duration", "1", "--json"],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert json.loads(done.stderr)["gpus"] == 2
     lake = Lake.open(str(tmp_path / "run"))
     assert 2 <= lake.latest(GPU_SAMPLES).height <= 2 * 12
     assert 0.9 < lake.latest(JOBS)["elapsed_s"].item() < 5
