@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+OUTER_RUN = "TACHOGRAPH_OUTER_RUN"  # names the temporary folder of the run that started this one
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
 
 
@@ -72,10 +73,22 @@ def recorded() -> Path:
     pytest.skip(f"no recorded inputs at {RECORDED}: set TACHOGRAPH_RECORDED to their folder")
 
 
-def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that the first worker fills, for all workers: to be read, or copied."""
+def base_of_all(factory: pytest.TempPathFactory) -> Path:
+    """Return the temporary folder of this run, which all its workers share."""
     own = factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"{name}-of-all"
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that the first worker fills, for all workers: to be read, or copied.
+
+    What the run made that started this one, as a test of recipes does, is made no second time.
+    """
+    outer = Path(os.environ.get(OUTER_RUN, "/nowhere")) / f"{name}-of-all"
+    if (outer / "made").exists():
+        return outer / name
+    own = base_of_all(factory)
+    folder = own / f"{name}-of-all"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -87,19 +100,28 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder / name
 
 
+MODULES_OF_EXTRAS = ("matplotlib", "pynvml", "starlette", "textual", "uvicorn")
+# A module that is None cannot be imported.
+_DEMO_OF_THE_CORE = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1:]))
+from tachograph.cli import main
+sys.exit(main(["demo", "--quiet"]))
+"""
+
+
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the demo, made once for all tests and workers by the command: to be read, or
-    copied.
+    """Folder of the demo, made once for all tests and workers by the command, without the
+    libraries of extras: to be read, or copied.
     """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
     }
 
     def make(folder: Path) -> None:
-        command = [sys.executable, "-m", "tachograph", "demo", "--quiet"]
         subprocess.run(
-            command,
+            [sys.executable, "-c", _DEMO_OF_THE_CORE, *MODULES_OF_EXTRAS],
             cwd=folder,
             env=environment | {"NO_COLOR": "1"},
             check=True,
@@ -165,14 +187,15 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def study_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of an analyzed lake of six jobs, made once: one for each way to be left out of a
-    study.
+    """Folder of an analyzed lake of six jobs, made once for all workers: one for each way to be
+    left out of a study.
     """
     from studied_lake import studied_lake
 
-    folder = tmp_path_factory.mktemp("study") / "lake"
-    studied_lake(folder)
-    return folder
+    def make(folder: Path) -> None:
+        studied_lake(folder / "lake")
+
+    return made_once(tmp_path_factory, "study", make) / "lake"
 
 
 @pytest.fixture(scope="session")

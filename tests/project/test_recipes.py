@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import made_once
+from conftest import OUTER_RUN, base_of_all, made_once
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TESTS = REPOSITORY / "tests"
@@ -131,9 +131,9 @@ def copy_of_the_tree(folder: Path) -> None:
     in_tree(folder, "docs/generate.py")
 
 
-def in_tree(tree: Path, *arguments: str) -> None:
+def in_tree(tree: Path, *arguments: str, **more: str) -> None:
     """Run a program of the tree with its package; it must succeed."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")} | more
     environment.setdefault("TACHOGRAPH_RECORDED", str(REPOSITORY.parent / "shared" / "data"))
     for name in (
         "PYTEST_XDIST_WORKER",
@@ -181,10 +181,15 @@ def test_types_of_the_tree_with_all_recipes(tree: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tests_that_recipes_name_pass_with_all_recipes(tree: Path) -> None:
+@pytest.mark.usefixtures("demo", "exported", "study_lake")
+def test_the_tests_that_recipes_name_pass_with_all_recipes(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """On lakes that were made without the recipes, as those of sites are."""
     files = sorted({file for title in APPLIED for file in area(title)})
     chosen = ("-m", "not slow and not hypothesis", "--benchmark-disable")
-    in_tree(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *files)
+    words = ("-m", "pytest", "-q", "--assert=plain", "-p", "no:cacheprovider", *chosen, *files)
+    in_tree(tree, *words, **UNCOMPILED, **{OUTER_RUN: str(base_of_all(tmp_path_factory))})
 
 
 @pytest.fixture
