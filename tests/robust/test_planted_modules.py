@@ -15,6 +15,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from every_command import SmallSite
 
 from made_report import MadeLaunch, write
 from servers.exporter import exporter
@@ -67,7 +68,6 @@ ENVIRONMENT = {
     for name, value in os.environ.items()
     if not name.startswith("TACHOGRAPH_") and name != SAFE_PATH
 }
-SMALL = ("--nodes", "2", "--days", "1", "--interval", "300")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def names() -> frozenset[str]:
 def planted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> PlantedFolder:
-    """The working directory, with a simulated cluster in it."""
+    """The working directory."""
     folder, programs = (tmp_path_factory.mktemp(name) for name in ("planted", "programs"))
     bare, script = folder / "bare", programs / "tachograph"
     bare.mkdir()
@@ -153,21 +153,15 @@ def planted(
         made = PlantedFolder.of(
             folder, command, names() - {"tachograph"}, [sys.executable, "-m", "bare"]
         )
-    made.run("lab", "simulate", "cluster", *SMALL)
     return made
 
 
 @pytest.fixture(scope="module")
-def filled(planted: PlantedFolder) -> PlantedFolder:
-    """With an analyzed lake, and the configuration of its cluster."""
-    configuration = (planted.folder / "cluster" / "tachograph.toml").read_text(encoding="utf-8")
-    (planted.folder / "tachograph.toml").write_text(
-        f'lake = "lake"\n\n{configuration}', encoding="utf-8"
-    )
-    planted.run("ingest", "ldms", "cluster/telemetry")
-    planted.run("ingest", "sacct", "cluster/accounting/sacct.txt")
-    planted.run("ingest", "allocation-map", "cluster/allocations/gpu_map.csv")
-    planted.run("analyze")
+def filled(planted: PlantedFolder, tmp_path_factory: pytest.TempPathFactory) -> PlantedFolder:
+    """With an analyzed lake, and a configuration that names it."""
+    site = SmallSite.filled(tmp_path_factory.mktemp("site"))
+    site.lake.rename(planted.folder / "lake")
+    (planted.folder / "tachograph.toml").write_text('lake = "lake"\n', encoding="utf-8")
     return planted
 
 
@@ -224,7 +218,6 @@ def test_no_server_and_no_writer_of_its_images_runs_one(filled: PlantedFolder) -
     filled.assert_none_executed()
 
 
-# what each command does on the lake; those that start children are above, and the demo calls others
 @pytest.mark.parametrize("before", [None, "", "1"])
 def test_the_environment_is_as_before_when_workers_have_ended(
     before: str | None, monkeypatch: pytest.MonkeyPatch

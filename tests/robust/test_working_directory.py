@@ -100,7 +100,7 @@ CALL = re.compile(r'^\d+ +(\w+)\((?:AT_FDCWD, )?"([^"]*)"', re.MULTILINE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["analyze", "study", "collect", "share kernels"])
+@pytest.mark.parametrize("command", ["analyze", "study", "collect"])
 def test_no_library_looks_for_a_file_there(site: SmallSite, tmp_path: Path, command: str) -> None:
     """Of libraries in C and Rust, and of children: each call of the system that names a path, of
     a few commands.
