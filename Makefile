@@ -25,11 +25,13 @@ MOMENTS ?= 2026-11-30_00:20:00 2026-11-25_13:59:59 2028-02-29_12:00:00 2027-03-2
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Bytecode is written where a module is first imported: that of all packages, most of them never imported, takes a minute.
+INSTALL := $(PIP) install --quiet --no-compile
 COMPILE := $(BIN)/python -m uv --quiet pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \
 	--no-annotate --no-header --no-emit-index-url $(UPGRADE)
-# A worker more than cores: tests that wait leave their core to the others. Bytecode is kept, also where containers
-# forbid it: thousands of tests start processes.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable
+# Bytecode is kept, also where containers forbid it: thousands of tests start processes.
+export PYTHONDONTWRITEBYTECODE :=
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable
 # that of the machine with the GPU, which has PyTorch; else ours, for a rehearsal
 DAY_PYTHON = $(or $(PYTHON),$(wildcard $(BIN)/python),python3)
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
@@ -154,12 +156,12 @@ NOTE = @echo "setting up $(VENV): the packages of $< are downloaded, some minute
 
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
 	$(NOTE)
-	$(PIP) install --quiet --require-hashes -r requirements/run.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	$(INSTALL) --require-hashes -r requirements/run.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt pyproject.toml | $(BIN)/python
 	$(NOTE)
-	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	$(INSTALL) --require-hashes -r requirements/dev.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(VENV)/run.stamp $@

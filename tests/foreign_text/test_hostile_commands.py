@@ -46,7 +46,7 @@ WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "lab tune": (("--lake-labels",), ("--propose",)),
     "lab rules": (("run",), ("run", "--show", "unknown")),
     # Names of other groups are drawn in the same way.
-    "study": (("radar", "--by", "user", "-o", "radar"),),
+    "study": (("radar", "--by", "user", "--format", "svg", "-o", "radar"),),
     "waste": tuple(("--by", by, "--jobs", "idle") for by in ("user", "account", "partition")),
     "advise": tuple(
         (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in _SCRIPTS
