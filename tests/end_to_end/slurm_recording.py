@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from slurm_exporter import Exporter, exporters
 from slurm_scenario import WANTED, Scenario, play
 from slurm_truth import Gpu, Held, Run, Sample, read_accounting, read_map, samples_of
 
+from in_process import run_here
 from servers.process import running
 from servers.prometheus import prometheus
 from servers.slurm import SlurmCluster
@@ -150,13 +150,8 @@ class Filled:
         outside = {
             name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "tachograph", *words, "--lake", str(self.lake)],
-            env={**outside, **self.environment},
-            cwd=self.lake.parent,
-            capture_output=True,
-            text=True,
-        )
+        words = (*words, "--lake", str(self.lake))
+        done = run_here(words, self.lake.parent, {**outside, **self.environment})
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
