@@ -6,7 +6,7 @@ text in a line, and alone on a line for any lines. A command goes on in lines th
 `cd` holds for the rest of the page. The demo's folder, `tachograph-demo`, is there unless the page
 makes it, and so is `samples`, a copy of the folder in docs/. A ```python block in docs/ is run
 where it stands, with what the commands before it left. Commands in `IN_PROCESS` run in this
-process; all else runs in a shell, and so does all of `IN_SHELL`.
+process; all else runs in a shell.
 
     python tests/doc_pages.py [PAGE ...]
 
@@ -44,7 +44,6 @@ BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 DEMO = "tachograph-demo"
 SAMPLES = "samples"
 WIDTH = "110"  # of the terminal that the pages show
-IN_SHELL = frozenset({"tutorial.md"})  # the page people follow word for word
 # without those that end, watch or answer processes and terminals
 IN_PROCESS = frozenset(
     {
@@ -205,7 +204,7 @@ def run_step(
 
 
 def run_all(
-    todo: list[Step], folder: Path, *, in_shell: bool = False
+    todo: list[Step], folder: Path
 ) -> Iterator[tuple[Step, subprocess.CompletedProcess[str]]]:
     """Yield each step with what became of it; `cd` changes the folder of those behind it."""
     for step in todo:
@@ -213,7 +212,7 @@ def run_all(
             folder = folder / step.command.removeprefix("cd ")
             assert folder.is_dir(), step.command
         else:
-            yield step, run_step(step, folder, in_shell=in_shell)
+            yield step, run_step(step, folder)
 
 
 def refreshed(expected: str, printed: str) -> str:
@@ -322,10 +321,7 @@ def _write_anew(page: Path, demo: Path) -> None:
     outputs: list[str | None] = []
     with tempfile.TemporaryDirectory() as folder:
         todo = prepare(page, demo, Path(folder))
-        ran = {
-            id(step): done
-            for step, done in run_all(todo, Path(folder), in_shell=page.name in IN_SHELL)
-        }
+        ran = {id(step): done for step, done in run_all(todo, Path(folder))}
     for step in todo:
         done = ran.get(id(step))  # None: `cd`
         if done is not None and done.returncode != 0:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from doc_pages import (
-    IN_SHELL,
     PAGES,
     REPOSITORY,
     Step,
@@ -32,9 +31,7 @@ def every_page() -> list[object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", every_page())
 def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path, tmp_path: Path) -> None:
-    for step, done in run_all(
-        prepare(page, demo, tmp_path), tmp_path, in_shell=page.name in IN_SHELL
-    ):
+    for step, done in run_all(prepare(page, demo, tmp_path), tmp_path):
         assert done.returncode == 0, f"{page.name}: {step.command}\n{done.stderr}"
         if step.printed:
             assert matches(done.stdout, step.printed), (

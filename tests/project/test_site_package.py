@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from tachograph.cli.registry import CommandEntry, find
 from tachograph.lake.delta import Lake
 from tachograph.sources.registry import settings_of
 
-CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
+TESTS = Path(__file__).resolve().parents[1]
+CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
 BEGIN = utc(1)
 MINUTES = 60
 
@@ -70,13 +72,30 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return make_lake(tmp_path_factory.mktemp("site-lake") / "lake", jobs=rows, allocations=owners)
 
 
-def run(site: Path, *words: str) -> str:
-    """What a command prints where the package is installed."""
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    program = [sys.executable, "-m", "tachograph", *words]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True)
+# runs commands one after the other in a process that finds the package
+_RUN = """
+import json, os, sys
+from pathlib import Path
+from in_process import run_here
+for words in json.load(sys.stdin):
+    done = run_here(words, Path.cwd(), dict(os.environ))
+    assert done.returncode == 0, (words, done.stderr)
+    print(json.dumps(done.stdout))
+"""
+
+
+def run(site: Path, *commands: Sequence[str]) -> list[str]:
+    """What commands print where the package is installed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(TESTS)))}
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN],
+        env=environment,
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.slow
@@ -94,25 +113,27 @@ def test_a_package_of_a_site_adds_a_source_a_check_an_export_and_a_command(
         for node, celsius in (("cold", 12), ("warm", 60))
     ]
     file.write_text("time,node,gpu,percent,celsius\n" + "".join(lines), encoding="ascii")
-    where = ("--lake", lake.location)
-
-    run(site, "ingest", "room", str(file), *where)
-    run(site, "analyze", *where)
-    listed = json.loads(run(site, "jobs", "--finding", "cold_room", "--json", *where))
-    assert [one["job_id"] for one in listed] == ["1"]
-    reported = json.loads(run(site, "job", "1", "--json", *where))
-    (found,) = [one for one in reported["findings"] if one["code"] == "cold_room"]
-    assert (found["severity"], found["evidence"]["gpu_temp_c_max"]) == ("hint", 12.0)
-    assert "No GPU was warmer than 12 C." in run(site, "job", "1", *where)
-
-    run(site, "export", "tickets", "--to", str(tmp_path / "tickets"), *where)
-    assert (tmp_path / "tickets").read_text(encoding="utf-8") == f"cold: {listed[0]['job_key']}\n"
-    assert run(site, "rooms") == "cellar\n"
-    assert re.search(
-        r"^Of installed packages:\n  rooms +list our rooms$",
-        run(site, "help", "--all"),
-        re.MULTILINE,
+    where, tickets = ("--lake", lake.location), tmp_path / "tickets"
+    _, _, jobs_json, job_json, job_text, _, rooms, overview = run(
+        site,
+        ("ingest", "room", str(file), *where),
+        ("analyze", *where),
+        ("jobs", "--finding", "cold_room", "--json", *where),
+        ("job", "1", "--json", *where),
+        ("job", "1", *where),
+        ("export", "tickets", "--to", str(tickets), *where),
+        ("rooms",),
+        ("help", "--all"),
     )
+    listed = json.loads(jobs_json)
+    assert [one["job_id"] for one in listed] == ["1"]
+    (found,) = [one for one in json.loads(job_json)["findings"] if one["code"] == "cold_room"]
+    assert (found["severity"], found["evidence"]["gpu_temp_c_max"]) == ("hint", 12.0)
+    assert "No GPU was warmer than 12 C." in job_text
+    assert tickets.read_text(encoding="utf-8") == f"cold: {listed[0]['job_key']}\n"
+    assert rooms == "cellar\n"
+    added = r"^Of installed packages:\n  rooms +list our rooms$"
+    assert re.search(added, overview, re.MULTILINE)
 
 
 def declare(folder: Path, name: str, group: str, entry: str, module: str) -> None:
