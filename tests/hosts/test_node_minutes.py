@@ -79,6 +79,7 @@ def test_every_characteristic_is_what_plain_loops_make_of_it(
     assert {node for _, node, _ in found} == {"n1", "n2", "n3"}
 
 
+@pytest.mark.slow
 def test_samples_that_come_bit_by_bit_give_the_same(tmp_path: Path) -> None:
     hosts = random_hosts(4, hours=6)
     once = make_lake(tmp_path / "once", **hosts.tables())

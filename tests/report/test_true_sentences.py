@@ -30,7 +30,7 @@ from tachograph.report.job_text import MOST_LINES, job_text
 
 BOUND = BoundOptions()
 FAMILY = {code: check.family for check in CHECKS for code in check.codes}
-OF_A_GROUP = 6  # jobs that are read of each limiter, attribution, state, and of those with gaps
+OF_A_GROUP = 3  # jobs that are read of each limiter, attribution, state, and of those with gaps
 LARGEST = 1e4  # of a quotient that says something
 _EXPONENT = re.compile(r"\d[eE][+-]?\d+")  # a number that people do not read
 

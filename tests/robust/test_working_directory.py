@@ -71,6 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> SmallSite:
     return SmallSite.filled(tmp_path_factory.mktemp("site"))
 
 
+@pytest.mark.slow
 def test_no_command_opens_a_file_there(site: SmallSite, tmp_path: Path) -> None:
     # Which calls the others.
     calls = {name: words for name, words in site.calls().items() if name != "demo"}
