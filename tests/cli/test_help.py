@@ -12,6 +12,7 @@ from in_process import run_here
 from tachograph.catalog import errors
 from tachograph.catalog.errors import EXIT_CODES, TachographError
 from tachograph.cli.help import overview
+from tachograph.cli.options import Parser
 from tachograph.cli.registry import COMMANDS, GROUPS, CommandEntry
 
 COMMON = ("--lake DIR", "--config FILE", "--time-zone ZONE", "--quiet", "--no-color", "--version")
@@ -70,6 +71,10 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
     [
         ("cuonters", "unknown command 'cuonters'; did you mean `tachograph lake counters`?"),
         ("counters", "unknown command 'counters'; it is `tachograph lake counters`"),
+        ("rules list", "unknown command 'rules'; it is `tachograph lab rules list`"),
+        ("lab compact", "unknown command 'lab compact'; it is `tachograph lake compact`"),
+        ("colocat", "unknown command 'colocat'; did you mean `tachograph share colocate`?"),
+        ("lake compct", "unknown command 'lake compct'; did you mean `tachograph lake compact`?"),
         ("lake conters", "unknown command 'lake conters'; did you mean `tachograph lake counters`?"),
         ("lab xyzzy", "unknown command 'lab xyzzy'; see `tachograph help lab`"),
         ("jbos", "unknown command 'jbos'; did you mean `tachograph jobs`?"),
@@ -171,3 +176,9 @@ def test_a_mistake_ends_with_the_code_of_its_kind(
     ended, printed, problem = tachograph(*given, folder=tmp_path)
     assert (ended, printed) == (code, "")
     assert problem.startswith("tachograph: ")
+
+
+def test_parsers_of_actions_take_what_argparse_passes_from_python_3_14_on() -> None:
+    parser = Parser("tachograph rules", "Rules.")
+    action = parser.add_subparsers().add_parser("list", description="List.", color=True)
+    assert (action.prog, action.color, parser.color) == ("tachograph rules list", True, False)

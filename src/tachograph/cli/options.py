@@ -43,8 +43,10 @@ class Parser(argparse.ArgumentParser):
     options.
     """
 
-    def __init__(self, prog: str, description: str) -> None:
+    def __init__(self, prog: str, description: str, *, color: bool = False) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+        # Python 3.14 passes it to the parsers of actions, and colours the help if it is true.
+        self.color = color
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

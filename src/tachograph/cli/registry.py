@@ -272,17 +272,24 @@ def find(words: Sequence[str]) -> CommandEntry:
     for entry in added_commands():
         if entry.name in (first, name):
             return entry
-    if members:
-        known, otherwise = [command.name for command in members], f"see `tachograph help {first}`"
+    # A command of two words is known by its second one, too: that is what people remember.
+    names = {command.name.rpartition(" ")[2]: command.name for command in COMMANDS}
+    words_before = 2 if members and second else 1
+    moved = "study" if first == "figures" else names.get(words[words_before - 1])
+    if moved is not None:
+        import shlex
+
+        do = f"it is `tachograph {moved} {shlex.join(words[words_before:])}".rstrip() + "`"
     else:
-        known, otherwise = list(by_name), "see `tachograph help --all`"
-    former = "study" if first == "figures" else f" {first}"
-    moved = [command.name for command in COMMANDS if command.name.endswith(former)]
-    do = f"it is `tachograph {moved[0]}`" if moved else ""
-    raise UsageError(
-        f"unknown command '{name}'",
-        do=do or did_you_mean(name, known, otherwise=otherwise, form="`tachograph {}`"),
-    )
+        topic = first if members else "--all"
+        close = {command.name: command.name for command in members or COMMANDS}
+        do = did_you_mean(
+            name,
+            close if members else names | close,
+            otherwise=f"see `tachograph help {topic}`",
+            form="`tachograph {}`",
+        )
+    raise UsageError(f"unknown command '{name}'", do=do)
 
 
 def load(command: CommandEntry) -> CommandModule:
