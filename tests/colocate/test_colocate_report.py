@@ -179,6 +179,14 @@ def test_only_as_many_gpus_of_one_model_share() -> None:
         report(*rows, pair=("ann/a", "ann/b"))
 
 
+def test_a_group_that_ran_once_is_not_compared_with_itself() -> None:
+    with pytest.raises(UsageError) as refused:
+        report(job(1, name="a"), least_runs=1, pair=("ann/a", "ann/a"))
+    assert str(refused.value) == (
+        "ann/a cannot share with itself: it ran once; name two job groups, or one that ran at least twice"
+    )
+
+
 def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
     rows = [job(n, name="a", hbm_used_mib_max=40960.0) for n in (1, 2)] + [
         job(3, name="b", hbm_used_mib_max=40960.0)
@@ -193,7 +201,7 @@ def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
         report(*rows, pair=("ann/a", "ann/c"))
     with pytest.raises(UsageError, match="ann/d cannot be judged: still running"):
         report(*rows, job(4, name="d", end=None), pair=("ann/a", "ann/d"))
-    with pytest.raises(UsageError, match="only if it ran twice"):
+    with pytest.raises(UsageError, match="it ran once"):
         report(*rows, pair=("ann/b", "ann/b"))
 
 

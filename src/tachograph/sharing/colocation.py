@@ -163,17 +163,26 @@ def explained(
             judge = judge_of(one)
             yield judge.over_runs(judge.over_kernels(judge.proposal(one, other)))
     if not any_yet:
-        where = " and ".join(
-            " or ".join(dict.fromkeys(f"{kind.gpus} x {kind.device.name}" for kind in kinds))
-            for kinds in (ones, others)
+        raise _no_pair(pair, ones, others)
+
+
+def _no_pair(
+    pair: tuple[str, str], ones: Sequence[JobGroup], others: Sequence[JobGroup]
+) -> UsageError:
+    """Return why two groups have no pair: both are one that ran once, or their GPUs differ."""
+    if ones == others:
+        return UsageError(
+            f"{pair[0]} cannot share with itself: it ran once",
+            do="name two job groups, or one that ran at least twice",
         )
-        raise UsageError(
-            f"{pair[0]} and {pair[1]} cannot share: they ran on {where}",
-            do=(
-                "only jobs on as many GPUs of one model are compared, and a kind with itself "
-                "only if it ran twice"
-            ),
-        )
+    where = " and ".join(
+        " or ".join(dict.fromkeys(f"{group.gpus} x {group.device.name}" for group in groups))
+        for groups in (ones, others)
+    )
+    return UsageError(
+        f"{pair[0]} and {pair[1]} cannot share: they ran on {where}",
+        do="only jobs on as many GPUs of one model are compared",
+    )
 
 
 # Of one model and number of GPUs, those of most GPU-hours: all their pairs are evaluated.
