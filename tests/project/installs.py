@@ -226,7 +226,8 @@ def serves_a_page(program: Path, folder: Path) -> list[str]:
                 line = server.stdout.readline()
                 if not line:
                     return ["serve: ended without an address"]
-            with urllib.request.urlopen(address[0], timeout=60) as answer:
+            cookies = urllib.request.HTTPCookieProcessor()  # the link logs in
+            with urllib.request.build_opener(cookies).open(address[0], timeout=60) as answer:
                 page = answer.read().decode()
         except urllib.error.URLError as problem:
             return [f"serve: {problem}"]
