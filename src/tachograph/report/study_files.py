@@ -71,7 +71,7 @@ def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -
         "report": report,
         "tiles": tiles(report),
         "data_rows": data_rows(report),
-        "choice": choice_sentence(report),
+        "selection": choice_sentence(report),
         "sections": [section for section in sections if section[2]],
         "picture": picture,
         "caption": caption,
