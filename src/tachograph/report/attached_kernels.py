@@ -16,8 +16,8 @@ TEXT_COLUMNS = (0, 4)
 
 
 def kernels_sentence(kernels: JobKernels, job: str) -> str:
-    """Return how many kernels there are, the longest, and the command that shows them. `kernels`:
-    of some report.
+    """Return how many kernels there are, the longest, and the command that shows them; "" for a job
+    without reports.
 
     >>> copy = ShortKernel("copy", 2, 0.02, 0.4, "dram")
     >>> found = JobKernels((AttachedReport("a.csv", "", None, 3, 3, 2, 0.05, (copy,)),), 2, copy)
@@ -26,7 +26,11 @@ def kernels_sentence(kernels: JobKernels, job: str) -> str:
     '2 kernels in 1 attached report; longest copy (40 % of the time, limited by DRAM)'
     >>> second
     'See tachograph share kernels --job 7.'
+    >>> kernels_sentence(JobKernels((), 0, None), "7")
+    ''
     """
+    if not kernels.reports:
+        return ""
     count = (
         f"{plural(kernels.kernels, 'kernel')} in {plural(len(kernels.reports), 'attached report')}"
     )
