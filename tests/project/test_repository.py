@@ -8,6 +8,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,39 @@ def test_both_requirement_files_pin_the_same_versions() -> None:
     run_only = _pins("run.txt")
     assert run_only
     assert run_only <= _pins("dev.txt")
+
+
+# What is neither permissive nor public domain, of what `tachograph[all]` installs.
+COPYLEFT = {"clustershell": "LGPLv2+", "shtab": "MPL-2.0"}
+PERMISSIVE = re.compile(
+    r"(0?BSD|MIT|Apache|PSF|Python Software Foundation|Zlib|CC0|LLVM-exception)\b", re.IGNORECASE
+)
+
+
+def test_licences_of_what_is_installed_are_permissive_but_for_those_named() -> None:
+    page = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8").casefold()
+    others = {}
+    for name in sorted({pin.partition("==")[0] for pin in _pins("run.txt")}):
+        if name == "httpx2-jsfetch":  # of browsers alone
+            continue
+        licences = _licences(name)
+        assert licences, name
+        if not all(PERMISSIVE.match(licence) for licence in licences):
+            others[name] = " ".join(licences)
+    assert others == COPYLEFT
+    assert all(f"**{name}**" in page for name in others)
+
+
+def _licences(name: str) -> list[str]:
+    """Return the licences that a distribution declares, each part of an expression alone."""
+    about = metadata.metadata(name)
+    expression = about["License-Expression"]
+    if expression:
+        return re.split(r" (?:AND|OR|WITH) ", expression)
+    classifiers = about.get_all("Classifier") or []
+    declared = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License")]
+    first_line = (about["License"] or "").strip().partition("\n")[0]
+    return [first_line] if first_line in COPYLEFT.values() else declared or [first_line]
 
 
 def _pins(name: str) -> set[str]:
