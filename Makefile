@@ -122,6 +122,9 @@ dist: $(VENV)/dev.stamp ## build the wheel and the source distribution into dist
 	rm -rf dist
 	$(BIN)/python -c "from flit_core import buildapi as b; print(b.build_sdist('dist'), b.build_wheel('dist'))"
 
+installs: dist ## install the wheel and each extra with locked versions, run the commands (PYTHON=python3.13; minutes)
+	$(or $(PYTHON),$(BIN)/python) tests/project/installs.py dist/*.whl $(ARGS)
+
 lock: $(VENV)/dev.stamp ## compile requirements/*.txt anew (UPGRADE=--upgrade for newer versions)
 	@$(BIN)/python -m uv --version >/dev/null 2>&1 || $(PIP) install --quiet uv
 	$(COMPILE) --group dev --output-file requirements/dev.txt
@@ -131,7 +134,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs research -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens calibrate gpu-day gpu-day-pack docs site man dist lock clean
+.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens calibrate gpu-day gpu-day-pack docs site man dist installs lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

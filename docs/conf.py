@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 CONTENTS = {
-    "Tutorial": ("tutorial",),
+    "Tutorial": ("install", "tutorial"),
     "How-to: get data in": (
         *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-table"),
         *("accounting", "collect", "simulate"),

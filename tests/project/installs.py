@@ -104,7 +104,7 @@ def main() -> int:
 def install(wheel: Path, folder: Path, extra: str) -> Path:
     """Return the program of a fresh environment with Tachograph and one extra."""
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    pip = [folder / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = [str(folder / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     locked = locked_packages()
     constraints = folder / "constraints.txt"
     versions = [line for lines in locked.values() for line in lines if not line.startswith(" ")]
