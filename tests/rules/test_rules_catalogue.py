@@ -164,8 +164,8 @@ def test_a_rule_says_what_people_need_to_know(entry: object) -> None:
     assert rule.pattern.description
     assert rule.pattern.criterion
     assert rule.pattern.cures
-    assert rule.rule.details.get("severity", "hint") in SEVERITIES
-    assert rule.rule.template.source
+    assert rule.severity in SEVERITIES
+    assert rule.rule.template.text
     for name in rule.values:
         assert rule.declared[name].meaning, name
         assert rule.declared[name].unit, name

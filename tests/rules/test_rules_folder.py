@@ -117,7 +117,7 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
     for text, message in (
         ("[busy_site]\nlimit = {", "not valid TOML"),
         ("[busy_site]\nlimit = 3\n", "busy_site"),
-        ("[busy_site]\nlimit = { default = nan }\n", "no number"),
+        ("[busy_site]\nlimit = { default = nan }\n", "finite number"),
         ('[busy_site]\nlimit = { default = "x" }\n', "busy_site"),
     ):
         (tmp_path / PARAMETERS).write_text(text)

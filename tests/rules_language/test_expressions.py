@@ -12,7 +12,7 @@ from rulejobs import Job, errors, outcome, value, written
 
 from tachograph.judge.rules.compiler import FUNCTIONS
 from tachograph.judge.rules.model import RulePair
-from tachograph.judge.rules.values import quantile
+from tachograph.judge.rules.program import quantile
 
 WORK = [4.0, 1.0, 3.0, 2.0, 10.0]
 JOB = Job(
@@ -40,6 +40,9 @@ EXPECTED: dict[str, object] = {
     "(true or false) and false": False,
     "not true or true": True,
     "not (true or true)": False,
+    "!false && !(1 > 2) || false": True,
+    "!true == false": True,
+    "1 > 2 ? 3 : 2 > 1 ? 1_000 : 5": 1000.0,
     "or(false, false, true)": True,
     "and(true, false)": False,
     "false or or(false, true)": True,

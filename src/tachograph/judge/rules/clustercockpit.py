@@ -4,139 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
-from lark.visitors import Transformer_NonRecursive
 
 from tachograph.catalog.units import MB_PER_MIB
 from tachograph.judge.rules.metrics import VOCABULARY
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check
 
-LONGEST = 2_000  # characters of an expression
-# The part of ClusterCockpit's expressions that the language of rules has as well.
-GRAMMAR = r"""
-?start: choice
-?choice: disjunction | disjunction "?" choice ":" choice
-?disjunction: conjunction | disjunction (OR | BARS) conjunction -> joined
-?conjunction: comparison | conjunction (AND | AMPERSANDS) comparison -> joined
-?comparison: sum | sum RELATION sum -> joined
-?sum: product | sum PLUS product -> joined
-?product: signed | product TIMES signed -> joined
-?signed: atom | PLUS signed -> sign | (NOT | EXCLAMATION) signed -> negation
-?atom: NUMBER -> number | STRING -> text | NAME -> name | (TRUE | FALSE) -> truth | "(" choice ")" -> brackets
-     | NAME "(" choice ("," choice)* ")" -> call
-OR: "or"
-BARS: "||"
-AND: "and"
-AMPERSANDS: "&&"
-NOT: "not"
-EXCLAMATION: "!"
-TRUE: "true"
-FALSE: "false"
-RELATION: "==" | "!=" | "<=" | ">=" | "<" | ">"
-PLUS: "+" | "-"
-TIMES: "*" | "/"
-NUMBER: /(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?/
-STRING: /"[^"\\]*"|'[^'\\]*'/
-NAME: /[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*/
-%ignore /\s+/
-"""
-_WORDS = {"&&": "and", "||": "or"}
-_FUNCTIONS = {"abs": (1,), "min": range(2, 100), "max": range(2, 100)}  # numbers of arguments
+# A name of an expression, also with dots, or a text. The rest means the same in a rule.
+_NAME = re.compile(
+    r"""(?<![\w.])(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?!\w|\s*\()|(?P<text>"[^"]*"|'[^']*')"""
+)
+_WORDS = frozenset({"and", "or", "not", "true", "false"})
 
 
 class UntranslatableError(Exception):
     """Something without counterpart here: the message names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """What names and texts of an expression become, and where functions without counterpart are
-    noted.
-    """
-
-    name: Callable[[str], str]
-    text: Callable[[str], str]
-    missing: Callable[[str], None]
-
-
-class _Translator(Transformer_NonRecursive[Token, str]):
-    """Writes a parsed expression in the language of rules."""
-
-    def __init__(self, words: _Words) -> None:
-        super().__init__()
-        self.words = words
-
-    def choice(self, children: list[str]) -> str:
-        condition, then, otherwise = children
-        return f"if({condition}; {then}; {otherwise})"
-
-    def joined(self, children: list[str]) -> str:
-        left, operator, right = children
-        return f"{left} {_WORDS.get(operator, operator)} {right}"
-
-    def sign(self, children: list[str]) -> str:
-        sign, value = children
-        return f"-{value}" if sign == "-" else value
-
-    def negation(self, children: list[str]) -> str:
-        return f"(not {children[1]})"
-
-    def number(self, children: list[Token]) -> str:
-        return children[0].replace("_", "")
-
-    def text(self, children: list[Token]) -> str:
-        return self.words.text(children[0][1:-1])
-
-    def name(self, children: list[Token]) -> str:
-        return self.words.name(str(children[0]))
-
-    def truth(self, children: list[Token]) -> str:
-        return str(children[0])
-
-    def brackets(self, children: list[str]) -> str:
-        return f"({children[0]})"
-
-    def call(self, children: list[str]) -> str:
-        function, *arguments = children
-        if function not in _FUNCTIONS:
-            self.words.missing(f"function {function}")
-        elif len(arguments) not in _FUNCTIONS[function]:
-            self.words.missing(f"{function} of {len(arguments)} values")
-        return f"{function}({', '.join(arguments)})"
-
-
-@cache
-def _parser() -> Lark:
-    return Lark(GRAMMAR, parser="lalr", lexer="basic", maybe_placeholders=False)
-
-
-def translate(source: str, words: _Words) -> str:
-    """Return an expression in the language of rules.
-
-    Raises UntranslatableError with the first thing that has no counterpart.
-    """
-    if len(source) > LONGEST:
-        raise UntranslatableError(f"an expression longer than {LONGEST} characters")
-    try:
-        tree = _parser().parse(source)
-    except UnexpectedCharacters as error:
-        raise UntranslatableError(f"{error.char!a} at character {error.column}") from None
-    except UnexpectedToken as error:
-        where = (
-            "the end"
-            if error.token.type == "$END"
-            else f"{str(error.token)!a} at character {error.column}"
-        )
-        raise UntranslatableError(f"{where}, where something else is expected") from None
-    return str(_Translator(words).transform(tree))
 
 
 Limits = Mapping[str, Mapping[str, float]]  # {metric: {peak, normal, caution, alert: value}}
@@ -316,25 +204,22 @@ class _JobClassTranslator:
             raise UntranslatableError(f"limit {metric}.limits.{limit}{where}")
         return by_nature
 
-    def note_missing(self, what: str) -> None:
-        """Note something without counterpart."""
-        self.missing[what] = None
-
     def expression(self, source: str) -> str:
         """Return an expression. What has no counterpart is noted, and reading goes on."""
 
-        def name(name: str) -> str:
+        def replaced(match: re.Match[str]) -> str:
+            name = match["name"]
+            if name is None:
+                return _state_text(match["text"][1:-1])
+            if name in _WORDS:
+                return name
             try:
                 return self.name(name)
             except UntranslatableError as error:
-                self.note_missing(str(error))
+                self.missing[str(error)] = None
                 return "0"
 
-        try:
-            return translate(source, _Words(name, _state_text, self.note_missing))
-        except UntranslatableError as error:
-            self.note_missing(str(error))
-            return "0"
+        return _NAME.sub(replaced, source)
 
     def requirements(self) -> list[str]:
         """Return what must hold before the rule is evaluated."""

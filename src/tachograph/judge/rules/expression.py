@@ -1,21 +1,17 @@
-"""Expressions of rules as trees: the grammar, and the nodes.
-
-The parser is lark's LALR parser, which needs no recursion; the depth is limited before a tree is
-walked recursively.
-"""
+"""Expressions of rules as trees of nodes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from lark import Lark, Token, Transformer, Tree, UnexpectedCharacters, UnexpectedToken
 
 from tachograph.catalog.units import printable
+from tachograph.judge.rules.documents import RuleError
 
 LONGEST = 2_000  # characters of an expression
 DEEPEST = 40  # brackets, calls, and signs within each other
@@ -30,82 +26,75 @@ SLIPS: Mapping[str, str] = MappingProxyType(
         "load_imbalance_altert": "load_imbalance_alert",
     }
 )
-# Each alias behind an arrow is the kind of a node.
+# Each alias behind an arrow is the kind of a node. `&&`, `||`, `!` and `a ? b : c` are those of
+# ClusterCockpit; as there, `!` binds closer than a comparison.
 GRAMMAR = r"""
-?start: disjunction
-?disjunction: conjunction | conjunction ("or" conjunction)+ -> or
-?conjunction: negation | negation ("and" negation)+ -> and
-?negation: comparison | "not" negation -> not
-?comparison: sum | sum RELATION sum -> compare
-?sum: product | product (PLUS product)+ -> chain
-?product: signed | signed (TIMES signed)+ -> chain
-?signed: selected | PLUS signed -> sign
+?start: choice
+?choice: disjunction | disjunction QUESTION choice ":" choice -> choice
+?disjunction: conjunction | conjunction ((OR | BARS) conjunction)+ -> operation
+?conjunction: negation | negation ((AND | AMPERSANDS) negation)+ -> operation
+?negation: comparison | NOT negation -> not
+?comparison: sum | sum RELATION sum -> operation
+?sum: product | product (PLUS product)+ -> operation
+?product: signed | signed (TIMES signed)+ -> operation
+?signed: selected | PLUS signed -> sign | EXCLAMATION signed -> not
 ?selected: atom | selected "." NAME -> part
 ?atom: NUMBER -> number
      | STRING -> text
      | (TRUE | FALSE) -> truth
      | (NAME | DOLLAR) -> name
-     | NAME "(" [disjunction ((COMMA | SEMICOLON) disjunction)*] ")" -> call
-     | (OR | AND) "(" disjunction (COMMA disjunction)* ")" -> call
-     | "(" disjunction ")"
+     | NAME "(" [choice ((COMMA | SEMICOLON) choice)*] ")" -> call
+     | (OR | AND) "(" choice (COMMA choice)* ")" -> call
+     | "(" choice ")"
 RELATION: "<=" | ">=" | "==" | "!=" | "<" | ">"
 PLUS: "+" | "-"
 TIMES: "*" | "/"
+QUESTION: "?"
 COMMA: ","
 SEMICOLON: ";"
 TRUE: "true"
 FALSE: "false"
 OR: "or"
+BARS: "||"
 AND: "and"
-NUMBER: /(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
+AMPERSANDS: "&&"
+NOT: "not"
+EXCLAMATION: "!"
+NUMBER: /(?:[0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
 STRING: /"[^"]*"|'[^']*'/
 DOLLAR: /\$[A-Za-z_][A-Za-z0-9_]*/
 NAME: /[A-Za-z_][A-Za-z0-9_]*/
 %ignore /[ \t\r\n]+/
 """
+_OPERATORS = {"&&": "and", "||": "or", "!": "not"}
 _HINTS = {
-    "=": "use == to compare",
-    "&": "use and",
-    "|": "use or",
-    "!": "use not, or != to compare",
-    "%": "write a fraction 0..1",
-    "^": "there are no powers",
-    "[": "a value of a list cannot be taken out",
-    "{": "{...} is for texts; write the name alone",
-    '"': "the closing quote of this text is missing",
-    "'": "the closing quote of this text is missing",
+    "=": "; use == to compare",
+    "%": "; write a fraction 0..1",
+    "^": "; there are no powers",
+    "[": "; a value of a list cannot be taken out",
+    "{": "; {...} is for texts; write the name alone",
+    '"': "; the closing quote of this text is missing",
+    "'": "; the closing quote of this text is missing",
 }
-
-
-class MalformedError(Exception):
-    """The text is not an expression: what is wrong, and at which character of it."""
-
-    def __init__(self, at: int, message: str) -> None:
-        super().__init__(message)
-        self.at = at
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node of an expression.
 
-    kind: or, and, not, compare, chain (only + and -, or only * and /), sign, part (of a tuple),
-    call, number, text, truth, or name. at: its first own character. word: its operator, name,
-    function or text. marks: the further operators of a chain, or the separators of a call. parts:
-    its operands or arguments.
+    kind: as it is parsed operation, not, sign, part (of a tuple), call, name, or constant; the
+    compiler makes further kinds of calls and names. at: its first own character. word: its name,
+    function or sign. marks: operators between the parts of an operation, or separators of a call.
+    parts: its operands or arguments. value: of a constant. level: the ranks that it is of.
     """
 
     kind: str
     at: int
     word: str = ""
-    marks: str = ""
+    marks: tuple[str, ...] = ()
     parts: tuple[Node, ...] = ()
-
-    @property
-    def number(self) -> float:
-        """The value of a number."""
-        return float(self.word)
+    value: float | bool | str | None = None
+    level: Literal["job", "gpu", "node"] = "job"
 
 
 class _NodeBuilder(Transformer[Token, Node]):
@@ -117,21 +106,31 @@ class _NodeBuilder(Transformer[Token, Node]):
             return Tree(data, children)
         tokens = [child for child in children if isinstance(child, Token)]
         parts = tuple(child for child in children if isinstance(child, Node))
-        if not tokens:
-            return Node(data, parts[0].at, "", "", parts)
         at = tokens[0].start_pos or 0
-        word = str(tokens[0])
-        if data == "text":
-            return Node(data, at, word[1:-1])
+        words = [_OPERATORS.get(token, str(token)) for token in tokens]
+        if data == "operation":
+            return Node(data, at, marks=tuple(words), parts=parts)
+        if data == "choice":
+            return Node("call", at, "if", (";", ";"), parts)
+        word = words[0].removeprefix("$")
         if data in ("name", "call"):
-            word = word.removeprefix("$")
-            word = SLIPS.get(word, word)
-        if data == "name" and len(word) > LONGEST_NAME:
-            raise MalformedError(at, f"a name longer than {LONGEST_NAME} letters")
-        if data == "number" and (len(word) > 100 or float(word) == float("inf")):
-            raise MalformedError(at, "a number too large to compute with")
-        kind = word if data == "call" and word in ("and", "or") else data
-        return Node(kind, at, word, "".join(tokens[1:]), parts)
+            if len(word) > LONGEST_NAME:
+                raise RuleError(f"a name longer than {LONGEST_NAME} letters", at=at)
+            return Node(data, at, word, tuple(words[1:]), parts)
+        if data in ("number", "text", "truth"):
+            return Node("constant", at, value=_constant(data, words[0], at))
+        return Node(data, at, word, parts=parts)
+
+
+def _constant(kind: str, word: str, at: int) -> float | bool | str:
+    if kind == "text":
+        return word[1:-1]
+    if kind == "truth":
+        return word == "true"
+    number = float(word)
+    if len(word) > 100 or number == float("inf"):
+        raise RuleError("a number too large to compute with", at=at)
+    return number
 
 
 @cache
@@ -142,30 +141,32 @@ def _parser() -> Lark:
     )
 
 
-def parse(text: str) -> Node:
-    """Return the tree of an expression.
+def parse(text: str, begin: int = 0, end: int | None = None) -> Node:
+    """Return the tree of an expression, or of one that stands in a text from `begin` to `end`.
 
-    Raises MalformedError with the first mistake.
+    Raises RuleError for the first mistake.
 
-    >>> parse("a + 2 * b").parts[1].word
-    '*'
+    >>> parse("a + 2 * b").parts[1].marks
+    ('*',)
     """
-    if len(text) > LONGEST:
-        raise MalformedError(
-            0, f"an expression longer than {LONGEST} characters; divide it into terms"
-        )
+    expression = " " * begin + text[begin:end]  # so nodes have their place in the text
+    if len(expression) > LONGEST:
+        message = f"an expression longer than {LONGEST} characters; divide it into terms"
+        raise RuleError(message, text, 0)
     try:
-        node = cast("Node", _parser().parse(text))
+        node = cast("Node", _parser().parse(expression))
     except UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
-        raise MalformedError(at, _odd_character(text[at])) from None
+        raise RuleError(_odd_character(expression[at]), text, at) from None
     except UnexpectedToken as error:
-        raise _unexpected(text, error) from None
+        at = len(expression) if error.token.type == "$END" else error.token.start_pos or 0
+        raise RuleError(_unexpected(error), text, at) from None
+    except RuleError as error:
+        raise RuleError(error.message, text, error.at) from None
     for inner, depth in walk(node):
         if depth > DEEPEST:
-            raise MalformedError(
-                inner.at, f"nested deeper than {DEEPEST} levels; divide it into terms"
-            )
+            message = f"nested deeper than {DEEPEST} levels; divide it into terms"
+            raise RuleError(message, text, inner.at)
     return node
 
 
@@ -174,7 +175,7 @@ def walk(node: Node) -> Iterator[tuple[Node, int]]:
     tree.
 
     >>> [(node.kind, depth) for node, depth in walk(parse("max(a) + 1"))]
-    [('chain', 0), ('call', 1), ('name', 2), ('number', 1)]
+    [('operation', 0), ('call', 1), ('name', 2), ('constant', 1)]
     """
     stack = [(node, 0)]
     while stack:
@@ -183,32 +184,20 @@ def walk(node: Node) -> Iterator[tuple[Node, int]]:
         stack += [(part, depth + 1) for part in reversed(inner.parts)]
 
 
-def slips(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the known slips in an expression or a text for users, and where they stand."""
-    for word in re.finditer(r"[A-Za-z_]+", text):
-        if word[0] in SLIPS:
-            yield word.start(), word[0]
-
-
 def _odd_character(letter: str) -> str:
     if letter.isalpha():
         return f"names are made of letters a to z, digits and _, not of {letter!a}"
-    hint = _HINTS.get(letter, "")
-    return f"{printable(letter)} has no meaning here{'; ' if hint else ''}{hint}"
+    return f"{printable(letter)} has no meaning here{_HINTS.get(letter, '')}"
 
 
-def _unexpected(text: str, error: UnexpectedToken) -> MalformedError:
+def _unexpected(error: UnexpectedToken) -> str:
     token, accepted = error.token, error.accepts or error.expected
-    at, shown = token.start_pos or 0, str(token)[:40]
     if token.type == "$END":
         missing = "a )" if "RPAR" in accepted else "a value"
-        return MalformedError(len(text), f"the expression ends too early: {missing} is missing")
+        return f"the expression ends too early: {missing} is missing"
     if token.type == "RPAR" and "$END" in accepted:
-        return MalformedError(at, "this ) has no ( before it")
-    if token.type == "RELATION":
-        return MalformedError(
-            at, f"a value is missing before {shown}, or two comparisons need an `and` between them"
-        )
-    if "PLUS" in accepted and "TIMES" in accepted:
-        return MalformedError(at, f"an operator is missing before {shown}")
-    return MalformedError(at, f"a value is missing before {shown}")
+        return "this ) has no ( before it"
+    if token.type == "RELATION" and "$END" in accepted:
+        return f"{token} is a second comparison: an `and` is missing between them"
+    missing = "an operator" if "TIMES" in accepted else "a value"
+    return f"{missing} is missing before {str(token)[:40]}"

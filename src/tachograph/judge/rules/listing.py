@@ -35,7 +35,7 @@ def _lines(entry: RuleEntry, width: int) -> list[str]:
         ("What it is", [pattern.description]),
         ("Criterion", [pattern.criterion]),
         ("Possible false positives", pattern.false_positives or ["None known."]),
-        ("Cures", [rule.details["advice"]] if "advice" in rule.details else pattern.cures),
+        ("Cures", [rule.advice] if rule.advice else pattern.cures),
         ("Needs", [", ".join(entry.counters) or "nothing"]),
         ("Family", [entry.check.family] if entry.check.family != entry.check.code else []),
         ("Decides", [entry.check.code] if entry.check.code != entry.code else []),

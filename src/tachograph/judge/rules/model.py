@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from tachograph.judge.rules.documents import Item
+from tachograph.judge.rules.documents import RuleError, place_of
 from tachograph.judge.rules.expression import Node
 
 RuleLevel = Literal["job", "gpu", "node"]
@@ -48,6 +48,25 @@ class RuleProblem:
         return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{term}"
 
 
+@dataclass(slots=True)
+class ProblemList:
+    """Collects the problems of a file. term: the one that is read at the moment."""
+
+    file: str
+    problems: list[RuleProblem] = field(default_factory=list)
+    term: str = ""
+
+    def add_error(self, error: RuleError) -> None:
+        """Note an error."""
+        problem = RuleProblem(self.file, *error.place, self.term, error.message)
+        self.problems.append(problem)
+
+    def warn(self, message: str, text: str, at: int | None = None) -> None:
+        """Note a warning about a text of the file, or a character of it."""
+        place = place_of(text, at)
+        self.problems.append(RuleProblem(self.file, *place, self.term, message, "warning"))
+
+
 @dataclass(frozen=True, slots=True)
 class RuleMetric:
     """One metric that rules may use: `kind` is what it is of, one value per job, GPU or node.
@@ -64,73 +83,65 @@ class RuleMetric:
 
 @dataclass(frozen=True, slots=True)
 class RuleTerm:
-    """One term: its name with slips corrected, its expression, and the text that holds it."""
+    """One term: its name with slips corrected, its expression as text and as a tree."""
 
     name: str
+    text: str
     node: Node
-    item: Item
 
     @property
     def source(self) -> str:
         """The expression as it is written."""
-        return str(self.item.value)
-
-
-@dataclass(frozen=True, slots=True)
-class RuleText:
-    """A text with placeholders, in pieces: text, a shown expression, or a part under a
-    condition.
-    """
-
-    item: Item
-    pieces: tuple[TextPiece, ...] = ()
-
-    @property
-    def source(self) -> str:
-        """The text as it is written."""
-        return str(self.item.value)
+        return str(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of a text: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or `inner` if
-    `node` is true.
-
-    Beside a `node`, `text` is its source. start: character of the whole text from which the places
-    of `node` count.
+    """A piece of a text for the user: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or
+    `inner` if `node` is true. Beside a `node`, `text` is its source.
     """
 
     text: str = ""
     node: Node | None = None
     unit: str = ""
     inner: tuple[TextPiece, ...] | None = None
-    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """A text for the user as it is written, and in pieces."""
+
+    text: str = ""
+    pieces: tuple[TextPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PatternRule:
     """One rule as it stands in a file, its expressions parsed.
 
-    tag: its short name, by which it is switched off and given parameters; rules may share one. id:
+    tag: its short name, by which it is switched off and given parameters; rules may share one; written_tag: with its
+    place in the file. id:
     its own name, the tag where it has none. level: what is judged; below the job, each GPU or node
-    by itself. item: the object in the file. metrics: {name in the rule: metric} of its
-    `metric(...)` keys. parameters: the names it lists. output: the term that alerts. details:
-    severity, advice, check and family, as written.
+    by itself. metrics: {name in the rule: metric} of its `metric(...)` keys. parameters: the names
+    it lists. output: the term that alerts. The last four are "" where it does not say.
     """
 
     name: str
     tag: str
+    written_tag: str
     id: str
     level: RuleLevel
     terms: tuple[RuleTerm, ...]
     output: str
     file: str
-    item: Item
     metrics: Mapping[str, str]
     parameters: tuple[str, ...]
     output_metric: RuleText
     template: RuleText
-    details: Mapping[str, str]
+    severity: str
+    advice: str
+    check: str
+    family: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +188,6 @@ class Ranks(Protocol):
 
     def of_job(self, metric: str) -> float | str | None:
         """Return a metric of the job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much the texts of one evaluation may hold."""
-
-    text: int = 4_000  # characters of the text for the user; what is longer is cut
-    shown: int = 20  # values of a list that a text names
-
-
-BUDGET = Budget()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tachograph.catalog.tables import JOBS
 from tachograph.judge.check import Check
 from tachograph.judge.finding import SEVERITIES, Severity
 from tachograph.judge.rules.compiler import RuleProgram
+from tachograph.judge.rules.documents import place_of
 from tachograph.judge.rules.metrics import OFFERED, VOCABULARY
 from tachograph.judge.rules.model import Pattern, PatternRule, RuleProblem
 from tachograph.judge.rules.patterns import load_patterns
@@ -125,41 +126,20 @@ def read_parameters(
     if source.text is None:
         return {}, [RuleProblem(source.name, 1, 1, "", source.problem)]
     try:
-        given = tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as problem:
-        at = _AT.search(str(problem))
+        tables = tomllib.loads(source.text)
+    except (RecursionError, ValueError) as error:
+        at = _AT.search(str(error))
         line, column = (int(at[1]), int(at[2])) if at else (1, 1)
-        return {}, [
-            RuleProblem(
-                source.name,
-                line,
-                column,
-                "",
-                f"not valid TOML: {_AT.sub('', str(problem)).strip()}",
-            )
-        ]
-    except (RecursionError, ValueError):  # brackets within brackets; a number with too many digits
-        return {}, [
-            RuleProblem(source.name, 1, 1, "", "nested too deeply, or a number that is too long")
-        ]
+        message = f"not valid TOML: {_AT.sub('', str(error)).strip()}"
+        return {}, [RuleProblem(source.name, line, column, "", message)]
     declared: dict[str, dict[str, RuleParameter]] = {}
     problems = []
-    for tag, parameters in given.items():
-        for name, one in parameters.items() if isinstance(parameters, dict) else [("", parameters)]:
-            try:
-                parameter = msgspec.convert(one, RuleParameter)
-            except msgspec.ValidationError as problem:
-                where = f"{tag}.{name}" if name else tag
-                problems.append(
-                    RuleProblem(source.name, 1, 1, "", f"{where}: {str(problem).replace('`', '')}")
-                )
-                continue
-            if math.isfinite(parameter.default):
-                declared.setdefault(tag, {})[name] = parameter
-            else:
-                problems.append(
-                    RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: the default is no number")
-                )
+    for tag, parameters in tables.items():
+        try:
+            declared[tag] = msgspec.convert(parameters, dict[str, RuleParameter])
+        except msgspec.ValidationError as error:
+            message = f"{tag}: {str(error).replace('`', '')}"
+            problems.append(RuleProblem(source.name, 1, 1, "", message))
     return declared, problems
 
 
@@ -193,13 +173,13 @@ class RuleEntry:
     @property
     def advice(self) -> str | None:
         """What to do where it holds: of the rule itself, else the cures of its pattern."""
-        return self.rule.details.get("advice") or " ".join(self.pattern.cures) or None
+        return self.rule.advice or " ".join(self.pattern.cures) or None
 
     @property
     def severity(self) -> Severity:
         """How urgent it is where it holds."""
-        given = self.rule.details.get("severity", "")
-        return next((severity for severity in SEVERITIES if severity == given), "hint")
+        known = (severity for severity in SEVERITIES if severity == self.rule.severity)
+        return next(known, "hint")
 
     @property
     def check(self) -> Check:
@@ -208,10 +188,10 @@ class RuleEntry:
 
         Its family is that of its key `family`; without one it is a family by itself.
         """
-        code = self.rule.details.get("check") or self.code
+        code = self.rule.check or self.code
         return Check(
             code,
-            self.rule.details.get("family") or code,
+            self.rule.family or code,
             self.severity,
             self.rule.name,
             None if self.severity == "fact" else self.advice,
@@ -324,7 +304,7 @@ class _Collected:
             text = (
                 f"the name {rule.id!r} is taken by {self.taken[rule.id]}; give it another tag or id"
             )
-            self.problems.append(RuleProblem(rule.file, rule.item.line, rule.item.column, "", text))
+            self.problems.append(RuleProblem(rule.file, *place_of(rule.written_tag), "", text))
         entry, problems = _entry(rule, pattern, declared, {}, shipped=shipped)
         self.problems += problems
         if entry is not None and rule.id not in self.taken:
@@ -347,7 +327,7 @@ def _entry(
     chosen = {name: declared[name].default for name in rule.parameters if name in declared}
     chosen |= {name: values[name] for name in rule.parameters if name in values}
     program, problems = compile_rule(rule, VOCABULARY, chosen)
-    if any(problem.severity == "error" for problem in problems):
+    if program is None:
         return None, problems
     return RuleEntry(rule, pattern, program, declared, chosen, shipped), problems
 

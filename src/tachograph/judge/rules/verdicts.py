@@ -138,14 +138,14 @@ class Comparison:
 def comparisons_of(entry: RuleEntry) -> tuple[Comparison, ...]:
     """Return the comparisons of a rule that have a value and a threshold, each once."""
     comparisons: dict[Comparison, None] = {}
-    for term in entry.rule.terms:
-        for node, _ in walk(term.node):
-            if node.kind != "compare" or node.word not in _FLIPPED:
+    for term in entry.program.terms.values():
+        for node, _ in walk(term):
+            relation = node.marks[0] if node.marks else ""
+            if relation not in _FLIPPED:
                 continue
             left, right = node.parts
-            relation = cast("Relation", node.word)
             for value, way, threshold in (
-                (left, relation, right),
+                (left, cast("Relation", relation), right),
                 (right, _FLIPPED[relation], left),
             ):
                 comparison = _comparison(value, way, threshold, entry)
@@ -160,18 +160,20 @@ def _comparison(
     """Return a comparison with a number or parameter; None where the nodes are anything else."""
     part = value.word if value.kind == "part" else ""
     named = value.parts[0] if part else value
-    limit = threshold.number if threshold.kind == "number" else threshold.word
-    is_limit = threshold.kind == "number" or (threshold.kind == "name" and limit in entry.values)
-    if not is_limit or named.kind != "name" or named.word in entry.values:
+    if threshold.kind not in ("constant", "parameter"):
         return None
-    is_term = any(term.name == named.word for term in entry.rule.terms)
-    metric = None if is_term else entry.rule.metrics.get(named.word, named.word)
-    if metric is not None and metric not in OFFERED:
+    if named.kind == "term":
+        name, metric, unit = named.word, None, ""
+    elif named.kind == "metric" and named.level == "job":
+        aliases = {metric: name for name, metric in entry.rule.metrics.items()}
+        metric = named.word
+        name, unit = aliases.get(metric, metric), OFFERED[metric].unit
+    else:
         return None
-    unit = entry.declared[limit].unit if isinstance(limit, str) else ""
-    if metric is not None:
-        unit = unit or OFFERED[metric].unit
-    return Comparison(named.word, part, relation, limit, unit, metric)
+    if threshold.kind == "constant":
+        return Comparison(name, part, relation, cast("float", threshold.value), unit, metric)
+    limit = threshold.word
+    return Comparison(name, part, relation, limit, entry.declared[limit].unit or unit, metric)
 
 
 def _number(value: Value) -> float | None:
