@@ -21,8 +21,11 @@ from madelake import fill, held, job, summarized
 from servers.mail_sink import MailSink, mail_sink
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, SiteOptions
 from tachograph.catalog.errors import ConfigError, ExportError
+from tachograph.judge.usage import USAGE_COLUMNS
 from tachograph.lake.delta import Lake
-from tachograph.report.digest import WIDTH, DigestTemplates, digest_json
+from tachograph.lake.filters import JobFilter
+from tachograph.lake.query import read_verdicts, select_jobs
+from tachograph.report.digest import WIDTH, DigestTemplates, digest_json, user_digest
 from tachograph.service.act.digests import OPT_OUT_FILE, due_week, send_digests, user_digests
 from tachograph.service.act.ledger import LEDGER_FILE, ActionLedger, ActionRecord, read_ledger
 from tachograph.service.act.mail import Mail, Mailer
@@ -118,6 +121,24 @@ def test_one_thing_to_change_with_its_hours(lake: Lake) -> None:
     assert bob.good
     (cid,) = user_digests(lake, Configuration(), WEEK - timedelta(weeks=1))
     assert cid.user == "cid"
+
+
+def test_a_job_that_lost_hours_to_no_problem_is_not_called_good(lake: Lake) -> None:
+    wanted, columns = JobFilter(users=("ann",)), (*USAGE_COLUMNS, "seq", "end")
+    jobs = select_jobs(lake, wanted, tuple(dict.fromkeys(columns))).jobs
+    findings = read_verdicts(lake, jobs).clear()
+    ann = user_digest(jobs, findings, user="ann", week=WEEK)
+    assert ann is not None
+    assert (round(ann.lost), ann.clean, ann.good) == (18, 0, ())
+
+
+def test_a_week_without_jobs_names_the_newest(lake: Lake, tmp_path: Path) -> None:
+    for words in (
+        ["act", "digest", "ann", "--as-of", "2026-12-30"],
+        ["advise", "--name", "train", "--user", "nobody"],
+    ):
+        done = run_here([*words, "--lake", lake.location], tmp_path, {})
+        assert "he newest of 3 jobs began 2026-11-17" in f"{done.stdout}{done.stderr}"
 
 
 def test_text_and_html_show_the_same_and_escape_names(lake: Lake) -> None:

@@ -290,6 +290,14 @@ def test_what_is_left_out_is_counted() -> None:
     assert "1 job (–): had shares of GPUs" in text
 
 
+def test_the_heading_names_the_time_that_was_asked_for() -> None:
+    since, until = START + timedelta(days=2), START + timedelta(days=9)
+    of_all, asked = report(spent()), report(spent(), since=since, until=until)
+    assert to_text(waste_lines(of_all)).startswith("2026-04-23 to 2026-04-2")
+    assert to_text(waste_lines(asked)).startswith("2026-04-25 to 2026-05-02: 1 job")
+    assert waste_json(asked) == waste_json(of_all)
+
+
 def test_without_jobs() -> None:
     for jobs in ([], [spent(2, state="RUNNING", end=None)]):
         found = report(*jobs, by="user", jobs_of="hung")

@@ -39,6 +39,7 @@ CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType(
 # codes and names of rules of versions before -> the check that decides the same
 RENAMED: Mapping[str, str] = MappingProxyType(
     {
+        "heat_throttling": "throttled",
         "hung": "job_hang",
         "idle_gpus": "load_imbalance_waste",
         "large_memory_tier": "low_memory",

@@ -11,6 +11,7 @@ from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
 
 if TYPE_CHECKING:
+    from tachograph.cli.options import OpenedLake
     from tachograph.judge.advice.request import JobRequest
 
 
@@ -67,7 +68,21 @@ def run(arguments: Arguments) -> int:
         output.print_lines(
             advice_lines(advice, width=min(output.width(), 100)), no_color=arguments.no_color
         )
+        if advice.group.level is None:
+            _print_newest(opened)
     return 0
+
+
+def _print_newest(opened: OpenedLake) -> None:
+    """Print where the data end: the jobs of a user may be newer."""
+    from tachograph.catalog.units import capitalized
+    from tachograph.cli.options import newest_job
+    from tachograph.lake.query import read_summaries
+
+    zone_name = opened.configuration.site.time_zone
+    newest = newest_job(read_summaries(opened.lake, ("start",)), zone_name=zone_name)
+    if newest:
+        output.print_text(f"{capitalized(newest)}.\n")
 
 
 def _backtest(arguments: Arguments) -> int:

@@ -12,6 +12,8 @@ from tachograph.cli import output
 from tachograph.cli.options import Arguments, OpenedLake, Parser, add_json, open_lake
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from tachograph.report.digest import UserDigest
     from tachograph.report.group_digest import GroupDigest
 
@@ -75,8 +77,7 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
     users = (arguments.user,) if arguments.user else ()
     digests = list(user_digests(opened.lake, configuration, week, users=users))
     if arguments.user and not digests:
-        what = f"no job of {arguments.user!r} ended in {week_name(week)} with known GPU-hours"
-        raise NotFoundError(what, do="choose another week with --as-of")
+        raise _nothing(opened, f"no job of {arguments.user!r}", week)
     if arguments.json:
         shown = [digest_json(one) for one in digests]
         output.print_json(shown[0] if arguments.user else shown)
@@ -97,10 +98,23 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
     return 0
 
 
+def _nothing(opened: OpenedLake, whose: str, week: date) -> NotFoundError:
+    from tachograph.cli.options import newest_job
+    from tachograph.lake.query import read_summaries
+    from tachograph.report.digest import week_name
+
+    zone_name = opened.configuration.site.time_zone
+    newest = newest_job(read_summaries(opened.lake, ("start",)), zone_name=zone_name)
+    what = f"{whose} ended in {week_name(week)} with known GPU-hours"
+    return NotFoundError(
+        f"{what}; {newest}" if newest else what, do="choose another week with --as-of"
+    )
+
+
 def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
     from tachograph.catalog.units import zone
     from tachograph.cli.act import visible_to
-    from tachograph.report.digest import digest_week, week_name
+    from tachograph.report.digest import digest_week
     from tachograph.report.group_digest import group_digest_json
     from tachograph.service.act.group_digests import STAFF, group_digests
     from tachograph.web.identity.managers import managers_of
@@ -116,10 +130,7 @@ def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
     digests = group_digests(opened.lake, configuration, week, managers, visible_to)
     digest = next((one for one in digests if (one.audience, one.name) == chosen), None)
     if digest is None:
-        raise NotFoundError(
-            f"no job ended in {week_name(week)} with known GPU-hours",
-            do="choose another with --as-of",
-        )
+        raise _nothing(opened, "no job", week)
     if arguments.json:
         output.print_json(group_digest_json(digest))
     else:

@@ -347,15 +347,21 @@ def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
     """Return the message where filters leave no job of `summaries`: number of jobs, and start of
     the newest.
     """
+    newest = newest_job(summaries, zone_name=zone_name)
+    return f"No matching jobs; {newest}.\n" if newest else "No matching jobs.\n"
+
+
+def newest_job(summaries: pl.DataFrame, *, zone_name: str) -> str:
+    """Return when the newest job of `summaries` began, in words; "" where there is none."""
     from datetime import datetime
 
     from tachograph.catalog.units import zone
 
     newest = None if summaries.is_empty() else summaries["start"].max()
     if not isinstance(newest, datetime):
-        return "No matching jobs.\n"
+        return ""
     began = newest.astimezone(zone(zone_name))
-    return f"No matching jobs; the newest of {summaries.height:,} jobs began {began:%Y-%m-%d}.\n"
+    return f"the newest of {summaries.height:,} jobs began {began:%Y-%m-%d}"
 
 
 def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:

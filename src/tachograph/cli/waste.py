@@ -75,6 +75,8 @@ def _report(arguments: Arguments) -> WasteReport:
         top=arguments.top if arguments.top is not None or exported else _TOP,
         jobs_of=arguments.jobs,
         zone_name=opened.configuration.site.time_zone,
+        since=which.since,
+        until=which.until,
     )
 
 

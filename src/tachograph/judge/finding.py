@@ -7,9 +7,10 @@ unknown because not enough was measured.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import isfinite
+from operator import ge, gt, le, lt
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.tables import FINDINGS
+from tachograph.catalog.units import text
 
 Severity = Literal["problem", "hint", "fact"]
 # most urgent first; a fact needs no fix
@@ -26,6 +28,12 @@ Verdict = Literal["yes", "no", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("yes", "no", "unknown")
 FindingKind = Literal["check", "score", "workload", "health"]
 Relation = Literal["<", "<=", ">", ">="]
+
+_RELATIONS: Mapping[Relation, Callable[[float, float], bool]] = MappingProxyType(
+    {"<": lt, "<=": le, ">": gt, ">=": ge}
+)
+# Units that are not written as they are named: {unit: (factor, what is written)}.
+_PRECISE = {"fraction": (100.0, " %"), "C": (1.0, " °C"), "count": (1.0, ""), "ratio": (1.0, "")}
 
 # what the evidence of findings holds: {name: (label, unit as in units.text)}
 EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -132,6 +140,28 @@ class CheckedValue(msgspec.Struct, frozen=True, gc=False):
     threshold: float
     unit: str
     holds: bool | None
+
+
+def relation_holds(value: float, relation: Relation, threshold: float) -> bool:
+    """Return whether a value is as a relation says."""
+    return _RELATIONS[relation](value, threshold)
+
+
+def apart(value: float, threshold: float, unit: str) -> str:
+    """Return a value as text, with as many digits as it takes to differ from its threshold.
+
+    >>> apart(0.9487, 0.95, "fraction"), apart(0.95, 0.95, "fraction"), apart(84.7, 85.0, "C")
+    ('94.9 %', '95 %', '84.7 °C')
+    """
+    shown = text(value, unit)
+    if value == threshold or shown != text(threshold, unit):
+        return shown
+    factor, suffix = _PRECISE.get(unit, (1.0, f" {unit}"))
+    for digits in range(3, 17):
+        precise = f"{factor * value:,.{digits}g}"
+        if precise != f"{factor * threshold:,.{digits}g}":
+            return f"{precise}{suffix}".rstrip()
+    return shown
 
 
 class Finding(msgspec.Struct, frozen=True):

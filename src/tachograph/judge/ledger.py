@@ -125,6 +125,8 @@ class WasteReport:
     currency: str = ""
     unpriced_jobs: int = 0
     zone_name: str = "UTC"
+    since: datetime | None = None  # what was asked for; jobs that ran then may begin before it
+    until: datetime | None = None
 
     @property
     def priced(self) -> bool:
@@ -175,12 +177,15 @@ def build_waste_report(
     top: int | None = None,
     jobs_of: str | None = None,
     zone_name: str = "UTC",
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> WasteReport:
     """Return the ledger of (already filtered) rows of job_summaries.
 
     `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many
     groups, the others in one row that has no name, and at most so many jobs. `jobs_of`: the cause
-    whose jobs are requested, as in BUCKETS or as in LABELS, or ALL. Errors: UsageError for an
+    whose jobs are requested, as in BUCKETS or as in LABELS, or ALL. `since`, `until`: the time that
+    was asked for. Errors: UsageError for an
     unknown grouping or cause, or a top below 1.
     """
     must_exist([by], WASTE_GROUPINGS, what="grouping", error=UsageError)
@@ -210,6 +215,8 @@ def build_waste_report(
         currency=settings.currency,
         unpriced_jobs=ledger.get_column("price").null_count(),
         zone_name=zone_name,
+        since=since,
+        until=until,
     )
 
 

@@ -50,7 +50,7 @@ class UserDigest:
     """A user's week.
 
     week: its Monday. jobs, gpu_hours, lost: of the jobs that ended in it and whose hours are known;
-    unknown: number of others. clean: jobs without a reported problem. recovered: GPU-hours against
+    unknown: number of others. clean: jobs without a reported problem that lost little. recovered: GPU-hours against
     the share lost in the weeks before, None in the first week; recovered_since: of all weeks from
     `since` on.
     """
@@ -132,6 +132,8 @@ def user_digest(
         known, on="job_key", how="semi"
     )
     recovered = weeks.get_column("recovered").drop_nulls()
+    lost_little = pl.col(LOST_COLUMN).fill_null(0.0) <= _GOOD_SHARE * pl.col("gpu_hours")
+    clean = known.filter(lost_little).join(problems, on="job_key", how="anti")
     return UserDigest(
         user=user,
         week=week,
@@ -139,7 +141,7 @@ def user_digest(
         unknown=of_week.height - known.height,
         gpu_hours=row["gpu_hours"],
         lost=row["lost"],
-        clean=known.height - problems.get_column("job_key").n_unique(),
+        clean=clean.height,
         change=_change(known, findings),
         recovered=row["recovered"],
         recovered_since=None if recovered.is_empty() else float(recovered.sum()),

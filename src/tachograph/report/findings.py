@@ -14,7 +14,14 @@ from tachograph.catalog.columns import local_time
 from tachograph.catalog.counters import DCGM_PREFIX, HOST_COUNTERS
 from tachograph.catalog.tables import HOST_CHARACTERISTICS
 from tachograph.catalog.units import shown_s, text, zone
-from tachograph.judge.finding import EVIDENCE, SEVERITIES, CheckedValue, Finding
+from tachograph.judge.finding import (
+    EVIDENCE,
+    SEVERITIES,
+    CheckedValue,
+    Finding,
+    apart,
+    relation_holds,
+)
 
 # groups of checks, in their order
 REPORTED_CHECKS, COVERED, FACTS, UNKNOWN, NOT_TRIGGERED = CHECK_GROUPS = (
@@ -25,6 +32,7 @@ REPORTED_CHECKS, COVERED, FACTS, UNKNOWN, NOT_TRIGGERED = CHECK_GROUPS = (
     "Not triggered",
 )
 _OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
+_OWN_UNITS = ("time", "percent", "code")  # of `value_text`
 SHOWN_CHECKS = 4  # in short
 SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
 
@@ -172,20 +180,33 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
     'sm_active 0.4 % < 1 %'
     >>> check_text(CheckedValue("power_w", 250.0, "<", 90.0, "W", False))
     'power_w 250 W, not < 90 W'
+    >>> check_text(CheckedValue("gpu_util", 0.9487, ">=", 0.95, "fraction", False))
+    'gpu_util 94.9 %, not >= 95 %'
     >>> check_text(CheckedValue("pcie", None, "<", 5.0, "B/s", None))
     'pcie not measured (< 5 B/s)'
+
+    Where `holds` is a vote, which takes more than one value, it may differ from the comparison.
+
+    >>> check_text(CheckedValue("power", 0.24, "<", 0.3, "fraction", False))
+    'power 24 % < 30 %, voted no'
     """
     threshold = f"{check.relation} {value_text(check.threshold, check.unit, zone_name=zone_name)}"
     if check.value is None:
         return f"{check.name} not measured ({threshold})"
     value = value_text(check.value, check.unit, zone_name=zone_name)
+    if check.unit not in _OWN_UNITS:
+        value = apart(check.value, check.threshold, check.unit)
     if check.holds is None:
         return f"{check.name} {value}, undecided ({threshold})"
-    return (
+    compared = relation_holds(check.value, check.relation, check.threshold)
+    message = (
         f"{check.name} {value} {threshold}"
-        if check.holds
+        if compared
         else f"{check.name} {value}, not {threshold}"
     )
+    if compared != check.holds:
+        message += ", voted yes" if check.holds else ", voted no"
+    return message
 
 
 def checks_text(

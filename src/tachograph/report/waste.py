@@ -57,9 +57,8 @@ def waste_headline(report: WasteReport) -> str:
     """Return the ledger in a sentence."""
     if report.first is None or report.last is None or not report.gpu_hours:
         return _NO_JOB
-    begin, end = (
-        local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last)
-    )
+    begin = local_time(report.since or report.first, report.zone_name)[:10]
+    end = local_time(report.until or report.last, report.zone_name)[:10]
     share = text(report.lost / report.gpu_hours, "fraction")
     back = text(report.recoverable, "h")
     if report.priced:
@@ -238,7 +237,9 @@ def waste_json(report: WasteReport) -> dict[str, Any]:
     """Return everything in the ledger as JSON values: GPU-hours, J, money in `currency`; null
     where not known.
     """
-    values: dict[str, Any] = json_values(report, without=("users", "zone_name", "concerned_jobs"))
+    values: dict[str, Any] = json_values(
+        report, without=("users", "zone_name", "concerned_jobs", "since", "until")
+    )
     known = [row for row in values["left_out"] if row["jobs"] is not None]
     more = {"currency": report.currency if report.priced else None, "left_out": known}
     return {**values, **more, "lost": report.lost, "recoverable": report.recoverable}

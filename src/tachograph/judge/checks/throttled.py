@@ -1,5 +1,7 @@
 """Clocks were lowered for heat or a hardware slowdown; at the power limit: the rule
 power_throttling.
+
+Decided from all samples of the job, and by the rule heat_throttling from those of one GPU.
 """
 
 from __future__ import annotations

@@ -149,13 +149,14 @@ def _unexpected(text: str, token: Token, accepted: set[str]) -> RuleError:
     something else stands.
     """
     ending = token.type == "$END"
-    tokens = list(_parser().lex(text))
-    before = [other for other in tokens if ending or other.start_pos < token.start_pos]
+    tokens: list[Any] = list(_parser().lex(text))
+    if not ending:
+        tokens = [other for other in tokens if other.start_pos < token.start_pos]
     name = "the end of the file" if ending else cut(token)
     if token.type == "STRING":
         name = f'"{name}"'
     open_brackets: list[Token] = []
-    for bracket in before:
+    for bracket in tokens:
         if bracket.type in ("LBRACE", "LSQB"):
             open_brackets.append(bracket)
         elif bracket.type in ("RBRACE", "RSQB"):
@@ -167,7 +168,7 @@ def _unexpected(text: str, token: Token, accepted: set[str]) -> RuleError:
         return RuleError(f"a : within a list; ] is missing before: {where}", token)
     for type_ in ("COLON", "COMMA"):
         if type_ in accepted and (starts_value or ending):
-            behind = Token("", "", line=before[-1].end_line, column=before[-1].end_column)
+            behind = Token("", "", line=tokens[-1].end_line, column=tokens[-1].end_column)
             return RuleError(f"{_MEANINGS[type_]} is missing before {name}", behind)
     if "WORD" in accepted:
         return RuleError(f"a value is missing before {name}", token)

@@ -145,7 +145,8 @@ class _Evaluation:
             alerting = [index for index, value in enumerate(answer) if value is True]
         shown: dict[str, Any] = {}
         text = self.text(self.program.template, alerting, shown)
-        pieces, named = self.program.output_metric, {}
+        pieces = self.program.output_metric
+        named: dict[str, Any] = {}
         metric = self.text(pieces, alerting, named)
         is_value_alone = all(piece.node is not None and not piece.inner for piece in pieces)
         if not is_value_alone:

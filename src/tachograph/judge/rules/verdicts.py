@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from operator import ge, gt, le, lt
 from typing import cast
 
 import msgspec
 import polars as pl
 
 from tachograph.catalog.units import text
-from tachograph.judge.finding import FINDING_SCHEMA, CheckedValue, Relation
+from tachograph.judge.finding import (
+    FINDING_SCHEMA,
+    CheckedValue,
+    Relation,
+    apart,
+    relation_holds,
+)
 from tachograph.judge.rules.expression import Node, walk
 from tachograph.judge.rules.metrics import OFFERED, JobRanks, MeasuredRanks, measure
 from tachograph.judge.rules.model import RuleOutcome, Value
@@ -22,7 +27,6 @@ SHOWN_RANKS = 8
 _NO_SAMPLE = "Unknown: there is no sample of the job."
 _encoder = msgspec.json.Encoder()
 _FLIPPED: Mapping[str, Relation] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_HOLDS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _OTHERWISE = {"<": "not below", "<=": "above", ">": "not above", ">=": "below"}
 
 
@@ -118,7 +122,7 @@ class Comparison:
         threshold = (
             self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
         )
-        holds = None if value is None else _HOLDS[self.relation](value, threshold)
+        holds = None if value is None else relation_holds(value, self.relation, threshold)
         name = f"{self.name}.{self.part}" if self.part else self.name
         return CheckedValue(name, value, self.relation, threshold, self.unit, holds)
 
@@ -207,7 +211,9 @@ def _ranks(names: Sequence[str]) -> str:
 
 
 def _missed(check: CheckedValue) -> str:
-    value, threshold = text(check.value, check.unit), text(check.threshold, check.unit)
+    assert check.value is not None  # else it is not known whether it holds
+    value = apart(check.value, check.threshold, check.unit)
+    threshold = text(check.threshold, check.unit)
     return f"{check.name} {value} is {_OTHERWISE[check.relation]} {threshold}"
 
 
