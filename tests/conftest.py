@@ -25,6 +25,7 @@ import nsight_reports
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from servers.web import WebServer, serving
+from tachograph.api.viewer import Role
 from tachograph.catalog import config, secrets
 from tachograph.lake.delta import Lake
 from tachograph.sources.sacct import read_file
@@ -33,7 +34,6 @@ from tachograph.sources.slurm.records import SlurmCluster as ClusterRecord
 from tachograph.web.application import create_application
 from tachograph.web.identity.tokens import create_token
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -249,7 +249,7 @@ def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     unlimited = msgspec.structs.replace(configuration.serve, requests_per_s=0.0)
     made = ServedLake(Lake.open(str(lake)), msgspec.structs.replace(configuration, serve=unlimited))
     yield made
-    made.fleet.close()
+    made.shared_objects.close()
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from starlette.testclient import TestClient
 from written import assert_json, assert_page, assert_plain, assert_table
 
 from served_entries import ENTRIES, Entry, made, parts_of, struct_of
+from tachograph.api.viewer import Role
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.figures.registry import FIGURES
 from tachograph.lake.delta import Lake
@@ -34,7 +35,6 @@ from tachograph.web.fleet import FleetWatch
 from tachograph.web.identity.proof import is_user_name
 from tachograph.web.identity.tokens import create_token
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role
 
 READ = [one for one in ENTRIES if not isinstance(one, Endpoint) or one.method == "GET"]
 NAMES = [name for name in PAYLOADS.values() if len(name) < 500]  # a longer one is no address
@@ -107,13 +107,14 @@ def clients(
     options = ServeOptions(requests_per_s=0.0, token_file=str(tokens), anonymous=True)
     served = ServedLake(Lake.open(str(hostile / "lake")), Configuration(serve=options))
     seconds = iter(range(1_000_000_000)).__next__
-    served.fleet = FleetWatch(
+    watch = FleetWatch(
         served.configuration,
         served.lake.location,
         opener=lambda request: SelectedSource(
             HostileSource(lambda: 1_795_255_200.0 + seconds()), None
         ),
     )
+    served.shared_objects.get("fleet", lambda: watch)
     application = create_application(WebService.of(served))
     found = {"anonymous": TestClient(application, follow_redirects=False)}
     for name, role in (("ann", Role.ADMIN), (USER, Role.USER)):
@@ -121,7 +122,7 @@ def clients(
         headers = {"authorization": f"Bearer {token}"}
         found[role.label] = TestClient(application, headers=headers, follow_redirects=False)
     yield found
-    served.fleet.close()
+    watch.close()
 
 
 def addresses_of(entry: Entry) -> Iterator[str]:

@@ -132,8 +132,8 @@ def test_importing_the_package_imports_nothing_else() -> None:
 def test_a_misspelt_option_is_told(opened: OpenLake) -> None:
     for call in (
         lambda: opened.jobs(wher="gpus>1"),  # type: ignore[call-arg]
-        lambda: opened.study(wher="gpus>1"),  # type: ignore[call-arg]
-        lambda: opened.figure("energy", windw=5),  # type: ignore[call-arg]
+        lambda: opened.study(wher="gpus>1"),
+        lambda: opened.figure("energy", windw=5),
     ):
         with pytest.raises(
             TypeError, match=r"'windw'; did you mean window|'wher'; did you mean where"

@@ -22,7 +22,8 @@ from tachograph.report.study_files import study_html
 def report(study_lake: Path) -> StudyReport:
     config = study_lake.parent / "pages.toml"
     config.write_text(TOML, encoding="utf-8")
-    return open_lake(str(study_lake), str(config)).study().report
+    made: StudyReport = open_lake(str(study_lake), str(config)).study().report
+    return made
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:

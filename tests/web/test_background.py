@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
+from tachograph.api.pages import Pending
 from tachograph.catalog.errors import LakeError, NotFoundError
-from tachograph.web.background import Background, Drawings, Pending
+from tachograph.web.background import Background, Drawings
 
 
 def test_a_report_is_made_once_and_pending_until_then() -> None:

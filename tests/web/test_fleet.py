@@ -8,6 +8,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from tachograph.api.viewer import NOBODY, Role, Viewer
 from tachograph.catalog.config import Configuration, WatchOptions
 from tachograph.catalog.errors import NotFoundError
 from tachograph.judge.workload.settings import WorkloadSettings
@@ -23,10 +24,9 @@ from tachograph.web.fleet import (
     FleetWatch,
     LiveState,
     fleet_report,
-    running_jobs,
     visible_allocations,
 )
-from tachograph.web.viewer import NOBODY, Role, Viewer
+from tachograph.web.snapshot import running_jobs
 
 ANA, EVE, SUPPORT = (
     Viewer("ana", Role.USER),

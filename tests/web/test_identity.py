@@ -13,6 +13,7 @@ from marked_lake import ANN, BOB, connect
 from starlette.applications import Starlette
 from starlette.requests import Request
 
+from tachograph.api.viewer import Role
 from tachograph.catalog import config
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import ConfigError, InputError, NotFoundError
@@ -30,7 +31,6 @@ from tachograph.web.identity.tokens import create_token, read_tokens, revoke_tok
 from tachograph.web.login import local_path
 from tachograph.web.registry import DOCUMENTS, ENDPOINTS, PAGES
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role
 
 PAGE = {"accept": "text/html"}
 

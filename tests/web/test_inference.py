@@ -13,12 +13,13 @@ import pytest
 from marked_lake import ANN, ANNS_JOB, BOB, BOBS_JOB, marked_lake
 from starlette.testclient import TestClient
 
-from served_entries import NamedService, parts_of, proof
+from served_entries import NamedService, proof
+from tachograph.api.pages import PageEntry
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
 from tachograph.web.application import create_application
 from tachograph.web.endpoints import API, Endpoint
-from tachograph.web.registry import ENDPOINTS, PAGES, PageEntry
+from tachograph.web.registry import ENDPOINTS, PAGES
 from tachograph.web.snapshot import ServedLake
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -29,6 +29,7 @@ from starlette.testclient import TestClient
 
 import tachograph
 from served_entries import ENTRIES, Entry, addresses, made, parts_of, struct_of
+from tachograph.api.viewer import Role
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.service.collect.status import (
@@ -43,7 +44,6 @@ from tachograph.web.endpoints import API, Endpoint
 from tachograph.web.identity.tokens import create_token
 from tachograph.web.paging import Paging
 from tachograph.web.registry import ENDPOINTS
-from tachograph.web.viewer import Role
 
 ABSENT = "880088"
 LIBRARIES = (

@@ -13,6 +13,8 @@ import polars as pl
 import pytest
 
 import nsight_reports
+from tachograph.api.pages import Pending
+from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog import config
 from tachograph.catalog.errors import InputError, NotFoundError
 from tachograph.lake.delta import Lake
@@ -21,11 +23,9 @@ from tachograph.lake.query import read_summaries
 from tachograph.nsight.reports import read_reports
 from tachograph.report.json_values import json_values
 from tachograph.sharing.attached import to_attach
-from tachograph.web.background import Pending
 from tachograph.web.pages import job, job_kernels, job_scores
 from tachograph.web.rest import jobs as rest_jobs
 from tachograph.web.snapshot import ServedLake, View
-from tachograph.web.viewer import Role, Viewer
 
 ADMIN, OWNER = Viewer("eve", Role.ADMIN), Viewer("user000", Role.USER)
 _LONGEST_S = 120.0

@@ -89,13 +89,14 @@ def client(
         may_poll.wait(240)
         return choose_source(served.configuration, request)
 
-    served.fleet = FleetWatch(served.configuration, served.lake.location, opener=opener)
-    served.fleet.interval_s = 0.2
+    watch = FleetWatch(served.configuration, served.lake.location, opener=opener)
+    watch.interval_s = 0.2
+    served.shared_objects.get("fleet", lambda: watch)
     session = TestClient(create_application(WebService.of(served, link=StartLink("link", "eve"))))
     session.get("/login?token=link")
     yield session
     may_poll.set()
-    served.fleet.close()
+    watch.close()
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import pytest
 from marked_lake import connect
 
 from servers.slurm import SlurmCluster
+from tachograph.api.managers import read_coordinators
 from tachograph.lake.delta import Lake
 from tachograph.sources.slurm.commands import SiteProgram
-from tachograph.web.identity.managers import read_coordinators
 
 pytestmark = pytest.mark.slow
 ME = "/api/v1/me"

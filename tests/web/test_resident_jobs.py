@@ -19,6 +19,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jobframes import START, frame, summary
+from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import ANALYSES, DEVICES, FINDINGS, JOB_SUMMARIES
@@ -33,7 +34,6 @@ from tachograph.web.images import JobImages, write_beside
 from tachograph.web.jobs import VisibleJobs
 from tachograph.web.pages import status
 from tachograph.web.snapshot import NotReadyError, ServedLake
-from tachograph.web.viewer import Role, Viewer
 
 CODES = ("idle_job", "job_hang", "one_gpu_of_many", "of_a_rule")
 USERS = ("ann", "bob", None)

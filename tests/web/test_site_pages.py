@@ -19,17 +19,17 @@ import pytest
 
 from served_entries import ApiClient
 from tachograph.api.open_lake import OpenLake
+from tachograph.api.pages import Pending, Progress
 from tachograph.api.rule_jobs import backtest
+from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog import config
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.delta import Lake
 from tachograph.web import snapshot
-from tachograph.web.background import Pending, Progress
 from tachograph.web.pages import node, rules, sharing, status, study, study_figure
 from tachograph.web.snapshot import ServedLake, View
-from tachograph.web.viewer import Role, Viewer
 
 SUPPORT = Viewer("support", Role.SUPPORT)
 _LONGEST_S = 300.0
@@ -40,7 +40,7 @@ def served(demo: Path) -> Iterator[ServedLake]:
     made = ServedLake(Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml"), {}))
     yield made
     made.background.close()
-    made.fleet.close()
+    made.shared_objects.close()
 
 
 @pytest.fixture(scope="module")

@@ -28,15 +28,15 @@ from stated_lake import (
 )
 
 from madelake import fill, job, summarized, utc
+from tachograph.api.pages import PageEntry, Pending
+from tachograph.api.viewer import Role
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
-from tachograph.web.background import Pending
 from tachograph.web.identity.identities import StartLink
 from tachograph.web.identity.tokens import create_token
-from tachograph.web.registry import PAGES, PageEntry
+from tachograph.web.registry import PAGES
 from tachograph.web.snapshot import ServedLake, View
-from tachograph.web.viewer import Role
 
 PAGE = {"Accept": "text/html"}
 

@@ -10,11 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from served_entries import ApiClient
+from tachograph.api.viewer import Role
 from tachograph.catalog.version import __version__
 from tachograph.web.endpoints import API
 from tachograph.web.registry import ENDPOINTS
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role
 
 
 def test_nothing_new_is_304(admin: TestClient, as_viewer: ApiClient) -> None:

@@ -6,21 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias, TypedDict, get_type_hints
 
-from tachograph.catalog.columns import local_time, must_exist
-from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import UsageError
+from tachograph.catalog.columns import local_time
 from tachograph.catalog.suggestions import did_you_mean
-from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import parse_time
-from tachograph.figures.dataset import FILTER_REASONS
-from tachograph.figures.numbers import StudyOptions
-from tachograph.figures.statistics import WHISKERS
-from tachograph.figures.study import VARIANTS, StudySettings
 from tachograph.lake.filters import FILTER_KINDS, JobFilter, parse_condition
 
 Names: TypeAlias = str | Sequence[str]
 Moment: TypeAlias = str | datetime
-WINDOWS_MIN = (1, 5, 15, 30)
 
 
 class JobChoice(TypedDict, total=False):
@@ -36,18 +28,6 @@ class JobChoice(TypedDict, total=False):
     since: Moment
     until: Moment
     where: Names
-
-
-class StudyChoice(JobChoice, total=False):
-    """How a study is made: jobs, pipe of the roofline, window (min), variant, whiskers, filters
-    that do not count.
-    """
-
-    pipe: str
-    window: int | None
-    variant: str
-    whiskers: str
-    no_filter: Names
 
 
 def several(names: Names | None) -> tuple[str, ...]:
@@ -100,42 +80,6 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
         since=instant("since"),
         until=instant("until"),
         where=where,
-    )
-
-
-def settings_of(
-    options: StudyChoice, wanted: JobFilter, configuration: Configuration
-) -> StudySettings:
-    """Return how the study is to be made; what is not given is as configured.
-
-    Errors: UsageError for a pipe, a window, a variant, whiskers or a filter that does not exist.
-    """
-    analysis, window = configuration.analysis, options.get("window")
-    pipe, variant = options.get("pipe", "fp64"), options.get("variant", "paper")
-    whiskers = options.get("whiskers", "tukey")
-    for what, given, known in (
-        ("pipe", pipe, tuple(PIPES)),
-        ("variant", variant, tuple(VARIANTS)),
-        ("whiskers", whiskers, tuple(WHISKERS)),
-        ("window (min)", window, (None, *WINDOWS_MIN)),
-    ):
-        if given not in known:
-            raise UsageError(
-                f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}"
-            )
-    no_filter = several(options.get("no_filter"))
-    must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
-    return StudySettings(
-        StudyOptions(
-            pipe=pipe,
-            window_s=analysis.window_s if window is None else window * 60,
-            whiskers=whiskers,
-        ),
-        variant,
-        analysis,
-        configuration.filters,
-        described(wanted, configuration.site.time_zone),
-        no_filter,
     )
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.doors import annex_function
+from tachograph.catalog.tables import JOB_SUMMARIES, PROFILES
 from tachograph.judge.advice.bounds import LEAST_S
 from tachograph.judge.steps import NODE_MEMORY_COLUMNS, job_steps, node_memory_mib
 from tachograph.lake.delta import Lake
-from tachograph.lake.profiles import read_attached
 from tachograph.lake.query import (
     read_consistently,
     read_evidence,
@@ -85,16 +85,11 @@ def read_job(
 
 
 def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> JobKernels:
-    """The reports of Nsight Compute that are attached to a run; of no report no calibration is
-    read.
-    """
-    attached = read_attached(lake, row["job_key"])
-    if not attached:
+    """The reports of Nsight Compute that are attached to a run."""
+    if not any(file.may_name(row["job_key"]) for file in lake.files(PROFILES)):
         return NO_KERNELS
-    from tachograph.sharing.attached import job_kernels
-    from tachograph.sharing.calibration import calibration_of
-
-    return job_kernels(attached, calibration_of(configuration))
+    kernels: JobKernels = annex_function("job_kernels")(lake, row["job_key"], configuration)
+    return kernels
 
 
 def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:

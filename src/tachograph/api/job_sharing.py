@@ -24,11 +24,10 @@ from tachograph.sharing.corun import least_on_sms
 from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Matrix, Sharing
 from tachograph.sharing.estimate import estimate, matrix
 from tachograph.sharing.job_groups import LEAST_RUNS, GivenProfile
+from tachograph.sharing.job_kernels import MOST_KERNELS
 from tachograph.sharing.kernel_facts import KernelsReport, KernelsRequest
 from tachograph.sharing.kernel_report import build_kernels_report
 from tachograph.sharing.proposals import Estimator, EstimatorOf
-
-MOST_KERNELS = 40  # of a report that is shown, on each GPU
 
 
 def read_sharing(

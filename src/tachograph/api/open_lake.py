@@ -15,35 +15,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import polars as pl
-from matplotlib.figure import Figure
 
 from tachograph.api.advice import read_advice
 from tachograph.api.choices import (
-    WINDOWS_MIN,
     JobChoice,
-    StudyChoice,
     check_names,
     described,
     job_filter,
-    settings_of,
 )
 from tachograph.api.job_report import read_job
-from tachograph.api.job_sharing import read_sharing
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
 from tachograph.catalog.codes import CAUSE_OF_CLASS, REPORTED
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.doors import annex_function
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import (
     COMPUTED,
     DEVICES,
-    GPU_SAMPLES,
-    JOB_GPUS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
     JOB_SUMMARIES,
@@ -51,31 +44,9 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.catalog.units import plural, text
-from tachograph.figures.dataset import (
-    Dataset,
-    JobSet,
-    RecordedSamples,
-    choose_jobs,
-    describe_dataset,
-)
-from tachograph.figures.numbers import FigureNumbers, Study
-from tachograph.figures.radar import draw
-from tachograph.figures.registry import FigureEntry, find_figure
-from tachograph.figures.study import (
-    MadeFigure,
-    Progress,
-    StudyReport,
-    StudySettings,
-    as_defined,
-    build_study,
-    chosen_figures,
-    make_figure,
-)
-from tachograph.figures.style import FORMATS
 from tachograph.judge.advice.advise import Advice
 from tachograph.judge.advice.request import JobRequest, read_script
 from tachograph.judge.finding import VERDICTS, Verdict
-from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, build_waste_report
 from tachograph.judge.node_history import (
     NODE_GPU_COLUMNS,
@@ -89,23 +60,15 @@ from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
-from tachograph.lake.problems import lake_errors
-from tachograph.pipeline.state import is_stale
-from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
 from tachograph.report.advice import advice_json, advice_lines, sbatch_lines
 from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_lines
 from tachograph.report.lines import to_text
 from tachograph.report.node import node_headline, node_json
-from tachograph.report.radar import build_radar
 from tachograph.report.steps import steps_json, steps_lines
-from tachograph.report.study import study_json, study_lines
-from tachograph.report.study_files import WrittenStudy, write_study
 from tachograph.report.waste import waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
-from tachograph.sharing.colocation import ColocateReport
-from tachograph.sharing.job_groups import LEAST_RUNS
 
 T = TypeVar("T")
 _OF_JOB = ("job_key", "seq", "start", "as_of")  # what rows that belong to a job are found by
@@ -169,50 +132,6 @@ class StepsPage:
     def json(self) -> dict[str, Any]:
         """Return them as JSON values."""
         return steps_json(self.report)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class StudyPage:
-    """The study of a system; shown, it is what `tachograph study` prints of it: the answers to
-    the questions.
-    """
-
-    report: StudyReport
-
-    def __repr__(self) -> str:
-        """Return how many jobs it is about, and the answers."""
-        return to_text(study_lines(self.report, width=100)).strip()
-
-    def _repr_html_(self) -> str:
-        """Return the same for a notebook; `write` writes the page with the figures."""
-        return preformatted(repr(self))
-
-    @property
-    def dataset(self) -> Dataset:
-        """What it is made of."""
-        return self.report.dataset
-
-    @property
-    def answers(self) -> dict[str, tuple[str, ...]]:
-        """{RQ1: sentences, ...}."""
-        return self.report.answers()
-
-    def json(self) -> dict[str, Any]:
-        """Return its content as JSON values."""
-        return study_json(self.report)
-
-    def write(
-        self,
-        folder: str | Path,
-        *,
-        formats: Sequence[str] = FORMATS,
-        progress: Progress | None = None,
-    ) -> WrittenStudy:
-        """Write figures, numbers and the page into a folder; return the names of the files.
-
-        Errors: UsageError where the folder is a file; ExportError where it cannot be written.
-        """
-        return write_study(self.report, Path(folder), formats=formats, progress=progress)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -321,7 +240,7 @@ class OpenLake:
         that makes no sense.
         """
         check_names(which, JobChoice)
-        wanted = self._filter(which)
+        wanted = self.filter(which)
         return query.select_jobs(self.lake, wanted).jobs.sort("start", "job_key")
 
     def run_of(
@@ -339,13 +258,13 @@ class OpenLake:
         """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of
         `jobs()`.
         """
-        return self._of_one_moment(lambda: query.read_gpus(self.lake, self._rows(job)))
+        return self.of_one_moment(lambda: query.read_gpus(self.lake, self._rows(job)))
 
     def steps(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of step_summaries, one per step: of a job (its id), or of rows of
         `jobs()`.
         """
-        return self._of_one_moment(lambda: query.read_steps(self.lake, self._rows(job)))
+        return self.of_one_moment(lambda: query.read_steps(self.lake, self._rows(job)))
 
     def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of
@@ -362,7 +281,7 @@ class OpenLake:
         return self._by_minute(JOB_NODE_MINUTES, job)
 
     def _by_minute(self, table: LakeTable, job: str | pl.DataFrame) -> pl.DataFrame:
-        return self._of_one_moment(lambda: query.read_rows(self.lake, table, self._rows(job)))
+        return self.of_one_moment(lambda: query.read_rows(self.lake, table, self._rows(job)))
 
     def findings(
         self, job: str | pl.DataFrame | None = None, *, verdict: Verdict | None = "yes"
@@ -380,7 +299,7 @@ class OpenLake:
                 self.lake, self._rows(job), REPORTED if verdict == "yes" else given
             )
 
-        return self._of_one_moment(read)
+        return self.of_one_moment(read)
 
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
         """Return the report of one job, of its last run unless `run` names another.
@@ -429,11 +348,11 @@ class OpenLake:
     def sharing(
         self,
         *,
-        least_runs: int = LEAST_RUNS,
+        least_runs: int = 2,
         pair: tuple[str, str] | None = None,
         top: int | None = None,
         **which: Unpack[JobChoice],
-    ) -> ColocateReport:
+    ) -> Any:
         """Return the pairs of job groups that could share a GPU, as `tachograph share colocate`;
         `pair`: explained.
 
@@ -441,8 +360,8 @@ class OpenLake:
         group of the pair that there is not, UsageError for one that cannot be compared.
         """
         check_names(which, JobChoice)
-        wanted = self._filter(which)
-        return read_sharing(
+        wanted = self.filter(which)
+        return annex_function("sharing")(
             self.lake, self.configuration, wanted, least_runs=least_runs, pair=pair, top=top
         )
 
@@ -459,7 +378,7 @@ class OpenLake:
             zone_name = self.configuration.site.time_zone
             return build_node_report(node, jobs, gpus, devices, zone_name=zone_name)
 
-        report = self._of_one_moment(read)
+        report = self.of_one_moment(read)
         if report.gpus.is_empty():
             raise NotFoundError(f"no node {node!r}", do="see the nodes of a job on its page")
         return NodePage(report)
@@ -479,7 +398,7 @@ class OpenLake:
         Errors: those of `jobs`; UsageError for an unknown grouping or cause.
         """
         check_names(which, JobChoice)
-        wanted = self._filter(which)
+        wanted = self.filter(which)
         jobs, intervals = query.jobs_and_intervals(
             self.lake, wanted, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS, holding=True
         )
@@ -501,7 +420,7 @@ class OpenLake:
         Errors: those of `jobs`; NotFoundError where there is no such job.
         """
         check_names(which, JobChoice)
-        wanted = self._filter(which)
+        wanted = self.filter(which)
 
         def read() -> UsageReport:
             jobs, intervals = query.jobs_and_intervals(
@@ -521,169 +440,68 @@ class OpenLake:
             return build_usage(jobs, reported, waste, top=top, zone_name=zone_name)
 
         zone_name = self.configuration.site.time_zone
-        return self._of_one_moment(read)
+        return self.of_one_moment(read)
 
     def study(
         self,
         figures: str | Sequence[str] = (),
         *,
         wanted: JobFilter | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[StudyChoice],
-    ) -> StudyPage:
+        progress: Callable[[str, int, int], None] | None = None,
+        **options: Any,
+    ) -> Any:
         """Return the study of this system: its data, the figures with their numbers, answers to the
         six questions.
 
-        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs.
-        `progress` is called with (what is done, steps done, steps in all). Its method `write`
-        writes it into a folder. Errors: those of `jobs`; NotFoundError where no job is left to
-        study.
+        `figures`: names or numbers, none for all. `options`: those of `jobs`, and pipe, window,
+        variant, whiskers, no_filter as `tachograph study` has them. `wanted` stands for the options
+        that choose jobs. `progress` is called with (what is done, steps done, steps in all). Its
+        method `write` writes it into a folder. Errors: those of `jobs`; NotFoundError where no job
+        is left to study.
         """
-        entries = chosen_figures(figures)
-        settings, chosen, jobs, windows = self._studied(entries, wanted, options)
-        with lake_errors(self.lake.uri(JOB_GPUS)):
-            units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
-        site = self.configuration.site
-        report = build_study(
-            jobs,
-            describe_dataset(
-                chosen, units, lake=self.lake.name, recorded=self._recorded(), stale=self._stale()
-            ),
-            settings,
-            site=site.cluster,
-            now=self.now,
-            zone_name=site.time_zone,
-            figures=entries,
-            windows=windows,
-            progress=progress,
-        )
-        return StudyPage(report)
+        return self._study().study(figures, wanted=wanted, progress=progress, **options)
 
-    def numbers(self, figure: str, **options: Unpack[StudyChoice]) -> FigureNumbers:
+    def numbers(self, figure: str, **options: Any) -> Any:
         """Return the numbers of one figure of the study: tables, facts, and what is missing."""
-        return self._made(figure, options).numbers
+        return self._study().numbers(figure, **options)
 
-    def figure(self, figure: str, **options: Unpack[StudyChoice]) -> Figure:
-        """Return the drawing of one figure of the study.
+    def figure(self, figure: str, **options: Any) -> Any:
+        """Return the drawing of one figure of the study, of matplotlib.
 
         Errors: NotFoundError where nothing of it can be drawn.
         """
-        made = self._made(figure, options)
-        if not made.drawn:
-            raise NotFoundError(
-                f"figure {made.entry.name}: {made.status}",
-                do="choose jobs in which it was measured",
-            )
-        return made.draw()
+        return self._study().figure(figure, **options)
 
-    def radar(self, by: str = "job", **which: Unpack[JobChoice]) -> Figure:
+    def radar(self, by: str = "job", **which: Unpack[JobChoice]) -> Any:
         """Return profiles of jobs along six axes of GPU activity, a plot each.
 
         `by`: one profile per job, user, account, partition, workload, or of `all`.
         Errors: UsageError for groups that there are not; NotFoundError where no job has samples.
         """
-        numbers = self.radar_numbers(by, **which)
-        if "profiles" not in numbers:
-            raise NotFoundError("no job with samples is left to draw", do="choose other jobs")
-        return draw(numbers)
+        return self._study().radar(by, **which)
 
-    def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> FigureNumbers:
+    def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> Any:
         """Return what `radar` draws: a row per profile, 0..1 along each axis, null: not
         measured.
         """
-        return build_radar(self.jobs(**which).filter(pl.col("samples") > 0), by=by).profiles
+        return self._study().radar_numbers(by, **which)
 
-    def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
-        entry = find_figure(figure)
-        settings, _, jobs, windows = self._studied([entry], None, options)
-        return make_figure(entry, Study(jobs, settings.options, windows))
+    def _study(self) -> Any:
+        return annex_function("lake_study")(self)
 
-    def _studied(
-        self, entries: Sequence[FigureEntry], wanted: JobFilter | None, options: StudyChoice
-    ) -> tuple[StudySettings, JobSet, pl.DataFrame, pl.DataFrame | None]:
-        """The settings, the jobs that they choose, these with the metrics that they define, and
-        compared windows.
-        """
-        check_names(options, StudyChoice)
-        wanted = self._filter(options) if wanted is None else wanted
-        settings = settings_of(options, wanted, self.configuration)
-
-        compared = any(entry.name == "window_lengths" for entry in entries)
-
-        def read() -> tuple[JobSet, pl.DataFrame, pl.DataFrame | None]:
-            chosen = choose_jobs(
-                *self._summaries_and_answers(wanted),
-                wanted,
-                filters=settings.filters,
-                no_filter=settings.no_filter,
-            )
-            jobs = as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
-            return chosen, jobs, self._compared_windows(chosen.jobs, settings) if compared else None
-
-        chosen, jobs, windows = self._of_one_moment(read)
-        return settings, chosen, jobs, windows
-
-    def _compared_windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame:
-        """Spatial imbalance over windows of every length that can be chosen."""
-        parts = []
-        for minutes in WINDOWS_MIN:
-            other = replace(settings, options=replace(settings.options, window_s=60 * minutes))
-            defined = as_defined(jobs, other, self._windows(jobs, other))
-            parts.append(
-                defined.select(
-                    "job_key", pl.lit(60 * minutes).alias("window_s"), "spatial_imbalance"
-                )
-            )
-        return pl.concat(parts)
-
-    def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
-        """Spatial imbalance over windows other than those of the analysis; None where they are
-        the same.
-        """
-        window_s, analysis = settings.options.window_s, settings.analysis
-        if window_s == analysis.window_s:
-            return None
-        with lake_errors(self.lake.location):
-            held = self._held(jobs).select("job_key", "seq").collect()
-            return spatial_imbalance(
-                query.scan_rows(self.lake, JOB_MINUTES, jobs),
-                with_gpus_held(jobs, held),
-                window_s=window_s,
-                count_zero_windows=analysis.count_zero_windows,
-            )
-
-    def _held(self, jobs: pl.DataFrame) -> pl.LazyFrame:
-        """The rows of job_gpus of some jobs, not read yet."""
-        return query.scan_rows(self.lake, JOB_GPUS, jobs)
-
-    def _filter(self, which: JobChoice) -> JobFilter:
+    def filter(self, which: JobChoice) -> JobFilter:
+        """Return the filter that options make, which choose jobs. Errors: those of `jobs`."""
         return job_filter(which, now=self.now, zone_name=self.configuration.site.time_zone)
 
-    def _of_one_moment(self, read: Callable[[], T]) -> T:
+    def of_one_moment(self, read: Callable[[], T]) -> T:
+        """Return what `read` reads of several tables, all of one analysis. Errors: those of `read`."""
         return query.read_consistently(self.lake, read)
-
-    def _summaries_and_answers(self, wanted: JobFilter) -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = query.read_summaries(self.lake)
-        return summaries, query.read_answers(self.lake, summaries, wanted.findings)
 
     def _rows(self, job: str | pl.DataFrame | None) -> pl.DataFrame:
         """Rows of job_summaries: those given, of one job, or all."""
         if isinstance(job, pl.DataFrame):
             return job
         return query.read_summaries(self.lake, _OF_JOB) if job is None else self.run_of(str(job))
-
-    def _recorded(self) -> RecordedSamples:
-        """What the log records of the samples."""
-        facts = describe_tables(self.lake, [GPU_SAMPLES])
-        return (
-            RecordedSamples(facts[0].rows, facts[0].first, facts[0].last)
-            if facts
-            else RecordedSamples(0)
-        )
-
-    def _stale(self) -> bool:
-        """Whether the last analysis was made with another configuration."""
-        return is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest)
 
 
 def _day(moment: datetime | None) -> str:

@@ -1,4 +1,5 @@
-"""What installed packages add to the tables of commands, sources, checks, exports and figures.
+"""What installed packages add to the tables of commands, sources, checks, exports, pages and
+figures; what the core asks of an annex.
 
 A package of a site declares entry points in its pyproject.toml, each the entry of a table:
 
@@ -11,11 +12,71 @@ The module of an entry is named as `import` has it.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
-from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.errors import ConfigError, UsageError
+
+
+class NamedEntry(Protocol):
+    """An entry of a table."""
+
+    @property
+    def name(self) -> str:
+        """How it is called in commands and configuration."""
+        ...
+
 
 E = TypeVar("E")
+N = TypeVar("N", bound=NamedEntry)
+
+# {what the core or a page asks for: the function of an annex}, imported when it is called: neither
+# the core nor another annex imports an annex.
+ANNEX_FUNCTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "live_rows": "tachograph.web.fleet:live_rows",
+        "held_file": "tachograph.service.act.ledger:held_file",
+        "refresh_advice": "tachograph.service.act.advice_table:refresh_advice",
+        "opt_out": "tachograph.service.act.digests:opt_out_links",
+        "remove_forgotten_images": "tachograph.web.images:remove_forgotten_images",
+        "job_kernels": "tachograph.sharing.attached:attached_job_kernels",
+        "kernels_sentence": "tachograph.report.attached_kernels:kernels_sentence",
+        "kernel_values": "tachograph.report.attached_kernels:kernel_values",
+        "profiled_launches": "tachograph.sharing.attached:profiled_launches",
+        "reports_given": "tachograph.sharing.job_groups:reports_given",
+        "sharing": "tachograph.api.job_sharing:read_sharing",
+        "lake_study": "tachograph.api.study:LakeStudy",
+        "study_fields": "tachograph.api.study:dataset_type",
+        "figure_names": "tachograph.figures.registry:figure_names",
+    }
+)
+
+
+def annex_function(name: str) -> Callable[..., Any]:
+    """Return what an annex answers a question of ANNEX_FUNCTIONS with.
+
+    Errors: UsageError where the annex is not installed.
+    """
+    module, _, function = ANNEX_FUNCTIONS[name].partition(":")
+    try:
+        answer: Callable[..., Any] = getattr(import_module(module), function)
+    except ModuleNotFoundError as absent:
+        if absent.name is None or not module.startswith(absent.name):
+            raise
+        raise UsageError(f"{module} is not installed", do="pip install 'tachograph[all]'") from None
+    return answer
+
+
+def find_entry(group: str, kind: type[N], name: str, own: Iterable[N]) -> N | None:
+    """Return the entry called `name` of the project's own table, else of an installed package;
+    None where there is none. Errors: those of `added_entries`.
+    """
+    for entry in own:
+        if entry.name == name:
+            return entry
+    return next((entry for entry in added_entries(group, kind) if entry.name == name), None)
 
 
 def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:

@@ -86,10 +86,10 @@ def _api(configuration: Configuration) -> ActApi:
 
     from tachograph.api.advice import read_past_jobs, read_site
     from tachograph.api.job_report import read_job
+    from tachograph.api.managers import managers_of
     from tachograph.lake.filters import JobFilter
     from tachograph.service.act.advice_table import refresh_advice
     from tachograph.service.act.service import ActApi
-    from tachograph.web.identity.managers import managers_of
 
     def report_of(lake: Lake, job_key: str) -> JobReport:
         return read_job(lake, job_key, now=datetime.now(UTC), configuration=configuration)
@@ -114,7 +114,7 @@ def _api(configuration: Configuration) -> ActApi:
 
 def visible_to(name: str, accounts: frozenset[str]) -> pl.Expr:
     """Return which jobs a manager of accounts may see: as on served pages."""
-    from tachograph.web.viewer import Role, Viewer
+    from tachograph.api.viewer import Role, Viewer
 
     return Viewer(name, Role.MANAGER, accounts).visible()
 

@@ -91,13 +91,13 @@ def write_advice_files(opened: OpenedLake) -> None:
     from datetime import UTC, datetime, timedelta
 
     from tachograph.api.advice import read_past_jobs, read_site
+    from tachograph.catalog.doors import annex_function
     from tachograph.lake.filters import JobFilter
-    from tachograph.service.act.advice_table import refresh_advice
 
     lake, configuration = opened.lake, opened.configuration
     since = opened.now - timedelta(days=configuration.advice.days)
     try:
-        written = refresh_advice(
+        written = annex_function("refresh_advice")(
             Path(options.advice_folder),
             lake,
             lambda users: read_past_jobs(

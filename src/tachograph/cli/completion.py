@@ -65,8 +65,8 @@ def option_values() -> Mapping[str, Iterable[str]]:
     check to others.
     """
     from tachograph.catalog.codes import CODES
+    from tachograph.catalog.doors import annex_function
     from tachograph.cli.registry import COMMANDS
-    from tachograph.figures.registry import FIGURES
     from tachograph.figures.style import FORMATS
     from tachograph.judge.finding import VERDICTS
     from tachograph.lake.filters import ATTRIBUTIONS, JOB_STATES
@@ -75,7 +75,7 @@ def option_values() -> Mapping[str, Iterable[str]]:
     return {
         "--attribution": ATTRIBUTIONS,
         "--columns": KNOWN,
-        "--figure": [figure.name for figure in FIGURES],
+        "--figure": annex_function("figure_names")(),
         "--finding": CODES,
         "--format": FORMATS,
         "--sort": KNOWN,

@@ -112,12 +112,12 @@ def _nothing(opened: OpenedLake, whose: str, week: date) -> NotFoundError:
 
 
 def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
+    from tachograph.api.managers import managers_of
     from tachograph.catalog.units import zone
     from tachograph.cli.act import visible_to
     from tachograph.report.digest import digest_week
     from tachograph.report.group_digest import group_digest_json
     from tachograph.service.act.group_digests import STAFF, group_digests
-    from tachograph.web.identity.managers import managers_of
 
     configuration = opened.configuration
     week = digest_week(opened.now.astimezone(zone(configuration.site.time_zone)))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.doors import added_entries
+from tachograph.catalog.doors import find_entry
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.cli import output
@@ -62,9 +62,9 @@ def run(arguments: Arguments) -> int:
 
 
 def _find(name: str) -> ExportTarget:
-    for target in (*TARGETS, *(() if name in _OWN else added_entries("exports", ExportTarget))):
-        if target.name == name:
-            return target
+    target = find_entry("exports", ExportTarget, name, TARGETS)
+    if target is not None:
+        return target
     known = list(_OWN)
     raise UsageError(
         f"unknown target '{name}'",

@@ -92,10 +92,10 @@ def _forget(arguments: Arguments) -> int:
     import os
     from datetime import UTC, datetime
 
+    from tachograph.catalog.doors import annex_function
     from tachograph.catalog.private_files import cache_folder
     from tachograph.catalog.pseudonyms import PseudonymKey
     from tachograph.service.forget import forget_user
-    from tachograph.web.images import JobImages
 
     opened = open_lake(arguments)
     name, stands = arguments.user.strip(), None
@@ -113,9 +113,10 @@ def _forget(arguments: Arguments) -> int:
         dry_run=not arguments.yes,
         at_once=arguments.now,
     )
-    images = (
-        JobImages(opened.lake, cache_folder(os.environ)).remove_forgotten() if arguments.yes else 0
-    )
+    images = 0
+    if arguments.yes:
+        remove = annex_function("remove_forgotten_images")
+        images = remove(opened.lake, cache_folder(os.environ))
     if arguments.json:
         files = {
             part: list(map(str, getattr(result, part))) for part in ("changed", "deleted", "others")

@@ -1,5 +1,4 @@
-"""The options of commands: the parser, what every command has, the lake, the filters of jobs, the
-live source.
+"""The options of commands: the parser, what every command has, the lake, the filters of jobs.
 
 Heavy modules are imported inside functions: `--help` depends on this module.
 """
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
     from tachograph.lake.delta import Lake
     from tachograph.lake.filters import JobFilter
-    from tachograph.live.discovery import SourceRequest
 
 
 class Arguments(argparse.Namespace):
@@ -389,20 +387,4 @@ def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
         until=instant(arguments.until),
         excluded=True if arguments.excluded else False if arguments.in_study else None,
         where=tuple(map(parse_condition, arguments.where)),
-    )
-
-
-def live_selection(arguments: Arguments, *, interval_s: float) -> SourceRequest:
-    """Return the live source that the options of `watch` and `record` name, with defaults for
-    those of one alone.
-    """
-    from tachograph.live.discovery import SourceRequest
-
-    return SourceRequest(
-        source=arguments.source,
-        urls=tuple(arguments.url),
-        gpus=arguments.gpus,
-        job=arguments.job,
-        simulate=arguments.simulate,
-        interval_s=interval_s,
     )

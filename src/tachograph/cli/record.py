@@ -15,7 +15,7 @@ from tachograph.catalog.errors import LakeError, NotFoundError, TachographError,
 from tachograph.catalog.units import plural, text
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json, configuration_of, live_selection
+from tachograph.cli.options import Arguments, Parser, add_json, configuration_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,9 +150,9 @@ def _check(arguments: Arguments, command: list[str]) -> None:
 def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[], LiveSource]:
     def connect() -> LiveSource:
         from tachograph.live.allocations import SlurmAllocations
-        from tachograph.live.discovery import choose_source
+        from tachograph.live.discovery import choose_source, request_of
 
-        wanted = live_selection(arguments, interval_s=arguments.interval)
+        wanted = request_of(arguments, interval_s=arguments.interval)
         # Slurm is queried only for the GPUs of another job
         return choose_source(
             configuration, wanted, poll=None if arguments.job else SlurmAllocations

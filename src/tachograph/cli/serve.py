@@ -84,10 +84,10 @@ def _change_tokens(arguments: Arguments) -> int:
 def _create_token(arguments: Arguments, file: Path, now: datetime) -> int:
     from datetime import timedelta
 
+    from tachograph.api.viewer import Role
     from tachograph.catalog.errors import UsageError
     from tachograph.catalog.units import span_s
     from tachograph.web.identity.tokens import create_token
-    from tachograph.web.viewer import Role
 
     seconds = span_s(arguments.expires)
     if not 0 < seconds <= _LONGEST_D * 86400:
@@ -155,7 +155,6 @@ def _serve(arguments: Arguments) -> int:
 
     from tachograph.catalog.private_files import cache_folder
     from tachograph.cli.options import open_lake
-    from tachograph.live.discovery import SourceRequest
     from tachograph.service.systemd import SystemdNotifier
     from tachograph.web.server import Listening, serve
     from tachograph.web.snapshot import ServedLake
@@ -170,17 +169,16 @@ def _serve(arguments: Arguments) -> int:
             f"--simulate {arguments.simulate}: at least one GPU is needed",
             do="write --simulate 1000",
         )
-    watched = (
-        None
-        if arguments.simulate is None
-        else SourceRequest(simulate=arguments.simulate, everything=True)
-    )
     say = Narrator.of(arguments).say
     cache = cache_folder(os.environ)
     workers = Workers(opened.lake.location, opened.configuration, cache)
     serve(
         ServedLake(
-            opened.lake, opened.configuration, cache=cache, watched=watched, workers=workers
+            opened.lake,
+            opened.configuration,
+            simulated=arguments.simulate,
+            cache=cache,
+            workers=workers,
         ),
         listening,
         user=getpass.getuser(),

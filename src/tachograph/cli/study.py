@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tachograph.api.choices import StudyChoice
+    from tachograph.api.study import StudyChoice
     from tachograph.cli.options import OpenedLake
     from tachograph.figures.study import Progress, StudyReport
     from tachograph.lake.delta import Lake

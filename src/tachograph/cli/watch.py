@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.errors import UsageError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_raw, configuration_of, live_selection
+from tachograph.cli.options import Arguments, Parser, add_raw, configuration_of
 
 if TYPE_CHECKING:
     from tachograph.catalog.arrays import Floats
@@ -137,7 +137,9 @@ def _check_terminal() -> None:
 
 
 def _wanted(arguments: Arguments, configuration: Configuration) -> SourceRequest:
-    usual = live_selection(arguments, interval_s=_interval_s(arguments, configuration))
+    from tachograph.live.discovery import request_of
+
+    usual = request_of(arguments, interval_s=_interval_s(arguments, configuration))
     return replace(usual, everything=arguments.all, recording=arguments.recording)
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from tachograph.catalog.doors import added_entries
+from tachograph.catalog.doors import find_entry
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.suggestions import did_you_mean
 
@@ -71,6 +71,11 @@ FIGURES: tuple[FigureEntry, ...] = (
 )
 
 
+def figure_names() -> list[str]:
+    """Return the names of the project's own figures."""
+    return [entry.name for entry in FIGURES]
+
+
 def find_figure(name: str) -> FigureEntry:
     """Return the figure called `name`, or of that number.
 
@@ -79,10 +84,10 @@ def find_figure(name: str) -> FigureEntry:
     for entry in FIGURES:
         if name in (entry.name, str(entry.number), f"{entry.number:02}", entry.stem):
             return entry
-    for entry in added_entries("figures", FigureEntry):
-        if name == entry.name:
-            return entry
-    names = [entry.name for entry in FIGURES]
+    added = find_entry("figures", FigureEntry, name, ())
+    if added is not None:
+        return added
+    names = figure_names()
     raise NotFoundError(
         f"no figure {name!r}", do=did_you_mean(name, names, otherwise=f"use {', '.join(names)}")
     )

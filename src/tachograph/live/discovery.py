@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -80,6 +81,20 @@ class SourceRequest:
     recording: str | None = None
     simulate: int | None = None
     interval_s: float = 1.0
+
+
+def request_of(arguments: Namespace, *, interval_s: float) -> SourceRequest:
+    """Return the source that the options of `watch` and `record` name, with defaults for those of
+    one alone.
+    """
+    return SourceRequest(
+        source=arguments.source,
+        urls=tuple(arguments.url),
+        gpus=arguments.gpus,
+        job=arguments.job,
+        simulate=arguments.simulate,
+        interval_s=interval_s,
+    )
 
 
 SourceOpener = Callable[[Configuration, SourceRequest], LiveSource]

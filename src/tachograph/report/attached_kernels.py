@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from shlex import quote
+from typing import Any
 
 from tachograph.catalog.units import plural, printable, text
 from tachograph.report.kernels_sentences import duration_text, launches_text, resource_name
@@ -13,6 +14,17 @@ from tachograph.sharing.kernel_names import shortened
 _NAME = 44  # characters of the name of a kernel
 COLUMNS = ("kernel", "launches", "time", "share", "limited by")
 TEXT_COLUMNS = (0, 4)
+
+
+def kernel_values() -> Mapping[str, Any]:
+    """Return what the template of the page of a job calls for its attached reports."""
+    return {
+        "kernels_sentence": kernels_sentence,
+        "kernel_columns": COLUMNS,
+        "kernel_texts": TEXT_COLUMNS,
+        "kernel_rows": kernel_rows,
+        "report_sentence": report_sentence,
+    }
 
 
 def kernels_sentence(kernels: JobKernels, job: str) -> str:

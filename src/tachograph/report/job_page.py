@@ -6,7 +6,7 @@ Its one script shows values under a pointer or a cursor; nothing needs it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
@@ -16,19 +16,13 @@ import numpy.typing as npt
 from jinja2 import Environment
 from markupsafe import Markup
 
+from tachograph.catalog.doors import annex_function
 from tachograph.catalog.version import __version__
 from tachograph.figures import job_page
 from tachograph.figures.style import DRAWING
 from tachograph.figures.timeline import Mark, Series
 from tachograph.judge.activity import number
 from tachograph.judge.steps import StepUse
-from tachograph.report.attached_kernels import (
-    COLUMNS,
-    TEXT_COLUMNS,
-    kernel_rows,
-    kernels_sentence,
-    report_sentence,
-)
 from tachograph.report.findings import check_text, checks_text, evidence_texts, severity_text
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_over_time import floats, hover_json, over_time
@@ -90,11 +84,7 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
         "step_texts": [place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
         "step_rows": step_rows,
         "step_gaps": [gap_sentence(gap, steps, report.zone_name) for gap in shown_gaps(steps)],
-        "kernels_sentence": kernels_sentence,
-        "kernel_columns": COLUMNS,
-        "kernel_texts": TEXT_COLUMNS,
-        "kernel_rows": kernel_rows,
-        "report_sentence": report_sentence,
+        **_kernel_values(report),
         "check_text": check_text,
         "checks_text": checks_text,
         "severity_text": severity_text,
@@ -103,6 +93,14 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
         "steps_note": steps_note,
         "spark_points": spark_points,
     }
+
+
+def _kernel_values(report: JobReport) -> Mapping[str, Any]:
+    """What the part about attached reports shows; of most jobs there are none."""
+    if not report.kernels.reports:
+        return {"kernels_sentence": lambda kernels, job: ""}
+    values: Mapping[str, Any] = annex_function("kernel_values")()
+    return values
 
 
 def hover_text(report: JobReport) -> Markup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tachograph.catalog.columns import share_text
+from tachograph.catalog.doors import annex_function
 from tachograph.catalog.units import capitalized, gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
@@ -201,14 +202,11 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
 
 
 def _kernels(report: JobReport) -> str | None:
-    """What there is of kernels; of most jobs there are none, and words for them are not
-    imported.
-    """
+    """What there is of kernels; of most jobs there are none."""
     if not report.kernels.reports:
         return None
-    from tachograph.report.attached_kernels import kernels_sentence
-
-    return kernels_sentence(report.kernels, report.job)
+    sentence: str = annex_function("kernels_sentence")(report.kernels, report.job)
+    return sentence
 
 
 def _more(report: JobReport) -> str:

@@ -14,13 +14,13 @@ from datetime import datetime
 from pathlib import Path
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.doors import annex_function
 from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.pseudonyms import REMOVED, NameReplacer
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import ForgottenTable, delete_replaced, file_has, files_with, forget
 from tachograph.lake.store import is_remote
-from tachograph.service.act.ledger import LEDGER_FILE, ActionLedger
 from tachograph.service.collect.lock import HOLDER_FILE, LOCK_FILE, CollectLock
 from tachograph.service.collect.newest import clear_newest
 from tachograph.service.collect.status import state_folder, utc_now
@@ -73,12 +73,7 @@ def forget_user(
         deleted = list(_advice(configuration.act.advice_folder, name))
         if not dry_run:
             for path in changed:
-                held = (
-                    ActionLedger(path.parent, clock=clock)
-                    if path.name == LEDGER_FILE
-                    else nullcontext()
-                )
-                with held:
+                with annex_function("held_file")(path, clock):
                     _rewrite(path, replacer)
             for path in deleted:
                 path.unlink(missing_ok=True)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from math import fsum
+from pathlib import Path
+from typing import Any
 
-from tachograph.lake.profiles import AttachedProfile
+from tachograph.catalog.config import Configuration
+from tachograph.lake.delta import Lake
+from tachograph.lake.profiles import AttachedProfile, read_attached
 from tachograph.nsight.launches import NcuReport
+from tachograph.nsight.reports import read_reports
+from tachograph.sharing.calibration import calibration_of
 from tachograph.sharing.demand import Calibration
-from tachograph.sharing.job_kernels import AttachedReport, JobKernels, ShortKernel
+from tachograph.sharing.job_kernels import NO_KERNELS, AttachedReport, JobKernels, ShortKernel
 from tachograph.sharing.kernel_limits import limits
 from tachograph.sharing.kernel_metrics import duration_s
 from tachograph.sharing.kernel_names import labels
@@ -36,6 +42,31 @@ def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> 
     return AttachedProfile(
         replace(report, launches=kept, rejects=(), problems=problems), len(launches), at
     )
+
+
+def attached_job_kernels(
+    lake: Lake, job_key: str, configuration: Configuration, *, most: int = SHOWN_KERNELS
+) -> JobKernels:
+    """Return the reports that are attached to a run of a job in short. Of no report no calibration
+    is read.
+    """
+    attached = read_attached(lake, job_key)
+    if not attached:
+        return NO_KERNELS
+    return job_kernels(attached, calibration_of(configuration), most=most)
+
+
+def profiled_launches(
+    lake: Lake, job_key: str, reports: Sequence[Path]
+) -> list[Mapping[str, Any]] | None:
+    """Return the metrics of launches in `reports`, without any in those that are attached to a run
+    of a job; None where there is no report. Errors: those of `read_reports`.
+    """
+    if reports:
+        read: Sequence[NcuReport] = read_reports(reports)
+    else:
+        read = [profile.report for profile in read_attached(lake, job_key)]
+    return [launch.metrics for report in read for launch in report.launches] if read else None
 
 
 def job_kernels(

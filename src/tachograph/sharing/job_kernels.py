@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+MOST_KERNELS = 40  # of a report that is shown, on each GPU
+
 
 @dataclass(frozen=True, slots=True)
 class ShortKernel:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 import msgspec
 
 from tachograph.catalog.config import meant
-from tachograph.catalog.doors import added_entries
+from tachograph.catalog.doors import added_entries, find_entry
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import parse_time
@@ -95,10 +95,10 @@ def find_source(name: str) -> SourceEntry:
 
     Errors: UsageError naming the closest one.
     """
-    own = [source.name for source in SOURCES]
-    for source in (*SOURCES, *(() if name in own else added_entries("sources", SourceEntry))):
-        if source.name == name:
-            return source
+    source = find_entry("sources", SourceEntry, name, SOURCES)
+    if source is not None:
+        return source
+    own = [entry.name for entry in SOURCES]
     do = did_you_mean(name, own, otherwise=f"use one of: {', '.join(own)}")
     raise UsageError(f"unknown source '{name}'", do=do)
 

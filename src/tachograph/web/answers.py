@@ -13,12 +13,12 @@ import msgspec
 import polars as pl
 from starlette.responses import Response
 
+from tachograph.api.parameters import Parameters, Word
 from tachograph.catalog.columns import INTERNAL, must_exist
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.units import escaped_json
 from tachograph.report.json_values import json_values
-from tachograph.web.parameters import Parameters, Word
 
 FormatName = Literal["json", "csv", "parquet"]
 PROBLEM_TYPE = "application/problem+json"

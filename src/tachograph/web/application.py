@@ -25,6 +25,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from tachograph.api.pages import Document, PageEntry
+from tachograph.api.parameters import JobParameters, read_parameters
+from tachograph.api.viewer import NOBODY, Role, Viewer
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import (
     LakeError,
@@ -46,19 +49,15 @@ from tachograph.web.identity.proof import NotIdentifiedError
 from tachograph.web.identity.sessions import COOKIE
 from tachograph.web.lanes import Lanes, address_of, sender_of
 from tachograph.web.login import login_routes
-from tachograph.web.parameters import JobParameters, read_parameters
 from tachograph.web.registry import (
     DOCUMENTS,
     ENDPOINTS,
-    PAGES,
-    Document,
-    PageEntry,
+    all_pages,
     load_page,
 )
 from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.web.unsubscribe import unsubscribe_routes
-from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
 _AGAIN_S = "2"  # a page of what is still being made is loaded again
@@ -166,7 +165,7 @@ def create_application(service: WebService) -> ASGIApp:
             *_endpoints(service),
             *(
                 Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.name)
-                for entry in (*PAGES, *DOCUMENTS)
+                for entry in (*all_pages(), *DOCUMENTS)
             ),
             Route("/job", _job_by_id),
             *(

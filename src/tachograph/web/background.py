@@ -8,31 +8,17 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from tachograph.api.pages import Pending, Progress
 from tachograph.catalog.errors import LakeError
 
+T = TypeVar("T")
 KEPT_BYTES = 128 << 20  # of reports; the one that was used longest ago goes first
 WAITING = 24  # reports that are not made yet; a further one is refused
 WAITING_OF_ONE = 8  # of those, as many for one viewer: others can still have theirs made
 FIRST_WAIT_S = 1.0  # what takes less is shown at once
 KEPT_CHARACTERS = 32_000_000  # of drawings
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(slots=True)
-class Pending:
-    """A report that is not complete: which of its steps is being done; `done` of `total` are
-    over, 0 not known.
-    """
-
-    doing: str = ""
-    done: int = 0
-    total: int = 0
-
-    def note(self, doing: str, done: int, total: int) -> None:
-        """Note the progress."""
-        self.doing, self.done, self.total = doing, done, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +57,28 @@ class Drawings:
             while self._length > self.most:
                 self._length -= len(self._kept.popitem(last=False)[1] or "")
         return drawn
+
+
+@dataclass(slots=True)
+class SharedObjects:
+    """What pages share while the server runs, by name; each has `close`."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _objects: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, name: str, make: Callable[[], T]) -> T:
+        """Return the object called `name`, made when it is first asked for."""
+        with self._lock:
+            if name not in self._objects:
+                self._objects[name] = make()
+            shared: T = self._objects[name]
+            return shared
+
+    def close(self) -> None:
+        """Close all of them."""
+        with self._lock:
+            for shared in self._objects.values():
+                shared.close()
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tachograph.api.parameters import Parameters, read_document, read_parameters
+from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.errors import TachographError, UsageError
 from tachograph.catalog.version import __version__
 from tachograph.web.answers import (
@@ -31,10 +33,8 @@ from tachograph.web.answers import (
     respond,
 )
 from tachograph.web.paging import Paging
-from tachograph.web.parameters import Parameters, read_document, read_parameters
 from tachograph.web.shapes import Shape, TableShape
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role, Viewer
 from tachograph.web.workers import Ending, Progress, silent, until_gone
 
 T = TypeVar("T")

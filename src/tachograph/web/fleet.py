@@ -18,6 +18,8 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.api.pages import PageView
+from tachograph.api.viewer import Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import BREAK, NotFoundError, TachographError
 from tachograph.catalog.units import plural
@@ -28,11 +30,11 @@ from tachograph.live.feed import FeedFailure, ViewFeed
 from tachograph.live.fleet_report import FleetChoice, FleetReport, build_fleet_report, part_of
 from tachograph.live.job_classes import LiveJobClasses
 from tachograph.live.monitor import Monitor
+from tachograph.live.render import json_rows
 from tachograph.live.selection import SelectedSource
 from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
 from tachograph.live.view import FleetView, GpuHistory
 from tachograph.service.collect.collected_source import COLLECT, open_collected
-from tachograph.web.viewer import Viewer
 
 LEAST_INTERVAL_S = 2.0  # between two polls
 LAKE_INTERVAL_S = 60.0  # between two looks at the newest minutes of a lake
@@ -217,24 +219,12 @@ class FleetWatch:
             return self._closed or self._clock() - self._last_used > LINGER_S
 
 
-def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs that have not ended, by each name that live sources use: name, user, account,
-    partition.
-
-    `jobs`: rows of job_summaries, those that are visible.
-    """
-    mine = jobs.filter(pl.col("end").is_null())
-    columns = [pl.col(name) for name in ("user", "account", "partition")]
-    named = [mine.select(pl.col(name).alias("name"), *columns) for name in ("job_id", "display_id")]
-    return pl.concat(named).drop_nulls("name").unique("name", keep="first", maintain_order=True)
-
-
 def visible_allocations(
     allocations: Mapping[GpuId, GpuAllocation], viewer: Viewer, running: pl.DataFrame
 ) -> dict[GpuId, GpuAllocation]:
     """Return the GPUs that a viewer may see, with those of their jobs and users that are visible.
 
-    `running`: `running_jobs` of the visible jobs. Of a GPU that several users share, others are not
+    `running`: as PageView has it. Of a GPU that several users share, others are not
     named. A job without a user is visible only as one of `running`.
     """
     users: dict[str, str | None] = dict(running.select("name", "user").iter_rows())
@@ -289,6 +279,22 @@ def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> Fle
     return part_of(
         state.view, visible_allocations(state.view.snapshot.allocations, viewer, running)
     )
+
+
+def fleet_of(view: PageView) -> FleetWatch:
+    """Return the monitor of the server, which all its viewers share."""
+    simulated = view.simulated
+    wanted = None if simulated is None else SourceRequest(simulate=simulated, everything=True)
+    location = view.opened.lake.location
+    return view.shared("fleet", lambda: FleetWatch(view.configuration, location, wanted))
+
+
+def live_rows(view: PageView) -> list[dict[str, Any]]:
+    """Return a row per visible GPU, as `tachograph watch --once --json` prints them; none before
+    the first poll.
+    """
+    visible = visible_view(fleet_of(view).state(), view.viewer, view.running())
+    return [] if visible is None else json_rows(visible)
 
 
 def fleet_report(

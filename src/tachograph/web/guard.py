@@ -20,10 +20,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tachograph.api.viewer import Viewer
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.secrets import redacted
-from tachograph.web.viewer import Viewer
 
 VIEWER = "viewer"  # key in the state of a request
 _SECRET = re.compile(

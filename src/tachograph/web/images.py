@@ -205,5 +205,10 @@ def main(argv: Sequence[str]) -> None:
         sys.exit(str(problem))
 
 
+def remove_forgotten_images(lake: Lake, cache: Path | None) -> int:
+    """Remove images in a cache that were made before a user was forgotten; return how many."""
+    return JobImages(lake, cache).remove_forgotten()
+
+
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from tachograph.api.parameters import Parameters, Word, says
 from tachograph.catalog.errors import NotFoundError
 from tachograph.lake.labels import write_label
-from tachograph.web.parameters import Parameters, Word, says
 from tachograph.web.snapshot import View
 
 _HOLDS = {"confirmed": True, "rejected": False, "withdrawn": None}

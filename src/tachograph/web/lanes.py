@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tachograph.api.viewer import Viewer
 from tachograph.web.identity.proxy_header import ProxyHeaders
 from tachograph.web.identity.socket_peer import peer
-from tachograph.web.viewer import Viewer
 
 T = TypeVar("T")
 _BURST_S = 10.0

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from tachograph.api.viewer import NOBODY
 from tachograph.web import templates
 from tachograph.web.forms import check_same_site, read_form
 from tachograph.web.identity.identities import Identities
 from tachograph.web.identity.proof import NotIdentifiedError, Proven
 from tachograph.web.lanes import Lanes, sender_of
-from tachograph.web.viewer import NOBODY
 
 _LOGIN_S = 600
 Handler = Callable[[Request], Awaitable[Response]]

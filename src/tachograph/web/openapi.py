@@ -11,13 +11,13 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 
+from tachograph.api.parameters import Parameters
+from tachograph.api.viewer import Role
 from tachograph.catalog.version import __version__
 from tachograph.report.json_values import json_values
 from tachograph.web.answers import JSON, PROBLEM_TYPE, Format
 from tachograph.web.endpoints import API, COUNT_HEADER, Endpoint
-from tachograph.web.parameters import Parameters
 from tachograph.web.shapes import OBJECT, TEXT, Schema, TableShape, described, list_of, type_schema
-from tachograph.web.viewer import Role
 
 VERSION = "3.1.0"
 # what the document itself returns

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from tachograph.api.parameters import Word
 from tachograph.catalog.tables import LakeTable
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import read_consistently, scan_rows
 from tachograph.web.answers import FormatChoice, TableAnswer
 from tachograph.web.cursors import decode_cursor, encode_cursor, no_cursor
-from tachograph.web.parameters import Word
 
 MOST_ROWS = 10_000  # of one answer of the REST API
 RowLimit = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="At most so many rows.")]

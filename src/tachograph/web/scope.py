@@ -11,13 +11,13 @@ from datetime import date
 
 import polars as pl
 
+from tachograph.api.viewer import Viewer
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import GPU_SCORES, JOB_GPUS, JOB_SUMMARIES, JOBS, LakeTable
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.attribution import HANDOVER
 from tachograph.web.jobs import VisibleJobs
-from tachograph.web.viewer import Viewer
 
 _SAME_CLUSTER = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
 # Facts of hardware and of the service, without names of people.

@@ -21,6 +21,9 @@ from msgspec.structs import replace
 
 from tachograph.api.choices import JobChoice, job_filter
 from tachograph.api.open_lake import JobPage, OpenLake
+from tachograph.api.pages import Pending, Progress
+from tachograph.api.parameters import JobChoiceParameters, Parameters
+from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import (
@@ -46,16 +49,12 @@ from tachograph.lake.resident import (
     release_pages,
     resident_file_mib,
 )
-from tachograph.live.discovery import SourceRequest
 from tachograph.report.job import JobReport
-from tachograph.web.background import Background, Pending, Progress
-from tachograph.web.fleet import FleetWatch, running_jobs
+from tachograph.web.background import Background, SharedObjects
 from tachograph.web.images import JobImages
 from tachograph.web.jobs import VisibleJobs
-from tachograph.web.parameters import JobChoiceParameters, Parameters
 from tachograph.web.scope import ScopedLake
 from tachograph.web.sums import SumsLake, without_names
-from tachograph.web.viewer import Role, Viewer
 from tachograph.web.workers import Ending, Workers, silent
 
 T = TypeVar("T")
@@ -163,8 +162,8 @@ class View:
     visible jobs. not_analyzed: rows of the accounting of visible jobs without results so far.
     reports: of jobs shown lately. image_problem: why no image of the jobs can be written, so that
     they are held in memory; "" for none. background: makes what takes seconds, by `made_by`: the
-    method `written` of the lake that is served. fleet: all GPUs live, of which `fleet_report` shows
-    what is visible.
+    method `written` of the lake that is served. simulated: how many simulated GPUs are shown live in
+    place of real ones.
     """
 
     viewer: Viewer
@@ -175,7 +174,8 @@ class View:
     reports: dict[tuple[Hashable, ...], JobReport]
     background: Background
     made_by: Callable[..., bytes]
-    fleet: FleetWatch
+    shared_objects: SharedObjects
+    simulated: int | None = None
     image_problem: str = ""
 
     @property
@@ -235,6 +235,10 @@ class View:
         )
         return content if isinstance(content, Pending) else cast("T", pickle.loads(content))
 
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return the object of the server that is called `name`, see PageView."""
+        return self.shared_objects.get(name, make)
+
     def running(self) -> pl.DataFrame:
         """Return `running_jobs` of the visible jobs; none while they are read."""
         found = self.made(_running_jobs)
@@ -270,6 +274,18 @@ class View:
         return self.made(function, *arguments, **named)
 
 
+def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs that have not ended, by each name that live sources use: name, user, account,
+    partition.
+
+    `jobs`: rows of job_summaries, those that are visible.
+    """
+    mine = jobs.filter(pl.col("end").is_null())
+    columns = [pl.col(name) for name in ("user", "account", "partition")]
+    named = [mine.select(pl.col(name).alias("name"), *columns) for name in ("job_id", "display_id")]
+    return pl.concat(named).drop_nulls("name").unique("name", keep="first", maintain_order=True)
+
+
 def _running_jobs(view: View, _: Progress) -> pl.DataFrame:
     return running_jobs(view.opened.jobs())
 
@@ -303,7 +319,7 @@ class ServedLake:
         lake: Lake,
         configuration: Configuration,
         *,
-        watched: SourceRequest | None = None,
+        simulated: int | None = None,
         cache: Path | None = None,
         workers: Workers | None = None,
         most_rows: int = 50_000,
@@ -313,7 +329,8 @@ class ServedLake:
         self.configuration = configuration
         self.background = Background()
         self._workers = workers
-        self.fleet = FleetWatch(configuration, lake.location, watched)
+        self.shared_objects = SharedObjects()
+        self._simulated = simulated
         self.images = JobImages(lake, cache)
         self._most_rows = most_rows
         self._clock = clock
@@ -394,7 +411,7 @@ class ServedLake:
         waiting = partial(snapshot.not_analyzed, viewer)
         return View(
             *(viewer, snapshot.served, opened, visible, waiting, snapshot.reports, self.background),
-            *(self.written, self.fleet, self.images.problem),
+            *(self.written, self.shared_objects, self._simulated, self.images.problem),
         )
 
     def written(
@@ -417,9 +434,9 @@ class ServedLake:
             self._workers.warm()
 
     def close(self) -> None:
-        """End what runs beside: reports, workers, the monitor of the fleet."""
+        """End what runs beside: reports, workers, what pages share."""
         self.background.close()
-        self.fleet.close()
+        self.shared_objects.close()
         if self._workers is not None:
             self._workers.close()
 

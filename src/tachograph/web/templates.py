@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from functools import cache
@@ -14,12 +15,12 @@ from urllib.parse import urlencode
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.requests import Request
 
+from tachograph.api.viewer import Viewer
 from tachograph.catalog.columns import column_heading, column_text
 from tachograph.catalog.units import plural
 from tachograph.catalog.version import __version__
 from tachograph.judge.checks import CHECKS
 from tachograph.report.pages import environment, style_sheet
-from tachograph.web.viewer import Viewer
 
 SESSION = "session"  # key in the state of a request: whether the browser can end it
 # Style sheets that served pages share with pages in files.
@@ -73,18 +74,21 @@ def asset(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    from tachograph.web.registry import PAGES
+    from tachograph.web.registry import all_pages
 
     made = environment()
-    made.loader = ChoiceLoader(
-        [PackageLoader("tachograph.web"), PackageLoader("tachograph.report")]
-    )
+    loaders = [PackageLoader("tachograph.web"), PackageLoader("tachograph.report")]
+    pages = all_pages()
+    for package in dict.fromkeys(entry.module.rpartition(".")[0] for entry in pages):
+        with contextlib.suppress(ValueError):  # it has no templates
+            loaders.append(PackageLoader(package))
+    made.loader = ChoiceLoader(loaders)
     made.globals.update(
-        menu=[entry for entry in PAGES if entry.menu],
+        menu=[entry for entry in pages if entry.menu],
         heading=column_heading,
         column_text=column_text,
         plural=plural,
-        served=frozenset(entry.name for entry in PAGES),
+        served=frozenset(entry.name for entry in pages),
         query_with=query_with,
         asset=asset,
         checks_by_code={check.code: check for check in CHECKS},

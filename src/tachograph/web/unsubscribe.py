@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tachograph.service.act.digests import OPT_OUT_FILE, change_opt_out
-from tachograph.service.act.unsubscribe import PATH, Unsubscribing
+from tachograph.api.viewer import NOBODY
+from tachograph.catalog.doors import annex_function
 from tachograph.service.collect.status import state_folder
 from tachograph.web import templates
 from tachograph.web.forms import read_form
 from tachograph.web.identity.identities import Identities
 from tachograph.web.lanes import Lanes, sender_of
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import NOBODY
 
 
 def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes) -> list[Route]:
     """Return the route; none where no key is configured. Errors: ConfigError for a key that
     cannot be used.
     """
-    unsubscribing = Unsubscribing.of(served.configuration)
-    if unsubscribing is None:
-        return []
     configuration = served.configuration
-    file = state_folder(served.lake.location, configuration.collect.state) / OPT_OUT_FILE
+    folder = state_folder(served.lake.location, configuration.collect.state)
+    links = annex_function("opt_out")(configuration, folder)
+    if links is None:
+        return []
 
     async def handle(request: Request) -> Response:
         lanes.count(sender_of(request, NOBODY, identities.proxies))
@@ -38,11 +35,11 @@ def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes)
         # its body
         form = dict(await read_form(request)) if by_form else {}
         token = request.query_params.get("token", "") or form.get("token", "")
-        user = unsubscribing.user(token)
+        user = links.user(token)
         if user is None:
             raise HTTPException(404)
         if by_form:
-            await anyio.to_thread.run_sync(_opt_out, file, user)
+            await anyio.to_thread.run_sync(links.opt_out, user)
         values = {"token": token, "done": by_form}
         page = templates.render("unsubscribe", request, NOBODY, "Weekly digests", values)
         return Response(
@@ -51,8 +48,4 @@ def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes)
             headers={"Cache-Control": "no-store", "X-Robots-Tag": "noindex"},
         )
 
-    return [Route(PATH, handle, methods=["GET", "POST"], name="unsubscribe")]
-
-
-def _opt_out(file: Path, user: str) -> None:
-    change_opt_out(file, user, out=True)
+    return [Route(links.path, handle, methods=["GET", "POST"], name="unsubscribe")]

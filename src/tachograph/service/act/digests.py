@@ -32,7 +32,7 @@ from tachograph.report.digest import (
 )
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
 from tachograph.service.act.mail import Mail, Mailer
-from tachograph.service.act.unsubscribe import Unsubscribing
+from tachograph.service.act.unsubscribe import PATH, Unsubscribing
 
 KIND = "mail"
 OPT_OUT_FILE = "digest-opt-out"  # in the folder of state: users who get no digest, one a line
@@ -206,3 +206,30 @@ def write_opt_out(file: Path, users: Collection[str]) -> None:
         raise ConfigError(
             f"who gets no digest cannot be written: {problem.strerror}", where=str(file)
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class OptOutLinks:
+    """The links with which users opt out: whose token one has, and the list that is changed. path:
+    where the pages serve them.
+    """
+
+    signed: Unsubscribing
+    file: Path
+    path: str = PATH
+
+    def user(self, token: str) -> str | None:
+        """Return whose token it is; None for no token of ours."""
+        return self.signed.user(token)
+
+    def opt_out(self, user: str) -> None:
+        """Note that a user wants no digest. Errors: those of `change_opt_out`."""
+        change_opt_out(self.file, user, out=True)
+
+
+def opt_out_links(configuration: Configuration, folder: Path) -> OptOutLinks | None:
+    """Return the links; None where no key is configured. `folder`: of state. Errors: ConfigError
+    for a key that cannot be used.
+    """
+    signed = Unsubscribing.of(configuration)
+    return None if signed is None else OptOutLinks(signed, folder / OPT_OUT_FILE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -293,6 +293,13 @@ class ActionLedger:
 
 
 _ARCHIVE = "actions-before-"  # begin of the names of archives
+
+
+def held_file(path: Path, clock: Callable[[], datetime]) -> AbstractContextManager[object]:
+    """Return what keeps others from writing a file of state meanwhile: of a ledger its lock. Errors:
+    those of ActionLedger.
+    """
+    return ActionLedger(path.parent, clock=clock) if path.name == LEDGER_FILE else nullcontext()
 
 
 def read_ledger(folder: Path) -> list[ActionRecord]:

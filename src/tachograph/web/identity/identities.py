@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from tachograph.api.viewer import NOBODY, Role, Viewer
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.web.identity.proof import NotIdentifiedError, Proof, Proven
@@ -19,7 +20,6 @@ from tachograph.web.identity.roles import Roles
 from tachograph.web.identity.sessions import COOKIE, Sessions
 from tachograph.web.identity.socket_peer import peer
 from tachograph.web.identity.tokens import BearerTokens, bearer_of
-from tachograph.web.viewer import NOBODY, Role, Viewer
 
 if TYPE_CHECKING:
     from tachograph.web.identity.oidc import OidcProvider

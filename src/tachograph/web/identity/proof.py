@@ -9,8 +9,8 @@ from typing import Protocol
 
 from starlette.requests import Request
 
+from tachograph.api.viewer import Role
 from tachograph.catalog.errors import TachographError
-from tachograph.web.viewer import Role
 
 _LONGEST_NAME = 256  # of a user: Linux allows 32, directories more
 

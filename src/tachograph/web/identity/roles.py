@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TypeAlias, TypeVar
 
+from tachograph.api.managers import Coordinated, managers_of
+from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import TachographError
-from tachograph.web.identity.managers import Coordinated, managers_of
 from tachograph.web.identity.proof import Proven
-from tachograph.web.viewer import Role, Viewer
 
 T = TypeVar("T")
 Groups: TypeAlias = Callable[[str], frozenset[str]]

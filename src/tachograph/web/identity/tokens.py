@@ -19,10 +19,10 @@ from typing import Annotated
 import msgspec
 from starlette.requests import Request
 
+from tachograph.api.viewer import Role
 from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
 from tachograph.web.identity.proof import NotIdentifiedError, Proven, is_user_name
-from tachograph.web.viewer import Role
 
 PREFIX = "tacho_"
 _PERMITTED = 0o077  # bits of the mode that the file must not have

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tachograph.api.parameters import UsageParameters
 from tachograph.web.pages.user import usage_values
-from tachograph.web.parameters import UsageParameters
 from tachograph.web.snapshot import View
 
 PARAMETERS = UsageParameters

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tachograph.api.parameters import Parameters
 from tachograph.web.answers import problem_name
 from tachograph.web.endpoints import API
 from tachograph.web.openapi import PROBLEMS, described_parameters, operation_id, problem_statuses
-from tachograph.web.parameters import Parameters
 from tachograph.web.registry import ENDPOINTS
 from tachograph.web.shapes import row_properties
 from tachograph.web.snapshot import View

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tachograph.api.parameters import Parameters, Word
 from tachograph.catalog.errors import UsageError
 from tachograph.lake.filters import JobCondition, JobFilter
 from tachograph.report.job_comparison import MOST_JOBS, compare_jobs
-from tachograph.web.parameters import Parameters, Word
 from tachograph.web.snapshot import View
 
 _ALIKE = 8  # jobs that are offered for comparison

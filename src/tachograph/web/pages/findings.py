@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
+from tachograph.api.parameters import JobChoiceParameters, Limit, Word
 from tachograph.lake.labels import read_labels
 from tachograph.report.checks import check_counts
 from tachograph.web.labels import LabelForm, record_label
-from tachograph.web.parameters import JobChoiceParameters, Limit, Word
 from tachograph.web.snapshot import View
 
 _SORT = "-gpu_hours"

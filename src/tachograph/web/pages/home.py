@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from tachograph.api.choices import JobChoice
+from tachograph.api.parameters import Parameters
 from tachograph.lake.filters import JobFilter
 from tachograph.web.pages.user import jobs_not_analyzed, usage_values
-from tachograph.web.parameters import Parameters
 from tachograph.web.snapshot import View
 
 

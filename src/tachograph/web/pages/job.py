@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from tachograph.api.parameters import JobParameters
 from tachograph.catalog.counters import COUNTERS_BY_NAME
+from tachograph.catalog.doors import annex_function
 from tachograph.lake.labels import read_labels
 from tachograph.report.job_page import hover_text, job_values
-from tachograph.sharing.job_groups import reports_given
-from tachograph.web.parameters import JobParameters
 from tachograph.web.snapshot import View
 
 MOST_POINTS = 100_000  # minutes of GPUs up to which a browser gets all of a counter
@@ -59,11 +59,17 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
         "title": f"Job {report.job}",
         "tab": parameters.tab,
         "tabs": TABS,
-        "profiled": bool(report.kernels.reports or reports_given(report.summary, given)),
+        "profiled": bool(report.kernels.reports or (given and _given(report.summary, given))),
         "parameters": parameters,
         "hover": hover_text(report) if on_timeline else "",
         "counters": _counters(report.timeline.means, report.summary) if on_timeline else [],
     }
+
+
+def _given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ...]:
+    """Reports that the configuration names for the group of a job."""
+    reports: tuple[str, ...] = annex_function("reports_given")(row, profiles)
+    return reports
 
 
 def _counters(measured: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.api.job_sharing import read_attached_kernels, read_kernels
+from tachograph.api.pages import PageView, Pending, Progress
+from tachograph.api.parameters import JobParameters
 from tachograph.catalog.errors import NotFoundError
 from tachograph.lake.profiles import read_profiles
 from tachograph.report.kernels_html import kernels_body
 from tachograph.sharing.job_groups import reports_given
 from tachograph.sharing.kernel_facts import KernelsReport
-from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import JobParameters
-from tachograph.web.snapshot import View
 
 PARAMETERS = JobParameters
 
 
-def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
+def content(view: PageView, parameters: JobParameters) -> Mapping[str, Any]:
     """Return the kernels, or how far reading them is. Errors: NotFoundError for a job without a
     report.
     """
@@ -55,12 +54,12 @@ def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
     }
 
 
-def _attached(view: View, _: Progress, key: str) -> KernelsReport:
+def _attached(view: PageView, _: Progress, key: str) -> KernelsReport:
     return read_attached_kernels(view.opened.lake, key, view.configuration)
 
 
 def _of_group(
-    view: View, _: Progress, reports: tuple[str, ...], changed: tuple[int, ...]
+    view: PageView, _: Progress, reports: tuple[str, ...], changed: tuple[int, ...]
 ) -> KernelsReport:
     """What reports hold; `changed`: when each was, so that one that has changed is read again."""
     report = read_kernels(reports, view.configuration)

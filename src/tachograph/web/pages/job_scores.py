@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tachograph.api.job_scores import scores_of
+from tachograph.api.parameters import JobParameters
 from tachograph.report.score_ways import HEADINGS, way_remarks, way_row
-from tachograph.web.parameters import JobParameters
 from tachograph.web.snapshot import View
 
 PARAMETERS = JobParameters

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from tachograph.api.parameters import JobChoiceParameters, Limit, Word
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.lake.filters import JOB_STATES
 from tachograph.report.jobs import DEFAULT_COLUMNS, DEFAULT_SORT, KNOWN
 from tachograph.web.pages.user import jobs_not_analyzed
-from tachograph.web.parameters import JobChoiceParameters, Limit, Word
 from tachograph.web.snapshot import View
 
 # Names, though of digits.

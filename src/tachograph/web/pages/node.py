@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tachograph.api.parameters import Parameters, Word
 from tachograph.report.node import LEVELS, gpu_label, node_headline, use_level, xid_text
-from tachograph.web.parameters import Parameters, Word
 from tachograph.web.snapshot import View
 
 _JOBS = 50

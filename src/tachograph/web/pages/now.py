@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from tachograph.api.pages import PageView, Pending, Progress
+from tachograph.api.parameters import Parameters, Word
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import EPOCH, text
 from tachograph.lake.query import read_latest
 from tachograph.live.fleet_report import GROUPINGS, MAPS, FleetChoice
-from tachograph.web.background import Pending, Progress
-from tachograph.web.fleet import LiveState, fleet_report
-from tachograph.web.parameters import Parameters, Word
-from tachograph.web.snapshot import View
+from tachograph.web.fleet import LiveState, fleet_of, fleet_report
 
 
 class NowParameters(Parameters, frozen=True, kw_only=True):
@@ -36,19 +35,20 @@ class NowParameters(Parameters, frozen=True, kw_only=True):
 PARAMETERS = NowParameters
 
 
-def content(view: View, parameters: NowParameters) -> Mapping[str, Any]:
+def content(view: PageView, parameters: NowParameters) -> Mapping[str, Any]:
     """Return the newest view, as far as it is visible. Errors: UsageError for a grouping or
     filter that is none.
     """
     parameters.choice.check()
-    state = view.fleet.state()
-    values = view.fleet.page(
+    fleet = fleet_of(view)
+    state = fleet.state()
+    values = fleet.page(
         (view.viewer.scope, parameters), state.number, lambda: _values(view, parameters, state)
     )
     return {**values, "parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
 
 
-def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
+def _values(view: PageView, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
     running, every, server = view.running(), view.viewer.sees_all, view.viewer.sees_server
     report = fleet_report(state, parameters.choice, view.viewer, running)
     measured = None if report is None else EPOCH + timedelta(seconds=report.t)
@@ -77,17 +77,17 @@ def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str
     }
 
 
-def _recorded_nodes(view: View, _: Progress) -> frozenset[str]:
+def _recorded_nodes(view: PageView, _: Progress) -> frozenset[str]:
     return frozenset(read_latest(view.opened.lake, DEVICES)["node"])
 
 
-def _nodes(view: View) -> frozenset[str]:
+def _nodes(view: PageView) -> frozenset[str]:
     """Nodes that have a page."""
     found = view.made(_recorded_nodes)
     return frozenset() if isinstance(found, Pending) else found
 
 
-def _age(view: View, measured: float) -> str:
+def _age(view: PageView, measured: float) -> str:
     """When it was measured, and how long ago, in whole minutes."""
     seconds = max(0.0, view.now.timestamp() - measured)
     when = local_time(EPOCH + timedelta(seconds=measured), view.zone_name)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
+from tachograph.api.pages import Pending, Progress
+from tachograph.api.parameters import JobChoiceParameters, Word
 from tachograph.api.rule_jobs import Backtest, backtest
 from tachograph.catalog.errors import UsageError
 from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.listing import parameter_text
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.filters import JobFilter
-from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import JobChoiceParameters, Word
 from tachograph.web.snapshot import View
 
 LIMIT_S = 20.0  # of a back-test

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tachograph.api.pages import PageView, Pending, Progress
+from tachograph.api.parameters import JobChoiceParameters, Word
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.report.sharing_page import sharing_values
 from tachograph.sharing.colocation import ColocateReport
-from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import JobChoiceParameters, Word
-from tachograph.web.snapshot import View
 
 
 class SharingParameters(JobChoiceParameters, frozen=True, kw_only=True):
@@ -29,7 +28,7 @@ class SharingParameters(JobChoiceParameters, frozen=True, kw_only=True):
 PARAMETERS = SharingParameters
 
 
-def content(view: View, parameters: SharingParameters) -> Mapping[str, Any]:
+def content(view: PageView, parameters: SharingParameters) -> Mapping[str, Any]:
     """Return the report, or how far it is; a pair that cannot be compared is a sentence."""
     parameters = view.of_recent(parameters)
     problem, report = "", _report(view, msgspec.structs.replace(parameters, top=1))
@@ -64,12 +63,15 @@ def content(view: View, parameters: SharingParameters) -> Mapping[str, Any]:
 
 
 def _report(
-    view: View, parameters: SharingParameters, pair: tuple[str, str] | None = None
+    view: PageView, parameters: SharingParameters, pair: tuple[str, str] | None = None
 ) -> ColocateReport | Pending:
     return view.made(_estimated, msgspec.structs.replace(parameters, one="", other="", top=1), pair)
 
 
 def _estimated(
-    view: View, _: Progress, parameters: SharingParameters, pair: tuple[str, str] | None
+    view: PageView, _: Progress, parameters: SharingParameters, pair: tuple[str, str] | None
 ) -> ColocateReport:
-    return view.opened.sharing(least_runs=parameters.runs, pair=pair, **parameters.chosen())
+    report: ColocateReport = view.opened.sharing(
+        least_runs=parameters.runs, pair=pair, **parameters.chosen()
+    )
+    return report

@@ -10,6 +10,8 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.api.pages import Pending, Progress
+from tachograph.api.parameters import Parameters
 from tachograph.catalog.tables import ALL_TABLES
 from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
 from tachograph.service.collect.status import configured_overview
@@ -19,8 +21,6 @@ from tachograph.service.collect.status_text import (
     status_headline,
     status_remarks,
 )
-from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import Parameters
 from tachograph.web.snapshot import View
 
 _SEARCHED = timedelta(days=14)  # before the newest sample: there gaps are searched

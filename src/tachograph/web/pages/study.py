@@ -8,13 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tachograph.api.pages import PageView, Pending, Progress
+from tachograph.api.parameters import JobChoiceParameters, Word
 from tachograph.catalog.errors import NotFoundError
 from tachograph.figures.study import MadeFigure, StudyReport
 from tachograph.figures.style import DRAWING
 from tachograph.report.study_files import Picture, draw_study, picture_width, study_values
-from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import JobChoiceParameters, Word
-from tachograph.web.snapshot import View
 
 PIPES = ("fp64", "fp32", "fp16", "tensor")
 WINDOWS = (1, 5, 15, 30)
@@ -44,7 +43,7 @@ class DrawnStudy:
     problem: str = ""
 
 
-def drawn_study(view: View, parameters: StudyPageParameters) -> DrawnStudy | Pending:
+def drawn_study(view: PageView, parameters: StudyPageParameters) -> DrawnStudy | Pending:
     """Return the study of the visible jobs, made once per version and settings. Errors:
     UsageError for a setting.
     """
@@ -54,7 +53,7 @@ def drawn_study(view: View, parameters: StudyPageParameters) -> DrawnStudy | Pen
     return view.made(_drawn, parameters)
 
 
-def _drawn(view: View, progress: Progress, parameters: StudyPageParameters) -> DrawnStudy:
+def _drawn(view: PageView, progress: Progress, parameters: StudyPageParameters) -> DrawnStudy:
     try:
         study = view.opened.study(
             wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
@@ -71,7 +70,7 @@ def _drawn(view: View, progress: Progress, parameters: StudyPageParameters) -> D
         return DrawnStudy(study.report, draw_study(study.report, progress))
 
 
-def content(view: View, parameters: StudyPageParameters) -> Mapping[str, Any]:
+def content(view: PageView, parameters: StudyPageParameters) -> Mapping[str, Any]:
     """Return the study, or how far it is."""
     parameters = view.of_recent(parameters)
     made = drawn_study(view, parameters)

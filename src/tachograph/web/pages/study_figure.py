@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from tachograph.api.pages import Document, PageView, Pending
+from tachograph.api.parameters import Word
 from tachograph.catalog.errors import LakeError, NotFoundError
-from tachograph.web.background import Pending
 from tachograph.web.pages.study import StudyPageParameters, drawn_study
-from tachograph.web.parameters import Word
-from tachograph.web.registry import Document
-from tachograph.web.snapshot import View
 
 _TYPES = {"svg": "image/svg+xml", "png": "image/png"}
 _KEPT = {"cache-control": "private, max-age=86400"}  # its address names the version of the lake
@@ -24,7 +22,7 @@ class StudyFigureParameters(StudyPageParameters, frozen=True, kw_only=True):
 PARAMETERS = StudyFigureParameters
 
 
-def content(view: View, parameters: StudyFigureParameters) -> Document:
+def content(view: PageView, parameters: StudyFigureParameters) -> Document:
     """Return the picture. Errors: NotFoundError where it is not drawn; LakeError while it is
     being drawn.
     """

@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from tachograph.api.choices import JobChoice
+from tachograph.api.pages import Pending, Progress
+from tachograph.api.parameters import UsageParameters
 from tachograph.catalog.errors import NotFoundError
 from tachograph.judge.usage import UsageReport
-from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import UsageParameters
 from tachograph.web.snapshot import View
 
 PARAMETERS = UsageParameters

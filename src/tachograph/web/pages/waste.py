@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tachograph.api.pages import Pending, Progress
+from tachograph.api.parameters import JobChoiceParameters, Word
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import ALL_CAUSES, WASTE_GROUPINGS, WasteReport
 from tachograph.report.waste import cause_label
 from tachograph.report.waste_page import waste_values
-from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import JobChoiceParameters, Word
 from tachograph.web.snapshot import View
 
 MOST = 200  # groups and jobs of a page

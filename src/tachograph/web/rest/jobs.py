@@ -9,7 +9,9 @@ import msgspec
 import polars as pl
 
 from tachograph.api.job_scores import scores_of
-from tachograph.api.job_sharing import MOST_KERNELS
+from tachograph.api.parameters import JobChoiceParameters, JobParameters, Parameters, Word, says
+from tachograph.api.viewer import Role
+from tachograph.catalog.doors import annex_function
 from tachograph.catalog.table_columns import TableColumn
 from tachograph.catalog.tables import (
     FINDINGS,
@@ -26,17 +28,13 @@ from tachograph.judge.finding import CheckedValue, Finding
 from tachograph.judge.score_ways import TITLES
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import read_labels
-from tachograph.lake.profiles import read_attached
 from tachograph.report.jobs import DEFAULT_SORT, KNOWN
 from tachograph.report.score_ways import ways_json
-from tachograph.sharing.attached import job_kernels as attached_kernels
-from tachograph.sharing.calibration import calibration_of
-from tachograph.sharing.job_kernels import AttachedReport
+from tachograph.sharing.job_kernels import MOST_KERNELS, AttachedReport
 from tachograph.web.answers import ObjectAnswer, TableAnswer
 from tachograph.web.endpoints import Endpoint
 from tachograph.web.labels import LabelForm, record_label
 from tachograph.web.paging import Paging, page_of, page_of_minutes
-from tachograph.web.parameters import JobChoiceParameters, JobParameters, Parameters, Word, says
 from tachograph.web.shapes import (
     BOOLEAN,
     COUNT,
@@ -58,7 +56,6 @@ from tachograph.web.shapes import (
     type_schema,
 )
 from tachograph.web.snapshot import View
-from tachograph.web.viewer import Role
 
 
 class SortedJobsParameters(JobChoiceParameters, frozen=True, kw_only=True):
@@ -214,11 +211,8 @@ def steps(view: View, parameters: JobParameters) -> ObjectAnswer:
 def kernels(view: View, parameters: JobParameters) -> ObjectAnswer:
     """Return the reports attached to one job, with up to MOST_KERNELS kernels of each."""
     key = _run(view, parameters).item(0, "job_key")
-    attached = read_attached(view.opened.lake, key)
-    if not attached:
-        return ObjectAnswer({"job_key": key, "reports": ()})
-    calibration = calibration_of(view.configuration)
-    found = attached_kernels(attached, calibration, most=MOST_KERNELS)
+    lake, configuration = view.opened.lake, view.configuration
+    found = annex_function("job_kernels")(lake, key, configuration, most=MOST_KERNELS)
     return ObjectAnswer({"job_key": key, "reports": found.reports})
 
 

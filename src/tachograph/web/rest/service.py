@@ -9,18 +9,18 @@ from typing import Annotated
 import msgspec
 import polars as pl
 
+from tachograph.api.parameters import Parameters, Word, says
+from tachograph.api.viewer import Role
 from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.doors import annex_function
 from tachograph.catalog.table_columns import TableColumn, real, text
 from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, STORAGE_TYPES, TIME
 from tachograph.catalog.version import __version__
 from tachograph.judge.node_history import NodeReport
-from tachograph.live.render import json_rows
 from tachograph.service.collect.status import configured_overview
 from tachograph.web.answers import ObjectAnswer, TableAnswer
 from tachograph.web.endpoints import Endpoint
-from tachograph.web.fleet import visible_view
 from tachograph.web.paging import Paging, page_of
-from tachograph.web.parameters import Parameters, Word, says
 from tachograph.web.shapes import (
     BOOLEAN,
     COUNT,
@@ -36,7 +36,6 @@ from tachograph.web.shapes import (
     or_null,
 )
 from tachograph.web.snapshot import ServedLake, View
-from tachograph.web.viewer import Role
 
 _NOW_SHAPE = TableShape(
     (
@@ -79,8 +78,7 @@ def now(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
     """Return a part of the GPUs, as `tachograph watch --once --json` prints them; none before
     the first poll.
     """
-    visible = visible_view(view.fleet.state(), view.viewer, view.running())
-    rows = [] if visible is None else json_rows(visible)
+    rows = annex_function("live_rows")(view)
     encoded = [row | {"processes": msgspec.json.encode(row["processes"]).decode()} for row in rows]
     schema = {column.name: column.dtype for column in _NOW_SHAPE.columns}
     frame = pl.DataFrame(encoded, schema=schema)

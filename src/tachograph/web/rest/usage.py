@@ -10,7 +10,15 @@ from typing import Annotated, Literal, get_args
 import msgspec
 
 from tachograph.api.choices import JobChoice
-from tachograph.figures.dataset import Dataset
+from tachograph.api.parameters import (
+    JobChoiceParameters,
+    Parameters,
+    UsageParameters,
+    Word,
+    says,
+)
+from tachograph.api.viewer import Role
+from tachograph.catalog.doors import annex_function
 from tachograph.judge.advice.advise import TOPICS, Confidence
 from tachograph.judge.advice.past_jobs import LEVELS
 from tachograph.judge.advice.request import JobRequest
@@ -21,13 +29,6 @@ from tachograph.report.waste import waste_json
 from tachograph.web.answers import ObjectAnswer
 from tachograph.web.endpoints import Endpoint
 from tachograph.web.paging import RowLimit
-from tachograph.web.parameters import (
-    JobChoiceParameters,
-    Parameters,
-    UsageParameters,
-    Word,
-    says,
-)
 from tachograph.web.shapes import (
     BOOLEAN,
     COUNT,
@@ -44,7 +45,6 @@ from tachograph.web.shapes import (
     or_null,
 )
 from tachograph.web.snapshot import View
-from tachograph.web.viewer import Role
 
 _LEDGER = {
     "jobs": "Jobs in the ledger: over, measured, with GPUs of their own.",
@@ -170,7 +170,7 @@ def _study_schemas() -> Schema:
     }
     question = {"question": TEXT, "answers": list_of(TEXT), "consequence": or_null(TEXT)}
     dataset = {
-        **field_schemas(Dataset),
+        **field_schemas(annex_function("study_fields")()),
         "coverage_low_share": NUMBER,
         "never_measured": {},
         "lake": described("Where the lake is. Null: for admins alone.", or_null(TEXT)),

@@ -1,0 +1,161 @@
+"""Pages that annexes and packages of sites add to those that are served: the entry of one, its
+module, and what that gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import polars as pl
+
+from tachograph.api.open_lake import OpenLake
+from tachograph.api.parameters import JobChoiceParameters, Parameters
+from tachograph.api.viewer import Role, Viewer
+from tachograph.catalog.config import Configuration
+
+T = TypeVar("T")
+A = ParamSpec("A")
+C = TypeVar("C", bound=JobChoiceParameters)
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PageEntry:
+    """A page: its path, the name of its template, its title, the least role that opens it.
+
+    menu: heading in the menu; "" for a page that is reached by links. writes: the least role that
+    may send its form; None for a page without. module: where the page is made, named whole; "" for
+    a page of the server itself. Templates are looked for in the folder `templates` beside it.
+    """
+
+    path: str
+    name: str
+    title: str
+    least: Role
+    menu: str = ""
+    writes: Role | None = None
+    module: str = ""
+
+    @property
+    def methods(self) -> list[str]:
+        """What it is requested with."""
+        return ["GET"] if self.writes is None else ["GET", "POST"]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file that is served: its bytes, their type, headers such as for caches."""
+
+    content: bytes
+    media_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Pending:
+    """A report that is not complete: which of its steps is being done; `done` of `total` are
+    over, 0 not known.
+    """
+
+    doing: str = ""
+    done: int = 0
+    total: int = 0
+
+    def note(self, doing: str, done: int, total: int) -> None:
+        """Note the progress."""
+        self.doing, self.done, self.total = doing, done, total
+
+
+class PageView(Protocol):
+    """What one viewer sees of one version of a lake, as the server gives it to a page."""
+
+    @property
+    def viewer(self) -> Viewer:
+        """Who looks."""
+        ...
+
+    @property
+    def version(self) -> object:
+        """The version of the lake; as text the same for what is made of it alone."""
+        ...
+
+    @property
+    def opened(self) -> OpenLake:
+        """The lake as notebooks have it, without what is not visible."""
+        ...
+
+    @property
+    def jobs(self) -> Sized:
+        """The visible jobs."""
+        ...
+
+    @property
+    def configuration(self) -> Configuration:
+        """How the service is configured."""
+        ...
+
+    @property
+    def now(self) -> datetime:
+        """When the request came, UTC."""
+        ...
+
+    @property
+    def zone_name(self) -> str:
+        """The zone of shown times."""
+        ...
+
+    @property
+    def simulated(self) -> int | None:
+        """How many simulated GPUs are shown in place of real ones."""
+        ...
+
+    def made(
+        self,
+        function: Callable[Concatenate[PageView, Progress, A], T],
+        *arguments: A.args,
+        **named: A.kwargs,
+    ) -> T | Pending:
+        """Return what a function of the module makes of this view, made by a worker once per
+        version; Pending while it is made.
+        """
+        ...
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return the one object of the server that is called `name`, made when it is first asked
+        for. The server calls its `close` at its end.
+        """
+        ...
+
+    def of_recent(self, parameters: C) -> C:
+        """Return parameters that choose jobs, of many those of the newest 30 days, where no time is
+        chosen.
+        """
+        ...
+
+    def running(self) -> pl.DataFrame:
+        """Return the visible jobs that have not ended, by each name that live sources use: name,
+        user, account, partition.
+        """
+        ...
+
+
+class PageModule(Protocol):
+    """Interface of a page's module; FORM and `submit` only of pages that write."""
+
+    PARAMETERS: type[Parameters]
+    FORM: type[Parameters]
+
+    def content(self, view: Any, parameters: Any) -> Mapping[str, Any] | Document:
+        """Return what the template shows, or a file. `view`: a PageView. Errors: TachographError,
+        shown as a page with its status.
+        """
+        ...
+
+    def submit(self, view: Any, form: Any) -> str:
+        """Do what the form requests; return the query of the page that is shown then. Errors:
+        TachographError.
+        """
+        ...
