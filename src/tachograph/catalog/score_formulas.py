@@ -17,6 +17,9 @@ from dataclasses import dataclass
 WARPS, WARPS_PER_CYCLE = "sm__warps_active.avg", "sm__warps_active.avg.per_cycle_active"
 SM_ACTIVE, ELAPSED = "sm__cycles_active.avg", "gpc__cycles_elapsed.max"
 DRAM_ACTIVE, DRAM_ELAPSED = "dram__cycles_active.avg", "dram__cycles_elapsed.avg"
+TENSOR = "sm__pipe_tensor_cycles_active.avg"
+FP64 = "sm__pipe_fp64_cycles_active.avg"
+FP32 = "sm__pipe_fma_cycles_active.avg"
 
 
 @dataclass(frozen=True, slots=True)

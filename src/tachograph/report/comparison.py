@@ -39,7 +39,7 @@ def comparison_html(comparison: StudyComparison) -> str:
     ]
     first = comparison.reports[0]
     return (
-        environment()
+        environment(__package__)
         .get_template("compare.html.j2")
         .render(
             labels=comparison.labels,

@@ -216,7 +216,7 @@ class DigestTemplates:
     @classmethod
     def of(cls) -> DigestTemplates:
         """Return them."""
-        page = environment()
+        page = environment(__package__)
         page.filters.update(short=_short)
         plain = page.overlay(autoescape=False, finalize=_shown)
         plain.filters.update(page.filters, fill=_filled)

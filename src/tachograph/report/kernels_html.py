@@ -54,7 +54,7 @@ def _named(views: Sequence[KernelView]) -> list[tuple[KernelView, str]]:
 
 @cache
 def _environment() -> Environment:
-    jinja = environment()
+    jinja = environment(__package__)
     jinja.filters.update(
         quantity=text,
         fact=sentences.fact_text,

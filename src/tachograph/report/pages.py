@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import capitalized, gpu_hours_text, printable_lines, text
@@ -15,12 +15,13 @@ from tachograph.catalog.units import capitalized, gpu_hours_text, printable_line
 _PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
-def environment() -> Environment:
-    """Return a new environment of the templates; a name that a template does not get is an
-    error.
+def environment(package: str = "tachograph.report") -> Environment:
+    """Return a new environment of the templates of a package, then of those of reports; a name that
+    a template does not get is an error.
     """
+    packages = dict.fromkeys((package, "tachograph.report"))
     made = Environment(
-        loader=PackageLoader("tachograph.report"),
+        loader=ChoiceLoader([PackageLoader(name) for name in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

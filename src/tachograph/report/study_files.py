@@ -124,7 +124,7 @@ def picture_width(suffix: str, content: bytes) -> int:
 
 @cache
 def _study_environment() -> Environment:
-    return environment()
+    return environment(__package__)
 
 
 PAGES = ("study.md", "study.html", "study.json")

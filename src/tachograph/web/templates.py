@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader
 from starlette.requests import Request
 
+from tachograph.api.pages import PageEntry
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.columns import column_heading, column_text
 from tachograph.catalog.units import plural
@@ -77,12 +78,8 @@ def _environment() -> Environment:
     from tachograph.web.registry import all_pages
 
     made = environment()
-    loaders = [PackageLoader("tachograph.web"), PackageLoader("tachograph.report")]
     pages = all_pages()
-    for package in dict.fromkeys(entry.module.rpartition(".")[0] for entry in pages):
-        with contextlib.suppress(ValueError):  # it has no templates
-            loaders.append(PackageLoader(package))
-    made.loader = ChoiceLoader(loaders)
+    made.loader = ChoiceLoader(list(_loaders(pages)))
     made.globals.update(
         menu=[entry for entry in pages if entry.menu],
         heading=column_heading,
@@ -95,3 +92,12 @@ def _environment() -> Environment:
         version=__version__,
     )
     return made
+
+
+def _loaders(pages: Iterable[PageEntry]) -> Iterator[BaseLoader]:
+    """Templates of the server, of the packages of pages, of what lies around these, of reports."""
+    folders = [entry.module.rpartition(".")[0] for entry in pages if entry.module]
+    packages = ["tachograph.web", *folders, *(name.rpartition(".")[0] for name in folders)]
+    for package in dict.fromkeys((*packages, "tachograph.report")):
+        with contextlib.suppress(ValueError):  # it has no templates
+            yield PackageLoader(package)

@@ -12,12 +12,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tachograph.catalog.score_formulas import DRAM_ACTIVE, DRAM_ELAPSED, ELAPSED, SM_ACTIVE, WARPS
+from tachograph.catalog.score_formulas import (
+    DRAM_ACTIVE,
+    DRAM_ELAPSED,
+    ELAPSED,
+    FP32,
+    FP64,
+    SM_ACTIVE,
+    TENSOR,
+    WARPS,
+)
 from tachograph.sources.pm_sampling.library import PmHost, PmLibrary
 
-TENSOR = "sm__pipe_tensor_cycles_active.avg"
-FP64 = "sm__pipe_fp64_cycles_active.avg"
-FP32 = "sm__pipe_fma_cycles_active.avg"
 # what is cut last comes first: {what a group is for: its metrics, of no use without each other}
 PRIORITY: dict[str, tuple[str, ...]] = {
     "score_gpu": (SM_ACTIVE, ELAPSED, WARPS),

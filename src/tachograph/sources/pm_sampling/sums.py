@@ -16,13 +16,15 @@ from tachograph.catalog.score_formulas import (
     DRAM_ACTIVE,
     DRAM_ELAPSED,
     ELAPSED,
+    FP32,
+    FP64,
     SM_ACTIVE,
+    TENSOR,
     WARPS,
     practice_gpu,
     practice_gpumem,
     practice_gpumem_normalized,
 )
-from tachograph.sources.pm_sampling.metrics import FP32, FP64, TENSOR
 
 MINUTE_S = 60.0
 # {column of gpu_scores: metric that it is the sum of}
