@@ -189,6 +189,6 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         read_ncu_rep(path)
     assert str(caught.value) == (
         f"{path}: a .ncu-rep file needs the library of Nsight Compute; pip install "
-        "'tachograph[nsight]', "
+        "'tachograph[share]', "
         "or export it: ncu -i 'my run.ncu-rep' --page raw --csv > 'my run.csv'"
     )

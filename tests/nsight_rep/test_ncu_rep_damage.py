@@ -221,5 +221,5 @@ def test_a_library_that_does_not_load(tmp_path: Path, library: Path) -> None:
     library.write_text("raise ImportError('GLIBC_2.34 not found')\n")
     assert refusal(made(tmp_path, 1)) == (
         f"{tmp_path}/a.ncu-rep: the library of Nsight Compute does not load: GLIBC_2.34 not found; "
-        "pip install 'tachograph[nsight]', or export it: ncu -i a.ncu-rep --page raw --csv > a.csv"
+        "pip install 'tachograph[share]', or export it: ncu -i a.ncu-rep --page raw --csv > a.csv"
     )

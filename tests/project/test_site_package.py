@@ -1,5 +1,5 @@
 """The package of a site in CONTRIBUTING.md, installed beside the project: its source, check,
-export and command.
+export, command and page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tachograph.lake.delta import Lake
 from tachograph.sources.registry import settings_of
 
 TESTS = Path(__file__).resolve().parents[1]
-CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
+CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 BEGIN = utc(1)
 MINUTES = 60
 
@@ -134,6 +134,34 @@ def test_a_package_of_a_site_adds_a_source_a_check_an_export_and_a_command(
     assert rooms == "cellar\n"
     added = r"^Of installed packages:\n  rooms +list our rooms$"
     assert re.search(added, overview, re.MULTILINE)
+
+
+SHOW = """
+import sys
+from starlette.testclient import TestClient
+from served_entries import NamedService, proof
+from tachograph.catalog.config import Configuration
+from tachograph.lake.delta import Lake
+from tachograph.web.application import create_application
+from tachograph.web.snapshot import ServedLake
+service = NamedService.of(ServedLake(Lake.open(sys.argv[1]), Configuration()))
+client = TestClient(create_application(service))
+for name in ("ann", "bob"):
+    print(client.get("/rooms", headers=proof(name, "user")).text)
+"""
+
+
+@pytest.mark.slow
+def test_a_package_of_a_site_adds_a_page(site: Path, lake: Lake) -> None:
+    run(site, "analyze", "--lake", lake.location)
+    folders = os.pathsep.join((str(site), str(TESTS)))
+    environment = {**os.environ, "PYTHONPATH": folders}
+    program = [sys.executable, "-c", SHOW, lake.location]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('<a href="/rooms"') == 2
+    assert "<p>2 jobs in the cellar.</p>" in done.stdout
+    assert "<p>0 jobs in the cellar.</p>" in done.stdout
 
 
 def declare(folder: Path, name: str, group: str, entry: str, module: str) -> None:

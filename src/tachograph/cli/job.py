@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.formats import write_page
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_job_choice, add_json
 
 if TYPE_CHECKING:
     from tachograph.report.job import JobReport
@@ -18,17 +18,7 @@ STEPS_WIDTH = 160  # where stdout is no terminal: all columns
 
 def add_arguments(parser: Parser) -> None:
     """Declare the job, its run, and the formats."""
-    parser.add_argument(
-        "job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)"
-    )
-    parser.add_argument(
-        "--run",
-        type=int,
-        dest="nth",
-        metavar="N",
-        help="N-th run of a requeued job (default: last)",
-    )
-    parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+    add_job_choice(parser)
     parser.add_argument(
         "--steps", action="store_true", help="list the steps: which were idle, when none ran"
     )

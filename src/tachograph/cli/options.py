@@ -199,6 +199,21 @@ def actions_of(
     return add
 
 
+def add_job_choice(parser: Parser) -> None:
+    """Add the job, its run and its cluster: `job`, `nth`, `cluster`."""
+    parser.add_argument(
+        "job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)"
+    )
+    parser.add_argument(
+        "--run",
+        type=int,
+        dest="nth",
+        metavar="N",
+        help="N-th run of a requeued job (default: last)",
+    )
+    parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+
+
 def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:
     """Add `--json`, for commands that print a table."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

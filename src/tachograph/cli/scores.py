@@ -8,22 +8,12 @@ from pathlib import Path
 
 from tachograph.catalog.units import printable
 from tachograph.cli import output
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_job_choice, add_json
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the job, its run, reports and format."""
-    parser.add_argument(
-        "job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)"
-    )
-    parser.add_argument(
-        "--run",
-        type=int,
-        dest="nth",
-        metavar="N",
-        help="N-th run of a requeued job (default: last)",
-    )
-    parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+    add_job_choice(parser)
     parser.add_argument(
         "--nsight", action="append", default=[], metavar="REPORT",
         help="a report of Nsight Compute on kernels of the job (.ncu-rep, CSV, folder); "

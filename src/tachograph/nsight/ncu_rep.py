@@ -44,7 +44,7 @@ _WORKLOADS = {1: "a range", 2: "a command list", 3: "a graph", 4: "a subgrid sch
 # As the library logs, after place and time.
 _LOGGED_ERROR = re.compile(rb"^[EF]\d{4} [^\]]*\] (.*)$", re.MULTILINE)
 _LOG_BYTES_MAX = 1 << 20
-_EXTRA = "pip install 'tachograph[nsight]', or export it: ncu -i {file} --page raw --csv > {csv}"
+_EXTRA = "pip install 'tachograph[share]', or export it: ncu -i {file} --page raw --csv > {csv}"
 _EXPORT = "export it with the Nsight Compute that wrote it: ncu -i {file} --page raw --csv > {csv}"
 
 
