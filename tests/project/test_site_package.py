@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 from madelake import held, job, make_lake, utc
-from tachograph.catalog.doors import added_entries
+from tachograph.catalog import doors
+from tachograph.catalog.doors import added_entries, annex_function
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.cli.registry import CommandEntry, find
 from tachograph.lake.delta import Lake
@@ -209,6 +210,18 @@ def test_an_entry_that_is_none_is_one_line_with_its_package(
     ):
         added_entries("commands", CommandEntry)
     assert find(["jobs"]).name == "jobs"
+
+
+@pytest.mark.parametrize("name", doors.ANNEX_FUNCTIONS)
+def test_what_the_core_asks_of_annexes_is_there(name: str) -> None:
+    assert callable(annex_function(name))
+
+
+def test_an_annex_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {"sharing": "tachograph.not_installed.job_sharing:read_sharing"}
+    monkeypatch.setattr(doors, "ANNEX_FUNCTIONS", absent)
+    with pytest.raises(UsageError, match=r"is not installed; pip install 'tachograph\[all\]'"):
+        annex_function("sharing")
 
 
 def test_without_packages_nothing_is_added() -> None:
