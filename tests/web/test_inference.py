@@ -13,7 +13,7 @@ import pytest
 from marked_lake import ANN, ANNS_JOB, BOB, BOBS_JOB, marked_lake
 from starlette.testclient import TestClient
 
-from served_entries import NamedService, proof
+from served_entries import NamedService, parts_of, proof
 from tachograph.api.pages import PageEntry
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake

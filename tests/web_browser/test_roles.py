@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 import nsight_reports
 from served_entries import ApiClient, until
-from tachograph.api.viewer import Role
 from tachograph.catalog import config
 from tachograph.lake.delta import Lake
 from tachograph.web.registry import PAGES
 from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import Role
 
 pytestmark = pytest.mark.slow
 PEOPLE = {
@@ -74,27 +74,33 @@ def kind_of(link: str) -> tuple[str, frozenset[str]]:
 def test_pages_are_opened_by_those_who_may_and_lead_on(as_viewer: ApiClient) -> None:
     """A kind of link is followed by the least role that sees one."""
     assert {entry.name for entry in PAGES if "{" in entry.path} <= set(EXAMPLES)
-    statuses = {}
-    followed: dict[tuple[str, frozenset[str]], str] = {}
-    for entry in PAGES:
-        path = EXAMPLES.get(entry.name, (entry.path,))[0]
-        answer = opened(client, path)
-        statuses[entry.name] = answer.status_code
-        if answer.status_code == 200:
-            assert answer.text.count("<h1") == 1, path
-            assert not PRINTED_OBJECT.findall(answer.text), path
-            for link in re.findall(r'<a\b[^>]*\bhref="([^"#]+)', answer.text):
-                target = urljoin(path, unescape(link))
-                followed.setdefault(kind_of(target), target)
-    if role is Role.ANONYMOUS:  # no page without a proof, as `serve.anonymous` is off
-        assert set(statuses.values()) == {303}
-        return
-    assert statuses == {entry.name: 200 if role >= entry.least else 403 for entry in PAGES}
-    assert len(followed) > 20
-    for target in followed.values():
-        if target.startswith("/"):
-            accept = "*/*" if target.startswith("/api/v1") else "text/html"
-            assert client.get(target, headers={"accept": accept}).status_code < 400, target
+    followed: set[tuple[str, frozenset[str]]] = set()
+    for role in PEOPLE:
+        client = client_of(as_viewer, role)
+        statuses = {}
+        links: dict[tuple[str, frozenset[str]], str] = {}
+        for entry in PAGES:
+            path = EXAMPLES.get(entry.name, (entry.path,))[0]
+            answer = opened(client, path)
+            statuses[entry.name] = answer.status_code
+            if answer.status_code == 200:
+                assert answer.text.count("<h1") == 1, path
+                assert not PRINTED_OBJECT.findall(answer.text), path
+                for link in re.findall(r'<a\b[^>]*\bhref="([^"#]+)', answer.text):
+                    target = urljoin(path, unescape(link))
+                    links.setdefault(kind_of(target), target)
+        if role is Role.ANONYMOUS:  # no page without a proof, as `serve.anonymous` is off
+            assert set(statuses.values()) == {303}
+            continue
+        expected = {entry.name: 200 if role >= entry.least else 403 for entry in PAGES}
+        assert statuses == expected, role
+        assert len(links) > 20, role
+        for kind, target in links.items():
+            if kind not in followed and target.startswith("/"):
+                accept = "*/*" if target.startswith("/api/v1") else "text/html"
+                status = client.get(target, headers={"accept": accept}).status_code
+                assert status < 400, (role, target)
+        followed.update(links)
 
 
 def test_a_user_sees_no_job_of_others(as_viewer: ApiClient) -> None:
