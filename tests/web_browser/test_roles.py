@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 import nsight_reports
 from served_entries import ApiClient, until
+from tachograph.api.viewer import Role
 from tachograph.catalog import config
 from tachograph.lake.delta import Lake
 from tachograph.web.registry import PAGES
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role
 
 pytestmark = pytest.mark.slow
 PEOPLE = {
