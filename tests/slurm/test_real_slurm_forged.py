@@ -148,15 +148,22 @@ def checked(attack: Attack, folder: Path, *, allocations: bool) -> None:
     assert all(len(held.get(job, ())) <= 1 for job in attack.forgers)
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_a_collector_is_not_deceived(attack: Attack, tmp_path: Path, form: str) -> None:
+COMMANDS = {
+    "json": (("collect", "--once"),),
+    "text": (("ingest", "sacct", "--run"), ("ingest", "slurm-live")),
+}
+
+
+@pytest.mark.parametrize("form", COMMANDS)
+def test_what_slurm_answers_does_not_deceive(attack: Attack, tmp_path: Path, form: str) -> None:
     (tmp_path / "tachograph.toml").write_text(
         '[[sources]]\nsource = "sacct"\nfrom = "2h"\n'
         f'[[sources]]\nsource = "slurm-live"\nformat = "{form}"\n'
         '[site]\ntime_zone = "UTC"\ncluster = "testing"\n'
     )
-    done = attack.tachograph(tmp_path, "collect", "--once")
-    assert done.returncode == 0, done.stdout + done.stderr
+    for words in COMMANDS[form]:
+        done = attack.tachograph(tmp_path, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
     checked(attack, tmp_path, allocations=True)
     names = dict(
         Lake.open(str(tmp_path / "lake")).latest(JOBS).select("job_id", "name").iter_rows()
