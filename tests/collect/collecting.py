@@ -58,7 +58,7 @@ def until(true: Callable[[], object], *, within_s: float = 120.0) -> None:
     end = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end, "waited for too long"
-        time.sleep(0.01)
+        time.sleep(0.05)  # what is asked for costs more than a wait
 
 
 class Settings(msgspec.Struct):

