@@ -190,10 +190,11 @@ def study_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of an analyzed lake of six jobs, made once for all workers: one for each way to be
     left out of a study.
     """
-    from studied_lake import studied_lake
+    from studied_lake import configuration_beside, studied_lake
 
     def make(folder: Path) -> None:
         studied_lake(folder / "lake")
+        configuration_beside(folder / "lake")
 
     return made_once(tmp_path_factory, "study", make) / "lake"
 

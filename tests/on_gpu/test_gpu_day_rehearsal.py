@@ -32,7 +32,7 @@ def command(out: Path, *options: str) -> list[str]:
         str(out),
         "--rehearse",
         "--workloads",
-        "idle,fp16,copy",
+        "idle,fp16",
         "--collect",
         str(out / "back"),
     ]

@@ -77,10 +77,17 @@ class Done:
     err: str
 
 
+def configuration_beside(lake: Path) -> Path:
+    """The file with TOML beside a lake, which is written once: other workers may read it now."""
+    file = lake.parent / "study.toml"
+    if not file.exists():
+        file.write_text(TOML, encoding="utf-8")
+    return file
+
+
 def figures(lake: Path, *arguments: str) -> Done:
     """Run `tachograph study` in this process, configured by TOML beside the lake."""
-    config = lake.parent / "study.toml"
-    config.write_text(TOML, encoding="utf-8")
+    config = configuration_beside(lake)
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(["study", "--lake", str(lake), "--config", str(config), *arguments])

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
-from studied_lake import END, START, TOML, figures, level
+from studied_lake import END, START, configuration_beside, figures, level
 
 import tachograph
 from tachograph.api.open_lake import OpenLake
@@ -20,8 +20,7 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 
 @pytest.fixture(scope="module")
 def opened(study_lake: Path) -> OpenLake:
-    config = study_lake.parent / "api.toml"
-    config.write_text(TOML, encoding="utf-8")
+    config = configuration_beside(study_lake)
     return tachograph.open(str(study_lake), str(config))
 
 

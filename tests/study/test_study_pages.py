@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from studied_lake import TOML
+from studied_lake import configuration_beside
 
 from tachograph.api.open_lake import open_lake
 from tachograph.figures.registry import QUESTIONS
@@ -20,10 +20,8 @@ from tachograph.report.study_files import study_html
 
 @pytest.fixture(scope="module")
 def report(study_lake: Path) -> StudyReport:
-    config = study_lake.parent / "pages.toml"
-    config.write_text(TOML, encoding="utf-8")
-    made: StudyReport = open_lake(str(study_lake), str(config)).study().report
-    return made
+    config = configuration_beside(study_lake)
+    return open_lake(str(study_lake), str(config)).study().report
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:
