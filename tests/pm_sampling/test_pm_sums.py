@@ -42,8 +42,7 @@ def dcgm(active: float, occupancy: float, dram: float, *, clocks: bool = True) -
     return with_scores(
         pl.DataFrame(
             [row], schema_overrides=dict.fromkeys(row, pl.Float64) | {"gpu_model": pl.String}
-        ),
-        {},
+        )
     ).row(0, named=True)
 
 
@@ -149,7 +148,7 @@ def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
         )
     ]
     begin, end = datetime.fromtimestamp(60, UTC), datetime.fromtimestamp(120, UTC)
-    of_samples = sampled_way(rows, gpus=[gpu], begin=begin, end=end, limits={})
+    of_samples = sampled_way(rows, gpus=[gpu], begin=begin, end=end)
     assert of_report.scores["score_gpu"] == pytest.approx(0.0)
     assert of_samples.scores["score_gpu"] == pytest.approx(50.0)
     assert of_report.scores["score_gpumem"] == pytest.approx(of_samples.scores["score_gpumem"])
@@ -174,8 +173,8 @@ def test_minutes_that_are_in_part_of_others_are_left_out() -> None:
         for at, active in enumerate((1.0, 0.5, 1.0))
     ]
     begin, end = datetime.fromtimestamp(30, UTC), datetime.fromtimestamp(150, UTC)
-    way = sampled_way(rows, gpus=[gpu], begin=begin, end=end, limits={"H200 SXM 141GB": 32})
-    # Of the minute between, W_max as configured.
+    way = sampled_way(rows, gpus=[gpu], begin=begin, end=end)
+    # Of the minute between.
     assert way.scores["score_gpu"] == pytest.approx(50.0)
     assert way.notes == (
         "2 minutes at begin or end left out, in part of others",

@@ -22,7 +22,6 @@ fraction = st.floats(0, 1) | st.none()
 clock = st.sampled_from([None, 0.0, 1410.0, 3201.0])
 GPU = st.fixed_dictionaries(
     {
-        "gpu_model": st.sampled_from([None, "A100 SXM 40GB", "L40S", "never heard of"]),
         "sm_occupancy_mean": fraction,
         "sm_active_mean": fraction,
         "dram_active_mean": fraction,
@@ -30,15 +29,14 @@ GPU = st.fixed_dictionaries(
         "mem_clock_mhz_mean": clock,
     }
 )
-LIMITS = {"A100 SXM 40GB": 16, "L40S": 48}  # a quarter of its 64 warps; just as many as it has
 
 
 def judged(
-    *rows: dict[str, Any], max_warps: dict[str, int] | None = None, high: float = 70.0, **job: Any
+    *rows: dict[str, Any], high: float = 70.0, **job: Any
 ) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """The job's row, its GPUs' rows, its findings by code."""
     jobs = frame(JOB_SUMMARIES, [summary(gpus=max(1, len(rows)), **job)])
-    scored = judge_scores(jobs, gpus(*rows), ScoreOptions(high=high, max_warps=max_warps or {}))
+    scored = judge_scores(jobs, gpus(*rows), ScoreOptions(high=high))
     assert scored.jobs.columns == jobs.columns
     assert scored.gpus.columns == gpus(*rows).columns
     assert dict(scored.findings.schema) == {
@@ -54,19 +52,10 @@ def mean(values: list[float]) -> float | None:
 
 def by_hand(rows: list[dict[str, Any]]) -> tuple[float | None, float | None, float | None]:
     """The three scores of a job, from the formulas as they are written."""
-    warps, active = [], []
-    for row in rows:
-        occupancy, sm, limited = (
-            row["sm_occupancy_mean"],
-            row["sm_active_mean"],
-            row["gpu_model"] == "A100 SXM 40GB",
-        )
-        if occupancy is None or (limited and sm is None):
-            continue
-        warps.append(occupancy * 64 / 16 if limited else occupancy)
-        active.append(sm if limited else 1.0)
-    resident, most = mean(warps), mean(active)
-    score = None if resident is None or most is None else 100 * (1 - min(resident, most))
+    resident = mean(
+        [row["sm_occupancy_mean"] for row in rows if row["sm_occupancy_mean"] is not None]
+    )
+    score = None if resident is None else 100 * (1 - min(resident, 1.0))
     both = [
         row
         for row in rows
@@ -90,7 +79,7 @@ def same(found: float | None, wanted: float | None) -> bool:
 
 @given(st.lists(GPU, min_size=1, max_size=4))
 def test_they_are_those_of_the_formulas(rows: list[dict[str, Any]]) -> None:
-    job, each, _ = judged(*rows, max_warps=LIMITS)
+    job, each, _ = judged(*rows)
     for row, wanted in [
         (job, by_hand(rows)),
         *((one, by_hand([told])) for one, told in zip(each, rows, strict=True)),
@@ -120,32 +109,6 @@ def test_memory_and_sms_fully_active_on_an_h200() -> None:
     job, _, _ = judged(H200 | {"sm_active_mean": 1.0, "dram_active_mean": 1.0})
     assert round(job["score_gpumem"], 1) == 61.8
     assert job["score_gpumem_normalized"] == 50.0
-
-
-def test_fewer_warps_count_as_full_up_to_the_active_share() -> None:
-    row = H200 | {"sm_occupancy_mean": 0.1, "sm_active_mean": 0.5}
-    limits = {"H200 SXM 141GB": 16}
-    assert judged(row)[0]["score_gpu"] == pytest.approx(90)
-    # W = 12.8: 1 - 12.8/16 x 0.5.
-    assert judged(row, max_warps=limits)[0]["score_gpu"] == pytest.approx(60)
-    full = row | {"sm_occupancy_mean": 0.25}
-    # W = 32, more than 16.
-    assert judged(full, max_warps=limits)[0]["score_gpu"] == pytest.approx(50)
-    assert judged(row, max_warps={"H200 SXM 141GB": 128})[0]["score_gpu"] == pytest.approx(90)
-    job, _, found = judged(row | {"sm_active_mean": None}, max_warps=limits)
-    assert job["score_gpu"] is None
-    assert found["score_gpu"]["needs"] == ["sm_active"]
-
-
-def test_averages_come_before_clamps() -> None:
-    # Four times the occupancy, at most the share in which SMs were active.
-    limits = {"H200 SXM 141GB": 16}
-    busy = H200 | {"sm_occupancy_mean": 0.5, "sm_active_mean": 0.6}
-    bare = H200 | {"sm_occupancy_mean": 0.05, "sm_active_mean": 1.0}
-    job, each, _ = judged(busy, bare, max_warps=limits)
-    assert [gpu["score_gpu"] for gpu in each] == pytest.approx([40.0, 80.0])
-    # 20, not 60.
-    assert job["score_gpu"] == pytest.approx(100 * (1 - min((2.0 + 0.2) / 2, (0.6 + 1.0) / 2)))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.config import Configuration
-from tachograph.catalog.doors import annex_function
-from tachograph.catalog.tables import GPU_SCORES, JOB_SUMMARIES, PROFILES
+from tachograph.catalog.tables import GPU_SCORES, JOB_SUMMARIES
 from tachograph.judge.score_ways import ScoreWay, profiled_way, recorded_way, sampled_way
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_consistently, read_gpus, read_job_row, read_of_gpus
@@ -31,7 +29,6 @@ def read_job_scores(
     lake: Lake,
     job: str,
     *,
-    configuration: Configuration,
     cluster: str | None = None,
     run: int | None = None,
     reports: Sequence[Path] = (),
@@ -43,31 +40,30 @@ def read_job_scores(
     """
     return read_consistently(
         lake,
-        lambda: scores_of(
-            lake, read_job_row(lake, job, cluster=cluster, run=run).row, configuration, reports
-        ),
+        lambda: scores_of(lake, read_job_row(lake, job, cluster=cluster, run=run).row, reports),
     )
 
 
-def scores_of(
-    lake: Lake, row: Mapping[str, Any], configuration: Configuration, reports: Sequence[Path] = ()
-) -> JobScores:
+def scores_of(lake: Lake, row: Mapping[str, Any], reports: Sequence[Path] = ()) -> JobScores:
     """Return the scores of the job of a row of job_summaries, see `read_job_scores`.
 
     Errors: those of `read_reports`.
     """
     gpus = read_gpus(lake, pl.DataFrame([row], schema=JOB_SUMMARIES.schema))
     sampled = read_of_gpus(lake, GPU_SCORES, gpus, begin=row["start"], end=_end(row)).to_dicts()
-    limits, held = configuration.scores.max_warps, gpus.to_dicts()
+    held = gpus.to_dicts()
     ways = [
         recorded_way(row),
-        sampled_way(sampled, gpus=held, begin=row["start"], end=_end(row), limits=limits),
+        sampled_way(sampled, gpus=held, begin=row["start"], end=_end(row)),
     ]
-    launches = None
-    if reports or any(file.may_name(row["job_key"]) for file in lake.files(PROFILES)):
-        launches = annex_function("profiled_launches")(lake, row["job_key"], reports)
-    if launches is not None:
-        warps = {warps_of(gpu["gpu_model"], limits) for gpu in held}
+    read = (
+        read_reports(reports)
+        if reports
+        else [one.report for one in read_attached(lake, row["job_key"])]
+    )
+    if read:
+        launches = [launch.metrics for report in read for launch in report.launches]
+        warps = {warps_of(gpu["gpu_model"]) for gpu in held}
         ways.append(profiled_way(launches, max_warps=warps.pop() if len(warps) == 1 else None))
     return JobScores(row["display_id"] or row["job_id"], tuple(ways))
 

@@ -147,8 +147,6 @@ class ScoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPU scores: 0 no problem, 100 worst."""
 
     high: float = 70.0  # a score from here on is a finding
-    # {device: most resident warps of an SM}, where not those of the catalogue.
-    max_warps: dict[str, int] = {}
 
 
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -92,7 +92,7 @@ def run(arguments: Arguments) -> int:
     process = PmProcess(pm_request(settings, bursts=arguments.bursts, gpus=names))
     try:
         process.begin()
-        _Printer(process, arguments, configuration).run()
+        _Printer(process, arguments).run()
     finally:
         process.close()
     return 0
@@ -125,13 +125,10 @@ def _settings(arguments: Arguments, configuration: Configuration) -> PmSettings:
 class _Printer:
     """Lines of the periods, and of the whole time at the end."""
 
-    def __init__(
-        self, process: PmProcess, arguments: Arguments, configuration: Configuration
-    ) -> None:
+    def __init__(self, process: PmProcess, arguments: Arguments) -> None:
         from tachograph.sources.pm_sampling.library import this_host
 
         self._process, self._arguments = process, arguments
-        self._limits = configuration.scores.max_warps
         self._node = this_host()
         self._whole: dict[int, PmSums] = {}
         self._open: dict[int, list[PmSums]] = {}  # the last burst of each GPU, which may go on
@@ -208,7 +205,7 @@ class _Printer:
         from tachograph.sources.pm_sampling.sums import warps_of
 
         gpu = self._process.gpus[device]
-        warps = warps_of(gpu.model, self._limits)
+        warps = warps_of(gpu.model)
         cut = self._process.cut.get(device, ())
         row = sums.row(
             node=self._node,
@@ -217,7 +214,7 @@ class _Printer:
             max_warps=warps,
             cut=",".join(cut),
         )
-        counters = sums.counters(warps_of(gpu.model))
+        counters = sums.counters(warps)
         if self._arguments.json:
             import msgspec
 

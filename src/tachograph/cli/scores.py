@@ -33,7 +33,6 @@ def run(arguments: Arguments) -> int:
     found = read_job_scores(
         opened.lake,
         arguments.job,
-        configuration=opened.configuration,
         cluster=arguments.cluster,
         run=arguments.nth,
         reports=[Path(name) for name in arguments.nsight],

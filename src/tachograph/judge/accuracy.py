@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -94,16 +94,18 @@ def score_verdicts(answers: Answers, truth: Truths) -> VerdictScore:
     return VerdictScore(*(int(np.count_nonzero(pair)) for pair in pairs))
 
 
-def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
-    """Return the interval of a share: Wilson, J. Am. Stat. Assoc. 22 (1927); 95 % by default.
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return the interval of a share: Wilson, J. Am. Stat. Assoc. 22 (1927), of 95 %.
 
     >>> [round(end, 4) for end in wilson(98, 101)]
     [0.9163, 0.9898]
     """
-    share, z2 = successes / trials, z * z
+    share, z2 = successes / trials, Z95 * Z95
     middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = (
-        z / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
+        Z95
+        / (1 + z2 / trials)
+        * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
     )
     low, high = max(0.0, middle - half), min(1.0, middle + half)
     return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
@@ -184,9 +186,7 @@ def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
     return truth.select("job_key", truth=pl.col(column))
 
 
-def accuracies(
-    truth: pl.DataFrame, verdicts: pl.DataFrame, codes: Iterable[str] = CLASS_CODES
-) -> tuple[ClassAccuracy, ...]:
+def accuracies(truth: pl.DataFrame, verdicts: pl.DataFrame) -> tuple[ClassAccuracy, ...]:
     """Return the accuracy of each class that was judged.
 
     `truth`: one row per job (`with_keys`), of jobs whose GPUs are known: others are undetermined.
@@ -194,7 +194,7 @@ def accuracies(
     (idle_nodes of one node) do not count.
     """
     found = []
-    for code in codes:
+    for code in CLASS_CODES:
         mine = verdicts.filter(pl.col("code") == code).select("job_key", "verdict")
         rows = truth_of(truth, code).join(mine, on="job_key", how="inner")
         called = rows.filter(pl.col("truth").is_not_null())
@@ -210,14 +210,12 @@ def accuracies(
     return tuple(found)
 
 
-def labels_of(
-    truth: pl.DataFrame, codes: Iterable[str] = CLASS_CODES
-) -> dict[str, dict[str, bool]]:
+def labels_of(truth: pl.DataFrame) -> dict[str, dict[str, bool]]:
     """Return labels for tuning, {class: {job_key: holds}}, from the truth of simulated jobs."""
     return {
         code: dict(
             truth_of(truth, code).filter(pl.col("truth").is_not_null()).sort("job_key").iter_rows()
         )
-        for code in codes
+        for code in CLASS_CODES
         if truth_of(truth, code).get_column("truth").count()
     }

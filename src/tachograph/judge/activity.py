@@ -145,19 +145,18 @@ def activity_over_time(
     return Activity(counter, minute, highest[minute], busy) if busy.any() else None
 
 
-def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:
+def idle_periods(activity: Activity) -> list[tuple[int, int]]:
     """Return the periods without work between the first and the last work: [(first minute,
     minutes)].
 
-    A period is a run of consecutive measured minutes, `at_least` so many; a minute not measured
-    ends it.
+    A period is a run of two consecutive measured minutes or more; a minute not measured ends it.
     """
     inside = (
         (activity.minute > activity.first_busy)
         & (activity.minute < activity.last_busy)
         & ~activity.busy
     )
-    return runs([int(minute) for minute in activity.minute[inside]], at_least=at_least)
+    return runs([int(minute) for minute in activity.minute[inside]], at_least=2)
 
 
 def runs(ordered: Sequence[int], *, at_least: int = 1) -> list[tuple[int, int]]:

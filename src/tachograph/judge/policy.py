@@ -99,16 +99,13 @@ def uncertain(job: Mapping[str, Any]) -> str:
     return "which GPUs it holds is ambiguous" if job["attribution"] == "ambiguous" else ""
 
 
-def quiet_windows(
-    series: GpuSeries, check: str, *, window: int, end: int | None = None
-) -> QuietWindows | str:
-    """Return the two last windows of `window` minutes before minute `end` (None: the last measured)
-    without work.
+def quiet_windows(series: GpuSeries, check: str, *, window: int) -> QuietWindows | str:
+    """Return the two last windows of `window` minutes that were measured, without work.
 
     A sentence, where they show no such thing: a GPU worked, or was not measured throughout. `hung`
     takes GPUs that wait by polling for idle, and wants work before.
     """
-    end = series.length if end is None else end
+    end = series.length
     middle, begin = end - window, end - 2 * window
     if begin < 0:
         return f"it has not run for two windows of {window} min"

@@ -49,10 +49,8 @@ def replay(
     job: Mapping[str, Any],
     gpus: pl.DataFrame,
     minutes: pl.DataFrame,
-    *,
-    step: int = STEP,
 ) -> PolicyReplay:
-    """Return what a policy would have done, had it looked at the job every `step` minutes.
+    """Return what a policy would have done, had it looked at the job every STEP minutes.
 
     Each look sees the minutes before it alone. job: gpus, and what `exemption` reads; gpus: its
     rows of job_gpus; minutes: of job_minutes. Whether it was interactive or in a reservation is not
@@ -68,12 +66,12 @@ def replay(
     looks, warnings, at = _Looks(policy, whole, minutes), 0, 2 * policy.minutes
     while at <= whole.length:
         if not looks.holds(at):
-            at += step
+            at += STEP
             continue
         action, sent = at, 0
         while sent < policy.warned and action <= whole.length and (not sent or looks.holds(action)):
             sent += 1
-            action += max(step, round(policy.warning_minutes))
+            action += max(STEP, round(policy.warning_minutes))
         warnings += sent
         if action > whole.length:  # it ended before
             break
@@ -81,7 +79,7 @@ def replay(
             after = (whole.length - action) / 60 * len(units)
             again = bool((whole.state[:, action:] == WORKING).any())
             return PolicyReplay(job, "hit", action, warnings, again, after)
-        at = action + step
+        at = action + STEP
     return PolicyReplay(job, "warned" if warnings else "left", None, warnings)
 
 

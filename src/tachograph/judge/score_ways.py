@@ -81,13 +81,11 @@ def sampled_way(
     gpus: Sequence[Mapping[str, Any]],
     begin: datetime,
     end: datetime,
-    limits: Mapping[str, int],
 ) -> ScoreWay:
     """Return the scores of rows of gpu_scores of these GPUs (rows of job_gpus) from `begin` to
     `end`.
 
-    A row that is only partly inside is of others, too, and left out. limits: {device: W_max}, of
-    the configuration.
+    A row that is only partly inside is of others, too, and left out.
     """
     held = {_place(gpu): gpu for gpu in gpus}
     own = [row for row in rows if _place(row) in held]
@@ -100,7 +98,7 @@ def sampled_way(
     if sums is None:
         return ScoreWay("pm", dict.fromkeys(SCORES), "not sampled", _left_out(own, whole))
     places = {_place(row) for row in whole}
-    warps = {warps_of(held[place]["gpu_model"], limits) for place in places}
+    warps = {warps_of(held[place]["gpu_model"]) for place in places}
     notes = [*_left_out(own, whole)]
     if len(warps) > 1:
         notes.append("its GPUs have several W_max: no score_gpu of all of them")

@@ -209,9 +209,7 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
     return message
 
 
-def checks_text(
-    finding: Finding, *, zone_name: str = "UTC", at_most: int | None = SHOWN_CHECKS
-) -> str:
+def checks_text(finding: Finding, *, zone_name: str = "UTC") -> str:
     """Return values against thresholds of a finding, those that decided it first; empty where it
     has none.
 
@@ -222,7 +220,7 @@ def checks_text(
         ordered = holding
     else:
         ordered = sorted(finding.checks, key=lambda check: check.holds is not False)
-    shown = ordered if at_most is None else ordered[:at_most]
+    shown = ordered[:SHOWN_CHECKS]
     more = len(ordered) - len(shown)
     message = "; ".join(check_text(check, zone_name=zone_name) for check in shown)
     return f"{message}; and {more} more" if more else message

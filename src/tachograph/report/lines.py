@@ -140,10 +140,8 @@ def resample(values: Sequence[float | None], bins: int) -> list[float | None]:
     return means
 
 
-def sparkline(
-    values: Sequence[float | None], width: int, *, ascii_only: bool = False, top: float = 1.0
-) -> str:
-    """Return a line of at most `width` characters, each as high as its value between 0 and `top`;
+def sparkline(values: Sequence[float | None], width: int, *, ascii_only: bool = False) -> str:
+    """Return a line of at most `width` characters, each as high as its value between 0 and 1;
     gaps are blank.
 
     >>> sparkline([0.0, 0.5, None, 1.0], 10), sparkline([0.0, 0.5, None, 1.0], 10, ascii_only=True)
@@ -156,5 +154,5 @@ def sparkline(
         if value is None:
             marks.append(MISSING)
         else:
-            marks.append(levels[int(min(1.0, max(0.0, value / top)) * last + 0.5)])
+            marks.append(levels[int(min(1.0, max(0.0, value)) * last + 0.5)])
     return "".join(marks)

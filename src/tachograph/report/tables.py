@@ -71,7 +71,7 @@ _STAGES = ((True, False, False), (False, False, False), (False, True, False), (F
 
 
 def fit_table(
-    columns: Sequence[TextColumn], width: int | None = None, *, indent: str = "", gap: int = 2
+    columns: Sequence[TextColumn], width: int | None = None, *, gap: int = 2
 ) -> TextTable:
     """Return the columns as a table of at most `width` characters, as far as they can give way;
     None: of any width.
@@ -82,7 +82,7 @@ def fit_table(
     >>> made.hidden, [line[0][0] for line in made.lines]
     (('user',), ['job', '17'])
     """
-    room = sys.maxsize if width is None else width - len(indent)
+    room = sys.maxsize if width is None else width
     for bars, narrow, cut_names in _STAGES:
         kept = [
             _Fitted(column, narrow=narrow, cut_names=cut_names)
@@ -97,7 +97,7 @@ def fit_table(
     widths = fitted_widths(fixed, steps, room, gap=gap)
     hidden = tuple(one.column.title for one in kept if one not in widths)
     return TextTable(
-        tuple(_aligned([one for one in kept if one in widths], room, indent, gap)), hidden, narrow
+        tuple(_aligned([one for one in kept if one in widths], room, gap)), hidden, narrow
     )
 
 
@@ -180,7 +180,7 @@ def _widths(columns: Sequence[_Fitted], room: int, gap: int) -> list[int]:
     return widths
 
 
-def _aligned(columns: Sequence[_Fitted], room: int, indent: str, gap: int) -> Iterator[Line]:
+def _aligned(columns: Sequence[_Fitted], room: int, gap: int) -> Iterator[Line]:
     widths = _widths(columns, room, gap)
     cells = [column.of_width(wide) for column, wide in zip(columns, widths, strict=True)]
     titles = [column.title for column in columns]
@@ -192,7 +192,7 @@ def _aligned(columns: Sequence[_Fitted], room: int, indent: str, gap: int) -> It
                 f"{cell:>{wide}}" if one.column.right else f"{cell:<{wide}}"
                 for one, cell, wide in placed
             ]
-            yield plain(indent + (" " * gap).join(words).rstrip(), style)
+            yield plain((" " * gap).join(words).rstrip(), style)
 
 
 def _folded(cell: str, width: int) -> Sequence[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -139,13 +139,7 @@ class BacktestReport:
     broken: tuple[BrokenJob, ...]
 
 
-def replay(
-    jobs: Iterable[PastJob],
-    site: SiteFacts,
-    options: AdviceOptions,
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> BacktestReport:
+def replay(jobs: Iterable[PastJob], site: SiteFacts, options: AdviceOptions) -> BacktestReport:
     """Return what advice before each job would have meant; it rests on jobs alone that had ended
     before its submit.
 
@@ -155,7 +149,7 @@ def replay(
     running: list[tuple[float, str, PastJob]] = []
     total, users, partitions = BacktestSums(), dict[str, BacktestSums](), dict[str, BacktestSums]()
     levels, broken = dict[str, list[int]](), list[BrokenJob]()
-    for number, job in enumerate(sorted(jobs, key=lambda job: (job.submit, job.key))):
+    for job in sorted(jobs, key=lambda job: (job.submit, job.key)):
         while running and running[0][0] <= job.submit:
             ended = heapq.heappop(running)[2]
             history.add(ended)
@@ -175,8 +169,6 @@ def replay(
                 counts[0] += 1
                 counts[1] += any(one.topic == line.topic for one in failed)
         heapq.heappush(running, (job.end, job.key, job))
-        if progress is not None and number % 1000 == 0:
-            progress(number)
     return BacktestReport(
         total,
         users,

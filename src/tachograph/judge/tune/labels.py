@@ -178,7 +178,10 @@ def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:
     return raw | written
 
 
-def reasons(refused: Iterable[RejectedLabel], where: str, *, named: int = 3) -> Iterator[str]:
+_NAMED = 3  # lines of a reason
+
+
+def reasons(refused: Iterable[RejectedLabel], where: str) -> Iterator[str]:
     """Yield a line for each reason: how many labels, and the first lines with their content.
 
     >>> rejected = [RejectedLabel(4, "no such class", "hung"), RejectedLabel(9, "no such class", "slow")]
@@ -191,9 +194,9 @@ def reasons(refused: Iterable[RejectedLabel], where: str, *, named: int = 3) -> 
     for reason, same in grouped.items():
         first = ", ".join(
             f"{where}:{each.line}" + (f" ({each.what})" if each.what else "")
-            for each in same[:named]
+            for each in same[:_NAMED]
         )
-        more = f", and {len(same) - named} more" if len(same) > named else ""
+        more = f", and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
         yield (
             f"{len(same)} {'label' if len(same) == 1 else 'labels'} not used, {reason}: "
             f"{first}{more}"

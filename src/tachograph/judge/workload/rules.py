@@ -172,9 +172,9 @@ def enabling(counters: Iterable[str]) -> str:
     return f"let DCGM record {', '.join(named)}"
 
 
-def reading_of(row: Mapping[str, object], end: str = "") -> GpuReading:
-    """Return the reading that a row holds in columns named like the counters, with `end` behind."""
-    values = {field.name: row.get(field.name + end) for field in fields(GpuReading)}
+def reading_of(row: Mapping[str, object]) -> GpuReading:
+    """Return the reading that a row holds in columns named like the counters."""
+    values = {field.name: row.get(field.name) for field in fields(GpuReading)}
     return GpuReading(
         **{n: float(v) for n, v in values.items() if isinstance(v, int | float) and v == v}
     )

@@ -80,7 +80,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> PmFeed:
     that do not fit.
     """
     chosen = checked(cast("PmSettings", settings))
-    return PmFeed(chosen, limits=configuration.scores.max_warps)
+    return PmFeed(chosen)
 
 
 class PmFeed:
@@ -92,11 +92,10 @@ class PmFeed:
         self,
         settings: PmSettings,
         *,
-        limits: dict[str, int] | None = None,
         process: PmProcess | None = None,
     ) -> None:
         self.outcome = PollOutcome()
-        self._settings, self._limits = settings, limits or {}
+        self._settings = settings
         self._process = process
         self._node = settings.node or this_host()
         self._minutes: dict[tuple[int, int], PmSums] = {}  # by GPU and minute, that may grow
@@ -157,7 +156,7 @@ class PmFeed:
         """
         process = self._running()
         gpu = process.gpus[device]
-        warps = warps_of(gpu.model, self._limits)
+        warps = warps_of(gpu.model)
         cut = ",".join(process.cut.get(device, ()))
         return sums.row(
             node=self._node, gpu=process.places[device], mig=None, max_warps=warps, cut=cut

@@ -233,18 +233,14 @@ def joined(bursts: Iterable[PmSums]) -> list[PmSums]:
     return whole
 
 
-def warps_of(model: str | None, limits: Mapping[str, int] = MappingProxyType({})) -> int | None:
-    """Return W_max of a device: the most warps that an SM holds, or a smaller configured limit;
-    None: unknown device.
+def warps_of(model: str | None) -> int | None:
+    """Return W_max of a device, the most warps that an SM holds; None: unknown device.
 
     >>> warps_of("NVIDIA H100 80GB HBM3"), warps_of("Tesla T4"), warps_of("unknown")
     (64, 32, None)
     """
     device = match_device(model)
-    if device is None:
-        return None
-    limit = limits.get(device.name, 0)
-    return min(device.max_warps_per_sm, limit) if limit > 0 else device.max_warps_per_sm
+    return None if device is None else device.max_warps_per_sm
 
 
 def finite(values: Iterable[float]) -> bool:

@@ -18,7 +18,7 @@ def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
     row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(
         0, named=True
     )
-    found = scores_of(view.opened.lake, row, view.configuration)
+    found = scores_of(view.opened.lake, row)
     return {
         "headings": HEADINGS,
         "rows": list(map(way_row, found.ways)),

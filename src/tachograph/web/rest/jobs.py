@@ -235,7 +235,7 @@ def _scores_schemas() -> Schema:
 def scores(view: View, parameters: JobParameters) -> ObjectAnswer:
     """Return the scores of one job, as `tachograph lab scores ID --json` prints them."""
     row = _run(view, parameters).row(0, named=True)
-    found = scores_of(view.opened.lake, row, view.configuration)
+    found = scores_of(view.opened.lake, row)
     return ObjectAnswer({"job_key": row["job_key"], **ways_json(found.job, found.ways)})
 
 
