@@ -204,7 +204,9 @@ def test_a_value_from_the_configuration_moves_the_line() -> None:
     one = found(job, "uneven_nodes", changed)
     assert one.verdict == "yes"
     assert {
-        check.threshold for check in one.checks if check.name in ("widest", "behind.second")
+        check.threshold
+        for check in one.checks
+        if check.name in ("widest difference", "activity below the busiest node")
     } == {0.2}
 
 
@@ -212,7 +214,7 @@ def test_the_evidence_says_which_ranks_and_how_much() -> None:
     one = found(Job(gpus=util(0.5, 0.5, 0.61)), "load_imbalance_spread")
     assert one.evidence == {"gpu_hours": 6.0, "gpus_affected": 1}
     shown = {check.name: (check.relation, check.threshold, check.holds) for check in one.checks}
-    assert shown["ratio.second"] == (">", 0.2, True)
+    assert shown["work above the median"] == (">", 0.2, True)
 
 
 def test_the_published_waste_is_that_of_plain_arithmetic() -> None:
@@ -221,6 +223,6 @@ def test_the_published_waste_is_that_of_plain_arithmetic() -> None:
     work = [mean * 10_000 for mean in means]
     missed = sum(max(work) - each for each in work)
     values = {check.name: check.value for check in one.checks}
-    assert values["threshold_1"] == pytest.approx(missed / (3 * 10_000))
-    assert values["threshold_2"] == pytest.approx(missed - 3600)
+    assert values["missed over available work"] == pytest.approx(missed / (3 * 10_000))
+    assert values["missed work beyond the tolerance"] == pytest.approx(missed - 3600)
     assert re.search(r"Ratio 23\.3%", one.sentence)

@@ -123,7 +123,8 @@ class PatternRule:
     place in the file. id:
     its own name, the tag where it has none. level: what is judged; below the job, each GPU or node
     by itself. metrics: {name in the rule: metric} of its `metric(...)` keys. parameters: the names
-    it lists. output: the term that alerts. The last four are "" where it does not say.
+    it lists. output: the term that alerts. labels:
+    {term, or part of one: what people call it}. The last four are "" where it does not say.
     """
 
     name: str
@@ -136,6 +137,7 @@ class PatternRule:
     file: str
     metrics: Mapping[str, str]
     parameters: tuple[str, ...]
+    labels: Mapping[str, str]
     output_metric: RuleText
     template: RuleText
     severity: str

@@ -71,6 +71,7 @@ class _RuleDocument(_PatternDocument, kw_only=True):
     type: Literal["bool", "boolean"] = "bool"
     level: RuleLevel = "job"
     parameter: list[_Name] = []
+    labels: dict[str, str] = {}
     output_metric: str = ""
     template: str = ""
     severity: str = ""
@@ -175,6 +176,7 @@ class _PatternLoader:
             file=self.problems.file,
             metrics=self.metrics(item),
             parameters=tuple(dict.fromkeys(parameters)),
+            labels=_labels(document.labels, terms),
             output_metric=self.text(document.output_metric),
             template=self.text(document.template),
             severity=str(document.severity),
@@ -331,6 +333,13 @@ def _condition(text: str, start: int, end: int) -> tuple[int, int] | None:
         elif letter == ";" and not depth and semicolon < 0:
             semicolon = index
     return None
+
+
+def _labels(labels: Mapping[str, str], terms: Mapping[str, RuleTerm]) -> dict[str, str]:
+    for name, label in labels.items():
+        if name.partition(".")[0] not in terms:
+            raise RuleError(f"a label of {cut(name)!r}, which is not a term", label)
+    return {name: str(label) for name, label in labels.items()}
 
 
 def _listed(lines: _Lines) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ class Comparison:
     threshold: str | float
     unit: str
     metric: str | None  # where `name` is a metric of the job, and not a term
+    label: str  # what people call it
 
     def check(
         self, outcome: RuleOutcome, job: JobRanks, parameters: Mapping[str, float]
@@ -123,8 +124,7 @@ class Comparison:
             self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
         )
         holds = None if value is None else relation_holds(value, self.relation, threshold)
-        name = f"{self.name}.{self.part}" if self.part else self.name
-        return CheckedValue(name, value, self.relation, threshold, self.unit, holds)
+        return CheckedValue(self.label, value, self.relation, threshold, self.unit, holds)
 
     def value(self, value: Value) -> float | None:
         """Return the number that is compared; None: there is none, or it is not known of every
@@ -174,10 +174,14 @@ def _comparison(
         name, unit = aliases.get(metric, metric), OFFERED[metric].unit
     else:
         return None
+    written = f"{name}.{part}" if part else name
+    label = entry.rule.labels.get(written, written)
+    limit: str | float = threshold.word
     if threshold.kind == "constant":
-        return Comparison(name, part, relation, cast("float", threshold.value), unit, metric)
-    limit = threshold.word
-    return Comparison(name, part, relation, limit, entry.declared[limit].unit or unit, metric)
+        limit = cast("float", threshold.value)
+    else:
+        unit = entry.declared[threshold.word].unit or unit
+    return Comparison(name, part, relation, limit, unit, metric, label)
 
 
 def _number(value: Value) -> float | None:
