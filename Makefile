@@ -17,6 +17,7 @@ MINUTES ?= 10
 POLLS ?= 10000
 FUZZ ?= 1000000
 SCREENS ?= 10000
+MUTANTS ?= 2000
 SAMPLES ?= 1.92e9
 FOLDER ?= tachograph-month
 DAY ?= gpu-day-results
@@ -99,6 +100,9 @@ fuzz: $(VENV)/dev.stamp ## try wide examples of every property, then FUZZ=100000
 screens: $(VENV)/dev.stamp ## draw SCREENS=10000 screens of exporters with faults at random (a quarter of an hour and more)
 	$(BIN)/python tests/live_faults/screens.py --screens $(SCREENS) $(ARGS)
 
+mutants: $(VENV)/dev.stamp ## change the core at MUTANTS=2000 places; which do the tests notice? (an hour; stopped, it goes on)
+	$(BIN)/python research/mutants.py --mutants $(MUTANTS) --state .mutants.jsonl $(ARGS)
+
 calibrate: $(VENV)/dev.stamp ## measure this machine's GPU for the advice on sharing (ARGS='-o h200.toml'; --rehearse needs no GPU)
 	$(BIN)/python research/calibrate.py $(ARGS)
 
@@ -134,7 +138,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs research -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens calibrate gpu-day gpu-day-pack docs site man dist installs lock clean
+.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens mutants calibrate gpu-day gpu-day-pack docs site man dist lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

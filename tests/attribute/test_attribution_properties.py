@@ -8,11 +8,13 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from in_memory import Unit, outcome, owners
 from madelake import held, job, utc
+from tachograph.pipeline.attribution import INTERVALS_SCHEMA, separate
 
 T = utc(23, 23, 30)  # half an hour before midnight
 UNITS: list[Unit] = [("n1", 0, None), ("n1", 1, None), ("n2", 0, None), ("n2", 1, 3), ("n2", 1, 4)]
@@ -57,7 +59,54 @@ def claims(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     return jobs, allocations
 
 
-@settings(max_examples=settings().max_examples // 2)
+# run, GPU, start and length in steps of 20 s, rank
+CLAIM = st.tuples(
+    st.integers(1, 3), st.integers(0, 1), st.integers(0, 9), st.integers(0, 6), st.integers(0, 2)
+)
+STEP = timedelta(seconds=20)
+
+
+@given(st.lists(CLAIM, max_size=7))
+def test_every_instant_is_of_the_best_claim(made: list[tuple[int, int, int, int, int]]) -> None:
+    rows = [
+        (run, "n1", gpu, None, T + first * STEP, T + (first + length) * STEP, rank)
+        for run, gpu, first, length, rank in made
+    ]
+    schema = INTERVALS_SCHEMA | {"rank": pl.Int8()}
+    intervals, contested = separate(pl.DataFrame(rows, schema=schema, orient="row"))
+    for gpu in (0, 1):
+        expected = [owner_at(made, gpu, step) for step in range(16)]
+        owner: list[int | None] = [None] * 16
+        for row in intervals.filter(gpu=gpu).iter_rows(named=True):
+            steps = range((row["start"] - T) // STEP, (row["end"] - T) // STEP)
+            before = steps[0] - 1
+            assert before < 0 or owner[before] != row["run"]  # else it were one interval
+            for step in steps:
+                owner[step] = row["run"]
+        for row in contested.filter(gpu=gpu).iter_rows(named=True):
+            for step in range((row["start"] - T) // STEP, (row["end"] - T) // STEP):
+                assert owner[step] is None
+                owner[step] = 0
+        assert owner == expected
+
+
+def owner_at(made: list[tuple[int, int, int, int, int]], gpu: int, step: int) -> int | None:
+    """The run that owns a GPU for a step; 0 where it is contested."""
+    here = [claim for claim in made if claim[1] == gpu and claim[2] <= step < claim[2] + claim[3]]
+    if not here:
+        return None
+    best = min(claim[4] for claim in here)
+    equal = [claim for claim in here if claim[4] == best]
+    runs = {claim[0] for claim in equal}
+    if len(runs) == 1:
+        return runs.pop()
+    latest = max(claim[2] for claim in equal)
+    overlap = min(claim[2] + claim[3] for claim in equal) - latest
+    if overlap * STEP > timedelta(minutes=1) or all(claim[2] == latest for claim in equal):
+        return 0
+    return max(claim[0] for claim in equal if claim[2] == latest)
+
+
 @given(claims())
 def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
     found = owners(*made, UNITS, now=T + timedelta(seconds=5000))
