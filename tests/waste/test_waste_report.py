@@ -189,7 +189,12 @@ def test_groups_add_up_to_the_total(
     found = report(*jobs, by=by, top=top, settings=WasteOptions(price_per_gpu_hour=2.0))
     groups = found.groups
     assert groups is not None
-    assert groups.height <= (99 if top is None else top + 1)
+    names = {{"account": account, "partition": "gpu"}.get(by, user) for user, account, _, _ in rows}
+    cut = 0 if top is None else max(0, len(names) - top)
+    assert groups.height == (len(names) - cut + 1 if cut else len(names))
+    assert groups["others"].to_list() == [0] * (len(names) - cut) + [cut] * bool(cut)
+    shown = groups.head(len(names) - cut)
+    assert shown["lost"].to_list() == sorted(shown["lost"], reverse=True)
     for bucket, hours in of(found, "gpu_hours").items():
         assert math.isclose(groups[bucket].sum(), hours, rel_tol=1e-9, abs_tol=1e-9)
     assert groups["jobs"].sum() == found.jobs == len(rows)
