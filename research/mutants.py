@@ -137,10 +137,10 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def run_pytest(arguments: Sequence[str], plugin: object, basetemp: Path) -> None:
     """Collect tests; the plugin decides what becomes of them."""
-    import numba
     from hypothesis import Phase, settings
 
-    numba.config.DISABLE_JIT = True
+    settings_of_numba: Any = importlib.import_module("numba").config
+    settings_of_numba.DISABLE_JIT = True
     # the first example that fails is enough
     phases = (Phase.explicit, Phase.reuse, Phase.generate)
     settings.register_profile("mutants", phases=phases, report_multiple_bugs=False)
@@ -216,7 +216,7 @@ class CoverageRun(Watching):
                 self._write(runs)
                 runs.clear()
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         return True
 
     def _write(self, runs: list[tuple[pytest.Item, float, set[Line]]]) -> None:
@@ -454,7 +454,8 @@ class MutationRun:
             names = self._tests_of_names(mutation)
         killers = self._killers[mutation.path, mutation.function]
         order = sorted(names, key=lambda name: (-killers[name], self._tests[name].seconds, name))
-        used, tests = 0.0, {}
+        used = 0.0
+        tests: dict[str, float] = {}
         for name in order:
             used += self._tests[name].seconds
             if used > self._budget and tests:

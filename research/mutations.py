@@ -238,6 +238,7 @@ def mutated(source: str, mutation: Mutation) -> ast.Module:
     tree = ast.parse(source)
     target = next(node for index, node in enumerate(ast.walk(tree)) if index == mutation.index)
     changed = _Change(target, mutation).visit(tree)
+    assert isinstance(changed, ast.Module)
     return ast.fix_missing_locations(changed)
 
 
@@ -269,8 +270,10 @@ def _changed(node: ast.AST, mutation: Mutation) -> ast.AST:
             changed.op = ast.Or() if isinstance(op, ast.And) else ast.And()
         case "not", ast.UnaryOp(operand=operand):
             return operand
-        case "constant", ast.Constant(value=value):
-            changed.value = not value if isinstance(value, bool) else value + 1
+        case "constant", ast.Constant(value=bool() as value):
+            changed.value = not value
+        case "constant", ast.Constant(value=int() | float() as value):
+            changed.value = value + 1
         case "condition", ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
             changed.test = ast.UnaryOp(ast.Not(), test)
         case "default", ast.Call(args=args):
