@@ -21,7 +21,8 @@ from tachograph.report.study_files import study_html
 @pytest.fixture(scope="module")
 def report(study_lake: Path) -> StudyReport:
     config = configuration_beside(study_lake)
-    return open_lake(str(study_lake), str(config)).study().report
+    made: StudyReport = open_lake(str(study_lake), str(config)).study().report
+    return made
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:

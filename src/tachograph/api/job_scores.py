@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.tables import GPU_SCORES, JOB_SUMMARIES
+from tachograph.catalog.doors import annex_function
+from tachograph.catalog.tables import GPU_SCORES, JOB_SUMMARIES, PROFILES
 from tachograph.judge.score_ways import ScoreWay, profiled_way, recorded_way, sampled_way
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_consistently, read_gpus, read_job_row, read_of_gpus
@@ -56,13 +57,10 @@ def scores_of(lake: Lake, row: Mapping[str, Any], reports: Sequence[Path] = ()) 
         recorded_way(row),
         sampled_way(sampled, gpus=held, begin=row["start"], end=_end(row)),
     ]
-    read = (
-        read_reports(reports)
-        if reports
-        else [one.report for one in read_attached(lake, row["job_key"])]
-    )
-    if read:
-        launches = [launch.metrics for report in read for launch in report.launches]
+    launches = None
+    if reports or any(file.may_name(row["job_key"]) for file in lake.files(PROFILES)):
+        launches = annex_function("profiled_launches")(lake, row["job_key"], reports)
+    if launches is not None:
         warps = {warps_of(gpu["gpu_model"]) for gpu in held}
         ways.append(profiled_way(launches, max_warps=warps.pop() if len(warps) == 1 else None))
     return JobScores(row["display_id"] or row["job_id"], tuple(ways))
