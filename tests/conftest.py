@@ -73,12 +73,6 @@ def recorded() -> Path:
     pytest.skip(f"no recorded inputs at {RECORDED}: set TACHOGRAPH_RECORDED to their folder")
 
 
-def base_of_all(factory: pytest.TempPathFactory) -> Path:
-    """Return the temporary folder of this run, which all its workers share."""
-    own = factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-
-
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder that the first worker fills, for all workers: to be read, or copied.
 
@@ -87,8 +81,8 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     outer = Path(os.environ.get(OUTER_RUN, "/nowhere")) / f"{name}-of-all"
     if (outer / "made").exists():
         return outer / name
-    own = base_of_all(factory)
-    folder = own / f"{name}-of-all"
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"{name}-of-all"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import OUTER_RUN, base_of_all, made_once
+from conftest import OUTER_RUN, made_once
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TESTS = REPOSITORY / "tests"
@@ -181,15 +181,13 @@ def test_types_of_the_tree_with_all_recipes(tree: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("demo", "exported", "study_lake")
-def test_the_tests_that_recipes_name_pass_with_all_recipes(
-    tree: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+@pytest.mark.usefixtures("exported", "study_lake")
+def test_the_tests_that_recipes_name_pass_with_all_recipes(tree: Path, demo: Path) -> None:
     """On lakes that were made without the recipes, as those of sites are."""
     files = sorted({file for title in APPLIED for file in area(title)})
     chosen = ("-m", "not slow and not hypothesis", "--benchmark-disable")
     words = ("-m", "pytest", "-q", "--assert=plain", "-p", "no:cacheprovider", *chosen, *files)
-    in_tree(tree, *words, **UNCOMPILED, **{OUTER_RUN: str(base_of_all(tmp_path_factory))})
+    in_tree(tree, *words, **UNCOMPILED, **{OUTER_RUN: str(demo.parents[2])})
 
 
 @pytest.fixture
