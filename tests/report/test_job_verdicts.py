@@ -219,7 +219,7 @@ def test_what_was_undecided_is_said() -> None:
     finding = Finding("x", "hint", "t", "s.", checks=many)
     assert checks_text(finding) == "c2 1 < 2; c3 1 < 2; c4 1 < 2; c5 1 < 2"
     assert checks_text(replace(finding, verdict="no")).startswith(
-        "c0 1, not < 2; c1 1, not < 2; c2"
+        "c0 1 < 2, voted no; c1 1 < 2, voted no; c2"
     )
 
 
