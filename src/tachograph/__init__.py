@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 def open(lake: str | None = None, config: str | None = None) -> "OpenLake":  # noqa: A001 as in gzip.open
-    """Return a lake to work with in Python: `lake`, else the one that configuration or environment
-    name.
+    """Return a lake to work with in Python: `lake`, or the configured one.
 
     `config` is the configuration's file, else `$TACHOGRAPH_CONFIG`, else `./tachograph.toml`.
     Errors: ConfigError, LakeError where there is no lake.
@@ -26,8 +25,9 @@ def open(lake: str | None = None, config: str | None = None) -> "OpenLake":  # n
 
 
 def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
-    """Return a table of the lake, such as `lake.jobs()`, as a pandas frame; null is NaN, None or
-    NaT there.
+    """Return a table of the lake, such as `lake.jobs()`, as a pandas frame.
+
+    Null becomes NaN, None or NaT.
 
     Errors: UsageError where pandas or pyarrow is not installed: the extra `pandas` brings both.
     """
@@ -37,6 +37,6 @@ def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
         from tachograph.catalog.errors import UsageError
 
         raise UsageError(
-            f"a table becomes a pandas frame by pandas and pyarrow: {absent}",
+            f"a pandas frame needs pandas and pyarrow: {absent}",
             do="pip install 'tachograph[pandas]'",
         ) from None

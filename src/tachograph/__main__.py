@@ -5,8 +5,9 @@ import sys
 
 
 def _leave_out_working_directory() -> None:
-    """Take no module from the working directory, which `-m` puts before all others; a folder of
-    PYTHONPATH stays.
+    """Remove the working directory, which `-m` puts first, from the module search path.
+
+    A folder of PYTHONPATH stays.
     """
     try:
         here = os.getcwd()  # noqa: PTH109 as pathlib would be imported from there

@@ -129,7 +129,7 @@ def test_a_line_that_was_cut_off_is_removed(tmp_path: Path, clock: Clock, cut: i
 def test_one_process_has_it_at_a_time(tmp_path: Path, clock: Clock) -> None:
     with (
         ActionLedger(tmp_path, clock=clock),
-        pytest.raises(LakeError, match="another process acts already"),
+        pytest.raises(LakeError, match="another `tachograph act` is running"),
     ):
         ActionLedger(tmp_path, clock=clock)
 
@@ -139,7 +139,7 @@ def test_a_line_that_is_no_action_is_an_error_that_names_it(tmp_path: Path, cloc
         ledger.note("a", "mail", "done")
     with (tmp_path / LEDGER_FILE).open("ab") as lines:
         lines.write(b"{}\n")
-    with pytest.raises(LakeError, match="line 2 is no action"):
+    with pytest.raises(LakeError, match="line 2 is not an action"):
         ActionLedger(tmp_path, clock=clock)
 
 
@@ -253,7 +253,7 @@ def test_old_lines_are_archived_and_what_can_be_due_again_stays(
     with ActionLedger(folder, clock=clock, index=index) as ledger:
         assert ledger.archive() > 2000
         assert ledger.archive() == 0
-        with pytest.raises(LakeError, match="another process acts already"):
+        with pytest.raises(LakeError, match="another `tachograph act` is running"):
             ActionLedger(folder, clock=clock)  # the new file is locked as well
         ledger.note("new", "mail", "done")
     assert sorted(path.name for path in folder.iterdir()) == [

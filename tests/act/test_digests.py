@@ -187,7 +187,7 @@ def test_who_opted_out_gets_none(lake: Lake, tmp_path: Path, sink: MailSink) -> 
     (tmp_path / OPT_OUT_FILE).write_text("ann\n")
     assert sent(lake, tmp_path, configured(sink.port)) == []
     (tmp_path / OPT_OUT_FILE).write_bytes(b"\xff\n")
-    with pytest.raises(ConfigError, match="who gets no digest"):
+    with pytest.raises(ConfigError, match="the list of users without digests"):
         sent(lake, tmp_path, configured(sink.port))
     assert sink.messages == []
 
@@ -308,7 +308,9 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
     assert (off.returncode, off.stdout) == (0, "dry run: nothing to do\n")
     status = json.loads((tmp_path / "state" / "act-status.json").read_text())
     assert (status["dry_run"], status["steps"][-1]["step"]) == (True, "ledger")
-    assert run_here(["act", "--ledger"], tmp_path, environment).stdout == "Nothing was done yet.\n"
+    assert (
+        run_here(["act", "--ledger"], tmp_path, environment).stdout == "No action was taken yet.\n"
+    )
     sent(lake, tmp_path / "state", configured(1, dry_run=True))
     listed = run_here(["act", "--ledger", "--json"], tmp_path, environment)
     assert [one["target"] for one in json.loads(listed.stdout)] == ["ann"]

@@ -141,7 +141,7 @@ def test_text_and_html_escape_names(lake: Lake) -> None:
         assert max(map(len, text.splitlines())) <= WIDTH
         assert "<b>z" not in html
         assert "\u202e" not in text + html
-    assert "Sick GPUs" in templates.html(digests(lake)["staff"])
+    assert "Unhealthy GPUs" in templates.html(digests(lake)["staff"])
 
 
 def test_each_is_sent_once(lake: Lake, tmp_path: Path, sink: MailSink) -> None:
@@ -185,7 +185,7 @@ def test_the_command_shows_them(lake: Lake, tmp_path: Path) -> None:
     environment = {"TACHOGRAPH_LAKE": lake.location}
     at = ["--as-of", "2026-11-23"]
     assert (
-        "Sick GPUs"
+        "Unhealthy GPUs"
         in run_here(
             ["act", "digest", "--staff", *at, "--html", "s.html"], tmp_path, environment
         ).stdout

@@ -106,7 +106,7 @@ def test_a_comment_of_somebody_else_stays(slurm: SlurmCluster, ended: int, tmp_p
     set_comment(slurm, ended, "by phone")
     done = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write")
     assert done.returncode == 7
-    assert "AdminComment holds something else" in done.stdout
+    assert "AdminComment already holds another text" in done.stdout
     assert comment_of(slurm, ended) == "by phone"
 
 

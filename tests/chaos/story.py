@@ -283,7 +283,7 @@ def job_rows(
 
 
 def seen(location: Path) -> dict[str, str]:
-    """Return {what: digest} of what readers see of a lake, and of what was removed on the way in.
+    """Return {what: digest} of what readers see of a lake, and of what ingest removed.
 
     Errors: AssertionError when a file that counts is gone or holds other rows than the log reports.
     """

@@ -178,7 +178,7 @@ def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
             "ran on NVIDIA A100-SXM4-40GB, 42 SMs, not on A100 SXM 40GB",
         ),
         ("ann/x", "timeless", InputError, "no kernel has a duration"),
-        ("ann/x", "unissued", InputError, "no kernel has its issue slots"),
+        ("ann/x", "unissued", InputError, "the profile has no issue slots"),
         ("ann/x", "broken", InputError, "broken.csv"),
         ("ann/nope", "one", NotFoundError, "--profile ann/nope: no job group 'ann/nope'"),
         ("ann/z", "one", UsageError, "--profile ann/z: ann/z cannot be judged: still running"),

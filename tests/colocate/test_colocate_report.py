@@ -59,7 +59,7 @@ def test_runs_of_one_kind_are_packed_two_by_two() -> None:
     text = " ".join(printed(found).split())
     assert "1 pair on one GPU in place of two would save up to 2.0 h" in text
     assert "one user's own; 3 runs." in text
-    assert "None is safe before its kernels were profiled" in text
+    assert "No pair is safe until its kernels are profiled" in text
 
 
 def test_slowdown_and_hours_by_hand() -> None:

@@ -104,8 +104,8 @@ def test_every_answer_comes_out_and_shows_why(mode: str) -> None:
     assert not pair.advice.safe
     assert SAID[mode] in text
     assert all(sentence in text for sentence in PASSED[mode])
-    assert "Issue slots were not measured: pipes take at least" in text
-    assert "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`" in text
+    assert "Issue slots were not measured: pipes need at least" in text
+    assert "To decide, profile the kernels of both: `ncu --set full -o report PROGRAM`" in text
 
 
 @pytest.mark.parametrize("mode", PAIRS)
@@ -127,4 +127,4 @@ def test_the_table_proposes_all_but_do_not(mode: str) -> None:
         f"itself 1 x A100 SXM 80GB {shown[mode]} {pair.advice.slowdowns[0]:.2f}x "
         f"{pair.advice.conservative[0]:.2f}x"
     ) in text
-    assert "None is safe before its kernels were profiled" in text
+    assert "No pair is safe until its kernels are profiled" in text

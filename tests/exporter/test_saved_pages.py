@@ -111,7 +111,7 @@ def test_pages_of_a_folder_are_samples_of_their_times(ingest: Ingest, tmp_path: 
         (b"", "the file is empty"),
         (
             b'{"status":"success","data":{"resultType":"vector","result":[]}}',
-            "this is JSON, no page of an exporter",
+            "this is JSON, not a page of an exporter",
         ),
         (gzip.compress(PAGE.encode(), mtime=0)[:-9], "damaged gzip"),
         (b"\x00\xff" * 100, "no metric of this page is known"),

@@ -96,11 +96,11 @@ def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> No
     [
         ("slow", "no answer within 0.5 s"),
         ("status", "answered 500"),
-        ("cut_off", "the answer broke off"),
+        ("cut_off", "the response was cut off"),
         ("half_header", "the answer"),
-        ("closed", "the answer broke off"),
+        ("closed", "the response was cut off"),
         ("garbage", "no metric of this page is known"),
-        ("drip", "no whole answer within 1 s"),
+        ("drip", "no complete response within 1 s"),
     ],
 )
 def test_one_exporter_that_fails_is_named_and_the_others_land(fault: Fault, said: str) -> None:
@@ -125,9 +125,7 @@ def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
         poll(feed)
         server.set("n1", 0, {UTIL: 77})
         poll(feed)
-        assert list(feed.outcome.unreachable.values()) == [
-            "is still answering since the round before"
-        ]
+        assert list(feed.outcome.unreachable.values()) == ["is still answering the previous poll"]
         assert [entry.node for entry in server.served].count("n2") == 1
         server.fail("n2", None)
 
@@ -232,8 +230,8 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
     [
         ({}, "urls is missing"),
         ({"urls": ["http://n[1:9400/metrics"]}, "no hostlist"),
-        ({"urls": [f"http://n[1-{MAX_ENDPOINTS + 1}]:9400"]}, "names no host, or too many"),
-        ({"urls": ["http://n[1-99999999999]:9400"]}, "names no host, or too many"),
+        ({"urls": [f"http://n[1-{MAX_ENDPOINTS + 1}]:9400"]}, "names no hosts, or too many"),
+        ({"urls": ["http://n[1-99999999999]:9400"]}, "names no hosts, or too many"),
         ({"urls": ["gpu01:9400"]}, "invalid url"),
         (
             {"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}},

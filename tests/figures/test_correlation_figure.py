@@ -78,7 +78,7 @@ def test_pairs_are_those_of_plain_ranks() -> None:
 def test_what_is_said() -> None:
     assert figure.sentences(made()) == (
         (
-            "Utilisation goes along most closely with PCIe TX (−1.00), PCIe RX "
+            "Utilisation correlates most closely with PCIe TX (−1.00), PCIe RX "
             f"(−{-rho(UTIL, RX):.2f}) and "
             f"power ({rho(UTIL, POWER):.2f}): Spearman's rho over 4 to 5 jobs."
         ),

@@ -65,7 +65,7 @@ def test_what_is_said() -> None:
             "are 25.0 % of the jobs, "
             "take 99.4 % of the GPU-hours and 98.5 % of the energy, 0.1 kWh per GPU-hour."
         ),
-        "A GPU-hour of a compute-bound job takes 0.40 times the energy of a memory-bound one.",
+        "A GPU-hour of a compute-bound job uses 0.40 times the energy of a memory-bound one.",
     )
     alone = figure.compute(study_of(job(3.0, 0.9, "memory"), job(0.1, 0.03, "memory")))
     assert figure.sentences(alone) == (

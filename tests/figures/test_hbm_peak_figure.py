@@ -47,7 +47,7 @@ def test_shares_of_the_jobs_that_asked_for_the_large_memory() -> None:
         "memory at their peak, "
         "50.0 % less than 50 %, 20.0 % at least 80 % and 10.0 % at least 90 %; the median is 50 %."
     )
-    assert unknown == "Of 1 job more of this kind the peak is not known."
+    assert unknown == "The peak of 1 job more of this kind is not known."
     assert figure.draw(numbers).axes[0].get_title() == "n = 10 jobs that requested GPUs with 80 GB"
 
 

@@ -89,12 +89,12 @@ def test_attached_again_nothing_changes(folder: Path) -> None:
     kernels(folder, "good.csv", "--job", JOB)
     before = Lake.open(str(folder / "lake")).version(PROFILES)
     again = kernels(folder, "good.csv", "--job", JOB)
-    assert again == "Attached before: 13 kernels, 13 launches of good.csv of job 1000002\n"
+    assert again == "Already attached to job 1000002: 13 kernels, 13 launches of good.csv\n"
     assert Lake.open(str(folder / "lake")).version(PROFILES) == before
     both = kernels(folder, "good.csv", "copy.csv", "--job", JOB)
     assert both == (
         "Attached 1 kernel, 3 launches of copy.csv to job 1000002; "
-        "Attached before: 13 kernels, 13 launches of good.csv of job 1000002\n"
+        "Already attached to job 1000002: 13 kernels, 13 launches of good.csv\n"
     )
     values = json.loads(kernels(folder, "copy.csv", "good.csv", "--job", JOB, "--json"))
     assert [(one["report"], one["new"], one["launches"], one["kernels"]) for one in values["attached"]] == [

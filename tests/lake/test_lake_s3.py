@@ -202,7 +202,7 @@ def test_what_is_wrong_with_a_store_is_told(
     opened: Callable[[str], Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        LakeError, match=r"^s3://no-such-bucket/lake: there is no such bucket; make it, or name"
+        LakeError, match=r"^s3://no-such-bucket/lake: no such bucket; create it, or name"
     ):
         opened("s3://no-such-bucket/lake")
     for code, said in (
@@ -228,7 +228,7 @@ def test_a_store_that_is_down_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> N
     begin = time.monotonic()
     one_line(
         command("lake", "--lake", "s3://telemetry/lake"),
-        "the object store does not answer",
+        "the object store does not respond",
         "AWS_ENDPOINT_URL",
     )
     assert time.monotonic() - begin < 60

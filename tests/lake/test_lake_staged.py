@@ -71,7 +71,7 @@ def test_a_file_that_was_vacuumed_meanwhile_does_not_land(tmp_path: Path) -> Non
     table = lake.delta(JOB_MINUTES)
     assert table is not None
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-    with pytest.raises(LakeError, match="taken away before they counted"):
+    with pytest.raises(LakeError, match="removed before they were committed"):
         lake.commit(JOB_MINUTES, staged, app_id="a", mark=1)
     assert read(lake) == []
     assert lake.mark(JOB_MINUTES, "a") is None

@@ -209,7 +209,7 @@ def test_a_day_without_accounting_stays(tmp_path: Path) -> None:
     summarized(lake, now=utc(20))
     (done,) = expire(lake, {"gpu_samples": 2}, now=utc(20))
     assert done.last == date(2026, 4, 6)
-    assert [one.why for one in done.kept_back] == ["there is no accounting of the day yet"]
+    assert [one.why for one in done.kept_back] == ["there is no accounting of that day yet"]
 
 
 def test_samples_of_a_node_stay_while_a_job_on_it_is_not_over(tmp_path: Path) -> None:
@@ -218,7 +218,10 @@ def test_samples_of_a_node_stay_while_a_job_on_it_is_not_over(tmp_path: Path) ->
     (done,) = expire(lake, {"gpu_samples": 1}, now=END)
     assert done.rows > 0
     (why,) = done.kept_back
-    assert (why.why, why.example) == ("jobs of the day are not over, or not analyzed", "job 99")
+    assert (why.why, why.example) == (
+        "jobs of the day have not ended, or are not analyzed",
+        "job 99",
+    )
     left = lake.scan(GPU_SAMPLES).filter(pl.col("t") < utc(6)).collect()
     assert left["node"].unique().to_list() == ["n3"]
     assert expire(lake, {"gpu_samples": 1}, now=END)[0].rows == 0
@@ -245,7 +248,7 @@ def test_minutes_of_jobs_that_are_not_over_stay(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake", running=True)
     done = by_table(expire(lake, {"gpu_samples": 1, "job_minutes": 1}, now=END))["job_minutes"]
     assert [(one.why, one.example) for one in done.kept_back] == [
-        ("their jobs are not over", "job 99")
+        ("their jobs have not ended", "job 99")
     ]
     assert lake.scan(JOB_MINUTES).filter(pl.col("t") < utc(6)).collect()[
         "job_id"

@@ -169,7 +169,7 @@ class FaultyFeed:
                 why = (
                     server.next
                     if isinstance(server.next, str)
-                    else "is still answering since the round before"
+                    else "is still answering the previous poll"
                 )
                 self.outcome.unreachable[f"{server.node}:9400"] = why
             else:

@@ -113,7 +113,7 @@ GOOD = (
         ),
         (
             GOOD.replace("= 3.0", "= -3.0"),
-            r"calibration\.l2_miss_cost\.value is -3: it lies between 1 and 1000",
+            r"calibration\.l2_miss_cost\.value is -3: it must lie between 1 and 1000",
         ),
         (GOOD.replace("= 3.0", "= nan"), r"calibration\.l2_miss_cost\.value"),
         (GOOD.replace("= 3.0", "= 0.5"), "between 1 and 1000"),
@@ -130,7 +130,7 @@ GOOD = (
         (GOOD + "surplus = 1\n", "surplus"),
         (
             GOOD.replace("value = 3.0\n", ""),
-            r"calibration\.l2_miss_cost is measured and has no value",
+            r"calibration\.l2_miss_cost is marked as measured but has no value",
         ),
     ],
 )

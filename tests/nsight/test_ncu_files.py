@@ -40,7 +40,7 @@ def test_a_file_of_another_kind(tmp_path: Path, kind: str) -> None:
     (problem,) = report.problems
     assert (report.launches, problem.partition(";")[0]) == (
         (),
-        "no table of Nsight Compute is in it",
+        "it contains no table of Nsight Compute",
     )
 
 

@@ -176,7 +176,7 @@ def test_a_report_of_nothing(tmp_path: Path) -> None:
     assert found.launches == ()
     (problem,) = found.problems
     assert problem == (
-        "no results in it; if there should be some: export it with the Nsight Compute that "
+        "it contains no results; if it should: export it with the Nsight Compute that "
         "wrote it: "
         "ncu -i made.ncu-rep --page raw --csv > made.csv"
     )

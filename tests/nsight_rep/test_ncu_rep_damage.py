@@ -64,12 +64,14 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         b"\x1f\x8b\x08\0" * 9,
     ):
         path.write_bytes(content)
-        assert refusal(path) == f"{path}: no report of Nsight Compute; name files written by ncu -o"
+        assert (
+            refusal(path) == f"{path}: not a report of Nsight Compute; name files written by ncu -o"
+        )
     nsys = tmp_path / "a.sqlite"
     with sqlite3.connect(nsys) as database:
         database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int)")
     database.close()
-    assert "no report of Nsight Compute" in refusal(nsys)
+    assert "not a report of Nsight Compute" in refusal(nsys)
 
 
 @pytest.mark.parametrize("length", [300, 1100, len(WHOLE) // 2, len(WHOLE) - 1])

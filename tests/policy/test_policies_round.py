@@ -281,7 +281,7 @@ def test_commands(lake: Lake, site: Path, tmp_path: Path) -> None:
     )
     assert (
         run_here(["act", "policy", "status", *words], tmp_path, {}).stdout
-        == "No policy did anything yet.\n"
+        == "No policy has acted yet.\n"
     )
     assert "0 jobs of 0" in run_here(["act", "policy", "backtest", *words], tmp_path, {}).stdout
     assert run_here(["act", "policy", "check", "q", *words], tmp_path, {}).returncode == 3

@@ -206,7 +206,7 @@ def test_an_entry_that_is_none_is_one_line_with_its_package(
         find(["rooms"])
     (tmp_path / "broken_site.py").write_text("ENTRY = 7\n")
     with pytest.raises(
-        ConfigError, match=r"broken_site:ENTRY is of type int; let it name a CommandEntry"
+        ConfigError, match=r"broken_site:ENTRY is of type int; make it name a CommandEntry"
     ):
         added_entries("commands", CommandEntry)
     assert find(["jobs"]).name == "jobs"

@@ -104,8 +104,8 @@ def test_warnings_are_told_and_remove_nothing() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (b"", "the answer is no JSON but unknown: ''"),
-        (b"\xff\xfe", "the answer is no JSON"),
+        (b"", "the answer is not JSON but unknown: ''"),
+        (b"\xff\xfe", "the answer is not JSON"),
         ([], "the answer has another shape: Expected 'object', got 'array'"),
         (
             {"status": "error", "errorType": "bad_data", "error": "no"},
@@ -131,7 +131,7 @@ def test_what_is_no_result(given: object, told: str) -> None:
 
 @pytest.mark.parametrize("values", [[[1]], [[1, "x"]], ["1", "2", "3"], {"a": 1}])
 def test_points_that_are_none(values: object) -> None:
-    with pytest.raises(RequestError, match="a point is no number"):
+    with pytest.raises(RequestError, match="a point is not a number"):
         read_result(matrix({"metric": {}, "values": values}))
 
 
@@ -148,9 +148,9 @@ def test_an_export_with_stale_marks_and_broken_lines() -> None:
     for line, told in (
         (
             b'{"metric":{}}',
-            "x: line 2 is none of an export: Object missing required field 'values'",
+            "x: line 2 is not a line of an export: Object missing required field 'values'",
         ),
-        (b"half", "line 2 is none of an export"),
+        (b"half", "line 2 is not a line of an export"),
         (b'{"metric":{},"values":[1],"timestamps":[1,2]}', "line 2 has 2 times and 1 values"),
     ):
         with pytest.raises(RequestError) as caught:

@@ -87,14 +87,14 @@ REFUSED = b'{"status":"error","errorType":"execution","error":"no such thing"}'
 ANSWERS: list[tuple[Fault, str]] = [  # those of any server: tests/sources/test_http.py
     (
         Status(503, body=GARBAGE),
-        "answered 503 Service Unavailable (2 attempts); see the server's log",
+        "answered 503 Service Unavailable (2 attempts); check the server's log",
     ),
-    (CutOff(), "the answer broke off (2 attempts); see the server's log"),
+    (CutOff(), "the response was cut off (2 attempts); check the server's log"),
     (Silence(3), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
     (
         Garbage(),
         (
-            "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer "
+            "the answer is not JSON but text/html: '<html>please log in</html>'; is this an answer "
             "of Prometheus?"
         ),
     ),
@@ -112,7 +112,7 @@ ANSWERS: list[tuple[Fault, str]] = [  # those of any server: tests/sources/test_
     ),
     (
         Garbage(PARTIAL, "application/json"),
-        "the answer is partial: a part of its storage did not answer (2 attempts); fix its storage",
+        "the answer is partial: a part of its storage did not respond (2 attempts); fix its storage",
     ),
 ]
 

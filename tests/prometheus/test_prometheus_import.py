@@ -183,7 +183,7 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ([], UsageError, "no server is named"),
+        ([], UsageError, "no server is given"),
         (["--url", "http://x"], UsageError, "--from is missing"),
         (
             ["--url", "http://x", "--from", "2026-01-02", "--to", "2026-01-01"],

@@ -189,9 +189,7 @@ def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
             filter_jobs(JOBS, FOUND, JobFilter(findings=(name,)))
     with pytest.raises(UsageError, match="no verdict 'unknow'; did you mean unknown"):
         filter_jobs(JOBS, FOUND, JobFilter(findings=("stall",), verdict="unknow"))
-    with pytest.raises(
-        UsageError, match="verdict 'no' without a finding that it is about; name one"
-    ):
+    with pytest.raises(UsageError, match="verdict 'no' is given without a finding; name one"):
         filter_jobs(JOBS, FOUND, JobFilter(verdict="no"))
 
 

@@ -124,7 +124,7 @@ def test_a_command_names_one_that_is_refused(home: Path) -> None:
     [line] = done.lines
     assert line == (
         f"tachograph: compiled functions are not kept: other users may write into {home}; "
-        "take that right away, or name a private folder in $NUMBA_CACHE_DIR"
+        "remove that permission, or name a private folder in $NUMBA_CACHE_DIR"
     )
     assert list(home.iterdir()) == []
 

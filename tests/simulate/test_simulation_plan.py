@@ -50,7 +50,7 @@ def test_doctests() -> None:
         ({"groups": (NodeGroup(1, 4, "A1000"),)}, "models not simulated: A1000"),
         ({"interval_s": 7}, "interval_s must divide a day"),
         ({"load": -1.0}, "load must lie between 0 and 2"),
-        ({"counters": ("gpu_util", "xid")}, "counters not recorded in this form: xid"),
+        ({"counters": ("gpu_util", "xid")}, "counters not recorded in this format: xid"),
         ({"unmapped": 1.5}, "shares must lie between 0 and 1"),
     ],
 )

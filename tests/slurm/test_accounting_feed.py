@@ -212,7 +212,7 @@ def test_a_record_that_cannot_be_read_is_counted_once() -> None:
 def test_half_an_answer_is_none(answer: bytes) -> None:
     landing = Landing()
     feed = AccountingFeed(SacctCommand(lambda *words: answer), SETTINGS, SlurmCluster())
-    with pytest.raises(InputError, match=r"^sacct: (the answer broke off|is no accounting)"):
+    with pytest.raises(InputError, match=r"^sacct: (the response was cut off|is not accounting)"):
         landing.take(feed.poll(landing.watermark, now=moment(0)))
     assert landing.marks == {}
 
@@ -361,7 +361,7 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
         ({"url": "http://slurm:6820"}, 'url is given, but how is "command"'),
         ({"command": []}, "command is empty"),
         ({"how": "rest"}, "url is missing"),
-        ({"how": "rest", "url": "http://slurm", "api": "latest"}, "api 'latest' is no version"),
+        ({"how": "rest", "url": "http://slurm", "api": "latest"}, "api 'latest' is not a version"),
         ({"how": "mail"}, "Invalid enum value 'mail'"),
         ({"step_s": 1}, "step_s is too small"),
         ({"overlap_s": -1}, "overlap_s is too small"),

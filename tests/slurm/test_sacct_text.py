@@ -312,7 +312,7 @@ def test_jobs_of_which_only_numbered_steps_are_listed_are_made_of_them(read_text
     [
         (b"", "empty"),
         (b"\n \n", "blanks"),
-        (b"JobID JobName Partition\n----- ------- ---\n1 a b\n", "no sacct text"),
+        (b"JobID JobName Partition\n----- ------- ---\n1 a b\n", "not sacct text"),
         (b"a|b|c\n", "no known list"),
         (b"JobID|State\n1|COMPLETED\n", "no field Start and no field End"),
         (b"\x1f\x8b\x08\x00", "gzip"),

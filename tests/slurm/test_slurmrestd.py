@@ -161,7 +161,7 @@ EMPTY = b"""{"jobs": [], "errors": [{"description": "Nothing found", "error_numb
     [
         (DOWN, "Slurm answered with an error: Failed connecting to slurmdbd; is slurmdbd running"),
         (HALF, "Slurm answered with an error: Unable to connect to database"),
-        (b"<html>login</html>", "no sacct text"),
+        (b"<html>login</html>", "not sacct text"),
         (b'{"jobs": [', "the JSON is cut off"),
         (b"[]", "no answer of Slurm"),
     ],

@@ -143,7 +143,7 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
     server.faults += [CutOff()] * 3
     assert (
         asked(server.url)
-        == f"{server.url}/api: the answer broke off (3 attempts); see the server's log"
+        == f"{server.url}/api: the response was cut off (3 attempts); check the server's log"
     )
     server.faults += [Garbage(b"SSH-2.0-OpenSSH_9.2\r\n\r\n", http=False)] * 3
     assert "the answer is not HTTP" in asked(server.url)
@@ -158,7 +158,7 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
     answer = HttpServer(settings(server.url), pace=Waits().pace).get("/api")
     with pytest.raises(
         RequestError,
-        match=r"/api: the answer is no JSON but application/json: .*; is this a Prometheus\?",
+        match=r"/api: the answer is not JSON but application/json: .*; is this a Prometheus\?",
     ):
         read_json(answer, dict[str, int], expected="a Prometheus")
 
@@ -181,7 +181,8 @@ def test_secrets_are_sent_read_anew_and_never_told(server: Faulty, tmp_path: Pat
     assert "secret-word" not in str(caught.value)
     token.write_text("secret-word\nanother line")
     with pytest.raises(
-        RequestError, match=r"token_file holds more than one line of ASCII; put it alone"
+        RequestError,
+        match=r"token_file holds more than one line of ASCII; write only the secret into the file",
     ) as caught:
         one.get("/api")
     assert "secret-word" not in str(caught.value)

@@ -103,4 +103,4 @@ def test_percentages_are_not_proposed_for_counters(tmp_path: Path) -> None:
     proposed = suggest(file).text
     assert '"load1" = "load_average"' in proposed
     assert "cpu_user_s" not in proposed
-    assert "cpu_user (it falls: no counter)" in proposed
+    assert "cpu_user (it decreases, so it is not a counter)" in proposed

@@ -92,7 +92,7 @@ def test_a_worker_is_ended_with_its_client_and_others_are_refused_meanwhile(
     asking = threading.Thread(target=ask)
     asking.start()
     until(lambda: children() - before)
-    with pytest.raises(WorkerError, match="as many large answers"):
+    with pytest.raises(WorkerError, match="too many large answers"):
         workers.run((greedy.take, 1), silent, Ending())
     ending.end()
     asking.join(_SOON_S)

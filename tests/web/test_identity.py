@@ -292,13 +292,13 @@ def test_a_proxy_that_names_no_one_names_no_one(sent: str | None, name: str | No
 UNSAFE: dict[str, dict[str, Any]] = {
     "every user": {"proxies": ("127.0.0.1",)},
     "by serve.socket": {"proxies": ("www-data@127.0.0.1",)},
-    "name the proxy's own": {"proxies": ("0.0.0.0/0",)},
+    "name only the address of the proxy": {"proxies": ("0.0.0.0/0",)},
     "could send the header": {"proxy_header": "X-User"},
     "names everyone": {"admin_users": ("*",)},
     "belong together": {"oidc_issuer": "https://login.example.org"},
     "is not safe": {"oidc_issuer": "http://login.example.org", "oidc_client_id": "a"},
     "invalid address": {"url": "https://ann:pw@hpc.example.org"},
-    "names no user": {"proxies": ("a@unix",), "proxy_header": "Cookie"},
+    "cannot name the user": {"proxies": ("a@unix",), "proxy_header": "Cookie"},
 }
 
 

@@ -119,7 +119,7 @@ def test_a_job_that_is_not_analyzed_yet(client: TestClient) -> None:
     answer = client.get(f"/job/{NEW}")
     assert answer.status_code == 404
     assert f"Job {NEW} fresh RUNNING" in words(answer.text)
-    assert "in the accounting, and not analyzed yet" in answer.text
+    assert "in the accounting but not analyzed yet" in answer.text
     assert "user ann partition gpu cluster east" in words(answer.text)
     assert (
         "not analyzed yet"
@@ -156,7 +156,7 @@ def test_a_job_that_is_not_analyzed_is_as_absent_to_others(
         assert NEW not in page(BOB, path)
     assert NEW in page(ANN, "/")
     assert NEWEST in page(DAN, "/")
-    assert "None is analyzed yet" in page(DAN, "/")
+    assert "No job is analyzed yet" in page(DAN, "/")
 
 
 def test_once_it_is_analyzed_it_is_a_job_as_others(stated: ServedLake, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_jobs_come_to_the_numbers_of_threads(
     )
     assert done.returncode == 0, done.stderr
     logs = folder / "tachograph-workers"
-    assert done.stderr == f"waiting for 2 jobs of Slurm, named tachograph; logs: {logs}\n"
+    assert done.stderr == f"waiting for 2 Slurm jobs, named tachograph; logs: {logs}\n"
     assert same(by_threads, lake)
     wait_for(lambda: not ours(slurm), "the jobs' end", 60)
     told = [file.read_text() for file in logs.glob("tachograph-*.err")]

@@ -298,7 +298,10 @@ def test_a_worker_looks_at_the_lake(raw: Lake, tmp_path: Path) -> None:
                 "all workers see"
             ),
         ),
-        (other, "a worker sees another lake there; keep the lake in a folder that all workers see"),
+        (
+            other,
+            "a worker finds another lake there; keep the lake in a folder that all workers see",
+        ),
         (
             older,
             (
@@ -343,7 +346,7 @@ def test_what_is_not_there_is_named(
         f"tcp://127.0.0.1:{free_port()}",
         raw,
         WorkersError,
-        r"tcp://127.0.0.1:\d+: no Dask scheduler answers there",
+        r"tcp://127.0.0.1:\d+: no Dask scheduler responds there",
     )
     (tmp_path / "broken.json").write_text("{")
     refused(
@@ -360,7 +363,9 @@ def test_what_is_not_there_is_named(
     )
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    refused("slurm:2", raw, WorkersError, "there is no sbatch here; run where jobs are submitted")
+    refused(
+        "slurm:2", raw, WorkersError, "there is no sbatch here; run it where jobs are submitted"
+    )
 
 
 @pytest.mark.parametrize("words", ["0", "-1", "slurm", "slurm:0", "slurm:x", "n1:8786", ""])

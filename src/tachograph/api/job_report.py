@@ -93,8 +93,9 @@ def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -
 
 
 def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:
-    """What holds for the user's jobs of this name on as many GPUs; of a job without a name for
-    itself.
+    """Select the user's jobs with the same name and number of GPUs.
+
+    A job without a name matches only itself.
     """
     own: pl.Expr = pl.col("job_key") == row["job_key"]
     if row["name"] is None:
@@ -114,9 +115,7 @@ def _run_times(same: pl.DataFrame) -> list[float]:
 def _host_memory(
     lake: Lake, same: pl.DataFrame, row: Mapping[str, Any], own_peak: float | None
 ) -> HostMemory:
-    """Host memory of those of the `same` jobs that had as many nodes, and the most that its
-    partition gave.
-    """
+    """Return host memory of the `same` jobs on as many nodes, and the partition's maximum."""
     of_node = pl.col("mem_requested_mib") / pl.col("nodes")
     alike = same.filter(pl.col("nodes") == row["nodes"])
     completed = alike.filter(pl.col("state") == "COMPLETED", pl.col("elapsed_s") >= LEAST_S)

@@ -56,7 +56,7 @@ def read_managers(file: Path) -> Coordinated:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not a text file"
         raise ConfigError(
             f"serve.managers cannot be read: {reason}",
             where=str(file),
@@ -67,7 +67,9 @@ def read_managers(file: Path) -> Coordinated:
         words = line.partition("#")[0].split()
         if len(words) not in (0, 2):
             raise ConfigError(
-                "no line `user account,account`", where=f"{file}:{number}", do="write it like that"
+                "not a line of user and accounts",
+                where=f"{file}:{number}",
+                do="write `user account,account`",
             )
         pairs += [(words[0], account) for account in words[1].split(",")] if words else []
     return _by_user(pairs)

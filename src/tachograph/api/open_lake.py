@@ -75,8 +75,7 @@ _OF_JOB = ("job_key", "seq", "start", "as_of")  # what rows that belong to a job
 
 
 def open_lake(lake: str | None = None, config_file: str | None = None) -> OpenLake:
-    """Return a lake that is open: `lake`, else what the configuration or the environment names, as
-    in commands.
+    """Return an open lake: `lake`, or the one that configuration or environment name.
 
     Errors: ConfigError, LakeError where there is no lake.
     """
@@ -136,8 +135,9 @@ class StepsPage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WastePage:
-    """The ledger of some jobs; shown, it is what `tachograph waste` prints. Its tables are those
-    of `report`.
+    """The ledger of some jobs; printed, it is the output of `tachograph waste`.
+
+    Its tables are those of `report`.
     """
 
     report: WasteReport
@@ -246,8 +246,7 @@ class OpenLake:
     def run_of(
         self, job: str, *, cluster: str | None = None, run: int | None = None
     ) -> pl.DataFrame:
-        """Return the row of job_summaries of one run of a job, of its last unless `run` names
-        another.
+        """Return the row of job_summaries of one run of a job (default: its last run).
 
         Errors: as `job`.
         """
@@ -267,8 +266,9 @@ class OpenLake:
         return self.of_one_moment(lambda: query.read_steps(self.lake, self._rows(job)))
 
     def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of
-        `jobs()`.
+        """Return rows of job_minutes of a job (its id) or of rows of `jobs()`.
+
+        One row per GPU and minute.
         """
         return self._by_minute(JOB_MINUTES, job)
 

@@ -129,11 +129,9 @@ class UsageParameters(Parameters, frozen=True, kw_only=True):
 class JobParameters(Parameters, frozen=True, kw_only=True):
     """One run of a job."""
 
-    key: Annotated[Word, says("The job: its id as people write it, its raw id or its job_key.")]
-    cluster: Annotated[Word, says("Its cluster, where several have the id.")] | None = None
-    run: Annotated[int, says("The N-th run of a requeued job; the last one without it.")] | None = (
-        None
-    )
+    key: Annotated[Word, says("The job: its id as displayed, its raw id or its job_key.")]
+    cluster: Annotated[Word, says("Its cluster, if several have the id.")] | None = None
+    run: Annotated[int, says("The N-th run of a requeued job; default: the last.")] | None = None
 
 
 P = TypeVar("P", bound=Parameters)

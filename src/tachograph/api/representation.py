@@ -1,6 +1,4 @@
-"""How results look in a notebook: pages in a frame of their own, texts as printed, tables as
-tables.
-"""
+"""How results look in a notebook: pages in a frame, texts preformatted, tables as tables."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ _FRAME = (
 
 
 def framed(page: str, title: str, *, height: int = 640) -> str:
-    """Return a page as an element: in a frame, so that neither its style nor that of the notebook
-    changes the other.
+    """Return a page as an iframe, so that its style and the notebook's do not interfere.
 
     >>> framed('<p class="a">1</p>', "Job 7")[:74]
     '<iframe srcdoc="&lt;p class=&quot;a&quot;&gt;1&lt;/p&gt;" title="Job 7" sa'

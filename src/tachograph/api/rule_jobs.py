@@ -56,8 +56,9 @@ def backtest(
     clock: Callable[[], float],
     limit_s: float,
 ) -> Backtest:
-    """Return what changes between two versions of rules, of jobs (rows of job_summaries) from the
-    newest backwards.
+    """Return verdicts that change between two versions of rules, newest jobs first.
+
+    `jobs`: rows of job_summaries. No batch is begun after `limit_s` seconds of `clock`.
 
     No batch is begun after `limit_s` seconds of `clock`.
     """

@@ -1,4 +1,4 @@
-"""Chunks: what a source hands over, and the rows and values that were removed from it.
+"""Chunks: rows from a source, and the rows and values that were removed from them.
 
 A source never guesses a value. It is added by one file and one line in `sources.registry.SOURCES`.
 """
@@ -130,8 +130,7 @@ class Chunk:
 
 
 def next_watermark(now: datetime, *, before: datetime | None) -> datetime:
-    """Return the watermark of what is read `now` and can never be read again: later than the one
-    `before`.
+    """Return a watermark for what is read `now` that is later than the one `before`.
 
     A clock that was set back must not make new rows look committed already.
     """

@@ -1,5 +1,4 @@
-"""Codes of findings: one per check of a job. Those of rules of the language are in the files of
-rules.
+"""Codes of findings: one per check of a job. Rules of the language have theirs in their files.
 
 The order is that of reports and, within a family of checks, from the most specific on: of the
 findings of one family the first that holds is reported and covers the others.
@@ -87,6 +86,6 @@ def check_codes(codes: Iterable[str], stored: Iterable[str]) -> None:
     wanted, known = tuple(codes), {*_KNOWN, *stored}
     for code in wanted:
         if code not in known and code in RENAMED:
-            raise NotFoundError(f"no finding {code!r}", do=f"it is {RENAMED[code]} now")
+            raise NotFoundError(f"no finding {code!r}", do=f"its name is now {RENAMED[code]}")
     if not known.issuperset(wanted):
         must_exist(wanted, sorted(known), what="finding", page="docs/job-report.md")

@@ -134,7 +134,7 @@ def must_exist(
 
 
 def _some(known: Sequence[str], page: str) -> str:
-    """The first of many names, and how many more there are, where.
+    """Return the first of many names, how many more there are, and where they are listed.
 
     >>> _some(["user", "gpus"], "docs/tables.md"), _some([f"c{n}" for n in range(10)], "docs/tables.md")[-26:]
     ('for example: user, gpus', 'and 2 more: docs/tables.md')

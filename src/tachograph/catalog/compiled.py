@@ -1,4 +1,4 @@
-"""Functions that numba compiles, when they are first called: naming them imports no compiler.
+"""Functions that numba compiles on their first call, so that importing them loads no compiler.
 
 What was compiled is kept for the next process, in a folder that only the user can write, until a
 file of the same folder as its source changes: what a compiled function calls becomes part of it, so
@@ -103,9 +103,7 @@ def compiled(function: Function) -> Function:
 
 
 def plain(function: Function) -> Function:
-    """Return the function as it was before `compiled`: of few numbers it is done sooner than a
-    compiler is loaded.
-    """
+    """Return the uncompiled function: for few numbers it is faster than loading the compiler."""
     return cast("Function", unwrap(function))
 
 
@@ -117,15 +115,12 @@ def is_made(function: Callable[..., object]) -> bool:
 
 
 def reordered(function: Function) -> Function:
-    """Return the function, to be compiled so that sums are reordered and vectorise; NaN keeps
-    its meaning.
-    """
+    """Return the function, compiled so that sums may be reordered and vectorised; NaN still counts."""
     return cast("Function", Compiled(function, fastmath={"reassoc", "contract", "nsz", "arcp"}))
 
 
 def either(function: Function) -> Function:
-    """Return the function, to be compiled only where a compiled function uses it: few calls are not
-    worth the wait.
+    """Return the function, compiled only where a compiled function calls it.
 
     It becomes part of that function: a call of its own hands over every array by its fields, and
     counts references.

@@ -61,9 +61,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is not in the telemetry of nodes: {hostlist expression: device model}; {hostlist:
-    GPUs}.
-    """
+    """What the telemetry of nodes lacks: {hostlist: device model} and {hostlist: number of GPUs}."""
 
     models: dict[str, str] = {}
     gpus: dict[str, int] = {}
@@ -114,8 +112,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What set the speed of a job: what comes near its practical peak, a fraction of the device's
-    theoretical one.
+    """When something limits the speed of a job: near its practical peak, as a fraction of the
+    device's.
 
     Sources: `practical_dram` DCGM User Guide, profiling metrics ("a peak of ~0.8 is the maximum
     achievable"); `practical_link` bus bandwidth of nccl-tests over the link's; `practical_pipe` and
@@ -129,8 +127,7 @@ class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of job classes. {characteristic: value} replaces the built-in values of those that
-    are named.
+    """Settings of job classes; {characteristic: value} replaces the built-in values.
 
     Source: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025) for window and length.
     """
@@ -169,9 +166,7 @@ class RuleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What GPU time costs (0: no price, nothing is shown in money), and what is assumed of lost
-    time.
-    """
+    """Price of GPU time (0: none, no costs are shown), and assumptions about lost time."""
 
     currency: str = "EUR"
     price_per_gpu_hour: Fixed[float] = 0.0  # waste.prices["*"]
@@ -550,7 +545,7 @@ def _read(file: Path) -> dict[str, object]:
             do="name a readable file with --config",
         ) from None
     except RecursionError:
-        raise ConfigError("it nests too deeply", where=str(file), do="fix the brackets") from None
+        raise ConfigError("nested too deeply", where=str(file), do="fix the brackets") from None
     except ValueError as problem:  # neither TOML nor text, or a number with too many digits
         raise ConfigError(
             f"not valid TOML: {problem}", where=str(file), do="fix the line"
@@ -568,7 +563,9 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     known = keys(kind)
     if key not in known:
         raise ConfigError(
-            f"[{section}] has no key {key!r}", where=f"${name}", do=f"it has: {', '.join(known)}"
+            f"[{section}] has no key {key!r}",
+            where=f"${name}",
+            do=f"use one of: {', '.join(known)}",
         )
     table = raw.setdefault(section, {})
     if isinstance(table, dict):
@@ -579,8 +576,7 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
 
 
 def meant(problem: str, struct: type[msgspec.Struct]) -> str:
-    """Return the key that an unknown one is close to, as a question; "" where `problem` is another
-    problem.
+    """Return a question that names the known key closest to an unknown one, or "".
 
     `problem`: why a document does not fit `struct`, as msgspec writes it, in straight quotes.
 
@@ -634,7 +630,7 @@ def _check(configuration: Configuration, where: str) -> None:
         )
     if configuration.advice.days < 1:
         raise ConfigError(
-            "advice.days begins at 1", where=where, do="leave the key out for its default"
+            "advice.days must be 1 or more", where=where, do="remove the key to use its default"
         )
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
@@ -647,7 +643,7 @@ def _check(configuration: Configuration, where: str) -> None:
         )
     if not configuration.serve.requests_per_s >= 0:
         raise ConfigError(
-            "serve.requests_per_s is negative", where=where, do="leave the key out for its default"
+            "serve.requests_per_s is negative", where=where, do="remove the key to use its default"
         )
 
 

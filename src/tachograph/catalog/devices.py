@@ -1,5 +1,4 @@
-"""The catalogue of GPU models: one row per model, each value as its vendor publishes it, null where
-it does not.
+"""The catalogue of GPU models: one row per model with the published values, null if unpublished.
 
 `match` finds the row of a name that a driver, an exporter or a site writes; a name that fits
 several models is decided by the measured memory capacity, or not at all. A device is added by one
@@ -414,8 +413,7 @@ _SUPERCHIP_HOST_GB = {480: 96}
 
 @lru_cache(maxsize=4096)
 def match_device(model: str | None, hbm_mib: float | None = None) -> Device | None:
-    """Return the device that `model` names, as a driver, an exporter or Slurm's gres type writes
-    it.
+    """Return the device for a model name written by a driver, an exporter or Slurm's gres type.
 
     Several models fit a short name such as `a100`: a measured capacity (`hbm_mib`, the driver's
     total or used + free) decides between them. A name without form factor means the SXM module
@@ -474,9 +472,7 @@ def value_fields() -> tuple[str, ...]:
 
 
 def _virtual_device(model: str) -> Device | None:
-    """The device of a virtual GPU; None for other names, and for one that has a slice of a GPU
-    (`A100-3-20C`).
-    """
+    """Return the device of a virtual GPU; None for other names and for slices (`A100-3-20C`)."""
     words = [
         word for word in re.findall(r"[a-z0-9.+]+", model.lower()) if word not in _VENDOR_WORDS
     ]
@@ -503,7 +499,7 @@ def _virtual_device(model: str) -> Device | None:
 
 
 def _only(candidates: list[Device]) -> Device | None:
-    """The one that is meant: the only one, or the SXM module where all have one capacity."""
+    """Return the single candidate, or the SXM module if all candidates have one capacity."""
     if len(candidates) > 1 and len({device.hbm_mib for device in candidates}) == 1:
         modules = [device for device in candidates if device.form == "sxm"]
         candidates = modules or candidates

@@ -80,7 +80,7 @@ def find_entry(group: str, kind: type[N], name: str, own: Iterable[N]) -> N | No
 
 
 def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:
-    """Return what installed packages add to the table `group`, in the order of its names.
+    """Return the entries that installed packages add to the table `group`, sorted by name.
 
     The files of every installed package are looked at, which takes a tenth of a second: ask where
     the project's own table does not have a name.
@@ -99,7 +99,7 @@ def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:
             do = "repair or remove that package"
             raise ConfigError(f"cannot be imported: {problem}", where=where, do=do) from problem
         if not isinstance(entry, kind):
-            do = f"let it name a {kind.__name__}"
+            do = f"make it name a {kind.__name__}"
             raise ConfigError(
                 f"{point.value} is of type {type(entry).__name__}", where=where, do=do
             )

@@ -1,5 +1,4 @@
-"""Files that are there after a power cut: whole or not at all, and in the order in which they were
-written.
+"""Files that survive a power cut: complete or absent, and in the order they were written.
 
 Until `fsync` a file system may write names and contents in any order: after a power cut a new name
 may be gone, or lead to an empty file, also behind a rename (ext4: delayed allocation). So contents
@@ -115,8 +114,7 @@ def publish_file(written: Path, path: Path) -> None:
 
 
 def create_file(path: Path, content: bytes, *, staged: Path) -> bool:
-    """Write a file under a name that nobody has taken, whole or not at all; False where it is
-    taken.
+    """Write a file under a new name, completely or not at all; False if the name exists.
 
     `staged`: a name on the same disk that the file has before. Errors: OSError.
     """

@@ -29,21 +29,21 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
         0: "done",
         1: (
-            "a defect, with its traceback; of `status`: the collector, or one of its sources, "
-            "is late or fails"
+            "a defect, with its traceback; of `status`: the collector or a source is late or "
+            "failing"
         ),
         2: "the command line: unknown command, option or value; options that do not fit together",
         3: "the configuration",
-        4: "an input: a recording, an accounting file or an answer of a server cannot be read",
+        4: "an input: a recording, an accounting file or a server's response cannot be read",
         5: "the lake: absent, damaged, not analyzed, not permitted; a full disk",
         6: (
-            "not found: a job, finding, column, figure or job group of that name, or any job to "
+            "not found: no job, finding, column, figure or job group of that name, or no job to "
             "show"
         ),
-        7: "an export that its target does not take",
-        8: "workers of an analysis",
+        7: "an export that its target rejects",
+        8: "workers of an analysis: none started, or all died",
         130: "interrupted (Ctrl-C)",
-        141: "the reader of stdout is gone (as in `| head`)",
+        141: "the reader of stdout closed it (as in `| head`)",
     }
 )
 
@@ -52,7 +52,7 @@ BREAK = "\n  - "
 
 
 class TachographError(Exception):
-    """Root of every error that is shown as one line, or as one line and its points, each on a line.
+    """Root of every error that is printed as one line, plus one line per point.
 
     Secrets are not in it: libraries and servers repeat what they were sent.
     """

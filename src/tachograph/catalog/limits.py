@@ -1,5 +1,4 @@
-"""What is no value of a counter: marks for "no value", numbers that are none, and physically
-impossible ones.
+"""Invalid values of counters: marks for "no value", NaN, and physically impossible numbers.
 
 The tables and live views apply the same limits. This module imports no table library.
 """

@@ -1,6 +1,4 @@
-"""`[[policy]]`: what is done about running jobs that are judged hung, idle, or on a failing GPU,
-and about whose.
-"""
+"""`[[policy]]`: actions on running jobs judged hung, idle, or on a failing GPU."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ def check_policies(policies: Sequence[PolicyOptions], webhooks: Iterable[str], w
             0 <= policy.gpu_hours < math.inf and 0 <= policy.warning_minutes < math.inf
         ):
             what = f"{key}: gpu_hours, warnings and warning_minutes cannot be negative"
-            raise ConfigError(what, where=where, do="leave the key out for its default")
+            raise ConfigError(what, where=where, do="remove the key to use its default")
         if (policy.action == "webhook") != bool(policy.webhook) or (
             policy.webhook and policy.webhook not in receivers
         ):
@@ -98,7 +96,7 @@ def check_policies(policies: Sequence[PolicyOptions], webhooks: Iterable[str], w
 
 
 def matches(value: str | None, patterns: Iterable[str]) -> bool:
-    """Return whether a name is one of these; one that is not known is none.
+    """Return whether a name matches one of the patterns; an unknown name matches none.
 
     >>> matches("gpu-debug", ["gpu*"]), matches(None, ["*"]), matches("gpu", [])
     (True, False, False)

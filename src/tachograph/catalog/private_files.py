@@ -1,5 +1,4 @@
-"""What decides which code this program runs: no file of the working directory, and compiled code of
-this user alone.
+"""Protect the program from foreign code: no module or setting from the working directory.
 
 Some libraries read settings from the folder they are started in, which may be a stranger's; numba's
 name the folder of compiled functions, which it runs. They are imported as if the working directory
@@ -60,8 +59,7 @@ class _Finder(MetaPathFinder):
 
 @contextmanager
 def _no_relative_path_exists() -> Iterator[None]:
-    """In the block `os.path.exists` is false of relative paths, for this thread: others may be at
-    work in the folder.
+    """Inside the block, make `os.path.exists` false for relative paths, in this thread only.
 
     To change the working directory meanwhile would change it for them, too.
     """
@@ -87,8 +85,7 @@ def ignore_working_directory() -> None:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder for what may be made again: that of the service manager, or of the user;
-    None without any.
+    """Return the cache folder of the service manager or of the user; None if there is none.
 
     >>> cache_folder({"CACHE_DIRECTORY": "/var/cache/tachograph"}), cache_folder({"XDG_CACHE_HOME": "/srv/ann"})
     (PosixPath('/var/cache/tachograph'), PosixPath('/srv/ann/tachograph'))
@@ -116,8 +113,7 @@ def compiled_folder(environment: Mapping[str, str]) -> Path | None:
 
 
 def why_not_private(folder: Path) -> str:
-    """Return who else could put code into a folder, which need not be there yet; nothing where only
-    this user can.
+    """Return who else could write code into a folder; "" if only this user can.
 
     It and all above it must belong to this user or to root, and let no one else write; above it a
     sticky folder, such as /tmp, may. The group that some systems make for each user is nobody else.
@@ -140,9 +136,7 @@ def why_not_private(folder: Path) -> str:
 
 
 def private_folder(folder: Path) -> Path | None:
-    """Return a folder that only this user can write, made where it is not there; None where
-    there can be none.
-    """
+    """Return a folder that only this user can write, created if missing; None if impossible."""
     if why_not_private(folder):
         return None
     whole = folder.resolve()
@@ -154,8 +148,7 @@ def private_folder(folder: Path) -> Path | None:
 
 
 def refuse_foreign_configuration(file: Path) -> None:
-    """Check the owner of a configuration that merely lies in the working directory: it names
-    programs to run.
+    """Refuse a configuration in the working directory that belongs to another user.
 
     Raises ConfigError unless it belongs to this user or to root.
     """
@@ -188,9 +181,7 @@ def _trusted_owners() -> set[int]:
 
 
 def _unmapped_owners() -> set[int]:
-    """The owner that stands for root in a container whose user namespace does not have the
-    host's root.
-    """
+    """Return the uid that stands for the host's root in a user namespace without it."""
     try:
         mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
         owner = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))

@@ -1,4 +1,4 @@
-"""Processes of Python that this program starts: none takes modules from the working directory.
+"""Start Python processes that load no modules from the working directory.
 
 Python looks for modules in the working directory first (`-m`, `-c`, and thus the workers of
 multiprocessing). A file that lies there under the name of a module, of the standard library too,
@@ -30,7 +30,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 @contextmanager
 def spawned_workers(**environment: str) -> Iterator[SpawnContext]:
-    """Yield how to start workers with these variables in their environment.
+    """Inside the block, start workers safely, with these variables in their environment.
 
     Workers started inside the block by others (Dask) are safe, too. multiprocessing has no way to
     hand over options of the interpreter, so they are in this process's environment during the

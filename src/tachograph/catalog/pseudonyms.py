@@ -1,5 +1,4 @@
-"""Pseudonyms: names that stand for names, the same for the same name and key; and the replacement
-of names in text.
+"""Pseudonyms: stable replacements of names under a secret key, and their replacement in text.
 
 A pseudonym is a kind and the first 80 bits of HMAC-SHA256(key, kind, name), RFC 2104: without the
 key it can neither be computed from a name nor be undone by trying all names. Who has the key can do
@@ -46,11 +45,11 @@ class PseudonymKey:
         """Return the key in a file. Errors: ConfigError: it cannot be read, is too short, or
         others may read it.
         """
-        secret = read_secret(file, "the key of pseudonyms").strip()
+        secret = read_secret(file, "the pseudonym key").strip()
         if len(secret) < _LEAST_BYTES:
-            what = f"the key of pseudonyms has {len(secret)} bytes, fewer than {_LEAST_BYTES}"
+            what = f"the pseudonym key has {len(secret)} bytes, fewer than {_LEAST_BYTES}"
             raise ConfigError(
-                what, where=file, do="make one with `tachograph lake forget --new-key FILE`"
+                what, where=file, do="create one with `tachograph lake forget --new-key FILE`"
             )
         return cls(secret, Path(file))
 
@@ -135,8 +134,7 @@ class PseudonymKey:
 
 
 class NameReplacer:
-    """Replaces names in text where they stand as words: no letter or digit before or after, in any
-    case of letters.
+    """Replaces names that stand as whole words in text, in upper or lower case.
 
     >>> NameReplacer({"ann": "user-x", "b.lee": "user-y"}).text("of Ann/ann_1 of annex; b.lee, b.leek")
     'of user-x/user-x_1 of annex; user-y, b.leek'

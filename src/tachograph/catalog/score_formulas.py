@@ -1,5 +1,4 @@
-"""The scores as published, of counts of cycles: one formula for PM sampling and for reports of
-Nsight Compute.
+"""The published GPU scores from counts of cycles, for PM sampling and Nsight Compute alike.
 
 Metric names as NVIDIA's library writes them. Counts of several samples or kernels are added up
 first: a score is made of sums, and limited to 0..100 once.

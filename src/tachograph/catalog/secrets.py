@@ -1,5 +1,4 @@
-"""Secrets, and text without them: every error message and every line that is logged goes through
-`redacted`.
+"""Redaction of secrets: every error message and every logged line goes through `redacted`.
 
 Servers and libraries repeat what they were sent: a rejected token, a connection string with its
 password. What a process has read as a secret is known by its value; what only looks like one, by
@@ -34,9 +33,7 @@ _MARK = re.compile(r"://|authoriz|bearer|basic|passw|pwd|secret|token|key|eyJ", 
 
 
 def remember_secrets(*secrets: str) -> None:
-    """Hide these from now on, also as they stand in addresses; those of less than LEAST
-    characters are not hidden.
-    """
+    """Redact these secrets from now on, URL-encoded, too, unless shorter than LEAST characters."""
     for secret in secrets:
         for form in (secret, quote(secret, safe=""), quote_plus(secret), unquote(secret)):
             if len(form) >= LEAST:
@@ -47,8 +44,7 @@ def remember_secrets(*secrets: str) -> None:
 
 
 def redacted(text: str) -> str:
-    """Return a text without the secrets that are known, and without what is written where secrets
-    are.
+    """Return a text without known secrets and without values in places where secrets stand.
 
     >>> redacted("postgresql://ann:hunter22@db/x: refused"), redacted("password=hunter22 host=db")
     ('postgresql://ann:…@db/x: refused', 'password=… host=db')
@@ -64,7 +60,7 @@ def redacted(text: str) -> str:
 
 
 def _longest_first(secrets: Iterable[str]) -> list[str]:
-    """A secret that is part of another one must not hide this part alone."""
+    """Sort longest first: a secret that is part of another one must not hide only this part."""
     return sorted(secrets, key=len, reverse=True)
 
 
@@ -73,9 +69,7 @@ _NAMED_PASSWORD = re.compile(r"\w*password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]*
 
 
 def remember_passwords_of(address: str) -> None:
-    """Hide the passwords of a connection string of libpq, a URI or names with values, also of
-    one that is not valid.
-    """
+    """Redact the passwords in a connection string of libpq (URI or keywords), valid or not."""
     found = [match[1] for match in [_URI_PASSWORD.search(address)] if match]
     found += [match[1] or match[2] or "" for match in _NAMED_PASSWORD.finditer(address)]
     remember_secrets(*found)

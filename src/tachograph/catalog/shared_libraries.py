@@ -8,8 +8,7 @@ from importlib import metadata
 
 
 def load_of_package(package: str, *names: str) -> None:
-    """Load the libraries of an installed package whose names begin so, in this order; of an absent
-    one nothing.
+    """Load the libraries of an installed package whose names start with these prefixes, in order.
 
     CUDA for Python looks in site-packages alone, not along PYTHONPATH, and then takes one of the
     system, of another version; CUPTI finds those beside it by their names only, so that the

@@ -38,8 +38,7 @@ SpoolDocument = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SpoolRows:
-    """Samples: t in microseconds since 1970, the place of the GPU among those named before,
-    (counters x rows) values.
+    """Samples: t (us since 1970), index of the GPU among those named before, counters x rows.
 
     `singles` and `doubles` are in the order of the names in the head; NaN missing.
     """
@@ -51,8 +50,7 @@ class SpoolRows:
 
 
 class SpoolWriter:
-    """Writes a spool. What is added waits until `flush`; what cannot be written waits on, as far as
-    memory is given.
+    """Writes a spool. Rows wait in memory until `flush`, and longer while the disk is full.
 
     lost: rows that were dropped. problem: why the last flush did not write, "" where it did.
     """
@@ -154,7 +152,9 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise InputError(
-                    "not a recording", where=str(path), do="name what `tachograph record` wrote"
+                    "not a recording",
+                    where=str(path),
+                    do="name a file that `tachograph record` wrote",
                 )
             widths: tuple[int, int] | None = None
             for payload in _payloads(file.read):
@@ -163,9 +163,7 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
                     widths = len(content["singles"]), len(content["doubles"])
                 yield content
             if widths is None:
-                raise InputError(
-                    "the recording ended before it began", where=str(path), do="delete it"
-                )
+                raise InputError("the recording is empty", where=str(path), do="delete it")
     except OSError as problem:
         raise unreadable(problem, path) from None
     except (ValueError, KeyError, zlib.error) as problem:

@@ -1,5 +1,4 @@
-r"""CSV for people, who open it in a spreadsheet or look at it in a terminal: no cell is a formula
-or steers anything.
+r"""CSV that is safe to open in a spreadsheet or a terminal: no formulas, no control characters.
 
 A text that begins as a formula gets a quote before it (OWASP, "CSV Injection"), and what
 `printable` writes out of a text is written out. Numbers stay numbers, also negative ones.
@@ -16,7 +15,7 @@ _PLAIN = r"^[A-Za-z0-9_.][\x20-\x7e]*$"  # of most values
 
 
 def harmless_cells(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with harmless texts; lists of texts are joined before.
+    """Return rows with harmless texts; lists of texts are joined first.
 
     >>> harmless_cells(pl.DataFrame({"name": ["=1+1", "a=1", None], "gpus": [-1, 0, 1]})).rows()
     [("'=1+1", -1), ('a=1', 0), (None, 1)]

@@ -128,7 +128,7 @@ def energy(of: str) -> tuple[TableColumn, ...]:
         real(
             ENERGY[1],
             "J",
-            "The same scaled to the run time: an estimate where not all of it was measured.",
+            "Scaled to the run time: an estimate where not all of it was measured.",
         ),
     )
 
@@ -164,14 +164,14 @@ def roofline(pipe: str) -> tuple[TableColumn, ...]:
 
 def speed() -> tuple[TableColumn, ...]:
     """Return what limited the speed of a job, and what that is concluded from."""
-    null = "no pipe worked, or pipe and memory were not measured together"
+    null = "no pipe was active, or pipe and memory were not measured together"
     return (
         text("main_pipe", "Pipe with the highest mean activity.", "none measured, or all at zero"),
-        real("main_pipe_at_work", "fraction", "Its mean activity, each sample weighted by it.", null),
-        real("dram_at_work", "fraction", ("Mean DRAM activity, each sample weighted by that of the "
-        "pipe."), null),
-        real("work_fraction", "fraction", "Share of the time in which the pipe worked: sum^2 / (n x sum of squares), "
-             "GPUs weighted by their work.", null),
+        real("main_pipe_at_work", "fraction", "Its mean activity, samples weighted by that activity.", null),
+        real("dram_at_work", "fraction", ("Mean DRAM activity, samples weighted by the activity of "
+        "the pipe."), null),
+        real("work_fraction", "fraction", "Share of the time in which the pipe was active: "
+             "sum^2 / (n x sum of squares), GPUs weighted by their work.", null),
         text("limiter", ("What set the speed: compute, memory, nvlink, pcie; neither: none of them was "
         "near its peak."),
              "not measured, ambiguous, idle or hung"),
@@ -180,7 +180,7 @@ def speed() -> tuple[TableColumn, ...]:
 
 def imbalances(counter: str) -> tuple[TableColumn, ...]:
     """Return the imbalances of a counter."""
-    null = "one GPU, or no activity; of most counters it is not computed"
+    null = "one GPU, or no activity; not computed for most counters"
     return (
         real(f"spatial_imbalance_{counter}", "fraction", f"Spatial imbalance of {counter}.", null),
         real(
@@ -191,7 +191,7 @@ def imbalances(counter: str) -> tuple[TableColumn, ...]:
 
 XID_EVENTS = (
     count("xid_events", "Changes of the XID code."),
-    real("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
+    real("xid_event_max", "code", "Largest XID code reported during the job.", "none came up"),
 )
 HOST_USE = ("cpus", "cpu_time_s", "mem_requested_mib", "max_rss_mib")
 
@@ -219,7 +219,7 @@ def host_use() -> tuple[TableColumn, ...]:
         real(
             largest,
             "MiB",
-            "Host memory of its largest task at its peak, as polled.",
+            "Peak host memory of its largest task, as polled.",
             "not known, or running",
         ),
     )
@@ -227,23 +227,21 @@ def host_use() -> tuple[TableColumn, ...]:
 
 def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
     """Return GPU-hours and energy lost to each cause."""
-    null = "no activity counter was measured, or it is ambiguous"
+    null = "no activity counter was measured, or attribution is ambiguous"
     hours = (
         real(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in causes
     )
     energy = (
-        real(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null)
+        real(f"energy_j_{cause}", "J", f"Energy drawn in GPU-hours lost to: {cause}.", null)
         for cause in with_energy
     )
     long = real(
         "gpu_hours_idle_long",
         "h",
-        "Of idle ones: behind the first 30 minutes without any work.",
+        "Idle GPU-hours after the first 30 minutes without work.",
         null,
     )
-    unknown = real(
-        "gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null
-    )
+    unknown = real("gpu_hours_unmeasured", "h", "GPU-hours without recorded activity.", null)
     return (*hours, long, unknown, *energy)
 
 
@@ -273,10 +271,10 @@ def pm_sampling() -> tuple[TableColumn, ...]:
     """Return what PM sampling counted in a span, as sums over its samples, and the scores of
     these sums.
     """
-    cut = "the chip cannot count it beside the others"
+    cut = "the chip cannot count it in the same pass as the others"
     return (
-        real("duration_s", "s", "From the begin of the first sample to the end of the last."),
-        real("measured_s", "s", "Length of the samples together."),
+        real("duration_s", "s", "From the start of the first sample to the end of the last."),
+        real("measured_s", "s", "Total length of the samples."),
         count("pm_samples", "PM samples."),
         count("overflows", "How often the buffer was full, and samples were lost."),
         real("lost_s", "s", "Time between samples that no sample covers."),
@@ -297,30 +295,30 @@ def pm_sampling() -> tuple[TableColumn, ...]:
         real("pipe_fp32_cycles_active", "cycles", "Sum of sm__pipe_fma_cycles_active.avg.", cut),
         count(
             "max_warps",
-            "W_max: most warps of an SM that the score is of.",
+            "W_max: maximum number of resident warps per SM.",
             "the device is not known",
         ),
         text(
             "cut",
-            "What one pass of the chip cannot count besides; several are joined with a comma.",
+            "Metrics that the chip cannot count in the same pass, separated by commas.",
             "nothing",
         ),
         real(
             "score_gpu",
             "percent",
-            "As published, formula (2), of the sums.",
+            "Published formula (2), applied to the sums.",
             "W_max or a metric is missing",
         ),
         real(
             "score_gpumem",
             "percent",
-            "As published, formula (4), of the sums.",
-            "a metric is missing, nothing ran",
+            "Published formula (4), applied to the sums.",
+            "a metric is missing, or nothing ran",
         ),
         real(
             "score_gpumem_normalized",
             "percent",
-            "The same of shares of elapsed cycles.",
+            "Formula (4), applied to shares of elapsed cycles.",
             "as score_gpumem",
         ),
     )

@@ -53,8 +53,8 @@ _SEQ = TableColumn(
     pl.Int64(),
     "",
     (
-        "Version of the table in which the row was committed: of two rows with one key the higher "
-        "one wins."
+        "Version of the table in which the row was committed: of rows with the same key the "
+        "highest version wins."
     ),
     None,
 )
@@ -141,7 +141,7 @@ DEVICES = LakeTable(
         _number(
             "usable_mib",
             "MiB",
-            "Memory used plus free, as samples show: capacity without what is reserved.",
+            "Memory used plus free in samples: capacity less reserved memory.",
         ),
         _SEQ,
     ),
@@ -196,13 +196,13 @@ JOBS = LakeTable(
             "Shards of GPUs allocated (gres/shard); other jobs may hold the rest.",
             null="none",
         ),
-        _count(
-            "mps", "Parts of GPUs by MPS allocated (gres/mps), mostly 100 to a GPU.", null="none"
-        ),
+        _count("mps", "MPS shares of GPUs allocated (gres/mps), usually 100 per GPU.", null="none"),
         *host_use(),
         text("constraints", "Requested features.", "none or not known"),
         text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
-        TableColumn("exclusive", pl.Boolean(), "", "The job had its nodes to itself.", _UNKNOWN),
+        TableColumn(
+            "exclusive", pl.Boolean(), "", "The job had exclusive use of its nodes.", _UNKNOWN
+        ),
         text("submit_line", "Submit line."),
         _number(
             "time_precision_s",
@@ -225,20 +225,20 @@ ALLOCATIONS = LakeTable(
         text(
             "step",
             "Step of the job, as Slurm names it: 0, 1, batch, extern.",
-            "the job, of no step that is known",
+            "the whole job, or the step is not known",
         ),
         _NODE,
         TableColumn(
             "gpu", pl.Int16(), "index", "Index of the GPU on its node.", "GPUs not recorded"
         ),
         _MIG,
-        _time("start", "First instant held.", "from the start of the job"),
-        _time("end", "First instant no longer held.", "to the end of the job, or still held"),
+        _time("start", "Start, inclusive.", "from the start of the job"),
+        _time("end", "End, exclusive.", "to the end of the job, or still held"),
         TableColumn(
             "provenance",
             pl.String(),
             "",
-            "explicit, samples, live_index or node_list: its source.",
+            "Source of the row: explicit, samples, live_index or node_list.",
             None,
         ),
         TableColumn(
@@ -248,7 +248,7 @@ ALLOCATIONS = LakeTable(
             "A share of the GPU: other jobs may hold it, too.",
             "all of it",
         ),
-        text("numbering", "How `gpu` counts: slurm, or nvml_index.", "as samples and devices do"),
+        text("numbering", "Numbering of `gpu`: slurm or nvml_index.", "as in samples and devices"),
         _SEQ,
     ),
     sort=("node", "gpu", "start"),
@@ -277,10 +277,10 @@ STEPS = LakeTable(
         _number(
             "max_rss_mib",
             "MiB",
-            "Host memory of its largest task at its peak, as polled.",
+            "Peak host memory of its largest task, as polled.",
             "not polled",
         ),
-        text("state", "State, as those of jobs."),
+        text("state", "State, with the values of those of jobs."),
         _count("exit_code", "Exit code.", "code"),
         _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
         text("submit_line", "Its srun line."),
@@ -290,7 +290,7 @@ STEPS = LakeTable(
 )
 REJECTS = LakeTable(
     "rejects",
-    "one row per (chunk, reason, column): what was removed on the way in",
+    "one row per (chunk, reason, column): what ingest removed",
     ("chunk", "target", "reason", "column"),
     (
         TableColumn("chunk", pl.String(), "", "Which chunk was read.", None),
@@ -299,8 +299,8 @@ REJECTS = LakeTable(
         TableColumn("target", pl.String(), "", "Table it was meant for.", None),
         TableColumn("reason", pl.String(), "", "Why it was removed.", None),
         text("column", "Column whose value was removed.", "the whole row was removed"),
-        _count("removed", "How many rows or values.", "count"),
-        text("example", "One of them, as it was written.", "not kept"),
+        _count("removed", "Number of rows or values.", "count"),
+        text("example", "Example, as written in the input.", "not kept"),
         _SEQ,
     ),
 )
@@ -363,7 +363,7 @@ _JOB_KEY = TableColumn(
 )
 _COMPUTED_JOB_ID = TableColumn("job_id", pl.String(), "", "Raw job id.", None)
 _COMPUTED_SEQ = TableColumn(
-    "seq", pl.Int64(), "", "When it was computed: the higher one counts.", None
+    "seq", pl.Int64(), "", "When it was computed: the latest row counts.", None
 )
 
 
@@ -439,7 +439,7 @@ JOB_SUMMARIES = LakeTable(
         real(
             "gpu_hours",
             "h",
-            "Allocated GPUs times run time, idle ones too.",
+            "Allocated GPUs times run time, idle GPUs included.",
             "not known, or shares of GPUs",
         ),
         TableColumn(
@@ -458,10 +458,10 @@ JOB_SUMMARIES = LakeTable(
         real(
             "interval_s",
             "s",
-            "Its sampling interval: median distance of a GPU's samples.",
+            "Sampling interval: median time between samples of a GPU.",
             "fewer than two samples",
         ),
-        count("gpus_seen", "GPUs of which it has samples."),
+        count("gpus_seen", "GPUs with samples."),
         *statistics(without=("power_w_mean",)),
         *(
             real(volume, "B", f"Integral of {rate} over time and GPUs.")
@@ -493,9 +493,9 @@ JOB_SUMMARIES = LakeTable(
         real(
             "hbm_peak_fraction",
             "fraction",
-            "Peak of memory used over capacity, of the GPU where it is largest.",
+            "Peak of memory used over capacity, largest of its GPUs.",
         ),
-        *energy("Energy of the GPUs of which it is known"),
+        *energy("Energy of the GPUs whose energy is known"),
         text(
             "energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED
         ),
@@ -507,7 +507,7 @@ JOB_SUMMARIES = LakeTable(
         *scores(),
         text(
             "workload",
-            "Workload class most of its GPU time is of; unknown: counters are missing.",
+            "Workload class of most of its GPU time; unknown: counters are missing.",
             "no samples",
         ),
         TableColumn(
@@ -529,12 +529,12 @@ JOB_SUMMARIES = LakeTable(
             "count",
             "Samples by arithmetic intensity (30 bins from 1e-3 to 1e3 FLOP/B, one under, one "
             "over), "
-            "fp64, fp32, fp16, tensor one behind the other.",
+            "concatenated for fp64, fp32, fp16, tensor.",
             "device peaks not known, or not measured",
         ),
         text(
             "excluded",
-            "Why it is left out of a study; several are joined with a comma.",
+            "Reasons for leaving it out of a study, separated by commas.",
             "in the study",
         ),
         TableColumn(
@@ -636,7 +636,7 @@ STEP_SUMMARIES = LakeTable(
             None,
         ),
         count("gpus", "GPUs it held.", "ambiguous"),
-        real("measured_s", "s", "Seconds of its GPUs that the numbers are of.", "ambiguous"),
+        real("measured_s", "s", "GPU-seconds that the numbers cover.", "ambiguous"),
         real(
             "coverage",
             "fraction",
@@ -649,9 +649,9 @@ STEP_SUMMARIES = LakeTable(
         real(
             "hbm_peak_fraction",
             "fraction",
-            "Peak of memory used over capacity, of the GPU where it is largest.",
+            "Peak of memory used over capacity, largest of its GPUs.",
         ),
-        *energy("Energy of the GPUs of which it is known"),
+        *energy("Energy of the GPUs whose energy is known"),
         text(
             "energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED
         ),
@@ -670,7 +670,7 @@ JOB_MINUTES = LakeTable(
     (
         *_GPU_KEY,
         TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
-        TableColumn("t", TIME, "UTC", "Begin of the minute.", None),
+        TableColumn("t", TIME, "UTC", "Start of the minute.", None),
         TableColumn("samples", pl.Int32(), "count", "Samples in the minute.", None),
         *(
             TableColumn(name, pl.Float32(), "", f"Mean of {name} in the minute.", NOT_MEASURED)
@@ -719,7 +719,7 @@ JOB_NODE_MINUTES = LakeTable(
         _COMPUTED_JOB_ID,
         TableColumn("node", pl.String(), "", "Host name.", None),
         TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
-        TableColumn("t", TIME, "UTC", "Begin of the minute.", None),
+        TableColumn("t", TIME, "UTC", "Start of the minute.", None),
         *(
             TableColumn(name, pl.Float32(), unit, f"From {counter}, in the minute.", NOT_MEASURED)
             for name, (unit, counter) in HOST_CHARACTERISTICS.items()
@@ -749,22 +749,22 @@ FINDINGS = LakeTable(
             "confidence",
             pl.String(),
             "",
-            "high: as published; low: by a shorter time without work.",
-            "it does not hold, or has one definition",
+            "high: published threshold; low: shorter time without work.",
+            "not triggered, or the check has one threshold",
         ),
         TableColumn("severity", pl.String(), "", "problem, hint, or fact: nothing to fix.", None),
         TableColumn("title", pl.String(), "", "What it is, in a few words.", None),
         TableColumn("sentence", pl.String(), "", "What was seen, with its numbers.", None),
         TableColumn("advice", pl.String(), "", "What to do.", "nothing to do"),
-        TableColumn("begin", TIME, "UTC", "Begin of the interval it is about.", "the whole job"),
-        TableColumn("end", TIME, "UTC", "End of the interval it is about.", "the whole job"),
+        TableColumn("begin", TIME, "UTC", "Start of the interval it covers.", "the whole job"),
+        TableColumn("end", TIME, "UTC", "End of the interval it covers.", "the whole job"),
         TableColumn("evidence", pl.String(), "", "JSON object: the numbers behind it.", None),
         TableColumn("checks", pl.String(), "", "JSON list: values against thresholds.", None),
         TableColumn(
             "needs",
             pl.List(pl.String()),
             "",
-            "Counters that it needs and that were not measured.",
+            "Required counters that were not measured.",
             None,
         ),
         TableColumn(
@@ -798,7 +798,7 @@ COMPUTED: Mapping[str, LakeTable] = MappingProxyType(
 
 LABELS = LakeTable(
     "labels",
-    "one row per (job_key, code): whether a finding is right, by a person on a page",
+    "one row per (job_key, code): a person's label on a page: is the finding right?",
     ("job_key", "code"),
     (
         _JOB_KEY,
@@ -808,12 +808,12 @@ LABELS = LakeTable(
             "holds",
             pl.Boolean(),
             "",
-            "It holds in the job: confirmed; or not: rejected.",
+            "confirmed: the finding is right; rejected: it is wrong.",
             "withdrawn",
         ),
         TableColumn("by", pl.String(), "", "Who labelled it.", None),
         _time("at", "When.", None),
-        text("comment", "Why, in the words of that person.", "none was written"),
+        text("comment", "Comment of that person.", "none was written"),
         _SEQ,
     ),
     sort=("job_key", "code"),
@@ -830,26 +830,26 @@ PROFILES = LakeTable(
         TableColumn("report", pl.String(), "", "File name, its last part.", None),
         _time("at", "When it was attached.", None),
         count("launches", "Launches in the file.", "detached"),
-        count("launches_kept", "Those in `content`: the longest ones.", "detached"),
+        count("launches_kept", "Launches stored in `content`: the longest ones.", "detached"),
         TableColumn(
             "kernels",
             pl.List(pl.String()),
             "",
-            "Names of its kernels, to which `content` points.",
+            "Names of its kernels, referenced by `content`.",
             None,
         ),
         TableColumn(
             "ranges",
             pl.List(pl.String()),
             "",
-            "Names of its NVTX ranges, to which `content` points.",
+            "Names of its NVTX ranges, referenced by `content`.",
             None,
         ),
         TableColumn(
             "problems",
             pl.List(pl.String()),
             "",
-            "What could not be read of it, in sentences.",
+            "Sentences: what could not be read.",
             None,
         ),
         text(
@@ -876,14 +876,14 @@ ANALYSES = LakeTable(
                 f"{table.name}_version",
                 pl.Int64(),
                 "version",
-                f"Version of {table.name} read.",
+                f"Version of {table.name} that was read.",
                 # By versions without them.
                 "was not read" if table in (NODE_SAMPLES, STEPS) else None,
             )
             for table in ANALYSED
         ),
         TableColumn(
-            "method", pl.String(), "", "Digest of the options that decide the numbers.", None
+            "method", pl.String(), "", "Digest of the options that affect the numbers.", None
         ),
         TableColumn("as_of", TIME, "UTC", "When it was made.", None),
         TableColumn("jobs", pl.Int64(), "count", "Jobs summarized.", None),

@@ -63,7 +63,7 @@ UNITS = frozenset(unit for pair in _FACTORS for unit in pair) | {"C"}
 
 
 def factor(given: str, wanted: str) -> float:
-    """Return what a value in unit `given` is multiplied by to be in unit `wanted`.
+    """Return the factor that converts a value from unit `given` to unit `wanted`.
 
     >>> factor("percent", "fraction"), factor("W", "W")
     (0.01, 1.0)
@@ -293,8 +293,9 @@ def _duration_text(seconds: float) -> str:
 
 
 def column_texts(values: Sequence[float | None], unit: str) -> tuple[str, list[str]]:
-    """Return quantities in one unit, that of the largest, and this unit for the title ("": none, or
-    in each text).
+    """Return quantities in the unit of the largest, and that unit for the column title.
+
+    The unit is "" if there is none, or if it is in each text.
 
     >>> column_texts([7.2e6, 1.08e5, None], "J"), column_texts([59.0, 20040.0], "s")
     (('kWh', ['2.00', '0.03', '–']), ('', ['0:00:59', '5:34:00']))
@@ -337,8 +338,7 @@ _SCALES: Mapping[str, Sequence[tuple[float, float, str, int]]] = {
 
 
 def _scaled(value: float, digits: int) -> str:
-    """A number with so many digits behind the point; one that would be written as 0 and is not as
-    less than the last.
+    """Return a number with `digits` decimals; small nonzero numbers become "<0.01" instead of 0.
 
     >>> _scaled(0.001, 2), _scaled(0.0, 2), _scaled(1234.5, 1)
     ('<0.01', '0.00', '1,234.5')
@@ -398,8 +398,7 @@ _NOT_IN_JSON = re.compile(r"[^\x00-\x7e]")
 
 
 def printable(value: str, *, most: int = MOST_SHOWN) -> str:
-    r"""Return `value`, which others wrote, as one line that steers no terminal and no direction of
-    writing.
+    r"""Return text of unknown origin as one line without control or invisible characters.
 
     Written out (`\x1b`, `\u202e`) is every character that is not printable by the Unicode standard:
     controls (ANSI, OSC, C1, line ends, tabs, NUL), marks of direction, of no width or unassigned,
@@ -420,8 +419,7 @@ def printable(value: str, *, most: int = MOST_SHOWN) -> str:
 
 
 def printable_lines(value: str) -> str:
-    r"""Return text of several lines, each as `printable`: line ends, and spaces that part no line,
-    are the program's.
+    r"""Return multi-line text with every line as `printable`; only the program breaks lines.
 
     >>> printable_lines("job 1\n  name\ta\x1b[2J\n")
     'job 1\n  name\\ta\\x1b[2J\n'
@@ -450,8 +448,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def harmless_cell(text: str) -> str:
-    r"""Return a text as a cell of CSV for people: printable, and with a quote before what would be
-    a formula.
+    r"""Return a text as a CSV cell: printable, and quoted if it would be a formula.
 
     Source: OWASP, "CSV Injection"; numbers stay numbers.
 
@@ -479,7 +476,7 @@ def _visible(letter: str) -> str:
 
 
 def _longest_begin(value: str, room: int) -> tuple[str, int]:
-    """As many first letters as fit when written out, and how many they are."""
+    """Return as many leading characters as fit when escaped, and their number."""
     letters: list[str] = []
     for count, letter in enumerate(value):
         shown = _visible(letter)

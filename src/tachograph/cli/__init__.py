@@ -33,8 +33,7 @@ def program() -> NoReturn:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with an exit code; at once where a daemon thread is left, such as a commit
-    that takes long.
+    """End this process with an exit code, immediately if a daemon thread is still running.
 
     A thread that returns from native code while the interpreter is finalized is unwound by it
     (before Python 3.14), through frames of Rust too, and the process crashes.

@@ -77,7 +77,7 @@ def _folder(keep: str | None) -> Iterator[Path]:
 def _measured(
     arguments: Arguments, folder: Path, settings: Configuration, narrator: Narrator
 ) -> tuple[Sequence[ClassAccuracy], int, int]:
-    """Accuracies, judged jobs, and jobs whose GPUs are not recorded."""
+    """Return accuracies, judged jobs, and jobs whose GPUs are not recorded."""
     import polars as pl
 
     from tachograph.cli.classify import classified

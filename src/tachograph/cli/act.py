@@ -1,5 +1,5 @@
-"""`tachograph act`: the service of what acts by itself, such as digests and alerts; a dry run
-unless configured.
+"""`tachograph act`: the service that sends digests and alerts and applies policies; a dry run by
+default.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _list(arguments: Arguments, folder: str, zone_name: str) -> int:
         output.print_json(records)
         return 0
     if not records:
-        output.print_text("Nothing was done yet.\n")
+        output.print_text("No action was taken yet.\n")
         return 0
     rows = [
         (local_time(one.t, zone_name), one.state, one.kind, one.target, one.why, one.result)

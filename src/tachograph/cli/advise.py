@@ -1,6 +1,4 @@
-"""`tachograph advise SCRIPT`: what to request for a job, from what past jobs like it used; with
-a backtest of it.
-"""
+"""`tachograph advise SCRIPT`: what to request for a job, from past jobs like it; with a backtest."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare script or names, and the formats."""
     parser.add_argument(
-        "script", nargs="?", metavar="SCRIPT", help="job script; -: read it from stdin"
+        "script", nargs="?", metavar="SCRIPT", help="job script; - reads it from stdin"
     )
-    parser.add_argument("--user", metavar="NAME", help="user of the job (default: who runs this)")
-    parser.add_argument("--name", metavar="NAME", help="name of the job (default: of the script)")
-    parser.add_argument("--partition", metavar="NAME", help="partition (default: of the script)")
+    parser.add_argument("--user", metavar="NAME", help="user of the job (default: you)")
+    parser.add_argument("--name", metavar="NAME", help="name of the job (default: from the script)")
+    parser.add_argument("--partition", metavar="NAME", help="partition (default: from the script)")
     parser.add_argument(
-        "--gpus", type=int, metavar="N", help="GPUs of the job (default: of the script)"
+        "--gpus", type=int, metavar="N", help="GPUs of the job (default: from the script)"
     )
     parser.add_argument(
         "--as-of", metavar="TIME", help="advise as of this time: from jobs that had ended by then"
@@ -33,8 +31,8 @@ def add_arguments(parser: Parser) -> None:
         "--backtest",
         action="store_true",
         help=(
-            "replay all jobs, or those of --user: what advice before each would have saved, "
-            "which would have failed"
+            "replay past jobs (all, or those of --user): what advice would have saved, which jobs "
+            "would have failed"
         ),
     )
     parser.add_argument(
@@ -42,10 +40,10 @@ def add_arguments(parser: Parser) -> None:
         type=int,
         default=10,
         metavar="N",
-        help="rows of a table of --backtest (default 10)",
+        help="rows per table of --backtest (default 10)",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--sbatch", action="store_true", help="print the #SBATCH lines alone")
+    form.add_argument("--sbatch", action="store_true", help="print only the #SBATCH lines")
     add_json(form)
 
 

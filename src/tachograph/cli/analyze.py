@@ -1,4 +1,4 @@
-"""`tachograph analyze`: summarize and judge every job that new data concern."""
+"""`tachograph analyze`: summarize and judge every job with new data."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ OF_DASK = ("dask", "distributed", "dask_jobqueue", "cryptography")
 def add_arguments(parser: Parser) -> None:
     """Declare `--full`, `--threads`, `--workers`, `--as-of`, `--json`."""
     parser.add_argument(
-        "--full", action="store_true", help="all jobs, not only those that new data concern"
+        "--full", action="store_true", help="analyze all jobs, not only those with new data"
     )
     parser.add_argument(
-        "--threads", type=int, default=os.cpu_count() or 2, help="partitions reduced at a time"
+        "--threads",
+        type=int,
+        default=os.cpu_count() or 2,
+        help="partitions of the lake reduced in parallel",
     )
     parser.add_argument(
         "--workers",
@@ -82,9 +85,7 @@ def run(arguments: Arguments) -> int:
 
 
 def write_advice_files(opened: OpenedLake) -> None:
-    """Write the files that sbatch reads, where they are switched on; a problem is a remark, the
-    analysis stands.
-    """
+    """Write the advice files for sbatch if enabled; a problem is only a remark."""
     options = opened.configuration.act
     if not options.advice_folder:
         return
@@ -114,9 +115,8 @@ def write_advice_files(opened: OpenedLake) -> None:
     if written.refused:
         users = plural(len(written.refused), "user")
         remark(
-            f"no advice for {users} ({', '.join(written.refused[:3])}, ...): only root, or who "
-            "has CAP_CHOWN, "
-            "writes files of others"
+            f"no advice for {users} ({', '.join(written.refused[:3])}, ...): only root, or a "
+            "process with CAP_CHOWN, can write files for other users"
         )
 
 
@@ -150,9 +150,7 @@ def seen_from_anywhere(lake: Lake) -> Lake:
 
 
 def caveats(report: AnalysisReport) -> Iterator[str]:
-    """Yield what is missing where jobs and samples were not brought together, each with what to
-    ingest.
-    """
+    """Yield data missing to match jobs and samples, each with what to ingest."""
     if report.unaccounted:
         samples = plural(report.unaccounted_samples, "sample")
         yield (

@@ -37,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
         help="only this class; repeatable",
     )
     parser.add_argument(
-        "--all", action="store_true", help="also the verdict no (default for jobs named by ID)"
+        "--all", action="store_true", help="also list verdicts of no (default for jobs named by ID)"
     )
     add_json(parser)
 

@@ -1,4 +1,4 @@
-"""`tachograph collect`: keep a lake up to date: poll every configured source, analyze, compact."""
+"""`tachograph collect`: keep a lake up to date: poll the sources, analyze, compact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
         "--check", action="store_true", help="poll each source once, commit nothing (dry run)"
     )
     parser.add_argument(
-        "--wait", action="store_true", help="where another process collects, start when it ends"
+        "--wait", action="store_true", help="if another process collects, wait until it ends"
     )
 
 

@@ -20,7 +20,11 @@ def add_arguments(parser: Parser) -> None:
     """Declare which jobs, which pairs, and the formats."""
     add_filters(parser)
     parser.add_argument(
-        "--runs", type=int, default=2, metavar="N", help="only job groups with N runs (default: 2)"
+        "--runs",
+        type=int,
+        default=2,
+        metavar="N",
+        help="only job groups with at least N runs (default: 2)",
     )
     parser.add_argument(
         "--profile", action="append", default=[], metavar="GROUP=REPORT",
@@ -38,9 +42,7 @@ def add_arguments(parser: Parser) -> None:
     which.add_argument(
         "--all", action="store_true", help="also pairs that are not proposed, with reasons"
     )
-    which.add_argument(
-        "--matrix", action="store_true", help="slowdown of each job group beside each other"
-    )
+    which.add_argument("--matrix", action="store_true", help="slowdown of every pair of job groups")
     parser.add_argument(
         "--top",
         type=int,

@@ -1,6 +1,4 @@
-"""`tachograph act comment`: summaries of ended jobs in AdminComment of Slurm's accounting; a dry
-run unless `--write`.
-"""
+"""`tachograph act comment`: write summaries of ended jobs into Slurm's AdminComment."""
 
 from __future__ import annotations
 
@@ -21,14 +19,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare jobs, `--write`, `--most`, `--json`."""
     parser.add_argument(
-        "jobs", metavar="ID", nargs="*", help="jobs (default: those that ended lately)"
+        "jobs", metavar="ID", nargs="*", help="jobs (default: those that ended recently)"
     )
-    parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+    parser.add_argument("--cluster", metavar="NAME", help="cluster, if several have this job id")
     parser.add_argument(
-        "--write", action="store_true", help="write the comments, each once; else show them"
+        "--write",
+        action="store_true",
+        help="write the comments, each once (default: only show them)",
     )
     parser.add_argument(
-        "--most", type=int, default=500, metavar="N", help="so many jobs at a time (default: 500)"
+        "--most", type=int, default=500, metavar="N", help="jobs per request (default: 500)"
     )
     add_json(parser)
 
@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Show what would be written, or write it."""
     if arguments.most < 1:
-        raise UsageError("--most begins at 1", do="leave it out for 500")
+        raise UsageError("--most begins at 1", do="leave it out to use 500")
     opened = open_lake(arguments)
     return _write(opened, arguments) if arguments.write else _show(opened, arguments)
 
@@ -53,7 +53,9 @@ def _jobs(opened: OpenedLake, arguments: Arguments) -> list[Mapping[str, Any]]:
     rows = [read_job_row(opened.lake, job, cluster=arguments.cluster).row for job in arguments.jobs]
     running = next((row for row in rows if row["end"] is None), None)
     if running is not None:
-        raise UsageError(f"job {running['job_id']} has not ended", do="comment it when it has")
+        raise UsageError(
+            f"job {running['job_id']} has not ended", do="run it again after the job has ended"
+        )
     return rows
 
 

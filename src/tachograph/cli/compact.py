@@ -1,6 +1,4 @@
-"""`tachograph lake compact`: rewrite days as few sorted files, merge duplicates, drop what was
-superseded or has expired.
-"""
+"""`tachograph lake compact`: rewrite days as few sorted files; drop superseded and expired rows."""
 
 from __future__ import annotations
 
@@ -22,12 +20,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--expire",
         action="store_true",
-        help="first remove rows that are older than [retention] keeps them",
+        help="first remove rows older than [retention] allows",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="with --expire: show what would be removed, do nothing",
+        help="with --expire: show what would be removed, remove nothing",
     )
     parser.add_argument(
         "--vacuum-hours",
@@ -95,7 +93,7 @@ def _print_expired(expired: Sequence[Expiry], arguments: Arguments) -> None:
             example = f" ({kept.example})" if kept.example else ""
             output.print_text(f"{one.table}: {kept.rows:,} rows{span} kept: {kept.why}{example}\n")
     if arguments.dry_run and not any(one.rows or one.kept_back for one in expired):
-        output.print_text("nothing is older than [retention] keeps it\n")
+        output.print_text("no row is older than [retention] allows\n")
 
 
 def _print_compacted(done: Sequence[Compaction]) -> None:

@@ -1,6 +1,4 @@
-"""`tachograph completion SHELL`: what bash, zsh or fish reads to complete commands, options,
-their values and files.
-"""
+"""`tachograph completion SHELL`: the completion script for bash, zsh or fish."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ def _offer(
 
 
 def option_values() -> Mapping[str, Iterable[str]]:
-    """Return {option, or command and argument: the names it takes}, where its parser leaves the
-    check to others.
-    """
+    """Return the choices of options and arguments that the parser itself does not check."""
     from tachograph.catalog.codes import CODES
     from tachograph.catalog.doors import annex_function
     from tachograph.cli.registry import COMMANDS

@@ -1,6 +1,4 @@
-"""`tachograph lake counters`: the catalogue of counters; `--json` has every field, the names at
-each producer too.
-"""
+"""`tachograph lake counters`: the catalogue of counters; `--json` includes producers' names."""
 
 from __future__ import annotations
 

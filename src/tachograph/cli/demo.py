@@ -1,6 +1,4 @@
-"""`tachograph demo`: a simulated cluster with planted problems, taken through the pipeline by
-the real commands.
-"""
+"""`tachograph demo`: a simulated cluster with planted problems, processed by the real commands."""
 
 from __future__ import annotations
 
@@ -53,10 +51,7 @@ def add_arguments(parser: Parser) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help=(
-            "then serve its pages, on HOST:PORT where it is given; a demo that is there stays "
-            "as it is"
-        ),
+        help=("then serve its pages, on HOST:PORT if given; an existing demo is kept"),
     )
 
 
@@ -79,7 +74,7 @@ def _make(folder: Path, arguments: Arguments) -> None:
         "Simulated cluster: 36 nodes, 144 GPUs, two days, with planted problems and telemetry "
         "defects."
     )
-    narrator.say("The commands below are those for a real cluster.")
+    narrator.say("The commands below are the same on a real cluster.")
     plan = SimulationPlan.demo(seed=arguments.seed)
     with narrator.steps() as progress:
         cluster = simulate(
@@ -209,9 +204,7 @@ def _truth(cluster: SimulatedCluster) -> str:
 
 
 def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Planted problems, and how many of them were found: under the same code, or as its job
-    class.
-    """
+    """Return planted problems and how many were found, by the same code or as job class."""
     import polars as pl
 
     planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")

@@ -1,5 +1,5 @@
-"""`tachograph lake devices`: the catalogue of GPU models; `--json` has every field, its source
-and the ridge points.
+"""`tachograph lake devices`: the catalogue of GPU models; `--json` includes sources and ridge
+points.
 """
 
 from __future__ import annotations

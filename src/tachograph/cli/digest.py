@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare user, week, `--html`, and who gets no digest."""
     parser.add_argument(
-        "user", nargs="?", metavar="USER", help="whose digest (default: all, one line each)"
+        "user",
+        nargs="?",
+        metavar="USER",
+        help="user of the digest (default: all users, one line each)",
     )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--staff", action="store_true", help="the digest of staff, of all jobs")
-    group.add_argument("--manager", metavar="NAME", help="the digest of who coordinates accounts")
-    parser.add_argument("--as-of", metavar="TIME", help="of the last complete week at this time")
-    parser.add_argument("--html", metavar="FILE", help="write the digest as the HTML of its mail")
+    group.add_argument("--staff", action="store_true", help="the digest for staff, about all jobs")
+    group.add_argument("--manager", metavar="NAME", help="the digest for a coordinator of accounts")
+    parser.add_argument(
+        "--as-of", metavar="TIME", help="digest of the last complete week before this time"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the digest as HTML, as in its mail")
     lists = parser.add_mutually_exclusive_group()
     lists.add_argument(
         "--preview", action="store_true", help="show digests, send nothing (default)"
@@ -43,7 +48,7 @@ def run(arguments: Arguments) -> int:
     if arguments.html and not (arguments.user or of_group):
         raise UsageError("--html: whose digest?", do="name the user")
     if of_group and arguments.user:
-        raise UsageError("USER does not fit --staff and --manager", do="leave one out")
+        raise UsageError("USER cannot be given with --staff or --manager", do="leave one out")
     opened = open_lake(arguments)
     if of_group and not (arguments.opt_out or arguments.opt_in):
         return _show_group(opened, arguments)
@@ -60,7 +65,7 @@ def _change(opened: OpenedLake, arguments: Arguments) -> int:
 
     name = (arguments.opt_out or arguments.opt_in).strip()
     if not name.isprintable() or not name:
-        raise UsageError(f"no name of a user: {name!r}", do="name one user")
+        raise UsageError(f"invalid user name: {name!r}", do="name one user")
     file = state_folder(opened.lake.location, opened.configuration.collect.state) / OPT_OUT_FILE
     change_opt_out(file, name, out=bool(arguments.opt_out))
     output.print_text(f"{name} gets {'no ' if arguments.opt_out else ''}digests\n")

@@ -88,13 +88,15 @@ def _declare(target: ExportTarget, parser: Parser) -> None:
     load_target(target).add_options(parser)
     names = parser.add_argument_group("pseudonyms, for studies")
     names.add_argument(
-        "--pseudonyms", metavar="KEY", help="file of the key by which names of users are replaced"
+        "--pseudonyms",
+        metavar="KEY",
+        help="replace user names by pseudonyms made with the key in this file",
     )
     names.add_argument(
         "--pseudonyms-of",
         default="user",
         metavar="KINDS",
-        help="also replace: account, job, node; with commas",
+        help="also replace names of: account, job, node (comma-separated)",
     )
     add_filters(parser)
     add_json(parser)

@@ -20,9 +20,7 @@ EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
 
 
 def missing_extra(command: str, problem: ModuleNotFoundError) -> UsageError | None:
-    """Return what to install for a command whose import failed; None for a module of no extra, a
-    defect.
-    """
+    """Return which extra to install after a failed import; None if no extra has the module."""
     module = (problem.name or "").partition(".")[0]
     extra = EXTRA_OF_MODULE.get(module)
     if extra is None:

@@ -1,6 +1,4 @@
-"""`tachograph lake forget`: replace a user's name by a pseudonym, or remove what is known of
-them, everywhere.
-"""
+"""`tachograph lake forget`: replace a user's name by a pseudonym, or remove the user's jobs."""
 
 from __future__ import annotations
 
@@ -29,18 +27,18 @@ def add_arguments(parser: Parser) -> None:
     )
     what.add_argument("--new-key", metavar="FILE", help="write a new key for pseudonyms")
     parser.add_argument(
-        "--key", metavar="FILE", help="replace the name by the pseudonym that this key gives"
+        "--key", metavar="FILE", help="replace the name by the pseudonym made with this key"
     )
     parser.add_argument(
         "--remove",
         action="store_true",
-        help="remove the user's jobs and all that is computed of them",
+        help="remove the user's jobs and everything computed from them",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument(
         "--now",
         action="store_true",
-        help="delete replaced files at once: readers that began before fail",
+        help="delete replaced files at once: running readers fail",
     )
     add_json(parser)
 
@@ -60,10 +58,10 @@ def run(arguments: Arguments) -> int:
         return _reveal(arguments)
     if bool(arguments.key) == arguments.remove:
         raise UsageError(
-            "--user: by a pseudonym, or removed?", do="give either --key FILE or --remove"
+            "--user needs --key or --remove", do="give one of --key FILE (a pseudonym) and --remove"
         )
     if len(arguments.user.strip()) < 2 or not arguments.user.isprintable():
-        raise UsageError(f"no name of a user: {arguments.user!r}", do="name one user")
+        raise UsageError(f"invalid user name: {arguments.user!r}", do="name one user")
     return _forget(arguments)
 
 
@@ -83,7 +81,7 @@ def _reveal(arguments: Arguments) -> int:
         name = key.reveal(arguments.reveal, names)
     if name is None:
         what = f"{arguments.reveal} stands for no name that is known"
-        raise NotFoundError(what, where=arguments.key, do="take the key with which it was made")
+        raise NotFoundError(what, where=arguments.key, do="give the key with which it was made")
     output.print_text(f"{name}\n")
     return 0
 
@@ -159,9 +157,9 @@ def _print(result: Forgotten, arguments: Arguments, stands: str | None, hours: i
         names = ", ".join(map(str, result.others))
         output.print_text(f"not changed, files of the site: {names}\n")
     if not (result.tables or result.changed or result.deleted):
-        output.print_text(f"the name is in no table and no file of state: {arguments.user}\n")
+        output.print_text(f"the name is in no table and in no state file: {arguments.user}\n")
     if not arguments.yes:
-        output.print_text("dry run: nothing was changed; --yes does it\n")
+        output.print_text("dry run: nothing was changed; add --yes to change it\n")
     elif result.replaced is None:
         later = f"hold the name until `tachograph lake compact --vacuum-hours {hours}`"
         until = "were deleted" if arguments.now else later
@@ -174,9 +172,9 @@ def _print(result: Forgotten, arguments: Arguments, stands: str | None, hours: i
             "or at once by --now when there are no readers\n"
         )
     else:
-        output.print_text("no file of the lake holds the name as a word\n")
+        output.print_text("no file of the lake contains the name as a word\n")
     if arguments.yes and stands and result.tables:
-        output.print_text(f"it is {stands} now\n")
+        output.print_text(f"the name is now {stands}\n")
 
 
 def _print_files(verb: str, files: list[Path], would: str) -> None:

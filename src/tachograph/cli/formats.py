@@ -1,6 +1,4 @@
-"""Output formats of a report: page, CSV, JSON, or lines of text; the options that choose one,
-and the writing.
-"""
+"""Output formats of a report (page, CSV, JSON, text): their options, and writing them."""
 
 from __future__ import annotations
 
@@ -32,8 +30,9 @@ class ReportFormats:
 
 
 def add_formats(parser: Parser, *, csv: str) -> None:
-    """Add `--html`, `--csv` and `--json`, one of which may be given, and `--raw`; `csv`:
-    contents of the CSV.
+    """Add `--html`, `--csv`, `--json` (mutually exclusive) and `--raw`.
+
+    `csv`: contents of the CSV.
     """
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")

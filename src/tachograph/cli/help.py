@@ -1,5 +1,4 @@
-"""`tachograph help [COMMAND]`: the commands and the exit codes, the options of a command, or the
-manual page.
+"""`tachograph help [COMMAND]`: the commands, the options of a command, or the manual page.
 
 `tachograph --help` prints the same; so this module imports nothing heavy.
 """

@@ -95,9 +95,7 @@ def _declare(source: SourceEntry, parser: Parser) -> None:
 
 
 def _suggest(options: Arguments) -> int:
-    """Print the proposed mapping; of a file that leaves something open, what is known, and an
-    error for the rest.
-    """
+    """Print the proposed mapping; raise an error for what it leaves open."""
     from pathlib import Path
 
     from tachograph.sources.table.suggest import suggest
@@ -109,7 +107,7 @@ def _suggest(options: Arguments) -> int:
     output.print_data(proposed.text)
     if proposed.missing:
         raise InputError(
-            "; ".join(proposed.missing), where=files[0], do="complete the mapping printed"
+            "; ".join(proposed.missing), where=files[0], do="complete the printed mapping"
         )
     return 0
 
@@ -151,8 +149,7 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
 
 
 class _ChunksOfFiles:
-    """The chunks of groups of files, one group after the other; of a group always of the file that
-    is furthest behind.
+    """The chunks of groups of files; within a group, always of the file that is furthest behind.
 
     After an error of a file it goes on with the others once that file is dropped.
     """
@@ -195,8 +192,9 @@ class _ChunksOfFiles:
 
 
 def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str, Arguments]]:
-    """Yield each file with the options of it alone, those of folders in order of name; "" where
-    no file is named.
+    """Yield each file with its own options, files of folders in order of name.
+
+    Yields "" if no file is named.
     """
     given = getattr(options, "files", None)
     if not given:
@@ -208,9 +206,7 @@ def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str,
 
 
 def _of_folder(name: str, module: SourceModule) -> list[str]:
-    """The files of a folder that the source reads; none where it is no folder or has none, which
-    the source reports.
-    """
+    """Return the files in a folder that the source reads; none if it is no folder or empty."""
     from pathlib import Path
 
     from tachograph.sources.files import expand
@@ -283,7 +279,7 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
 
 
 def _unmapped_lines(report: IngestReport) -> Iterator[str]:
-    """What the mapping does not name: rows of metrics, and columns."""
+    """Return what the mapping does not name: rows of metrics, and columns."""
     for reason in UNMAPPED:
         for table in report.rows:
             found = {

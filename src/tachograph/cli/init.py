@@ -60,7 +60,7 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(
             problem.strerror or str(problem),
             where=str(file),
-            do="name a file you may write with --config",
+            do="name a writable file with --config",
         ) from None
     Narrator.of(arguments).say(f"wrote {file}, to be edited")
     return 0

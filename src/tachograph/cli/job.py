@@ -78,8 +78,8 @@ def _print_steps(report: JobReport, arguments: Arguments) -> None:
 
     if arguments.html is not None or arguments.checks or arguments.ticket or arguments.mail:
         raise UsageError(
-            "--steps lists steps alone",
-            do="leave out --html, which shows them too, --checks and others",
+            "--steps lists only steps",
+            do="leave out --html (it shows the steps, too), --checks, --ticket and --mail",
         )
     if arguments.json:
         output.print_json({"job_key": report.summary["job_key"], **steps_json(report.steps)})

@@ -31,7 +31,7 @@ def add_job_options(parser: Parser) -> None:
         metavar="ID",
         help="attach the reports to this job; without a REPORT: the kernels attached to it",
     )
-    group.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+    group.add_argument("--cluster", metavar="NAME", help="cluster, if several have this job id")
     group.add_argument(
         "--run",
         type=int,
@@ -131,9 +131,7 @@ def detach_reports(arguments: Arguments) -> int:
 
 
 def attach_reports(arguments: Arguments, read: Callable[[], Sequence[NcuReport]]) -> int:
-    """Attach reports with launches to the job and print what became of them; they are read once
-    the job is known.
-    """
+    """Read reports, attach their launches to the job, and print the result."""
     from tachograph.lake.profiles import attach_profiles
     from tachograph.nsight.launches import encodable
     from tachograph.sharing.attached import to_attach
@@ -172,9 +170,7 @@ def attach_reports(arguments: Arguments, read: Callable[[], Sequence[NcuReport]]
 
 
 def _elsewhere(given: Sequence[AttachedProfile], gpu_model: str | None) -> Iterator[str]:
-    """A line for each report with kernels of another GPU than the job's, as far as both are in
-    the catalogue.
-    """
+    """Yield a line per report whose kernels ran on another GPU model than the job."""
     from tachograph.catalog.devices import match_device
     from tachograph.nsight.launches import encodable
     from tachograph.sharing.capacity import device_of
@@ -209,7 +205,7 @@ def _sentence(given: Sequence[AttachedProfile], new: frozenset[str], job: str) -
     fresh = [profile for profile in given if profile.report.digest in new]
     before = [profile for profile in given if profile.report.digest not in new]
     parts = [f"Attached {_counts(fresh)} to job {job}"] if fresh else []
-    parts += [f"Attached before: {_counts(before)} of job {job}"] if before else []
+    parts += [f"Already attached to job {job}: {_counts(before)}"] if before else []
     return "; ".join(parts)
 
 

@@ -116,9 +116,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _remark_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
-    """Report where jobs were judged by another version or configuration, whose finding codes may
-    differ.
-    """
+    """Report that jobs were judged by another version or configuration."""
     from tachograph.judge.job_judge import JobJudge
     from tachograph.pipeline.state import is_stale
 

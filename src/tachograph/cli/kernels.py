@@ -1,5 +1,4 @@
-"""`tachograph share kernels`: demand and sensitivity of kernels, and the estimated slowdown when
-they share a GPU.
+"""`tachograph share kernels`: demand, sensitivity and slowdown of kernels that share a GPU.
 
 The kernels are those of reports, or of reports that were attached to a job of the lake.
 """
@@ -60,17 +59,22 @@ def add_arguments(parser: Parser) -> None:
     chosen.add_argument(
         "--gpu",
         metavar="MODEL",
-        help="the GPU of reports that name none, as in `tachograph lake devices`",
+        help="GPU of reports that name none, as listed by `tachograph lake devices`",
     )
     report = parser.add_argument_group("report")
     report.add_argument(
         "--explain", metavar="KERNEL", help="all values of one kernel, by number or pattern"
     )
     report.add_argument(
-        "--together", nargs=2, metavar="KERNEL", help="slowdown when these two run at the same time"
+        "--together",
+        nargs=2,
+        metavar="KERNEL",
+        help="slowdown of these two if they run at the same time",
     )
     report.add_argument(
-        "--matrix", action="store_true", help="each kernel beside each other and beside itself"
+        "--matrix",
+        action="store_true",
+        help="slowdown of every pair of kernels, also of two of the same",
     )
     report.add_argument(
         "--mps-share", type=_shares, metavar="P,P",
@@ -133,9 +137,7 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
 
 
 def _read(arguments: Arguments) -> tuple[NcuReport, ...]:
-    """The reports of files and folders; an unreadable one is reported and skipped, as long as
-    another is readable.
-    """
+    """Return the reports of files and folders; unreadable ones are skipped and reported."""
     from tachograph.nsight.reports import read_reports
 
     remarks: list[str] = []
@@ -144,7 +146,7 @@ def _read(arguments: Arguments) -> tuple[NcuReport, ...]:
             [Path(name) for name in arguments.reports], remark=remarks.append, progress=progress
         )
     if not arguments.quiet:
-        _remark_some(remarks, more="these files were read once")
+        _remark_some(remarks, more="these files were read only once")
     return reports
 
 

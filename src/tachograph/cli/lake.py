@@ -1,6 +1,4 @@
-"""`tachograph lake`: contents of the lake: rows, time span, space used and expected, gaps per
-node, rejects; repair.
-"""
+"""`tachograph lake`: contents of the lake: rows, time span, space, gaps per node, rejects; repair."""
 
 from __future__ import annotations
 
@@ -27,21 +25,19 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--nodes", action="store_true", help="all nodes, not only those with the longest gaps"
     )
-    parser.add_argument(
-        "--no-gaps", action="store_true", help="skip the search for gaps in samples"
-    )
+    parser.add_argument("--no-gaps", action="store_true", help="do not search for gaps in samples")
     parser.add_argument(
         "--repair",
         action="store_true",
         help=(
-            "put torn files of the logs aside, and read every data file; print what was done "
-            "and what is lost"
+            "move torn log files aside, and check every data file; print what was done and what is "
+            "lost"
         ),
     )
     parser.add_argument(
         "--give-up-lost",
         action="store_true",
-        help="with --repair: take lost data files out of the logs",
+        help="with --repair: remove lost data files from the logs",
     )
     add_json(parser)
 

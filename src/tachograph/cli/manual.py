@@ -66,7 +66,7 @@ def _tagged(options: Iterable[OptionText]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    r"""Return text of which no character is taken for a command of the language.
+    r"""Return text with every character escaped that man(7) would take for a command.
 
     >>> _escaped(r".5 of 'a-b' \ c") == r"\&.5 of \(aqa\-b\(aq \e c"
     True

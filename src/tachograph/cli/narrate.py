@@ -1,6 +1,4 @@
-"""The one module that writes stderr: errors, remarks, and progress, which is shown on a terminal
-only.
-"""
+"""The only module that writes stderr: errors, remarks, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -50,8 +48,8 @@ class Narrator:
         return cls(quiet=arguments.quiet, no_color=arguments.no_color)
 
     def say(self, remark: str, *, secret: bool = False) -> None:
-        """Write one line. `secret`: it holds one that its reader is meant to have, such as a
-        link to log in.
+        """Write one line. `secret`: it contains a secret meant for the reader, such as a login
+        link.
         """
         from tachograph.catalog.units import printable
 
@@ -60,7 +58,7 @@ class Narrator:
 
     @contextmanager
     def steps(self, *, logged: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-        """Show a progress bar; call what it yields with (step, done, total) as a step begins.
+        """Show a progress bar; yields a function to call with (step, done, total).
 
         Off a terminal, such as in the log of a batch job, `logged` steps are a line each; others
         show nothing.
@@ -86,9 +84,7 @@ class Narrator:
     def progress(
         self, doing: str, *, total: float | None = None
     ) -> Iterator[Callable[[float], None]]:
-        """Show a progress bar; call what it yields with each amount done. Nothing is shown off a
-        terminal.
-        """
+        """Show a progress bar; yields a function to call with each amount done."""
         if self.quiet or not sys.stderr.isatty():
             yield _ignore
             return

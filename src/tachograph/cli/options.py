@@ -37,9 +37,7 @@ class Arguments(argparse.Namespace):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError instead of ending the process, and accepts no abbreviated
-    options.
-    """
+    """A parser that raises UsageError instead of exiting, and accepts no abbreviated options."""
 
     def __init__(self, prog: str, description: str, *, color: bool = False) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
@@ -63,9 +61,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(what, do=meant or f"see `{self.prog} --help`")
 
     def _misspelt(self) -> tuple[str, str]:
-        """The first unknown option that is close to a known one, and the question; twice ""
-        where there is none.
-        """
+        """Return the first unknown option that is close to a known one, and the question, or ""."""
         known = {
             name for one in parsers(self) for name in one._option_string_actions if name[:2] == "--"
         }
@@ -121,8 +117,7 @@ _MAY_BEGIN_WITH_DASH = "--sort"
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--sort -x` as one; those behind `--` are a command and are not
-    changed.
+    """Return the arguments with `--sort -x` joined; those after `--` are not changed.
 
     >>> _joined(["--sort", "-energy_j", "--json", "--", "ls", "--sort", "size"])
     ['--sort=-energy_j', '--json', '--', 'ls', '--sort', 'size']
@@ -162,7 +157,7 @@ def add_common(parser: Parser) -> None:
         group.add_argument(
             "--time-zone",
             metavar="ZONE",
-            help="zone of times written without one, and of times shown [site.time_zone]",
+            help="zone of times given without one, and of printed times [site.time_zone]",
         )
     group.add_argument("--quiet", action="store_true", help="only errors on stderr")
     group.add_argument("--no-color", action="store_true", help="no colours [$NO_COLOR]")
@@ -177,8 +172,7 @@ Declare = Callable[[argparse.ArgumentParser], None]
 def actions_of(
     parser: Parser, *, dest: str = "action", required: bool = True
 ) -> Callable[[str, str, Declare], None]:
-    """Return a function that adds an action to a command: name, line of help, function that
-    declares its options.
+    """Return a function that adds an action (name, help line, options) to a command.
 
     The chosen name becomes the attribute `dest`, None without one where none is required.
 
@@ -293,9 +287,7 @@ def open_lake(arguments: Arguments) -> OpenedLake:
 
 
 def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
-    """Add the filters, as a group of their own in the help; with `study` also those of the
-    study's own filters.
-    """
+    """Add the job filters as a help group of their own; `study`: with the study's filters."""
     group = parser.add_argument_group("job filter (default: all jobs)")
     for option, what in (
         ("user", "user"),
@@ -347,12 +339,12 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
         either.add_argument(
             "--in-study",
             action="store_true",
-            help="only jobs that no filter of the study leaves out",
+            help="only jobs that the study includes",
         )
         either.add_argument(
             "--excluded",
             action="store_true",
-            help="only jobs that a filter of the study leaves out",
+            help="only jobs that the filters of the study leave out",
         )
 
 

@@ -1,5 +1,4 @@
-"""The one module that writes stdout: text, tables, JSON. What it writes is data; narration goes to
-stderr.
+"""The only module that writes stdout: text, tables, JSON. Narration goes to stderr.
 
 Where stdout is no terminal a table is never cropped, wrapped or coloured.
 """
@@ -25,7 +24,7 @@ _DRAWN = "─█▁–°"
 
 
 def prepare() -> None:
-    """Make stdout escape characters that its encoding lacks, as stderr does, in place of failing.
+    """Make stdout escape characters that its encoding lacks, instead of failing.
 
     Streams that were closed by the parent process go to /dev/null; else the next opened file would
     take their number.
@@ -42,25 +41,19 @@ def prepare() -> None:
 
 
 def print_text(text: str) -> None:
-    """Write text for people: of what others wrote no character steers the terminal; line ends
-    are the program's.
-    """
+    """Write text for people; text from others cannot control the terminal."""
     from tachograph.catalog.units import printable_lines
 
     sys.stdout.write(printable_lines(text))
 
 
 def print_data(document: str) -> None:
-    """Write a document for programs as it is, such as CSV, whose cells are made harmless where
-    it is made.
-    """
+    """Write a document for programs unchanged, such as CSV with harmless cells."""
     sys.stdout.write(document)
 
 
 def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
-    """Write styled lines: coloured on a terminal, plain elsewhere, in ASCII where stdout can
-    encode no more.
-    """
+    """Write styled lines: coloured on a terminal, else plain; ASCII if stdout needs it."""
     from rich.console import Console
 
     from tachograph.report.lines import to_rich, to_text
@@ -101,8 +94,7 @@ def ascii_only() -> bool:
 
 
 def print_json(value: object, *, indented: bool = True) -> None:
-    """Write `value` as JSON: times in UTC with Z, NaN and infinities as null, data classes as
-    objects.
+    """Write `value` as JSON: times in UTC, NaN and infinities as null, dataclasses as objects.
 
     Texts are those that were recorded; what steers terminals or the direction of writing is there
     as an escape.
@@ -185,7 +177,7 @@ def flush_or_abandon() -> None:
 
 
 def abandon() -> None:
-    """Discard what could not be written, so that the interpreter does not try again at exit."""
+    """Discard output that cannot be written, so that the interpreter does not retry at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -30,12 +30,12 @@ def add_arguments(parser: Parser) -> None:
     action = actions_of(parser)
     action(
         "check",
-        "say what the policies do, and which running jobs they apply to now; nothing is done",
+        "show what the policies do, and to which running jobs they apply now (dry run)",
         _of_check,
     )
     action(
         "backtest",
-        "replay policies on past jobs: which they would have hit, which worked again",
+        "replay policies on past jobs: which jobs they would have hit, which recovered",
         _of_backtest,
     )
     action("status", "list what was done, oldest first", _of_status)
@@ -44,7 +44,9 @@ def add_arguments(parser: Parser) -> None:
 def _of_check(parser: argparse.ArgumentParser) -> None:
     _add_names(parser)
     parser.add_argument(
-        "--every", action="store_true", help="also the jobs that none applies to, with the reason"
+        "--every",
+        action="store_true",
+        help="also list jobs to which no policy applies, with the reason",
     )
 
 
@@ -52,7 +54,7 @@ def _of_backtest(parser: argparse.ArgumentParser) -> None:
     _add_names(parser)
     add_filters(parser)
     parser.add_argument(
-        "--top", type=int, default=10, metavar="N", help="jobs that are listed (default 10)"
+        "--top", type=int, default=10, metavar="N", help="number of jobs listed (default 10)"
     )
 
 
@@ -180,7 +182,7 @@ def _status(arguments: Arguments) -> int:
         output.print_json(records)
         return 0
     if not records:
-        output.print_text("No policy did anything yet.\n")
+        output.print_text("No policy has acted yet.\n")
         return 0
     zone = configuration.site.time_zone
     rows = [

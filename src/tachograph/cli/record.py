@@ -64,18 +64,22 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--simulate", metavar="N", type=int, help="N simulated GPUs")
     parser.add_argument(
-        "--anonymous", action="store_true", help="no user, host, command or job in the recording"
+        "--anonymous",
+        action="store_true",
+        help="leave user, host, command and job out of the recording",
     )
     parser.add_argument(
         "--until-job-ends",
         action="store_true",
-        help="no command: the surrounding job, until it ends",
+        help="instead of a command: record the surrounding job until it ends",
     )
-    parser.add_argument("--job", metavar="ID", help="with --until-job-ends: another job")
-    parser.add_argument("--duration", metavar="S", type=_duration, help="no command: for S seconds")
+    parser.add_argument("--job", metavar="ID", help="with --until-job-ends: record another job")
+    parser.add_argument(
+        "--duration", metavar="S", type=_duration, help="instead of a command: record for S seconds"
+    )
     add_json(parser)
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, behind --"
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --"
     )
 
 
@@ -131,9 +135,7 @@ def _check(arguments: Arguments, command: list[str]) -> None:
     if command and alone:
         raise UsageError("--until-job-ends and --duration exclude a command", do="leave one out")
     if not command and not alone:
-        raise UsageError(
-            "no command", do="write it behind --: tachograph record -- python train.py"
-        )
+        raise UsageError("no command", do="write it after --: tachograph record -- python train.py")
     if arguments.job and not arguments.until_job_ends:
         raise UsageError("--job needs --until-job-ends", do="give both")
     if arguments.lake:
@@ -268,9 +270,7 @@ def _finish(
 
 
 def _has_samples(spool: Path, ended: CommandEnd | None, plan: RecordPlan) -> bool:
-    """Whether a spool, whose writer may have died, holds samples; of a short command those of
-    its time alone.
-    """
+    """Return whether a spool holds samples; for a short command, only those of its run time."""
     from tachograph.catalog.spool import SpoolRows, read_spool
 
     parts = (one.t / 1e6 for one in read_spool(spool) if isinstance(one, SpoolRows))

@@ -28,8 +28,8 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "start": "Start",
         "feed": "Feed the lake",
         "look": "Inspect jobs",
-        "lake": "Look after the lake",
-        "act": "Tell users, act on jobs",
+        "lake": "Maintain the lake",
+        "act": "Inform users, act on jobs",
         "watch": "Inspect GPUs live",
         "share": "Share GPUs",
         "lab": "Classes, rules, simulated clusters",
@@ -75,9 +75,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "version", ".version", "show the versions of Tachograph and of what it runs on", "start"
     ),
     CommandEntry("ingest", ".ingest", "read recordings and accounting into the lake", "feed"),
-    CommandEntry(
-        "analyze", ".analyze", "summarize and judge the jobs that new data concern", "feed"
-    ),
+    CommandEntry("analyze", ".analyze", "summarize and judge the jobs with new data", "feed"),
     CommandEntry(
         "collect", ".collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"
     ),
@@ -169,7 +167,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "watch sample",
         ".sample",
-        "show GPU scores as published, by CUPTI PM sampling of this node",
+        "show published GPU scores of this node's GPUs, from CUPTI PM sampling",
         "watch",
     ),
     CommandEntry(
@@ -205,7 +203,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "lab scores",
         ".scores",
-        "show the GPU scores of a job, each way in which they were measured",
+        "show the GPU scores of a job by each measurement method",
         "lab",
     ),
     CommandEntry(
@@ -243,8 +241,7 @@ def family_of(word: str) -> tuple[CommandEntry, ...]:
 
 
 def group_alone(words: Sequence[str]) -> tuple[CommandEntry, ...]:
-    """Return the commands of a group of which words are only the name; () where they name a
-    command.
+    """Return the commands of a group if the words are only its name; () otherwise.
 
     >>> [command.name for command in group_alone(["share"])], group_alone(["lake"]), group_alone(["share", "kernels"])
     (['share kernels', 'share colocate'], (), ())
@@ -259,7 +256,7 @@ def added_commands() -> tuple[CommandEntry, ...]:
 
 
 def find(words: Sequence[str]) -> CommandEntry:
-    """Return the command that words begin with: of two words where there is one, else of one.
+    """Return the command that the words begin with: of two words if one exists, else of one.
 
     Errors: UsageError naming the closest one.
     """
@@ -363,5 +360,5 @@ def _warn_of_shared_cache() -> None:
     folder = compiled_folder(os.environ)
     reason = "" if folder is None else why_not_private(folder)
     if reason:
-        do = "take that right away, or name a private folder in $NUMBA_CACHE_DIR"
+        do = "remove that permission, or name a private folder in $NUMBA_CACHE_DIR"
         remark(f"compiled functions are not kept: {reason}; {do}")

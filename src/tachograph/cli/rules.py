@@ -451,7 +451,7 @@ def _translated(
 
 
 def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
-    """The translated classes without a second one of the same tag."""
+    """Return the translated classes, each tag only once."""
     from tachograph.catalog.config import Configuration
     from tachograph.judge.judge import RESERVED, rules_in_use
 

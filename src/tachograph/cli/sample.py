@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
         "--interval-cycles",
         metavar="N",
         type=int,
-        help="instead: cycles of the system clock (published: 50000000)",
+        help="the interval in cycles of the system clock (published: 50000000)",
     )
     parser.add_argument(
         "--every", metavar="S", type=_positive, default=1.0, help="seconds between two lines (1)"
@@ -52,18 +52,20 @@ def add_arguments(parser: Parser) -> None:
         "--duration",
         metavar="S",
         type=_positive,
-        help="end after S seconds, with the scores of all",
+        help="end after S seconds, and print the scores of the whole time",
     )
     parser.add_argument(
         "--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses, separated by commas"
     )
     parser.add_argument(
-        "--bursts", action="store_true", help="a line for each time in which SMs were active, too"
+        "--bursts",
+        action="store_true",
+        help="also print a line per period in which SMs were active",
     )
     parser.add_argument(
         "--pause-dcgm",
         action="store_true",
-        help="pause DCGM's profiling meanwhile, for all who read it",
+        help="pause DCGM's profiling meanwhile, for all its readers",
     )
     add_json(parser)
 

@@ -13,7 +13,7 @@ def add_arguments(parser: Parser) -> None:
     add_job_choice(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--brief", action="store_true", help="print the verdict, Next time and the link alone"
+        "--brief", action="store_true", help="print only the verdict, Next time and the link"
     )
     parser.add_argument("--ended", action="store_true", help="fail unless the job has ended")
     add_json(form)
@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> int:
     )
     if arguments.ended and report.running:
         raise NotFoundError(
-            f"job {report.job} has not ended in this lake", do="analyze it when it has"
+            f"job {report.job} has not ended in this lake", do="analyze it after it has ended"
         )
     url = opened.configuration.serve.url
     if arguments.json:

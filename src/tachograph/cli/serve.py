@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT [serve.listen]")
     where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")
     parser.add_argument(
-        "--simulate", type=int, metavar="N", help="N simulated GPUs on the page of the fleet"
+        "--simulate", type=int, metavar="N", help="show N simulated GPUs on the page of the fleet"
     )
     action = actions_of(parser, dest="part", required=False)
     action(
@@ -37,18 +37,24 @@ def _of_tokens(parser: argparse.ArgumentParser) -> None:
     assert isinstance(parser, Parser)
     action = actions_of(parser)
     action("create", "create a token and print it, once", _of_creating)
-    action("list", "list the tokens: whose they are, as which role, until when", lambda _: None)
-    action("revoke", "revoke a token, at once", _add_id)
+    action("list", "list the tokens: user, role, expiry", lambda _: None)
+    action("revoke", "revoke a token immediately", _add_id)
 
 
 def _of_creating(parser: argparse.ArgumentParser) -> None:
     roles = ("anonymous", "user", "manager", "support", "admin")
-    parser.add_argument("--role", choices=roles, default="user", help="what it may see [user]")
+    parser.add_argument("--role", choices=roles, default="user", help="role of the token [user]")
     parser.add_argument(
-        "--user", metavar="NAME", required=True, help="whose it is: a user sees their own jobs"
+        "--user",
+        metavar="NAME",
+        required=True,
+        help="user of the token; the role user sees only their jobs",
     )
     parser.add_argument(
-        "--expires", metavar="SPAN", default="30d", help="when it expires, as 12h, 30d or 8w [30d]"
+        "--expires",
+        metavar="SPAN",
+        default="30d",
+        help="time until it expires, as 12h, 30d or 8w [30d]",
     )
 
 
@@ -70,7 +76,7 @@ def _change_tokens(arguments: Arguments) -> int:
 
     configuration = configuration_of(arguments)
     if not configuration.serve.token_file:
-        what = "no file of tokens is configured"
+        what = "no token file is configured"
         raise ConfigError(what, do='set serve.token_file, as in token_file = "tokens.json"')
     file = Path(configuration.serve.token_file)
     now = datetime.now(UTC).replace(microsecond=0)

@@ -42,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="users repeat N jobs (default: each job is another)",
+        help="users repeat N jobs (default: every job is different)",
     )
     parser.add_argument(
         "--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples"

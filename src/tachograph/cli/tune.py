@@ -1,6 +1,4 @@
-"""`tachograph lab tune`: how thresholds of the job classes agree with labelled jobs, and which fit
-the recorded minutes.
-"""
+"""`tachograph lab tune`: compare thresholds of job classes with labels, and propose thresholds."""
 
 from __future__ import annotations
 

@@ -254,9 +254,7 @@ def _poll(source: LiveSource, monitor: Monitor) -> FleetView:
 
 
 def _needs_another_poll(view: FleetView, columns: tuple[str, ...] | None) -> bool:
-    """Whether values are missing that take two polls: rates, health (new replays), the first
-    values of some sources.
-    """
+    """Return whether values are missing that need two polls, such as rates."""
     from tachograph.live.discovery import DECIDING
     from tachograph.live.render import OF_TWO_POLLS
 

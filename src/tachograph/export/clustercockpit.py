@@ -1,5 +1,4 @@
-"""Target `clustercockpit`: a job archive as ClusterCockpit keeps it: meta.json and data.json, one
-folder per job.
+"""Target `clustercockpit`: a job archive of ClusterCockpit, one folder per job.
 
 What is there is what was measured: minutes of the GPUs, as series of scope `accelerator`.
 ClusterCockpit's schema of `meta.json` also needs statistics of CPUs and memory (cpu_user, cpu_load,
@@ -249,7 +248,7 @@ def _resources(gpus: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> list[d
 
 
 def _accelerators(devices: pl.DataFrame) -> dict[tuple[Any, ...], str]:
-    """{(node, gpu, mig): PCI address}, by which ClusterCockpit calls GPUs, where it is known."""
+    """Return {(node, gpu, mig): PCI address}, the GPU name of ClusterCockpit, where known."""
     known = devices.filter(pl.col("pci").is_not_null() & pl.col("mig").is_null())
     return {
         (node, gpu, mig): pci

@@ -1,6 +1,4 @@
-"""What is exported: the chosen jobs and what belongs to them; the result of an export; files
-that appear whole.
-"""
+"""Content of an export: the chosen jobs with their tables, the result, files that appear whole."""
 
 from __future__ import annotations
 
@@ -123,8 +121,7 @@ class ExportResult:
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """A file beside `target` that takes its place when the block ends well; readers see the old or
-    the new one.
+    """Yield a temporary file that replaces `target` when the block succeeds.
 
     Errors: ExportError when it cannot be written.
     """
@@ -148,5 +145,5 @@ def export_errors(where: Path | str) -> Iterator[None]:
         raise ExportError(
             f"cannot be written: {reason}",
             where=str(where),
-            do="name another with --to, or make room for it",
+            do="free some space, or name another target with --to",
         ) from problem

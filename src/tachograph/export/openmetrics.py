@@ -1,5 +1,4 @@
-"""Target `openmetrics`: gauges for Prometheus, as a file of node_exporter's textfile collector or
-to a pushgateway.
+"""Target `openmetrics`: gauges for Prometheus, as a textfile or pushed to a pushgateway.
 
 What is exported is bounded: sums over the chosen jobs by a few labels, findings by code and
 verdict, and single jobs as many as chosen. Units are those of Prometheus: seconds and joules,
@@ -255,15 +254,15 @@ def push(address: str, page: bytes) -> str:
         )
     except (httpx2.TransportError, httpx2.InvalidURL) as problem:
         raise ExportError(
-            f"the gateway does not answer: {problem}",
+            f"the gateway does not respond: {problem}",
             where=shown,
-            do="see whether it runs, and the address of --to",
+            do="check that it runs, and the address given with --to",
         ) from problem
     if not answer.is_success:
         text = " ".join(answer.text.split())[:200]
         raise ExportError(
             f"the gateway rejected it: {answer.status_code} {text}",
             where=shown,
-            do="see the gateway's log",
+            do="check the gateway's log",
         )
     return shown

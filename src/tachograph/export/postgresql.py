@@ -1,5 +1,4 @@
-"""Target `postgresql`: three tables of a database that are, after every export, what the lake holds
-of the chosen jobs.
+"""Target `postgresql`: tables that always mirror the chosen jobs of the lake.
 
 One transaction: a reader sees the state before or the one after, and an export that is killed has
 done nothing. What is sent is what changed: rows carry their analysis (`seq`), so the target itself
@@ -51,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--schema", default="tachograph", metavar="NAME", help="its schema (default tachograph)"
     )
     parser.add_argument(
-        "--table-prefix", default="", metavar="TEXT", help="what the names of tables begin with"
+        "--table-prefix", default="", metavar="TEXT", help="prefix of the names of tables"
     )
 
 
@@ -78,7 +77,7 @@ def export(
 
 @contextmanager
 def _connected(address: str) -> Iterator[Connection]:
-    """A connection whose one transaction ends with the block: well, or not at all."""
+    """Yield a connection with one transaction, committed at the end of the block."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
@@ -95,9 +94,9 @@ def _connected(address: str) -> Iterator[Connection]:
             yield connection
     except psycopg.OperationalError as problem:
         raise ExportError(
-            f"the database does not answer: {_line(problem)}",
+            f"the database does not respond: {_line(problem)}",
             where=shown,
-            do="see --to, or the PG* variables",
+            do="check --to, or the PG* variables",
         ) from problem
     except psycopg.ProgrammingError as problem:
         if problem.sqlstate is None:
@@ -118,7 +117,7 @@ def _refused(problem: Exception, where: str) -> ExportError:
     return ExportError(
         f"the database rejected it: {_line(problem)}",
         where=where,
-        do="get CREATE and INSERT there, or choose another --schema or --table-prefix",
+        do="request CREATE and INSERT there, or choose another --schema or --table-prefix",
     )
 
 
@@ -197,9 +196,7 @@ class _Export:
             )
 
     def _compare(self, *, everything: bool) -> tuple[pl.DataFrame, list[str]]:
-        """Summaries that the target does not have as they are (all of them with `everything`),
-        and keys to delete.
-        """
+        """Return summaries that the target lacks or has outdated, and keys to delete."""
         from psycopg.sql import SQL
 
         from tachograph.export.postgresql_tables import as_stored

@@ -65,9 +65,7 @@ def type_of(column: TableColumn) -> str:
 
 
 def create(connection: Connection, place: DatabaseSchema) -> bool:
-    """Make schema and tables that are missing and add columns that are; return whether a table
-    that was there grew.
-    """
+    """Create missing schema, tables and columns; return whether an existing table grew."""
     if not connection.execute(
         "SELECT 1 FROM pg_namespace WHERE nspname = %s", [place.schema]
     ).fetchone():
@@ -174,8 +172,7 @@ def as_csv(rows: pl.DataFrame) -> bytes:
 
 
 def as_stored(text: pl.Expr) -> pl.Expr:
-    r"""Return texts as PostgreSQL holds them: NUL, which none of its texts can have, is written out
-    (`\x00`).
+    r"""Return texts as PostgreSQL can store them: NUL is escaped (`\\x00`).
 
     >>> pl.select(as_stored(pl.lit("a\0b"))).item()
     'a\\x00b'

@@ -1,6 +1,4 @@
-"""Exports for studies: pseudonyms in place of the names of users, and of accounts, jobs and
-nodes where wanted.
-"""
+"""Exports for studies: pseudonyms in place of user names, and optionally accounts, jobs, nodes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Exports of whole tables into files: which tables, which file each, and the form all of them
-share.
-"""
+"""Exports of whole tables into files: which tables, file names, shared options."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ def _file(to: str, name: str, names: Sequence[str], suffix: str) -> Path:
 
 
 def outside(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
-    """Return rows of a table as other programs get them: without the lake's own columns, NaN and
-    infinities null.
-    """
+    """Return rows of a table for other programs: without internal columns, NaN as null."""
     columns = {name: dtype for name, dtype in table.schema.items() if name not in INTERNAL}
     return frame.select(_finite(name, dtype) for name, dtype in columns.items())
 

@@ -1,4 +1,4 @@
-"""Studies side by side: the same numbers of several lakes, or of several months.
+"""Studies side by side: the same numbers of several lakes or months, one column per study.
 
 A row per number, a column per study.
 """
@@ -25,7 +25,7 @@ NUMBERS: Sequence[tuple[str, str, str, str]] = (
     ("pipe_combinations", "tensor_share", "jobs that use tensor", "fraction"),
     ("hbm_peak", "jobs", "large-memory jobs", "count"),
     ("hbm_peak", "under_50_share", "of them, peak under 50 %", "fraction"),
-    ("hbm_peak", "at_least_90_share", "of them, peak from 90 % on", "fraction"),
+    ("hbm_peak", "at_least_90_share", "of them, peak of 90 % or more", "fraction"),
     ("bounds", "bound_memory_share", "memory-bound, as published", "fraction"),
     ("bounds", "limiter_memory_share", "limiter memory", "fraction"),
     ("bounds", "limiter_compute_share", "limiter compute", "fraction"),
@@ -56,9 +56,7 @@ class StudyComparison:
         ]
 
     def numbers(self) -> list[tuple[str, list[str]]]:
-        """Return (what, as text of each study) of the numbers that are printed; without those
-        that no study has.
-        """
+        """Return (label, texts per study) of the printed numbers that at least one study has."""
         datasets = [report.dataset for report in self.reports]
         rows = [
             ("jobs studied", [text(one.jobs, "count") for one in datasets]),

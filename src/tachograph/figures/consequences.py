@@ -1,5 +1,4 @@
-"""What follows from the answers of a study: a sentence per question, whose conditions are checked
-beside it.
+"""Consequences of a study's answers: one sentence per question, with its conditions.
 
 Nothing follows from what was not measured: then there is no sentence.
 """
@@ -169,9 +168,7 @@ CONSEQUENCES: Mapping[str, tuple[str, Callable[[Figures], str | None]]] = Mappin
 
 
 def consequence(question: str, figures: Figures) -> str | None:
-    """Return what follows from the answer to a question; None where the figure it rests on was
-    not made, or nothing.
-    """
+    """Return the consequence of an answer; None if the figure is missing or nothing follows."""
     needed, found = CONSEQUENCES[question]
     return found(figures) if needed in figures else None
 

@@ -162,7 +162,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     most = " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
     phrases = [
         (
-            f"Utilisation goes along most closely with {most}: Spearman's rho over "
+            f"Utilisation correlates most closely with {most}: Spearman's rho over "
             f"{_span(numbers, 'util_')}."
         )
     ]
@@ -253,7 +253,7 @@ def _facts(pairs: pl.DataFrame) -> dict[str, Fact]:
 
 
 def _write_cells(axes: Axes, matrix: Floats) -> None:
-    """Strong correlations as numbers; a dash in other negative ones: grey has no sign."""
+    """Write strong correlations as numbers, and a dash into other negative cells."""
     colours = colormaps[style.DIVERGING]
     below = [(row, column) for row in range(len(matrix)) for column in range(row + 1)]
     for row, column in below:

@@ -1,6 +1,4 @@
-"""The data set of a study: which jobs are in it, what each filter removes, what was recorded,
-how complete it is.
-"""
+"""The data set of a study: its jobs, what each filter removes, what was recorded, completeness."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ FILTER_REASONS: Mapping[str, str] = MappingProxyType(
         "still_running": "it had not ended",
         "no_samples": "it has no samples",
         "login_node": "it ran on a login node",
-        "other_partition": "its partition is not one of those studied",
-        "staff_account": "it is of a staff account",
+        "other_partition": "its partition is not studied",
+        "staff_account": "its account is a staff account",
         "short": "it was too short",
         "idle": "its GPUs were idle",
     }
@@ -127,7 +125,7 @@ def _ordered_reasons(reasons: pl.Series) -> list[str]:
 
 
 def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
-    """The error where no job is left; `alone`: restrictions of which each by itself leaves none."""
+    """Return the error for an empty study; `alone`: restrictions that each leave no job."""
     if not found.recorded:
         return LakeError(
             "there is no job to study",

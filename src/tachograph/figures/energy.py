@@ -86,9 +86,7 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return what share of the energy memory-bound and compute-bound jobs take, and for each
-    GPU-hour.
-    """
+    """Return the energy shares of memory-bound and compute-bound jobs, in total and per GPU-hour."""
     facts = numbers.facts
     if not facts.get("typed_jobs"):
         return ()
@@ -119,7 +117,7 @@ def _most(numbers: FigureNumbers) -> tuple[str, ...]:
     ratio = numbers.number("compute_to_memory_ratio")
     return (
         (
-            f"A GPU-hour of a compute-bound job takes {text(ratio, 'ratio')} times the energy of a "
+            f"A GPU-hour of a compute-bound job uses {text(ratio, 'ratio')} times the energy of a "
             "memory-bound one."
         ),
     )

@@ -138,7 +138,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     )
     unknown = (numbers.number("population_jobs") or 0) - (numbers.number("jobs") or 0)
     return (
-        (message, f"Of {count_jobs(unknown)} more of this kind the peak is not known.")
+        (message, f"The peak of {count_jobs(unknown)} more of this kind is not known.")
         if unknown
         else (message,)
     )

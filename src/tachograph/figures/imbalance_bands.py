@@ -43,8 +43,7 @@ _TOPS = (0.1, 0.2, 0.5, 1.0)  # ends of axes of imbalance, which is below 1
 
 
 def compute_bands(study: Study, column: str) -> FigureNumbers:
-    """Return of one imbalance: its quartiles and cumulative distribution in each band of
-    utilisation.
+    """Return quartiles and cumulative distribution of one imbalance per utilisation band.
 
     bands: one row per band that has jobs: `statistics.boxes`. cumulative: (band, value, share).
     Jobs without this imbalance (one GPU, no activity) or without utilisation are in no band.
@@ -78,7 +77,7 @@ def band_of(util: pl.Expr) -> pl.Expr:
 
 
 def beyond(prefix: str, values: pl.Series) -> dict[str, Fact]:
-    """Return how many of these imbalances are even, and how many uneven, and their shares."""
+    """Return numbers and shares of even and of uneven jobs."""
     counted = {"even": int((values < EVEN).sum()), "uneven": int((values > UNEVEN).sum())}
     return {
         f"{prefix}{name}_{what}": number if what == "jobs" else share(number, len(values))
@@ -160,7 +159,7 @@ def half_of(numbers: FigureNumbers, which: str, imbalance: str) -> str:
 
 
 def even_in_bands(numbers: FigureNumbers) -> str:
-    """Return for each band that has jobs what share of them has an imbalance under EVEN."""
+    """Return per band the share of jobs with an imbalance under EVEN."""
     facts = numbers.facts
     return "; ".join(
         (

@@ -37,7 +37,7 @@ _PARTS = ("pipes", "types")
 
 
 def compute_by_type(study: Study, column: str) -> FigureNumbers:
-    """Return of one imbalance how it is distributed in each group of pipes, and in each job type.
+    """Return the distribution of one imbalance per group of pipes and per job type.
 
     pipes (those with most jobs first), types: one row per group: statistics of `boxes`, and whether
     it is `drawn`. <part>_cumulative: (group, value, share) of the drawn ones.

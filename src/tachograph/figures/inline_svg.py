@@ -1,6 +1,4 @@
-"""Matplotlib figures as SVG that lives inside a page: it takes the page's colours and font,
-light or dark.
-"""
+"""Matplotlib figures as SVG inside a page, with the page's colours and font, light or dark."""
 
 from __future__ import annotations
 
@@ -119,9 +117,7 @@ def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -
 
 
 def _stable(drawn: str, numbered: dict[str, int]) -> str:
-    """An id that is the same in every process: Matplotlib makes those of clipped paths from
-    addresses in memory.
-    """
+    """Return an id that is the same in every process; Matplotlib uses memory addresses."""
     return (
         f"{drawn[0]}{numbered.setdefault(drawn, len(numbered))}"
         if _HASHED.fullmatch(drawn)

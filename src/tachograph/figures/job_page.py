@@ -1,4 +1,4 @@
-"""The plots of the page of one job, as inline SVG. None where there is nothing to draw.
+"""Plots of the page of one job, as inline SVG; None if there is nothing to draw.
 
 Shapes: `levels` is (GPUs, bins), series are (bins,), one bin lasts `bin_s` seconds; missing is NaN.
 """
@@ -115,8 +115,7 @@ def _lanes_in(marks: Sequence[Mark], length_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """What is drawn over the time of a job. Shapes: `levels` (GPUs, bins), the others (bins,);
-    missing is NaN.
+    """Data drawn over the time of a job: activity, imbalance, memory, power, marks.
 
     elapsed_s: run time (NaN: not known). levels: `activity` of each GPU, named by `labels`. means:
     {counter: mean over the GPUs}. spatial, temporal: imbalance. memory_mib: most used of a GPU,
@@ -151,8 +150,7 @@ class _Panel:
 
 
 def over_time(shown: OverTime, *, marks: Sequence[Mark] = (), name: str = "time") -> str | None:
-    """Return panels over one time axis: use of each GPU, activity by unit, imbalance, memory,
-    power; marks on all.
+    """Return panels over one time axis: use per GPU, activity, imbalance, memory, power.
 
     name: of the plot in its page, which other plots do not have.
     """

@@ -14,7 +14,7 @@ _FONT = "DejaVu Sans"  # that of all figures; what it cannot draw would be a box
 
 
 def drawn_name(name: str | None, *, most: int = _MOST) -> str:
-    r"""Return a name as a label of at most `most` characters, of letters that the font has.
+    r"""Return a name as a label: at most `most` characters, only letters that the font has.
 
     Others are written out, as controls are. A leading underscore gets a blank before it: Matplotlib
     leaves labels that begin with one out of legends.

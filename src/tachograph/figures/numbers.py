@@ -98,7 +98,7 @@ class FigureNumbers:
 
 
 class StudyFigure(Protocol):
-    """A module that makes one figure."""
+    """The interface of a module that makes one figure."""
 
     def compute(self, study: Study) -> FigureNumbers:
         """Return the numbers of the figure. Pure."""
@@ -129,7 +129,7 @@ def not_recorded(columns: Sequence[str]) -> str:
 
 
 def share(part: int, whole: int) -> float | None:
-    """Return a part of a whole as a fraction; None of nothing.
+    """Return a part of a whole as a fraction; None if the whole is 0.
 
     >>> share(1, 4), share(0, 0)
     (0.25, None)
@@ -138,7 +138,7 @@ def share(part: int, whole: int) -> float | None:
 
 
 def percent(fraction: Fact) -> str:
-    """Return a share as text: fewer digits than it has, but not rounded to 0 or 100.
+    """Return a share as text, rounded, but never to 0 or 100 unless it is exact.
 
     >>> percent(0.1234), percent(0.0004), percent(0.9999), percent(1.0), percent(None)
     ('12.3 %', '< 0.1 %', '> 99.9 %', '100 %', 'unknown')

@@ -1,5 +1,4 @@
-"""Radar plots: jobs, groups of jobs, or the workload classes along six axes of GPU activity, a plot
-each.
+"""Radar plots of jobs, groups of jobs, or workload classes along six axes of GPU activity.
 
 A profile that lacks an axis has a gap there, which is labelled; it is not drawn as 0.
 """

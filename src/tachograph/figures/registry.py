@@ -24,11 +24,11 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
         "RQ1": "Do jobs differ in how they use the FP16, FP32, FP64 and tensor pipes?",
         "RQ2": "How much of the memory do jobs use that requested GPUs with a large one?",
         "RQ3": (
-            "How many jobs are compute-bound, how many memory-bound, and what energy do they take?"
+            "How many jobs are compute-bound, how many memory-bound, and how much energy do they use?"
         ),
         "RQ4": "How evenly do jobs use their GPUs?",
         "RQ5": "How steadily do jobs use their GPUs over time?",
-        "RQ6": "What goes along with utilisation?",
+        "RQ6": "What correlates with utilisation?",
     }
 )
 

@@ -1,5 +1,4 @@
-"""The study of a system: settings, the figures with their numbers, answers to the research
-questions.
+"""The study of a system: settings, figures with their numbers, answers to the questions.
 
 Everything a renderer needs, as values; a figure is drawn on demand.
 """

@@ -1,6 +1,4 @@
-"""How the figures of a study look: sizes, colours that survive colour blindness and grey print,
-drawn statistics.
-"""
+"""Style of the study's figures: sizes, colours for colour blindness and grey print, plots."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a job's GPUs did over time, in few enough bins to draw, and the intervals that plots over
-time mark.
-"""
+"""A job's GPU activity over time in few enough bins to draw, and marked intervals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Figure 10: mean utilisation by activity of a pipe and of the memory, for compute-bound and
-memory-bound jobs.
-"""
+"""Figure 10: mean utilisation by pipe and memory activity, per job type."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             f"Over windows of {facts['windows']} min the median spatial imbalance of {jobs} is "
             f"{medians}."
         ),
-        f"Over {UNEVEN:.2f} are {uneven} of these jobs.",
+        f"Imbalance over {UNEVEN:.2f}: {uneven} of these jobs.",
     )
 
 

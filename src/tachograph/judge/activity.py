@@ -123,8 +123,7 @@ class Activity:
 def activity_over_time(
     column: Callable[[str], npt.NDArray[Any]], minutes: int, idle_level: float
 ) -> Activity | None:
-    """Return the job's activity over time; a minute is busy when a GPU's mean is above
-    `idle_level`.
+    """Return the job's activity over time; minutes above `idle_level` are busy.
 
     `column`: returns one of a job's `minutes`, NaN where not measured.
     None where no activity counter was measured, or no minute is busy.

@@ -1,6 +1,4 @@
-"""Alerts for operators: failing GPUs, nodes without samples, large jobs that hang. Missing data
-proves nothing.
-"""
+"""Alerts for operators: failing GPUs, nodes without samples, large jobs that hang."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
         ),
         "policy": AlertKind(
             "Policy applies to a running job",
-            "Look at the job; `tachograph act policy status` has what was done.",
+            "Look at the job; `tachograph act policy status` lists what was done.",
             "warning",
         ),
         "node_without_samples": AlertKind(
@@ -88,9 +86,7 @@ class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class AlertState:
-    """What holds, and the (code, target) that were measured and do not hold. What is in neither
-    is not known.
-    """
+    """Active alerts, and the (code, target) measured as clear; anything else is unknown."""
 
     firing: tuple[Alert, ...] = ()
     clear: frozenset[tuple[str, str]] = frozenset()

@@ -1,5 +1,4 @@
-"""Checks: each detects one problem, or one fact, in a job. One code, title, severity, advice text,
-family and file.
+"""Checks: each detects one problem or one fact in a job. One module per check.
 
 A check is decided in one of three ways, which is a detail of it: by a function that sees one job at
 a time, by a class over minute series of many jobs at a time (`judge.classes`), or by a rule of the
@@ -230,8 +229,9 @@ class CheckedJob:
     def stop(
         self, sentence: str, begin_s: float, length_s: float, *, lost_s: float | None = None
     ) -> Found:
-        """Return that all GPUs stopped so long after its start, for so long; `lost_s`: without
-        work in all.
+        """Return that all GPUs stopped at this time after the start, and for how long.
+
+        `lost_s`: seconds without work in all.
         """
         lost = length_s if lost_s is None else lost_s
         return Found(

@@ -1,5 +1,4 @@
-"""The likely culprit of a hung job on several GPUs: the one that stopped first, or behaves unlike
-those that wait.
+"""The likely culprit of a hang on several GPUs: the first to stop, or the one unlike the others.
 
 A process of a collective operation waits for the others by polling, so its GPU shows high
 utilisation and some SM activity without arithmetic or memory traffic. The process that failed
@@ -400,8 +399,8 @@ def _other_kernel(stop: _Stop) -> Iterator[Culprit]:
 
 
 def _set_apart(levels: Sequence[float | None]) -> int | None:
-    """The place of the one level that is unlike all others; None where there is none, or one was
-    not measured.
+    """Return the index of the only level unlike all others; None if there is none or one is
+    missing.
 
     >>> _set_apart([0.05, 0.06, 0.6]), _set_apart([0.05, 0.4, 0.6]), _set_apart([0.05, None, 0.6])
     (2, None, None)
@@ -519,7 +518,7 @@ def _is(culprit: Culprit, unit: tuple[str, int, int | None]) -> bool:
 
 
 def _faulty(gpus: pl.DataFrame, units: Sequence[tuple[str, int, int | None]]) -> dict[int, int]:
-    """{place: XID events} of the GPUs with errors that are no mere consequence of others."""
+    """Return {index: XID events} of GPUs with errors that are not consequences of other errors."""
     if "xid_events" not in gpus.columns:
         return {}
     rows = {tuple(row[name] for name in UNIT): row for row in gpus.iter_rows(named=True)}

@@ -1,5 +1,4 @@
-"""Findings of many jobs settled: one of each code, nothing denied that was not measured, families
-covered.
+"""Final findings of many jobs: one per code, unknown if unmeasured, covered within families.
 
 The steps of `settled` are the only places where verdicts of different checks meet.
 """
@@ -47,7 +46,7 @@ def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
 
 
 def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
-    """One row per (job_key, code): of several results one with `yes`, else one with `unknown`.
+    """Keep one row per (job_key, code): `yes` before `unknown` before `no`.
 
     Of two definitions that hold the more certain one; of two that do not, the one that has values
     to show.

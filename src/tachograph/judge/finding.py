@@ -193,7 +193,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def reported(self) -> bool:
-        """Whether it holds, is no mere fact, and nothing more specific covers it."""
+        """Return whether it holds, is not a fact, and is not covered by a more specific finding."""
         return self.verdict == "yes" and self.severity != "fact" and self.covered_by is None
 
 
@@ -219,9 +219,7 @@ _encode = msgspec.json.Encoder(enc_hook=float).encode  # numbers of NumPy become
 
 
 def _numbers(finding: Finding) -> str:
-    """The evidence as JSON. Errors: ValueError for a number that is none: what is not known is
-    left out.
-    """
+    """Return the evidence as JSON. Errors: ValueError for NaN; unknown numbers are left out."""
     if not finding.evidence:
         return "{}"
     wrong = [name for name, value in finding.evidence.items() if not isfinite(value)]

@@ -1,6 +1,4 @@
-"""What each GPU of a job did, minute by minute: at work, waiting by polling, idle; and when it
-stopped to work.
-"""
+"""State of each GPU of a job per minute (work, polling, idle), and when it stopped."""
 
 from __future__ import annotations
 

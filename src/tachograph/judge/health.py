@@ -249,9 +249,7 @@ def worst(states: list[str]) -> str | None:
 
 
 def _family(model: str) -> str:
-    """Whose published temperatures hold; words are compared whole: GH200 is no H200, an RTX
-    A6000 no RTX 6000.
-    """
+    """Return the model family whose published temperatures apply; whole words are compared."""
     words: list[str] = re.findall(r"[a-z0-9]+", model.lower())
     for word in words:
         if word in _PUBLISHED:

@@ -94,7 +94,7 @@ def class_inputs(
     unknown = sorted(set(settings.characteristics) - set(CLASS_CODES))
     if unknown:
         raise ConfigError(
-            f"classes.characteristics: no class {', '.join(unknown)}",
+            f"classes.characteristics: unknown class {', '.join(unknown)}",
             do=f"use {', '.join(CLASS_CODES)}",
         )
     known = jobs.filter(pl.col("attribution") != "ambiguous")
@@ -145,9 +145,7 @@ def _found(
 
 
 def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
-    """The finding; of a job without a single sample nothing is denied, not even for its run
-    time.
-    """
+    """Return the finding, or unknown if the job has no samples at all."""
     if finding.verdict != "no" or row["samples"] != 0:
         return finding
     return replace(finding, verdict="unknown", sentence="Unknown: there is no sample of its GPUs.")

@@ -1,5 +1,4 @@
-"""The judge: every check of `judge.checks.CHECKS`, the rules in use, scores, workload, health and
-waste, over jobs.
+"""The judge: all checks, rules, scores, workload, health and waste over jobs. Tables in and out.
 
 Tables in, tables out: no table is read or written here, and no file but those of rules.
 """

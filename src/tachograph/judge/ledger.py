@@ -319,7 +319,7 @@ def _causes(ledger: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known_sum(*amounts: pl.Expr) -> pl.Expr:
-    """The sum of all; null where none is known."""
+    """Return the sum of known values; null if none is known."""
     known = pl.any_horizontal(amount.is_not_null().any() for amount in amounts)
     return pl.when(known).then(pl.sum_horizontal(amount.sum() for amount in amounts))
 
@@ -368,9 +368,7 @@ def _concerned(ledger: pl.DataFrame, cause: str) -> pl.DataFrame:
 
 
 def _wasteful(ledger: pl.DataFrame) -> pl.DataFrame:
-    """The jobs that lost hours to any cause, most recoverable first; an hour has one cause, so
-    they add up.
-    """
+    """Return jobs that lost hours to any cause, most recoverable first."""
     lost = _entries(ledger, WASTE)
     lost = lost.sort(
         "recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True

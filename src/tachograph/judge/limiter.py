@@ -1,4 +1,4 @@
-"""What set the speed of a job: a pipe, memory, a link between GPUs or to the host; or none of them.
+"""What limited the speed of a job: a pipe, memory, NVLink or PCIe, or none of them.
 
 Arithmetic and memory are judged while the job's most active pipe worked (`main_pipe_at_work`,
 `dram_at_work`), links by their means. What comes nearest to its practical peak is the limiter where
@@ -28,9 +28,7 @@ WITHOUT_WORK = ("idle_job", "job_hang")
 
 
 def shares_of_peak(options: BoundOptions) -> Mapping[str, pl.Expr]:
-    """Return, of rows of job_summaries, how near each limiter came to its practical peak; null:
-    not known.
-    """
+    """Return how near each limiter came to its practical peak, per row; null: unknown."""
     at_work = pl.max_horizontal(
         "work_fraction", pl.col("dram_active_mean") / pl.col("dram_at_work")
     )
@@ -69,9 +67,7 @@ def link_peak(link: str) -> pl.Expr:
 
 
 def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
-    """Return rows of job_summaries with `limiter`; null where a pipe that was not measured may
-    have been the one.
-    """
+    """Return rows with `limiter`; null if an unmeasured pipe may have been the limiter."""
     shares = shares_of_peak(options)
     near = [pl.when(share >= options.near_peak).then(share) for share in shares.values()]
     most = pl.max_horizontal(near)

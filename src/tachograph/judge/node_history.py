@@ -1,6 +1,4 @@
-"""What is known of one node: the jobs that ran there, and the use and health of each of its GPUs
-by week and day.
-"""
+"""History of one node: its jobs, and use and health of each GPU by week and day."""
 
 from __future__ import annotations
 

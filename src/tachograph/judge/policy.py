@@ -1,5 +1,4 @@
-"""What a policy may act on: evidence that holds twice, in two windows one right after the other, of
-all GPUs of a job.
+"""Evidence for policies: it must hold in two consecutive windows, for all GPUs of a job.
 
 What was not measured, is old, or has a gap is no evidence. Every reason why there is none is a
 sentence.
@@ -64,14 +63,15 @@ class QuietWindows:
 
 
 def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
-    """Return why a policy leaves a job alone, "" where it does not. job: user, account, qos,
-    partition, het_job_id.
+    """Return why a policy does not apply to a job, or "".
+
+    job: user, account, qos, partition, het_job_id.
 
     >>> exemption(PolicyOptions("a", "hung", partitions=("gpu*",)), {"partition": "cpu"})
-    'partition cpu is not of the policy'
+    'partition cpu is not covered by the policy'
     """
     if policy.partitions and not matches(job.get("partition"), policy.partitions):
-        return f"partition {job.get('partition') or 'unknown'} is not of the policy"
+        return f"partition {job.get('partition') or 'unknown'} is not covered by the policy"
     for kind in ("user", "account", "qos"):
         patterns: Sequence[str] = getattr(
             policy, f"exempt_{kind}s" if kind != "qos" else "exempt_qos"
@@ -88,8 +88,7 @@ def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
 
 
 def uncertain(job: Mapping[str, Any]) -> str:
-    """Return why the GPUs of a job are not known well enough to judge it by them, "" where they
-    are.
+    """Return why the GPUs of a job are not known well enough to act on it, or "".
 
     >>> uncertain({"gpus": 4, "start": 0, "attribution": "ambiguous"})
     'which GPUs it holds is ambiguous'

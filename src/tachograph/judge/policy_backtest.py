@@ -1,6 +1,4 @@
-"""What a policy would have done about past jobs, from what was known at each time, and what
-these jobs did then.
-"""
+"""Backtest of a policy: what it would have done, from what was known at each time."""
 
 from __future__ import annotations
 

@@ -34,16 +34,14 @@ TITLES: Mapping[str, str] = {
 }
 # why a way differs from the others where nothing is wrong
 DIFFERENCES: Mapping[str, str] = {
-    "dcgm": "Occupancy is per elapsed cycle, so there is no limit by W_max in each sample; "
-    "clocks are those of "
-    "instants, equal ones where they were not recorded.",
+    "dcgm": "Occupancy is per elapsed cycle, so W_max cannot limit single samples; clocks are "
+    "instantaneous, or taken as equal where not recorded.",
     "pm": (
-        "Cycles are counted, memory's in its own clock; W is per active cycle and limited to "
-        "W_max, of the sums."
+        "Cycles are counted, those of memory in its own clock; W is per active cycle, limited to "
+        "W_max, and computed from the sums."
     ),
-    "nsight": "Kernels alone, one after the other, without the time between them, at locked "
-    "clocks and with empty "
-    "caches, as far as `ncu` was not run otherwise.",
+    "nsight": "Kernels run one at a time, without the time between them, at locked clocks and with "
+    "empty caches, unless `ncu` was run with other options.",
 }
 
 
@@ -101,7 +99,7 @@ def sampled_way(
     warps = {warps_of(held[place]["gpu_model"]) for place in places}
     notes = [*_left_out(own, whole)]
     if len(warps) > 1:
-        notes.append("its GPUs have several W_max: no score_gpu of all of them")
+        notes.append("W_max differs between its GPUs, so they have no common score_gpu")
     if len(places) < len(held):
         notes.append(f"{len(places)} of {len(held)} GPUs were sampled")
     if sums.overflows or sums.lost_s:
@@ -148,9 +146,7 @@ def profiled_way(launches: Sequence[Mapping[str, float]], *, max_warps: int | No
 
 
 def _with_resident_warps(launch: Mapping[str, float]) -> Mapping[str, float]:
-    """A launch with the cumulative count of warps, which many reports have per active cycle
-    only.
-    """
+    """Return a launch with the cumulative warp count, derived from the per-cycle value."""
     if WARPS in launch or not {WARPS_PER_CYCLE, SM_ACTIVE} <= launch.keys():
         return launch
     return {**launch, WARPS: launch[WARPS_PER_CYCLE] * launch[SM_ACTIVE]}

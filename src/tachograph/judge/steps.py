@@ -1,6 +1,4 @@
-"""What the steps of a job did with its GPUs: which were idle, and when none ran although GPUs
-were allocated.
-"""
+"""What the steps of a job did with its GPUs: idle steps, and gaps without a step."""
 
 from __future__ import annotations
 

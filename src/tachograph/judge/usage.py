@@ -1,6 +1,4 @@
-"""What a user, an account or everybody used: by week, what was lost, what is no longer lost,
-which jobs lost most.
-"""
+"""What a user, an account or everybody used: by week, lost and recovered, worst jobs."""
 
 from __future__ import annotations
 

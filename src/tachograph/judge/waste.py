@@ -1,4 +1,4 @@
-"""GPU-hours and energy of jobs by cause, what they cost, and what of them is recoverable."""
+"""GPU-hours and energy of jobs by cause of waste, their cost, and the recoverable part."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def judge_waste(
 
 
 def productive() -> pl.Expr:
-    """Return the GPU-hours of a job that did work: what no cause took, and what was measured; null
-    where not known.
+    """Return the GPU-hours in which a job did work: measured and lost to no cause; null: unknown.
 
     >>> spent = {name: [1.0] for name in HOURS} | {UNMEASURED: [0.5], "gpu_hours": [8.0]}
     >>> pl.DataFrame(spent).select(productive()).item()
@@ -244,8 +243,7 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
 
 
 def _idle_minutes() -> pl.Expr:
-    """How many minutes without a break no GPU of the job had worked before this one; null where one
-    works.
+    """Return for how many consecutive minutes no GPU of the job had worked; null while one works.
 
     A minute not measured is a break, and a GPU that was never used does not count.
     """
@@ -323,13 +321,13 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
     ),
     Assumption(
-        "cold_start", "start_minutes", "min", ("what takes longer than {value} before the first work moves to a CPU "
-        "job"),
+        "cold_start", "start_minutes", "min", ("setup longer than {value} before the first GPU "
+        "work moves to a CPU job"),
         _OURS, most=float("inf"),
     ),
     Assumption(
-        "idle", "idle_minutes", "min", ("GPUs are given back after {value} in which none of the job "
-        "worked"),
+        "idle", "idle_minutes", "min", ("GPUs are released after {value} in which no GPU of the "
+        "job worked"),
         _OURS, most=float("inf"),
     ),
     Assumption("imbalance", "imbalance_share", "fraction", "{value} of the imbalance is fixed", _OURS),

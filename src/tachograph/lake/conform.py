@@ -119,7 +119,7 @@ def _check_type(
     )
     if not fits:
         hint = (
-            "times must carry their zone"
+            "times must have a time zone"
             if isinstance(given, pl.Datetime)
             else f"give it as {wanted}"
         )

@@ -111,7 +111,7 @@ class Lake:
 
         `mode`: permissions of a new folder, as they are; None: FOLDER_MODE, and no more than the
         umask allows. What is written into a lake has those of its folder. Errors: LakeError when
-        the directory cannot be made, or there is no such bucket.
+        the directory cannot be made, or the bucket does not exist.
         """
         lake = cls(location, level=level)
         with lake_errors(lake.location):
@@ -311,7 +311,7 @@ class Lake:
         """
         if self._is_gone(table, staged):
             raise LakeError(
-                "data files were taken away before they counted",
+                "data files were removed before they were committed",
                 where=self.uri(table),
                 do="run it again",
             )
@@ -636,4 +636,4 @@ def _raised(
 
 
 def _overtaken(where: str) -> LakeError:
-    return LakeError("other writers were always faster", where=where, do="run it again")
+    return LakeError("other processes kept writing to it first", where=where, do="run it again")

@@ -1,4 +1,4 @@
-"""What is in the lake: rows, spans, bytes, gaps of each node, what was removed on the way in."""
+"""What is in the lake: rows, spans, bytes, gaps of each node, what ingest removed."""
 
 from __future__ import annotations
 

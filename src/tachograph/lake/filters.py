@@ -196,9 +196,7 @@ def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
     """
     must_exist([wanted.verdict], VERDICTS, what="verdict", error=UsageError)
     if wanted.verdict != "yes" and not wanted.findings:
-        raise UsageError(
-            f"verdict {wanted.verdict!r} without a finding that it is about", do="name one"
-        )
+        raise UsageError(f"verdict {wanted.verdict!r} is given without a finding", do="name one")
     must_exist(wanted.attributions, ATTRIBUTIONS, what="attribution", error=UsageError)
     must_exist(
         [state.upper() for state in wanted.states], JOB_STATES, what="state", error=UsageError

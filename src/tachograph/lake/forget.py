@@ -167,7 +167,9 @@ def _forget_in(
         ):
             return done
     raise LakeError(
-        "others rewrite the table all the time", where=lake.uri(table), do="stop them, run it again"
+        "other processes keep rewriting the table",
+        where=lake.uri(table),
+        do="stop them, then run it again",
     )
 
 

@@ -37,7 +37,9 @@ def write_label(
         done = lake.append(LABELS, row, app_id=_APPENDS, mark=before + 1, after=before)
         if not (done.known or done.overtaken):
             return
-    raise LakeError("others write labels at the same time", where=lake.uri(LABELS), do="try again")
+    raise LakeError(
+        "other processes write labels at the same time", where=lake.uri(LABELS), do="try again"
+    )
 
 
 def read_labels(lake: Lake) -> pl.DataFrame:

@@ -212,16 +212,16 @@ def damage(path: Path, size: int, *, decode: bool) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return "missing"
     if stat.S_ISLNK(status.st_mode):
-        return "a link, which the lake never writes"
+        return "a symbolic link, which the lake never writes"
     if not stat.S_ISREG(status.st_mode):
-        return "a folder, or another thing that is no file"
+        return "a folder or a special file"
     if not status.st_size:
         return "empty"
     if status.st_size != size:
         return (
             f"cut off: {status.st_size:,} of {size:,} bytes"
             if status.st_size < size
-            else "longer than it was"
+            else "longer than recorded"
         )
     is_whole = _is_parquet(path) and (not decode or _can_be_read(path))
     return "" if is_whole else "damaged: its bytes have changed"

@@ -26,12 +26,12 @@ _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 # Of a data file.
 _OF_FILES = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EINVAL, errno.ELOOP, errno.ENODEV)
-_NO_KEY = "the object store wants credentials"
+_NO_KEY = "the object store requires credentials"
 _GIVE_KEY = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 # what an object store answers, or the client reports of one that does not: {mark in the message:
 # (what, what to do)}
 _OF_STORE = {
-    "NoSuchBucket": ("there is no such bucket", "make it, or name another lake with --lake"),
+    "NoSuchBucket": ("no such bucket", "create it, or name another lake with --lake"),
     "URL scheme is not allowed": (
         "the object store's address has no https",
         "set AWS_ALLOW_HTTP=true if the network is trusted",
@@ -52,18 +52,21 @@ _OF_STORE = {
         "not permitted by the object store",
         "request permission, or name another lake with --lake",
     ),
-    "dns error": ("the object store's name is not known", "see AWS_ENDPOINT_URL and AWS_REGION"),
+    "dns error": (
+        "the host name of the object store is not known",
+        "check AWS_ENDPOINT_URL and AWS_REGION",
+    ),
     "tcp connect error": (
-        "the object store does not answer",
-        "see AWS_ENDPOINT_URL, then run it again",
+        "the object store does not respond",
+        "check AWS_ENDPOINT_URL, then run it again",
     ),
     "retry_timeout": (
-        "the object store does not answer",
-        "run it again later; what was there is unchanged",
+        "the object store does not respond",
+        "run it again later; the lake is unchanged",
     ),
     "operation timed out": (
-        "the object store does not answer",
-        "run it again later; what was there is unchanged",
+        "the object store does not respond",
+        "run it again later; the lake is unchanged",
     ),
     "NoSuchKey": (
         "a file of the lake is missing from the object store",
@@ -166,7 +169,7 @@ def _of_store(text: str, where: str) -> LakeError | None:
     """Return what an object store's answer means; None for what comes from elsewhere.
 
     >>> str(_of_store("404 Not Found: <Code>NoSuchBucket</Code>", "s3://b/lake"))
-    's3://b/lake: there is no such bucket; make it, or name another lake with --lake'
+    's3://b/lake: no such bucket; create it, or name another lake with --lake'
     """
     if "://" not in where:
         return None
@@ -177,7 +180,7 @@ def _of_store(text: str, where: str) -> LakeError | None:
 def _of_system(number: int, where: str, text: str) -> LakeError:
     """Return what an error of the operating system means."""
     if number in _FULL:
-        what = "a file may not grow so large" if number == errno.EFBIG else "the disk is full"
+        what = "the file size limit is exceeded" if number == errno.EFBIG else "the disk is full"
         return LakeError(
             what, where=where, do="free some space or raise the limit, then run it again"
         )
@@ -192,9 +195,7 @@ def _of_system(number: int, where: str, text: str) -> LakeError:
             do="restore it from a backup, or ingest into a new lake",
         )
     reason = os.strerror(number) if number else text
-    return LakeError(
-        reason, where=where, do="name another lake with --lake; what was there is unchanged"
-    )
+    return LakeError(reason, where=where, do="name another lake with --lake; the lake is unchanged")
 
 
 def _errno_in(text: str) -> int:

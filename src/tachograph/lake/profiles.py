@@ -149,7 +149,7 @@ def _append(
         if not (done.known or done.overtaken):
             return rows
     raise LakeError(
-        "others attach reports at the same time", where=lake.uri(PROFILES), do="try again"
+        "other processes attach reports at the same time", where=lake.uri(PROFILES), do="try again"
     )
 
 

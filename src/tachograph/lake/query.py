@@ -112,12 +112,12 @@ def read_job_row(
             raise
         name = row["display_id"] or row["job_id"]
         raise NotAnalyzedError(
-            f"job {name} is in the accounting, and not analyzed yet", row=row
+            f"job {name} is in the accounting but not analyzed yet", row=row
         ) from None
     keys = [row["job_key"] for row in (chosen.row, *chosen.other_runs)]
     rows = {row["job_key"]: row for row in read_summaries(lake, keys=keys).iter_rows(named=True)}
     if keys[0] not in rows:  # an analysis gave the run another key meanwhile
-        raise NotFoundError(f"job {wanted!r} changes just now", do="try again")
+        raise NotFoundError(f"job {wanted!r} is being updated", do="try again")
     return ChosenJob(rows[keys[0]], tuple(rows[key] for key in keys[1:] if key in rows))
 
 

@@ -103,7 +103,7 @@ def repair(lake: Lake) -> list[RepairedFile]:
     if refused:
         raise LakeError(
             BREAK.join(
-                ["some logs are damaged where rows were committed, and stay as they are:", *refused]
+                ["some logs are damaged where rows were committed, and were not changed:", *refused]
             ),
             where=lake.location,
             do="restore these tables from a backup; without one, ingest into a new lake",
@@ -178,7 +178,7 @@ def _aside(
     if files.misleading_hint(checkpoints):
         yield (
             files.folder / HINT,
-            RepairedFile(table, HINT, "the hint at the last checkpoint; nothing is lost"),
+            RepairedFile(table, HINT, "the pointer to the last checkpoint; nothing is lost"),
         )
     for version in checkpoints:
         for name, _ in files.checkpoints[version]:

@@ -353,13 +353,13 @@ class _TableExpiry:
                 if nodes.has_nulls()
                 else rows.filter(pl.col("node").is_in(nodes.unique().implode()))
             )
-            why = ("jobs of the day are not over, or not analyzed", _example(holding["name"]))
+            why = ("jobs of the day have not ended, or are not analyzed", _example(holding["name"]))
             return resolve(some.collect(), self.table)[0], why
         current = rows if counting is None else counting(rows)
         summaries = self.lake.latest(JOB_SUMMARIES, ("job_key", "start", "end", "state"))
         over = summaries.filter(_is_over()).select("job_key").lazy()
         left = resolve(current.join(over, on="job_key", how="anti").collect(), self.table)[0]
-        return left, ("their jobs are not over", _example(left["job_id"]))
+        return left, ("their jobs have not ended", _example(left["job_id"]))
 
     # --------------------------------------------------------------------------------------------- tables read whole
 
@@ -387,7 +387,9 @@ class _TableExpiry:
                 self.table, files, replaced, reached=(EXPIRED, until)
             ):
                 return expiry
-        return _sum(self.table, self.before, [], [KeptRows("others rewrite the table just now", 0)])
+        return _sum(
+            self.table, self.before, [], [KeptRows("another process is rewriting the table", 0)]
+        )
 
     def _jobs(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
         """Which rows of the accounting go: of job ids all of whose runs are over, and summarized

@@ -192,7 +192,7 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
     unheld = int((rows.view.idle_kinds() == IDLE).sum())
     unknown = f" and {unheld:,} idle whose allocation is not known" if unheld else ""
     judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
-    health = f"{len(sick):,} sick" if judged or sick else "health not known"
+    health = f"{len(sick):,} unhealthy" if judged or sick else "health not known"
     return f"{plural(size, 'GPU')}: {len(held):,} held idle{unknown}, {health}{missing}."
 
 

@@ -339,5 +339,5 @@ class SelectedSource:
             places = {gpu: row for row, gpu in enumerate(snapshot.gpus)}
             rows = tuple(sorted(places[gpu] for gpu in self._gpus if gpu in places))
             self._picked = replace(self._picked, rows=rows)
-            self._lost = SourceProblem(problem.what, do="the GPUs selected before stay shown")
+            self._lost = SourceProblem(problem.what, do="the previous selection stays")
         self._of = snapshot

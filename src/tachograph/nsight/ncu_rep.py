@@ -73,7 +73,7 @@ def read_ncu_rep(path: Path) -> NcuReport:
         raise unreadable(problem, path) from None
     if magic not in (MAGIC, ZSTD_MAGIC):
         raise InputError(
-            "no report of Nsight Compute", where=str(path), do="name files written by ncu -o"
+            "not a report of Nsight Compute", where=str(path), do="name files written by ncu -o"
         )
     output = _ChildOutput(path)
     with tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
@@ -93,7 +93,7 @@ def _lack(output: _ChildOutput) -> Iterator[str]:
             "cut off; copy it again"
         )
     elif not output.results:
-        yield f"no results in it; if there should be some: {_do(_EXPORT, output.path)}"
+        yield f"it contains no results; if it should: {_do(_EXPORT, output.path)}"
 
 
 def _run_child(report: Path, output: _ChildOutput) -> list[str]:

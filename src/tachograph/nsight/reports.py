@@ -154,13 +154,12 @@ def _problems(content: CsvContent) -> Iterator[str]:
         yield f"the profiler warned: {warning}"
     if content.other_locale:
         yield (
-            "its numbers are not written as in the C locale, and none is used; export it "
-            "with LC_ALL=C ncu --csv"
+            "its numbers are not in the format of the C locale, so none was used; export it with LC_ALL=C ncu --csv"
         )
     if content.cut:
         yield "the file is cut off; copy or export it again"
     if not content.tables and not content.errors:
-        yield f"no table of Nsight Compute is in it; check that ncu profiled a kernel, or {_EXPORT}"
+        yield f"it contains no table of Nsight Compute; check that ncu profiled a kernel, or {_EXPORT}"
     elif not (content.launches or content.errors):
         reasons = ", ".join(
             f"{reject.reason} ({reject.count:,})" for reject in content.rejects.rejects()

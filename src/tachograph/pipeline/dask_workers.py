@@ -101,7 +101,7 @@ class DaskPool:
                 return cast("Mapping[str, T]", self._client.run(function, *arguments))
             except CommClosedError:
                 time.sleep(RETRY_S)
-        raise WorkersError("workers leave while they are checked", do=f"see {self._crew.logs}")
+        raise WorkersError("workers left while they were checked", do=f"see {self._crew.logs}")
 
     def look_after(self) -> None:
         """Start the workers that are missing.
@@ -117,7 +117,7 @@ class DaskPool:
         since = self._none_since = self._none_since or time.monotonic()
         if time.monotonic() - since > self._wait_s:
             raise WorkersError(
-                f"all workers are gone, and none came within {self._wait_s:.0f} s",
+                f"all workers are gone, and no new one connected within {self._wait_s:.0f} s",
                 do=f"see {self._crew.logs}",
             )
 
@@ -166,7 +166,7 @@ class DaskTask(Generic[T]):
                 raise  # by the task itself
             raise WorkersError(
                 "the Dask scheduler is gone, or has forgotten this analysis",
-                do="start it again and run the analysis anew: nothing is half done",
+                do="start it again and rerun the analysis: nothing partial was written",
             ) from None
 
     def _wait(self) -> T:
@@ -214,9 +214,7 @@ def workers(
                 crew, first = _running(place, settings, stack), 1
             case SlurmWorkers():
                 crew, first = _jobs(place, settings, stack), 1
-                report(
-                    f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; logs: {crew.logs}"
-                )
+                report(f"waiting for {place.count} Slurm jobs, named {JOB_NAME}; logs: {crew.logs}")
         _await(crew, first, settings.wait_s)
         yield DaskPool(crew, lake, wait_s=settings.wait_s)
 
@@ -246,7 +244,7 @@ def _running(place: RunningScheduler, settings: WorkerOptions, stack: ExitStack)
         client = stack.enter_context(Client(where, timeout=CONNECT_S))
     except (OSError, ValueError) as problem:
         raise WorkersError(
-            "no Dask scheduler answers there",
+            "no Dask scheduler responds there",
             where=where,
             do="start one with `dask scheduler`, or name the one that runs",
         ) from problem
@@ -278,7 +276,7 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
         raise ConfigError(
             problem.strerror or str(problem),
             where=str(folder),
-            do="start it in a folder into which you may write",
+            do="start it in a folder that you may write",
         ) from None
     cluster = stack.enter_context(
         SLURMCluster(
@@ -347,11 +345,11 @@ def _try(script: str) -> None:
             )
         except FileNotFoundError:
             raise WorkersError(
-                "there is no sbatch here", do="run where jobs are submitted, or use --workers N"
+                "there is no sbatch here", do="run it where jobs are submitted, or use --workers N"
             ) from None
         except subprocess.TimeoutExpired:
             raise WorkersError(
-                "Slurm does not answer within 120 s", do="see whether `sinfo` does"
+                "Slurm did not respond within 120 s", do="check whether `sinfo` responds"
             ) from None
     if done.returncode:
         raise WorkersError(

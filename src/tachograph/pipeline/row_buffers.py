@@ -120,7 +120,7 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
     Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
 
     Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where
-    others rewrite the table all the time it stays as it is until the next analysis. Errors:
+    other processes keep rewriting the table it is unchanged until the next analysis. Errors:
     LakeError when it cannot be written.
     """
     keys = gone["job_key"]

@@ -357,7 +357,7 @@ def spatial_imbalance(
     """
     if window_s <= 0 or window_s % MINUTE_S:
         raise ConfigError(
-            f"windows of {window_s} s are not of whole minutes", do="use 60, 300, 900 or 1800"
+            f"windows of {window_s} s are not whole minutes", do="use 60, 300, 900 or 1800"
         )
     numbered = jobs.select("job_key", "seq", "gpus").with_row_index("run")
     rows = _parts_of_windows(minutes, numbered, window_s // MINUTE_S)

@@ -166,7 +166,7 @@ def _check_lake(wanted: WorkerRequirements) -> None:
             f"a worker cannot read the lake: {problem.what}", where=where, do=do
         ) from None
     if delta is None or str(delta.metadata().id) != wanted.table:
-        raise LakeError("a worker sees another lake there", where=where, do=share)
+        raise LakeError("a worker finds another lake there", where=where, do=share)
     if delta.version() < wanted.version:
         raise LakeError(
             (

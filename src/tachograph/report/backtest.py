@@ -35,12 +35,11 @@ def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int =
     )
     large = text(total.large_saved, "h")
     second = (
-        f"Saved: {text(total.saved, 'h')} of {text(total.gpu_hours, 'h')} GPU time; on smaller "
-        f"GPUs: {large} of "
-        f"{text(total.large_hours, 'h')} of large memory. Recoverable: "
+        f"Saved: {text(total.saved, 'h')} of {text(total.gpu_hours, 'h')} GPU time; moved to "
+        f"smaller GPUs: {large} of {text(total.large_hours, 'h')} with large memory. Recoverable: "
         f"{text(total.recoverable, 'h')}, "
-        f"{text(total.with_history, 'h')} of it of jobs with past jobs, of which {named} were "
-        "named beforehand."
+        f"{text(total.with_history, 'h')} of it in jobs with past jobs; advice named {named} of "
+        "these in advance."
     )
     shares = (
         total.named_all_share,
@@ -50,11 +49,10 @@ def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int =
     )
     named, known, worth, worth_known = (text(share, "fraction") for share in shares)
     third = (
-        f"Of all recoverable hours {named} were named; {known} have a cause that a past job of "
-        "the user had, others "
-        "cannot be named from past jobs. Of those worth naming (2 % of a job's GPU time, or 1 "
-        f"h) {worth} were named, "
-        f"{worth_known} could be. Of {plural(total.warned, 'job')} with a cause named "
+        f"Advice named {named} of all recoverable hours; {known} have a cause that a past job of "
+        "the user had, the others cannot be predicted. Of the hours worth naming (2 % of a job's "
+        f"GPU time, or 1 h) advice named {worth} and could have named {worth_known}. Of "
+        f"{plural(total.warned, 'job')} with a cause named "
         f"{total.warned_right:,} had one."
     )
     lines = [*wrapped(first, width), *wrapped(second, width), *wrapped(third, width), plain("")]

@@ -20,8 +20,8 @@ from tachograph.judge.limiter import LINKS, MOST, NEITHER
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 
 NOT_ATTRIBUTABLE = (
-    "Not known: which GPUs of its nodes were its own is not certain, so no sample is "
-    "counted as its."
+    "Not known: which GPUs of its nodes were its own is not certain, so no sample is counted as "
+    "its own."
 )
 HIGH = 0.9  # of GPU memory
 MEASURED = 0.98  # of the run time, from which on an estimate for all of it says nothing more
@@ -43,7 +43,7 @@ _EVIDENCE = {  # by attribution and what records where the run was
     (
         "ambiguous",
         "elsewhere",
-    ): "Samples or maps name it at other times only than its accounting: see site.time_zone.",
+    ): "Samples or maps name it only at times other than its accounting: check site.time_zone.",
 }
 _OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
 _EXCLUDED_BECAUSE = {
@@ -53,7 +53,7 @@ _EXCLUDED_BECAUSE = {
     "short": "it was short",
     "idle": "its GPUs were idle",
     "other_partition": "it ran in another partition",
-    "staff_account": "it is of a staff account",
+    "staff_account": "its account is a staff account",
     "login_node": "it ran on a login node",
 }
 _STUDIED_COUNTERS = (
@@ -311,7 +311,7 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
         notes.append("Energy is integrated from samples of power.")
     missing = [name for name in _STUDIED_COUNTERS if number(row, f"{name}_mean") is None]
     if attribution == "ambiguous":
-        notes.append("What its nodes recorded may be of other jobs, so nothing of it is given.")
+        notes.append("Samples of its nodes may belong to other jobs, so none are shown.")
     elif samples and missing:
         notes.append(f"Not recorded: {', '.join(missing)}.")
     if row.get("excluded"):

@@ -25,8 +25,8 @@ _NUMBER_LABELS = {
     "sm_share": "SMs busy", "sms_reached_share": "SMs with a block",
 }  # fmt: skip
 SLOWDOWN_LEGEND = (
-    "slowdown: time beside the others over time alone; worst: where the others are served first, "
-    "and what was not measured is contended; bottleneck: the limiting resource."
+    "slowdown: run time beside the others over run time alone; worst: the others are served first, "
+    "and unmeasured resources are contended; bottleneck: the limiting resource."
 )
 _SUMS = 6  # resources named
 MOST_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
@@ -171,14 +171,12 @@ def calibration_sentence(part: GpuPart) -> str:
     """Return the calibration of the estimates, in a sentence."""
     calibration = part.calibration
     if calibration.measured_on is None:
-        return (
-            "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
-        )
+        return "Estimated with published values of the H100 NVL: nothing was measured on this GPU."
     measured_on, published = calibration.measured_on, calibration.source == "published"
     if published:
-        words = f"Estimated with what was published of the {measured_on.removeprefix('NVIDIA ')}"
+        words = f"Estimated with published values of the {measured_on.removeprefix('NVIDIA ')}"
     else:
-        words = f"Estimated with what was measured on {measured_on} ({calibration.source})"
+        words = f"Estimated with values measured on {measured_on} ({calibration.source})"
     same = part.gpu.name == measured_on
     return words + (
         "."

@@ -281,17 +281,17 @@ _LEFT = frozenset({"limited", "sensitive"})
 _EXPENDABLE = ("score_mem", "launches", "score", "smi", "sms", "time", "occupancy", "pipe", "ipc")
 _NAME, _LEAST_NAME = 36, 16  # characters of a name, at most and at least
 _COLUMN_MEANINGS = {
-    "time": "share of the time of all",
-    "launches": "how often it ran",
+    "time": "share of the total time of all kernels",
+    "launches": "number of launches",
     "smi": "what nvidia-smi shows as utilisation",
     "ipc": "instructions per cycle and SM, at most 4",
     "pipe": "the busiest pipeline, each for a kind of instructions (ALU, FMA, FP64, LSU, ...)",
     "dram": "share of the peak bandwidth",
-    "occupancy": "resident warps of those that fit",
+    "occupancy": "resident warps as a share of those that fit",
     "sms": "share of the time with work",
-    "limited": "the fullest resource (issue: the slots for instructions), or latency: it waits",
+    "limited": "the resource nearest its limit (issue: instruction slots), or latency: it waits",
     "score": "0 best, 100 worst",
-    "score_mem": "the same of memory",
+    "score_mem": "the score of memory, likewise",
 }
 
 

@@ -68,7 +68,7 @@ def warning_mail(
         lines += ["", f"Its page: {url.rstrip('/')}/job/{quote(str(job['job_key']))}"]
     lines += [
         "",
-        "This mail was sent by a program, from what was measured. Is it wrong? Please answer it.",
+        "This mail was sent automatically, based on measurements. If it is wrong, please reply.",
     ]
     subject = f"Job {short} {_WHAT[policy.check]}"
     return MailText(subject, "\n".join(lines) + "\n")

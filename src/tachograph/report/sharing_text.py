@@ -71,9 +71,9 @@ def bandwidth(report: ColocateReport, only: str | None = None) -> str:
     )
     origin = report.calibration.measured_on or "another model"
     return (
-        f"Bandwidth that can be achieved: {models}; as calibrated "
+        f"Achievable bandwidth: {models}; as calibrated "
         f"({report.calibration.source}, {origin}), or the "
-        "highest sample of these jobs where that is more."
+        "highest sample of these jobs if that is more."
     )
 
 
@@ -114,7 +114,7 @@ def explained_lines(
     for sentence in advice.why:
         yield from wrapped(sentence, width, first="  ", indent="    ")
     if advice.worst:
-        more = "" if measured else ", and what was not measured is the bottleneck"
+        more = "" if measured else ", and an unmeasured resource is the bottleneck"
         message = f"Worst case {both_of(advice.worst)}: always busy at the same time{more}."
         yield from wrapped(message, width, first="  ", indent="    ")
     if proposal.kernels is not None:
@@ -179,10 +179,9 @@ def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
 MOST_PRINTED = 20  # kinds of a matrix that is printed, those of most GPU-hours
 _CELL = 6
 _READ = (
-    "Slowdown of the row beside the column by MPS, of the time in which the row uses the GPU, "
-    "unmeasured resources "
-    "counted; mem: memory does not hold both. *: by profile. `--csv` and `--json` have all, "
-    "and the bottleneck."
+    "Slowdown of the row beside the column under MPS, while the row uses the GPU, unmeasured "
+    "resources included; mem: not enough memory for both. *: from a profile. `--csv` and `--json` "
+    "have all pairs, and the bottleneck."
 )
 
 
@@ -219,29 +218,24 @@ def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
 
 _NOTHING = "No pair of job groups is proposed to share a GPU."
 _SAVED = (
-    "saved: GPU-hours of both less those of one GPU until the slower one is through, if both "
-    "are always there at the "
-    "same time: the most there is. No group is in two pairs; pairs of one user are chosen first: no "
-    "other user has to agree."
+    "saved: GPU-hours of both less those of one GPU until the slower one ends, if both always run "
+    "at the same time: an upper bound. No group is in two pairs; pairs of one user are chosen "
+    "first, as no other user has to agree."
 )
 _SLOWDOWN = (
-    "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the "
-    "most demanding runs; "
-    "both are assumed to be busy at independent times. conservative: what decides; the same if "
-    "each needed "
-    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the "
-    "GPU{by_worst}; only "
-    "where it holds a pair is proposed. worst case: always at the same time, and what was not "
-    "measured is the "
-    "bottleneck."
+    "measured: slowdown from measured counters of the most demanding runs, while a job uses the "
+    "GPU; both are assumed to be busy at independent times. conservative: decides which pairs are "
+    "proposed; assumes {assumed} of the issue slots for each, and kernels on a part of the SMs as "
+    "wide as the GPU{by_worst}. worst case: both always busy at the same time, and an unmeasured "
+    "resource is the bottleneck."
 )
-_BY_WORST = ", where a group was profiled the worst case unless all pairs of kernels are safe"
+_BY_WORST = "; for profiled groups the worst case, unless all pairs of kernels are safe"
 _NOT_LOOKED_AT = (
     "Not considered: processors and memory of the host, PCIe, NVLink, network, and whether "
     "Slurm lets jobs share."
 )
 _UNKNOWN = (
-    "None is safe before its kernels were profiled: DCGM reports neither issue slots nor "
+    "No pair is safe until its kernels are profiled: DCGM reports neither issue slots nor "
     f"caches. {PROFILE_THEM}"
 )
 

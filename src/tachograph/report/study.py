@@ -111,13 +111,13 @@ def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:
         ("Memory peak", "largest use of one GPU over its capacity"),
         ("Energy", _ENERGY[notebooks]),
         ("GPU-hours", _HOURS[notebooks]),
-        ("Coverage", "samples over those expected at the job's own interval"),
+        ("Coverage", "samples over expected samples at the job's own interval"),
         ("Boxes", box_caption(settings.options.whiskers).removeprefix("Boxes: ").rstrip(".")),
         (
             "Shares",
             (
-                "of the jobs that a sentence names, in which the value is known; a missing value "
-                "is never 0"
+                "of those jobs named in the sentence whose value is known; a missing value is "
+                "never 0"
             ),
         ),
         ("Variant", VARIANTS[settings.variant]),

@@ -233,7 +233,7 @@ def _export_errors(folder: Path) -> Iterator[None]:
         raise ExportError(
             f"cannot be written: {problem.strerror or problem}",
             where=str(folder),
-            do="make room, or name another folder with -o",
+            do="free some space, or name another folder with -o",
         ) from problem
 
 

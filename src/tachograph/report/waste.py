@@ -16,10 +16,8 @@ from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
-WASTE_HELD = (
-    "Only GPU time that jobs held is here; GPUs that were free, held by no job, are in no line."
-)
-WASTE_NO_PRICE = "No price is set: waste.prices in tachograph.toml adds what it cost."
+WASTE_HELD = "Only GPU time that jobs held is counted; time in which GPUs were free is in no line."
+WASTE_NO_PRICE = "No price is set: add waste.prices to tachograph.toml to show the cost."
 _SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
 # In narrow ones.
 _SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}

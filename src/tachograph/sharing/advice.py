@@ -65,14 +65,13 @@ RESOURCE_LABELS: Mapping[str, str] = MappingProxyType(
     }
 )
 PROFILE_THEM = (
-    "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`, then "
+    "To decide, profile the kernels of both: `ncu --set full -o report PROGRAM`, then "
     "`tachograph share kernels "
     "report.ncu-rep`, and `tachograph share colocate --profile KIND=report.ncu-rep`."
 )
 MPS_OF_ONE_USER = (
-    "MPS: if one process ends with a GPU fault, those of the others end, too; a server serves "
-    "one user at a time, so "
-    "jobs of different users need one that is started for several, or wait for each other."
+    "MPS: a GPU fault of one process also ends the others; an MPS server serves one user at a "
+    "time, so jobs of different users wait for each other unless it is started for several users."
 )
 
 
@@ -136,9 +135,7 @@ def total_demand(sums: Mapping[str, float], settings: InterferenceOptions) -> st
         for name, total in near[:3]
         if total > 0
     ]
-    return (
-        f"total demand: {', '.join(shown)}" if shown else "total demand: nothing that was measured"
-    )
+    return f"total demand: {', '.join(shown)}" if shown else "total demand: not measured"
 
 
 Slowdowns = tuple[float | None, ...]  # of each member; None not known
@@ -293,7 +290,7 @@ def by_mps(case: SharingCase) -> SharingAdvice | str:
     """MPS, all SMs for all."""
     slowdowns, conservative = case.slowdowns, case.decisive
     if None in slowdowns or None in conservative:
-        return "MPS: undetermined, see what is not known."
+        return "MPS: undetermined, see Unknown."
     over = case.over_limit()
     if over:
         return f"MPS alone: {_too_much(case, over)}; {_expected(case)}."
@@ -407,9 +404,9 @@ def by_slices(case: SharingCase) -> SharingAdvice | str:
     )
     if chosen is None:
         return (
-            f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both "
-            "without slowing them: fewer "
-            "SMs, and half of the bandwidth at the most, whatever their kernels are."
+            f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both without "
+            "slowing them: each has fewer SMs and at most half of the bandwidth, whatever their "
+            "kernels are."
         )
     lost = tuple(
         _on_slice(case, members, one) for members, one in zip(case.members, chosen, strict=True)
@@ -457,7 +454,7 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
     slowdowns = case.over_all_time([count] * len(case.demands))
     meeting = percents(case.others)
     sentence = (
-        f"Time-slicing: of the time in which they work another works as well, {meeting}; "
+        f"Time-slicing: another works in {meeting} of the time in which they work; "
         f"expected {each(slowdowns)}."
     )
     if not case.acceptable(slowdowns):
@@ -604,9 +601,8 @@ def _unknown(
         )
         least = percents([issued_at_least(demand) for demand in unmeasured])
         sentences.append(
-            f"Issue slots{whose} were not measured: pipes take at least {least}, anything "
-            "above is possible; "
-            f"{text(settings.assumed_issue, 'fraction')} are counted for "
+            f"Issue slots{whose} were not measured: pipes need at least {least}, and may need "
+            f"more; {text(settings.assumed_issue, 'fraction')} are assumed for "
             f"{'each' if len(unmeasured) > 1 else 'it'}. "
             f"{PROFILE_THEM}"
         )

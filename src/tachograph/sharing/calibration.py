@@ -124,7 +124,7 @@ def read_calibration_file(path: Path, contents: type[FileT]) -> FileT:
     except OSError as problem:
         raise InputError(f"cannot be read: {problem.strerror}", where=str(path)) from None
     except RecursionError:
-        raise InputError("it nests too deeply", where=str(path), do=_AGAIN) from None
+        raise InputError("nested too deeply", where=str(path), do=_AGAIN) from None
     except ValueError as problem:  # neither TOML nor text, or a number with too many digits
         raise InputError(f"invalid TOML: {problem}", where=str(path), do=_AGAIN) from None
     try:
@@ -155,18 +155,16 @@ def _with_key(message: str, raw: Mapping[str, object]) -> str:
 
 def _mistakes(found: CalibrationFile) -> Iterator[str]:
     if found.format not in _FORMATS:
-        yield f"format {found.format} is not known: it is one of {', '.join(map(str, _FORMATS))}"
+        yield f"format {found.format} is not known; use one of: {', '.join(map(str, _FORMATS))}"
     for name, entry in found.calibration.items():
         if name not in CALIBRATION_LIMITS:
-            yield (
-                f"no value is called calibration.{name}: there are {', '.join(CALIBRATION_LIMITS)}"
-            )
+            yield (f"unknown value calibration.{name}; use one of: {', '.join(CALIBRATION_LIMITS)}")
             return
         least, most = CALIBRATION_LIMITS[name]
         if entry.value is None and entry.provenance == "measured":
-            yield f"calibration.{name} is measured and has no value"
+            yield f"calibration.{name} is marked as measured but has no value"
         if entry.value is not None and not least <= entry.value <= most:
             yield (
-                f"calibration.{name}.value is {entry.value:g}: it lies between {least:g} and "
+                f"calibration.{name}.value is {entry.value:g}: it must lie between {least:g} and "
                 f"{most:g}"
             )

@@ -42,12 +42,12 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "model": "GPUs of several models, or of one that is not in the catalogue",
         "no_counters": "counters of what they need were not measured",
         "idle": "did nothing: there is nothing to share, see `tachograph waste`",
-        "uneven": "left GPUs idle, to be given back first, see `tachograph waste`",
+        "uneven": "left GPUs idle: release these first, see `tachograph waste`",
         "short": "too short to decide whether they were steady",
-        "unsteady": "not steady: the class `stable` is no",
+        "unsteady": "not steady: the verdict of class `stable` is no",
         "few_runs": "too few runs",
         "spread": "runs of the same name differ too much",
-        "near_limit": "near the limit of a resource already alone",
+        "near_limit": "near the limit of a resource when running alone",
     }
 )
 _ACTIVITY = ("gr_engine_active_mean", "gpu_util_mean")
@@ -539,7 +539,7 @@ def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader
         )
     if not any("issue" in kernel.demand.cycles for kernel in timed):
         raise InputError(
-            "no kernel has its issue slots, which a profile is for",
+            "the profile has no issue slots, which the estimate needs",
             where=names,
             do="collect sm__inst_issued.avg.per_cycle_active: ncu --set full does",
         )

@@ -62,8 +62,7 @@ def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
         _share("gpu_util", "nvidia-smi", 1.0, "", "while it runs, whatever it does"),
         *_launched(kernel),
         _read("sm_share", "SMs busy", kernel_metrics.sm_share(metrics),
-              f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", ("mean of SMs, of the "
-              "time")),
+              f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", "mean over SMs and time"),
         *_distributed(distribution(kernel)),
         _read("occupancy", "occupancy", kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY),
         _share("occupancy_possible", "occupancy possible", _possible_occupancy(kernel), possible,
@@ -129,7 +128,7 @@ def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
     """
     threads, metrics = kernel.gpu.threads_per_sm, kernel.metrics
     warps = threads // 32 if threads else _WARPS
-    assumed = "" if threads else f"taken as of {_WARPS} warps in an SM, not in the report"
+    assumed = "" if threads else f"assumed: {_WARPS} warps per SM; not in the report"
     return {
         name: _score(name, label, score, note)
         for name, label, score, note in (
@@ -208,7 +207,7 @@ def _launched(kernel: Kernel) -> list[KernelFact]:
         ),
         KernelFact("waves", "waves", launch.waves, "ratio", waves),
         _share(
-            "tail", "places left empty", launch.tail, waves, "over all waves, the last being short"
+            "tail", "places left empty", launch.tail, waves, "over all waves; the last is not full"
         ),
     ]
 

@@ -450,7 +450,7 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     Errors: ValueError without launches.
     """
     if not launches:
-        raise ValueError("no launches: there is no kernel")
+        raise ValueError("no launches, so there is no kernel")
     durations = [duration_s(launch) for launch in launches]
     timed = [
         (launch, seconds) for launch, seconds in zip(launches, durations, strict=True) if seconds

@@ -182,7 +182,7 @@ def _together(
     if len({_gpu_key(view.kernel) for view in members}) > 1:
         ran = "; ".join(f"{view.label} on {view.kernel.gpu.name}" for view in members)
         raise UsageError(
-            f"kernels of different GPUs cannot be put together: {ran}", do="profile both on one GPU"
+            f"kernels of different GPUs cannot be combined: {ran}", do="profile both on one GPU"
         )
     outcome = estimate(
         [view.demand for view in members],

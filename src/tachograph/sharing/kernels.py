@@ -31,17 +31,21 @@ class Missing:
 
 
 _NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # metric, meaning, alternative metrics
-    (kernel_metrics.DURATION, "how long it takes, the weight of its launches", ()),
-    ("launch__registers_per_thread", "what its blocks occupy, whether others fit beside them", ()),
+    (kernel_metrics.DURATION, "its duration, the weight of its launches", ()),
+    (
+        "launch__registers_per_thread",
+        "what its blocks occupy, and whether others fit beside them",
+        (),
+    ),
     (
         "launch__shared_mem_per_block",
-        "what its blocks occupy, whether others fit beside them",
+        "what its blocks occupy, and whether others fit beside them",
         ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic"),
     ),
     (kernel_metrics.SM_ACTIVE, "how much of the time the SMs had work", ()),
     ("gpc__cycles_elapsed.max", "how much of the time the SMs had work", kernel_metrics.ELAPSED),
-    (kernel_metrics.SM_ACTIVE_MAX, "how evenly the work lies on the SMs", ()),
-    (kernel_metrics.SM_ACTIVE_MIN, "how evenly the work lies on the SMs", ()),
+    (kernel_metrics.SM_ACTIVE_MAX, "how evenly the work is spread over the SMs", ()),
+    (kernel_metrics.SM_ACTIVE_MIN, "how evenly the work is spread over the SMs", ()),
     (
         kernel_metrics.DRAM_BYTES,
         "its traffic with memory",

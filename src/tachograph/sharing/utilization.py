@@ -266,9 +266,9 @@ def _cache(
     scale = _Scale(
         *HITS,
         {
-            "high": f"it lives on what {name} holds: others that use it turn hits into misses",
+            "high": f"it depends on data in {name}: others that use {name} turn hits into misses",
             "some": f"some of its data comes from {name}",
-            "low": f"{name} holds little that it comes back to",
+            "low": f"it reuses little data from {name}",
             "unknown": "its hits are not measured",
         },
     )

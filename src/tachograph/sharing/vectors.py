@@ -471,11 +471,7 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
         lacks = cached.unknown_reuse | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
         if missing and contended(cached.only([0]), cached.only([1]), 1.0).any():
-            verbs = (
-                "finds there or comes back to"
-                if len(missing) == 1
-                else "find there or come back to"
-            )
+            verbs = "reuses there" if len(missing) == 1 else "reuse there"
             yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
     busy = vectors.in_l2.uses & ~(vectors.l2_bandwidth <= 0)
     missing = dict.fromkeys(

@@ -165,7 +165,7 @@ class SimulationPlan:
             ),
         ]
         unknown = [name for name in self.counters if name not in RECORDED_COUNTERS]
-        wrong.append((bool(unknown), f"counters not recorded in this form: {', '.join(unknown)}"))
+        wrong.append((bool(unknown), f"counters not recorded in this format: {', '.join(unknown)}"))
         models = [group.model for group in self.groups if group.model not in DRIVER]
         wrong.append(
             (

@@ -86,8 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--trusted",
         action="store_true",
         help=(
-            "scontrol output of several jobs whose names and comments hold no records: take "
-            "each as a record"
+            "trust scontrol output of several jobs: no job name or comment in it imitates a record"
         ),
     )
 
@@ -292,7 +291,9 @@ class AllocationLogFeed:
             count += lines
         if not read and self.outcome.unreachable:
             first, reason = next(iter(self.outcome.unreachable.items()))
-            raise InputError(reason, where=first, do="make it readable for who collects")
+            raise InputError(
+                reason, where=first, do="make it readable for the user of the collector"
+            )
         return sorted(events, key=lambda event: event.time), rejected, count
 
     def _files(self) -> list[Path]:

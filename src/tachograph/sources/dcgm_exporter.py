@@ -145,7 +145,7 @@ class ScrapeFeed:
         """
         late = self._late.get(endpoint.label)
         if late is not None and not late.done():
-            self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
+            self.outcome.unreachable[endpoint.label] = "is still answering the previous poll"
             if began - self._late_since[endpoint.label] > _ABORT_ROUNDS * self._settings.round_s:
                 endpoint.server.abort()
             return
@@ -165,7 +165,7 @@ class ScrapeFeed:
                     "timeout_s"
                 )
             else:
-                why = f"no whole answer within {after_s:.0f} s"
+                why = f"no complete response within {after_s:.0f} s"
                 self._late[endpoint.label] = future
                 self._late_since[endpoint.label] = began
             self.outcome.unreachable[endpoint.label] = why
@@ -320,7 +320,9 @@ def _content(path: Path) -> bytes:
     content = read_unpacked(path)
     if content.lstrip()[:1] in (b"{", b"["):
         raise InputError(
-            "this is JSON, no page of an exporter", where=str(path), do="save what /metrics answers"
+            "this is JSON, not a page of an exporter",
+            where=str(path),
+            do="save the response of /metrics",
         )
     return content
 

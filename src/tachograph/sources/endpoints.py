@@ -78,7 +78,7 @@ def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
         raise ConfigError(
             f"urls names {len(urls)} exporters",
             where=where,
-            do="share them among several collectors",
+            do="divide them among several collectors",
         )
     return [ExporterEndpoint(_label(url), _node(url), _server(settings, url)) for url in urls]
 
@@ -113,7 +113,7 @@ def expand_url(url: str) -> tuple[str, ...]:
         ) from None
     if not 0 < len(names) <= MAX_ENDPOINTS:
         raise ConfigError(
-            "it names no host, or too many", where=url, do=f"name up to {MAX_ENDPOINTS:,}"
+            "it names no hosts, or too many", where=url, do=f"name up to {MAX_ENDPOINTS:,}"
         )
     return tuple(_with_path(f"{scheme}{name}{rest}") for name in names)
 

@@ -91,7 +91,7 @@ def from_status(
     detail = f": {' '.join(redacted(own_words).split())[:300]}" if own_words else ""
     if response.has_redirect_location:
         detail = f": moved to {_bare(response.headers['location'])}"
-    do = _FIX_BY_STATUS.get(status, "see the server's log" if status >= 500 else "check the url")
+    do = _FIX_BY_STATUS.get(status, "check the server's log" if status >= 500 else "check the url")
     return RequestError(
         f"answered {status} {name}{detail}",
         where=where,
@@ -144,7 +144,7 @@ def _plain(problem: Exception, timeout_s: float | None) -> tuple[str, str]:
         words in str(problem) for words in _BROKE_OFF
     ):
         return f"the answer is not HTTP: {str(problem)[:100]}", "is the port right?"
-    return "the answer broke off", "see the server's log"
+    return "the response was cut off", "check the server's log"
 
 
 def _causes(problem: BaseException | None) -> list[BaseException]:
@@ -160,7 +160,7 @@ def _bare(location: str) -> str:
     try:
         return str(httpx2.URL(location).copy_with(query=None, fragment=None, userinfo=b""))
     except httpx2.InvalidURL:
-        return "an address that is none"
+        return "an invalid address"
 
 
 def sizes(count: int) -> str:
@@ -210,7 +210,9 @@ class Secret:
         if not self._text or not (self._text.isascii() and self._text.isprintable()):
             message = "is empty" if not self._text else "holds more than one line of ASCII"
             raise RequestError(
-                f"{self.key} {message}", where=str(self.file), do="put it alone into the file"
+                f"{self.key} {message}",
+                where=str(self.file),
+                do="write only the secret into the file",
             )
         remember_secrets(self._text, self._text.partition("=")[2])  # slurmrestd's is SLURM_JWT=...
         return self._text
@@ -522,9 +524,9 @@ def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
         text = (
             str(problem).replace("`", "'")
             if shape
-            else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"
+            else f"is not JSON but {answer.kind or 'unknown'}: {begins!r}"
         )
-        what = f"the answer {'has another shape: ' if shape else ''}{text}"
+        what = f"the answer {'has an unexpected form: ' if shape else ''}{text}"
         raise RequestError(what, where=answer.where, do=f"is this {expected}?") from None
 
 

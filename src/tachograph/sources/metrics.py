@@ -452,7 +452,7 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
     for written, (counter, *rest) in own.items():
         inside = _unit_inside(counter)
         if inside is None:
-            what, do = f"metrics.{written}: no counter {counter!r}", "see docs/counters.md"
+            what, do = f"metrics.{written}: unknown counter {counter!r}", "see docs/counters.md"
             raise ConfigError(what, where=where, do=do)
         try:
             MetricKey.parse(written)
@@ -466,7 +466,7 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
                 f"metrics.{written}: {problem.what}", where=where, do=problem.do
             ) from None
         except ValueError as problem:
-            do = """write it like 'METRIC{label="value"}' = ["counter", "unit"], with "sum LABEL" behind the unit"""
+            do = """write it like 'METRIC{label="value"}' = ["counter", "unit"], with "sum LABEL" after the unit"""
             raise ConfigError(f"metrics.{written}: {problem}", where=where, do=do) from None
 
 

@@ -107,17 +107,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "files", nargs="+", metavar="FILE", help="output of nvidia-smi, or folders of it"
     )
     parser.add_argument(
-        "--fields", help="fields of --query-gpu in their order, where it was printed with noheader"
+        "--fields", help="fields of --query-gpu in order, for output printed with noheader"
     )
     parser.add_argument("--node", help="host of the GPUs")
     parser.add_argument(
         "--gpu", type=int, metavar="N", help="index of the GPU, where no column names it"
     )
     parser.add_argument(
-        "--date", metavar="DATE", help="first day of a dmon that prints times alone: 2026-03-01"
+        "--date", metavar="DATE", help="first day of dmon output that has only times: 2026-03-01"
     )
     parser.add_argument(
-        "--time", metavar="TIME", help="time of rows that have none: one look at the GPUs"
+        "--time", metavar="TIME", help="time of rows without one (a single reading of the GPUs)"
     )
 
 

@@ -74,10 +74,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="from_",
         metavar="TIME",
-        help="first time: 2026-04-23T10:30, or 12h before now",
+        help="start of the time span: 2026-04-23T10:30, or 12h before now",
     )
-    parser.add_argument("--to", metavar="TIME", help="first time no longer read (default now)")
-    parser.add_argument("--selector", help="""matchers every series must fulfil: '{job="dcgm"}'""")
+    parser.add_argument(
+        "--to", metavar="TIME", help="end of the time span, exclusive (default: now)"
+    )
+    parser.add_argument(
+        "--selector", help="""matchers that every series must meet: '{job="dcgm"}'"""
+    )
     parser.add_argument(
         "--how",
         choices=QUERY_METHODS,
@@ -115,7 +119,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="header to send; repeatable",
     )
     parser.add_argument(
-        "--timeout", dest="timeout_s", type=float, metavar="S", help="longest wait (default 30)"
+        "--timeout",
+        dest="timeout_s",
+        type=float,
+        metavar="S",
+        help="longest wait for a response (default 30)",
     )
 
 
@@ -135,7 +143,7 @@ def settings_of_options(
     raw["headers"] = {**headers, **given} if isinstance(headers, dict) else headers
     if not raw.get("url") and not options.files:
         raise UsageError(
-            "no server is named", do="name one with --url, or in [[sources]] of tachograph.toml"
+            "no server is given", do="name one with --url, or in [[sources]] of tachograph.toml"
         )
     try:
         return _checked(raw, file="", where="--url")
@@ -496,7 +504,7 @@ def read(
         return
     if options.from_ is None:
         raise UsageError(
-            "--from is missing", do="give the first time, or a span before now such as 12h"
+            "--from is missing", do="give the start as a time, or as a span before now such as 12h"
         )
     zone_name = configuration.site.time_zone
     start = milliseconds(parse_time(options.from_, now=now, zone_name=zone_name))

@@ -72,7 +72,7 @@ def matchers(selector: str) -> str:
         found = _MATCHER.match(inside, at)
         if found is None or (found.end() < len(inside) and inside[found.end()] != ","):
             raise ConfigError(
-                f"selector {selector!r} is none", do="""write it as '{job="dcgm",cluster="main"}'"""
+                f"invalid selector {selector!r}", do="""write it as '{job="dcgm",cluster="main"}'"""
             )
         at = found.end() + 1
     return inside
@@ -213,11 +213,11 @@ def _decoded(answer: HttpAnswer, *kinds: str) -> tuple[_Result, list[str]]:
         )
         raise RequestError(reported, where=answer.where, do="fix the query")
     if text.is_partial:
-        what = "the answer is partial: a part of its storage did not answer"
+        what = "the answer is partial: a part of its storage did not respond"
         raise RequestError(what, where=answer.where, do="fix its storage", refused=False)
     if text.data.result_type not in kinds:
         what = (
-            f"the result is a {text.data.result_type or 'thing without a type'}, not a "
+            f"the result is a {text.data.result_type or 'value without a type'}, not a "
             f"{' or a '.join(kinds)}"
         )
         raise RequestError(what, where=answer.where, do=f"is this {EXPECTED}?")
@@ -243,7 +243,9 @@ def _instant_runs(result: _Result, where: str) -> list[SeriesRun]:
 
 
 def _no_number(problem: ValueError, where: str) -> RequestError:
-    return RequestError(f"a point is no number: {problem}", where=where, do=f"is this {EXPECTED}?")
+    return RequestError(
+        f"a point is not a number: {problem}", where=where, do=f"is this {EXPECTED}?"
+    )
 
 
 def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
@@ -266,7 +268,7 @@ def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
                     written, t = stamps, numbers(stamps).astype(np.int64)
                 values = numbers(reported)
             except (ValueError, RecursionError) as problem:  # msgspec's errors are ValueErrors, too
-                what = f"line {number} is none of an export: {str(problem).replace('`', chr(39))}"
+                what = f"line {number} is not a line of an export: {str(problem).replace('`', chr(39))}"
                 raise RequestError(what, where=where, do=f"is this {EXPECTED}?") from None
             if t.size != values.size:
                 what = f"line {number} has {t.size} times and {values.size} values"

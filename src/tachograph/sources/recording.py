@@ -84,7 +84,9 @@ def _chunks(path: Path, cluster: str, target: str) -> Iterator[Chunk]:
     tables = [table for table in _TABLES if (path / table.name / "_delta_log").is_dir()]
     if not spools and not tables:
         raise InputError(
-            "no recording in this folder", where=str(path), do="name what `tachograph record` wrote"
+            "no recording in this folder",
+            where=str(path),
+            do="name a folder that `tachograph record` wrote",
         )
     for spool in spools:
         yield from read_chunks(spool, cluster=cluster)
@@ -232,7 +234,7 @@ def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
     records = read_spool(path)
     head = next(records)
     if isinstance(head, SpoolRows) or head.get("kind") != "head":
-        raise InputError("the recording has no head", where=str(path), do="copy it again")
+        raise InputError("the recording has no header", where=str(path), do="copy it again")
     spooled = SpooledRecording(head)
     waiting: list[SpoolRows] = []
     last = int(head["start"] * 1e6)

@@ -258,7 +258,7 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
     name = raw.get("source")
     if not isinstance(name, str) or (name not in FEEDS and name not in _added_feeds()):
         do = f"use one of: {', '.join(FEEDS)}"
-        raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
+        raise ConfigError(f"unknown source {name!r}", where=where, do=do)
     return convert_settings(raw, load_feed(name).SETTINGS, where=where)
 
 

@@ -151,7 +151,7 @@ class AccountingFeed:
             self._rechecked = now
             return
         if now <= mark:
-            what = f"accounting was read up to {mark.isoformat()}, which is not before now"
+            what = f"accounting was read up to {mark.isoformat()}, which is in the future"
             raise InputError(what, where=self._settings.stream, do="check this host's clock")
         recheck = self._rechecked is None or now - self._rechecked >= RECHECK_EVERY
         back = max(self._settings.overlap_s, self._settings.recheck_s if recheck else 0.0)
@@ -257,24 +257,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--run", action="store_true", help="run sacct now, or query the server of [[sources]]"
     )
     parser.add_argument(
-        "--from", dest="since", metavar="TIME", help="with --run: from when on (default: a day ago)"
+        "--from",
+        dest="since",
+        metavar="TIME",
+        help="with --run: start of the time span (default: a day ago)",
     )
     parser.add_argument(
-        "--to", dest="until", metavar="TIME", help="with --run: until when (default: now)"
+        "--to", dest="until", metavar="TIME", help="with --run: end of the time span (default: now)"
     )
     parser.add_argument(
         "--fields", metavar="LIST", help="fields of text without a header: jobid,jobidraw,..."
     )
     parser.add_argument(
-        "--delimiter", metavar="TEXT", help="what stands between fields (default: found out)"
+        "--delimiter", metavar="TEXT", help="delimiter between fields (default: detected)"
     )
     parser.add_argument(
         "--trusted",
         action="store_true",
-        help=(
-            "text whose job names and submit lines hold no lines that look like records: take "
-            "each as a record"
-        ),
+        help=("trust the text: no job name or submit line in it imitates a record"),
     )
 
 

@@ -65,7 +65,7 @@ def read_times(
         return _from_numbers(given, form)
     if given.dtype not in (pl.String, pl.Categorical, pl.Enum):
         raise InputError(
-            f"column {given.name!r} is {given.dtype}, which is no time",
+            f"column {given.name!r} is {given.dtype}, which is not a time",
             do="name the column of the times",
         )
     return _from_text(_blank_to_null(given), form, zone_name, order)

@@ -29,7 +29,9 @@ def certificates(ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.S
         except (OSError, ValueError) as problem:
             what = f"cert_file and key_file cannot be used: {_why(problem)}"
             raise ConfigError(
-                what, where=key_file or cert_file, do="name PEM files of one pair, the key open"
+                what,
+                where=key_file or cert_file,
+                do="name PEM files of one pair, the key without a passphrase",
             ) from None
     return context
 
@@ -41,5 +43,5 @@ def _no_passphrase() -> bytes:
 
 def _why(problem: Exception) -> str:
     if isinstance(problem, ssl.SSLError):
-        return (problem.reason or "they do not fit together").replace("_", " ").lower()
+        return (problem.reason or "they do not match").replace("_", " ").lower()
     return problem.strerror or str(problem) if isinstance(problem, OSError) else str(problem)

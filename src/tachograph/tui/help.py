@@ -29,7 +29,7 @@ ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
     {
         "real": "real utilisation, see below",
         "GPU%": "utilisation: share of time with a kernel running",
-        "cls": "class by its letter; of a group the most frequent, + with others",
+        "cls": "class by its letter; for a group the most frequent, + with others",
         "SM": "SM activity: share of cycles with a resident warp",
         "GR": "share of time the engine was busy",
         "OCC": "occupancy: resident warps, share of the maximum",

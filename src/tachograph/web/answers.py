@@ -53,9 +53,7 @@ class FormatChoice(Parameters, frozen=True, kw_only=True):
     """How an answer is written."""
 
     format: (
-        Annotated[
-            FormatName, msgspec.Meta(description="The format, whatever the header Accept names.")
-        ]
+        Annotated[FormatName, msgspec.Meta(description="The format; overrides the header Accept.")]
         | None
     ) = None
     fields: Annotated[
@@ -157,7 +155,7 @@ def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -
         return Response(encode_json(values), answer.status, media_type=form.media_type)
     rows = answer.rows
     if rows is None:
-        raise AssertionError("formats of tables are offered by answers that have one")
+        raise AssertionError("a table format was chosen for an answer without a table")
     table = public_rows(rows, choice.names)
     if isinstance(answer, TableAnswer) and form is JSON:
         content = _with_documents(table, answer.documents)

@@ -148,7 +148,8 @@ async def _admit(service: WebService, entry: PageEntry | Endpoint, request: Requ
     given = {name for name, value in request.query_params.multi_items() if value}
     if viewer.sums_only and of_lake and given - SUMS_PARAMETERS:
         raise HTTPException(
-            403 if viewer.name else 401, "log in to choose jobs: of all of them there are sums only"
+            403 if viewer.name else 401,
+            "log in to choose jobs: without login only sums over all jobs are shown",
         )
     if request.method not in ("GET", "HEAD"):
         check_same_site(request, ambient=viewer.ambient)

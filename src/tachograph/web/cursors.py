@@ -33,4 +33,4 @@ def decode_cursor(cursor: str) -> list[CursorValue]:
 
 def no_cursor() -> UsageError:
     """Return the error about what is no cursor."""
-    return UsageError("invalid cursor", do="take it from the answer before, or leave it out")
+    return UsageError("invalid cursor", do="use the cursor of the previous answer, or leave it out")

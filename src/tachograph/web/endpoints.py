@@ -200,12 +200,12 @@ def _format(endpoint: Endpoint, choice: FormatChoice, accept: str) -> Format:
     if choice.format is not None:
         named = next((form for form in known if form.name == choice.format), None)
         if named is None:
-            what = f"no format {choice.format!r} of this endpoint"
+            what = f"this endpoint has no format {choice.format!r}"
             raise UsageError(what, do=f"use {', '.join(form.name for form in known)}")
         return named
     preferred = choose_format(accept, known)
     if preferred is None:
-        what = "no format that the header Accept names"
+        what = "no format in the header Accept is offered"
         raise NotAcceptableError(what, do=f"accept {', '.join(form.media_type for form in known)}")
     return preferred
 

@@ -44,6 +44,4 @@ def check_same_site(request: Request, *, ambient: bool = False) -> None:
             name in request.headers for name in ("cookie", "referer", "sec-fetch-mode")
         )
     if foreign:
-        raise HTTPException(
-            403, "the request was started by another site, or does not name its own"
-        )
+        raise HTTPException(403, "the request comes from another site, or does not name its origin")

@@ -51,7 +51,7 @@ def security_headers(options: ServeOptions) -> dict[str, str]:
     """
     for site in options.frame_ancestors:
         if not _NAME_OF_SITE.fullmatch(site):
-            what = f"serve.frame_ancestors: {site!r} is no site"
+            what = f"serve.frame_ancestors: {site!r} is not a site"
             raise ConfigError(what, do="write https://ondemand.example.org, or 'self' in quotes")
     ancestors = " ".join(options.frame_ancestors) or "'none'"
     policy = {

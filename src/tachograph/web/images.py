@@ -146,9 +146,7 @@ class JobImages:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if _is_own(base, 0o022) and _is_own(folder, 0o077):
                     return folder
-        raise PermissionError(
-            f"no folder for rows of jobs that is writable and private: {bases[-1]}"
-        )
+        raise PermissionError(f"no writable, private folder for rows of jobs: {bases[-1]}")
 
 
 def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:

@@ -24,8 +24,8 @@ VERSION = "3.1.0"
 DOCUMENT = {
     "openapi": described("Version of the format.", TEXT),
     "info": described("Name and version of the program.", OBJECT),
-    "servers": described("The address that paths follow.", list_of(OBJECT)),
-    "security": described("Ways to prove who a request is from.", list_of(OBJECT)),
+    "servers": described("The address that precedes the paths.", list_of(OBJECT)),
+    "security": described("Authentication methods.", list_of(OBJECT)),
     "paths": described("The endpoints.", OBJECT),
     "components": described("Parts that several endpoints share.", OBJECT),
 }
@@ -34,13 +34,13 @@ _IN_PATH = re.compile(r"{(\w+)}")
 PROBLEMS: Mapping[int, str] = MappingProxyType(
     {
         400: "A parameter is unknown, given twice, or of another type.",
-        401: "Who the request is from is not known.",
+        401: "The request is not authenticated.",
         403: "The role does not allow it.",
         404: "No such job, user, account, node, finding, column or address; or it is not visible.",
         413: "The body is too long.",
         415: "The body is of another type.",
-        405: "The address has other methods, which the header Allow names.",
-        406: "None of the formats that the header Accept names is offered.",
+        405: "The address does not have this method; the header Allow names those it has.",
+        406: "No format in the header Accept is offered.",
         429: "Too many requests; the header Retry-After names the seconds to wait.",
         503: "The lake cannot be read, or nothing was analyzed yet.",
     }
@@ -188,25 +188,23 @@ def _body(parameters: Sequence[DescribedParameter]) -> Schema:
 def _responses(entry: Endpoint) -> Schema:
     shape = entry.returns
     headers = {
-        "Cache-Control": _header("Answers are of one viewer."),
-        "Vary": _header("Headers on which it depends."),
+        "Cache-Control": _header("Answers are private to one viewer."),
+        "Vary": _header("Headers on which the answer depends."),
     }
     if entry.of_lake and entry.versioned:
         headers["ETag"] = _header(
-            "Of version, viewer and address: with If-None-Match the next answer may be 304."
+            "Tag of version, viewer and address; send it as If-None-Match to get 304 if unchanged."
         )
     if isinstance(shape, TableShape):
-        headers[COUNT_HEADER] = _header("How many rows there are in all parts together.", "integer")
-        headers["Link"] = _header(
-            'The next part of the list, rel="next"; not there in the last one.'
-        )
+        headers[COUNT_HEADER] = _header("Number of rows in all parts together.", "integer")
+        headers["Link"] = _header('The next part of the list, rel="next"; absent in the last part.')
     content = {form.media_type: _media(form, shape.schema()) for form in entry.formats}
     answer: Schema = {"description": entry.sentence, "content": content}
     if entry.of_lake:
         answer["headers"] = headers
     responses: Schema = {"200": answer}
     if entry.of_lake and entry.versioned:
-        responses["304"] = {"description": "It is what If-None-Match names."}
+        responses["304"] = {"description": "Unchanged since the tag in If-None-Match."}
     for status in () if isinstance(shape, TableShape) else shape.also:
         responses[str(status)] = {**answer, "description": PROBLEMS[status]}
     for status in problem_statuses(entry):
@@ -251,12 +249,12 @@ def _problem(status: int) -> Schema:
 def _problem_schema() -> Schema:
     return {
         "type": "object",
-        "description": "An error, as RFC 9457 has it.",
+        "description": "An error as in RFC 9457.",
         "properties": {
             "type": {
                 "type": "string",
                 "format": "uri-reference",
-                "description": "Its kind; the page describes it.",
+                "description": "Kind of the error; the page describes it.",
             },
             "title": {"type": "string", "enum": [HTTPStatus(status).phrase for status in PROBLEMS]},
             "status": {"type": "integer", "enum": list(PROBLEMS)},
@@ -265,8 +263,8 @@ def _problem_schema() -> Schema:
             "candidates": {
                 "type": "array",
                 "description": (
-                    "Jobs that have the given id, one on each of several clusters: the id "
-                    "alone names none."
+                    "Jobs with the given id, one on each of several clusters: the id alone is "
+                    "ambiguous."
                 ),
                 "items": {
                     "type": "object",

@@ -19,9 +19,9 @@ from tachograph.web.answers import FormatChoice, TableAnswer
 from tachograph.web.cursors import decode_cursor, encode_cursor, no_cursor
 
 MOST_ROWS = 10_000  # of one answer of the REST API
-RowLimit = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="At most so many rows.")]
+RowLimit = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="Maximum number of rows.")]
 Cursor = Annotated[
-    Word, msgspec.Meta(description="The cursor of the page before, from its Link header.")
+    Word, msgspec.Meta(description="Cursor from the Link header of the previous page.")
 ]
 
 

@@ -103,7 +103,7 @@ def _remove_stale(path: Path) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(0, "a file is there that is no socket")
+            raise FileExistsError(0, "a file that is not a socket is there")
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(path))

@@ -456,7 +456,7 @@ class ServedLake:
         return NotReadyError(
             f"the jobs are being read: {self.images.progress:.0%}",
             where=self.lake.location,
-            do="wait; the page comes by itself",
+            do="wait; the page loads again by itself",
         )
 
     def _sums(self, snapshot: LakeMoment) -> pl.DataFrame:

@@ -192,9 +192,7 @@ class Workers:
 
 
 def _busy() -> WorkerError:
-    return WorkerError(
-        "the server makes as many large answers as it can", do="try again in some seconds"
-    )
+    return WorkerError("too many large answers are being made", do="try again in a few seconds")
 
 
 async def until_gone(request: Request, ending: Ending, answer: Awaitable[T]) -> T:

@@ -1,4 +1,4 @@
-"""Advice for a request, line by line, each with its evidence: pure functions of past jobs.
+"""Advice for a request, one line per topic with evidence: pure functions of past jobs.
 
 No line advises less than what past runs used and its margin. What was not measured is no evidence.
 """
@@ -127,8 +127,9 @@ def advise(
     *,
     brief: bool = False,
 ) -> Advice:
-    """Return advice for a request from the jobs that ended before `now` (seconds since 1970), one
-    line per topic.
+    """Return advice for a request from jobs that ended before `now`, one line per topic.
+
+    `now`: seconds since 1970. `brief`: only the lines that change the request, and problems.
 
     `brief`: only the lines that change the request, and problems.
     """
@@ -207,7 +208,7 @@ def _long_enough(job: PastJob) -> bool:
 
 
 def _gpus(given: _Given) -> AdviceLine:
-    """As many GPUs as worked, or held a loaded program, in any of the runs."""
+    """Advise the largest number of GPUs that worked or held a loaded program in a run."""
     asked = given.request.gpus
     if not asked:
         return given.no_advice("gpus", "no GPUs are requested")
@@ -216,7 +217,10 @@ def _gpus(given: _Given) -> AdviceLine:
     if len(shown) < given.options.least_runs:
         if measured and not any(job.gpus_used for job in measured):
             return given.no_advice(
-                "gpus", "no GPU worked in any run: request none, if none is used", measured, asked
+                "gpus",
+                "no run used a GPU: request none unless the program needs one",
+                measured,
+                asked,
             )
         return given.too_few("gpus", shown, "GPU use is known", asked)
     used = max(job.gpus_used or 0 for job in measured)
@@ -245,7 +249,7 @@ def _gpus(given: _Given) -> AdviceLine:
 
 
 def _gpu_need(given: _Given) -> tuple[float | None, list[PastJob], str]:
-    """Memory of a GPU that runs on as many GPUs need (MiB), the runs that show it, and why None."""
+    """Return the memory that a GPU needs (MiB), the runs that show it, and why it is None."""
     peaked = [
         job
         for job in given.alike
@@ -268,9 +272,7 @@ def _gpu_need(given: _Given) -> tuple[float | None, list[PastJob], str]:
 
 
 def _gpu_memory(given: _Given) -> AdviceLine:
-    """The smallest memory tier of the site on which the job ran to its end, or in which its
-    peaks fit.
-    """
+    """Advise the smallest memory tier on which the job completed, or that its peaks fit."""
     topic: Topic = "gpu_memory"
     if not given.request.gpus:
         return given.no_advice(topic, "no GPUs are requested")
@@ -335,8 +337,7 @@ def _is_tier(written: str, size_mib: float) -> bool:
 
 
 def _ran_on_less(given: _Given, held: float) -> tuple[float, list[PastJob]] | None:
-    """The smallest capacity up to `held` on which the job of this name ran to its end, and these
-    runs.
+    """Return the smallest capacity up to `held` on which this job completed, and these runs.
 
     On as many GPUs or fewer, which then hold more each. A run that failed there with full memory
     speaks against it.
@@ -496,7 +497,7 @@ def _host_memory(given: _Given) -> AdviceLine:
 
 
 def _memory_option(request: JobRequest, mib: float) -> str | None:
-    """The option that the script has; of a CPU or GPU what a node's share comes to."""
+    """Return the memory option that the script uses, per node, CPU or GPU."""
     units = {"mem": 1.0, "mem-per-gpu": request.gpus, "mem-per-cpu": request.cpus}[
         request.memory_option
     ]
@@ -608,9 +609,7 @@ def _problems_of(given: _Given, jobs: Sequence[PastJob]) -> AdviceLine:
 
 
 def _recoverable(jobs: Sequence[PastJob]) -> dict[str, float]:
-    """Shares of the GPU-hours of these jobs that were recoverable, by cause, where they are
-    worth naming.
-    """
+    """Return shares of recoverable GPU-hours by cause, if large enough to mention."""
     hours = math.fsum(
         job.gpu_hours or 0.0 for job in jobs if any(part is not None for part in job.recoverable)
     )

@@ -1,6 +1,4 @@
-"""Advice replayed over recorded jobs: what it would have been before each, and what following it
-would have meant.
-"""
+"""Advice replayed over recorded jobs: what it would have been, and its effect."""
 
 from __future__ import annotations
 
@@ -179,7 +177,7 @@ def replay(jobs: Iterable[PastJob], site: SiteFacts, options: AdviceOptions) -> 
 
 
 def need(job: PastJob, line: AdviceLine) -> float | None:
-    """Return what a job turned out to need of what a line is about; None where it was not measured.
+    """Return what a job turned out to need for the topic of a line; None: not measured.
 
     A hung job needs no time: it was ended, and did no work. One that ended at its limit needed all
     of it at least.

@@ -1,5 +1,4 @@
-"""How much to request: the largest use of past runs and a margin, and no less than their spread
-demands.
+"""How much to request: the largest use of past runs plus a margin, or their prediction bound.
 
 The report of a job and advice for the next one go through the same functions.
 """
@@ -50,8 +49,7 @@ def memory_bound_mib(
 
 
 def use_bound(values: Sequence[float], *, margin: float, certainty: float = CERTAINTY) -> float:
-    """Return what the next value stays below: the largest with a margin, or the prediction bound
-    where it is higher.
+    """Return an upper bound for the next value: maximum plus margin, or prediction bound.
 
     >>> use_bound([100.0, 100.0, 100.0], margin=0.25), use_bound([10.0, 100.0, 1000.0], margin=0.25) > 1e9
     (125.0, True)

@@ -1,6 +1,4 @@
-"""Past jobs as evidence of the next one: what each requested and used, and those that are
-nearest to a request.
-"""
+"""Past jobs as evidence: what each requested and used, and which are nearest to a request."""
 
 from __future__ import annotations
 
@@ -131,8 +129,7 @@ class PastJob:
 
 
 def gpus_of_jobs(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
-    """Return one row per job_key: measured, GPUs with known activity; used, those that worked or
-    held a program.
+    """Return per job_key the GPUs with known activity, and those that worked or held a program.
 
     `gpus`: GPU_COLUMNS of job_gpus. A GPU is idle as in the check gpus_never_used: mean activity
     below `idle_util`.
@@ -307,7 +304,7 @@ class History:
 
 
 def most_common(values: Sequence[float | None]) -> float | None:
-    """Return the value that occurs most, of several the largest; None of none.
+    """Return the most frequent value, the largest of several; None without values.
 
     >>> most_common([1.0, 2.0, 2.0, None]), most_common([])
     (2.0, None)

@@ -1,5 +1,4 @@
-"""What job classes look at: one table of characteristics with their thresholds, and what a site
-puts in their place.
+"""Characteristics of job classes: one table with thresholds, and a site's overrides.
 
 Source of the classes, of the host characteristics and of `busy` for hosts: Matveev, Setyaev,
 Voevodin, "New approaches for automatic analysis of HPC application performance using the TASC
@@ -133,7 +132,7 @@ def class_limits(settings: ClassOptions, *, host: bool = False) -> ClassLimits:
         )
         if not names:
             raise ConfigError(
-                f"classes.characteristics.{code} names none", do="name some, or leave the key out"
+                f"classes.characteristics.{code} names none", do="name some, or remove the key"
             )
     if settings.window_minutes < 4 or settings.hang_minutes < settings.window_minutes:
         raise ConfigError(

@@ -223,8 +223,7 @@ def _short(place: HangPlace, case: HangCase) -> str:
 
 
 def _seen_working(place: HangPlace, case: HangCase) -> bool:
-    """Whether utilisation alone shows that no interval is long enough: of a GPU that is seen to
-    work now and then.
+    """Return whether utilisation alone proves that no interval is long enough.
 
     Full utilisation is no evidence on the end of a job: a hung collective shows it, too.
     """

@@ -1,6 +1,4 @@
-"""What a class is, and the form it is judged in: from GPU telemetry, or from host
-characteristics.
-"""
+"""Job classes, and the two forms they are judged in: GPU telemetry and host metrics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The compiled loops over the minutes of many jobs: spreads of windows, intervals of flat ones,
-steadiness.
+"""Compiled loops over the minutes of many jobs: window spreads, flat intervals, steadiness.
 
 Values of a job lie one behind the other, one place per minute since its start, NaN where not
 measured. `offset[j]` is the first place of job j, `windows[j]` its first window; behind the last

@@ -1,4 +1,4 @@
-"""Spreads of windows, once for any thresholds; and votes and verdicts from spreads and thresholds.
+"""Spreads of windows, computed once for any thresholds; votes and verdicts from them.
 
 A search for thresholds computes `spreads` once, then `hang_votes` and `majority` for each
 candidate.

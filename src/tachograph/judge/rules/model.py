@@ -194,7 +194,7 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """What came of one rule over one job.
+    """Result of one rule for one job.
 
     alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the
     reasons. values: of every term that was computed (None: unknown). output: of what

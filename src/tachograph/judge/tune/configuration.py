@@ -43,15 +43,15 @@ def _table(key: str, values: Mapping[str, str]) -> Iterator[str]:
 
 
 def check_target(path: str | Path) -> None:
-    """Raise UsageError where a configuration cannot be written, or would replace one that `tune`
-    did not write.
-    """
+    """Raise UsageError if the file cannot be written, or was not written by `tune`."""
     file = Path(path)
     if file.is_dir():
         raise UsageError("is a folder", where=str(file), do="name a file in it")
     if not file.parent.is_dir():
         raise UsageError(
-            "its folder does not exist", where=str(file), do="make the folder, or name another file"
+            "its folder does not exist",
+            where=str(file),
+            do="create the folder, or name another file",
         )
     if not os.access(file.parent, os.W_OK):
         raise UsageError(

@@ -81,7 +81,7 @@ def propose(population: Population) -> tuple[ThresholdProposal, ...]:
     if min(int(known.idle.sum()), int(known.work.sum())) < LEAST_MINUTES:
         raise UsageError(
             f"{int(known.idle.sum())} idle minutes and {int(known.work.sum())} at work are too few",
-            do=f"take more jobs: {LEAST_MINUTES} minutes of each are needed",
+            do=f"use more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
     found = [each for name in GPU if name != "gpu_util" for each in _of(known, GPU[name])]
     if hosts is not None:
@@ -216,5 +216,5 @@ def _percentile(values: Values, percentile: float) -> float | None:
 
 
 def _rounded(value: float) -> float:
-    """Two digits: more would be no knowledge."""
+    """Round to two significant digits; more digits would suggest precision that is not there."""
     return float(f"{value:.2g}")

@@ -1,5 +1,4 @@
-"""Workload classes of readings, as arrays: of one reading, of the GPUs of live views, and of stored
-minutes alike.
+"""Workload classes of readings as arrays, for single readings, live views and stored minutes.
 
 It needs neither tables nor a compiler.
 """
@@ -84,8 +83,7 @@ def classify_rows(
 
 
 def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadSettings) -> Bounds:
-    """Return between what the quantities of rules lie for each reading: the same twice where they
-    are known.
+    """Return lower and upper bounds of the rules' quantities; equal where known.
 
     FP64 tensor work is part of tensor activity: it counts for FP64 and not for the tensor classes;
     where it is not known it is at most the tensor activity. As published, what is missing is 0,

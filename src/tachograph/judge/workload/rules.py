@@ -160,7 +160,7 @@ def real_utilisation(reading: GpuReading, settings: WorkloadSettings | None = No
 
 
 def enabling(counters: Iterable[str]) -> str:
-    """Return how counters are made to be recorded.
+    """Return instructions that enable the recording of missing counters.
 
     >>> enabling(["sm_active"])
     'let DCGM record SM_ACTIVE (DCGM_FI_PROF_SM_ACTIVE, field 1002)'

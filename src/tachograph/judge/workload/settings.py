@@ -46,16 +46,16 @@ def settings_of(configured: WorkloadOptions) -> WorkloadSettings:
     """
     if configured.preset not in PRESETS:
         raise ConfigError(
-            f"workload.preset: no preset {configured.preset!r}", do=f"use {', '.join(PRESETS)}"
+            f"workload.preset: unknown preset {configured.preset!r}", do=f"use {', '.join(PRESETS)}"
         )
     if configured.classifier not in CLASSIFIERS:
         raise ConfigError(
-            f"workload.classifier: no classifier {configured.classifier!r}",
+            f"workload.classifier: unknown classifier {configured.classifier!r}",
             do=f"use {' or '.join(CLASSIFIERS)}",
         )
     for key in ("smoothing_s", "event_memory_s"):
         if not 0 <= getattr(configured, key) < float("inf"):
-            raise ConfigError(f"workload.{key}: it is a number of seconds", do="give 0 or more")
+            raise ConfigError(f"workload.{key}: must be a number of seconds", do="give 0 or more")
     weights = _normalised(configured.weights) if configured.weights else PRESETS[configured.preset]
     return WorkloadSettings(
         weights,
@@ -70,7 +70,7 @@ def _normalised(given: Mapping[str, float]) -> Weights:
     unknown = [name for name in given if name not in NAMES]
     if unknown:
         raise ConfigError(
-            f"workload.weights: no weight {unknown[0]!r}", do=f"use some of {', '.join(NAMES)}"
+            f"workload.weights: unknown weight {unknown[0]!r}", do=f"use some of {', '.join(NAMES)}"
         )
     total = sum(given.values())
     if not (0 < total < float("inf")) or min(given.values()) < 0:

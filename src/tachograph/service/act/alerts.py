@@ -132,7 +132,7 @@ def send_alerts(
     known = {webhook.options.name for webhook in webhooks}
     lost = [one for one in book.outbox if one.receiver not in known]
     for one in lost:
-        result = "the receiver is not configured any more"
+        result = "the receiver is no longer configured"
         made.append(
             ledger.note(
                 _key(one), KIND, "failed", one.receiver, one.message.title, result, MOST_ATTEMPTS
@@ -297,11 +297,11 @@ def _read_book(file: Path) -> AlertBook:
         return AlertBook()
     except OSError as problem:
         raise LakeError(
-            f"the book of alerts cannot be read: {problem.strerror}", where=str(file)
+            f"the state file of alerts cannot be read: {problem.strerror}", where=str(file)
         ) from None
     except msgspec.DecodeError:
         raise LakeError(
-            "the book of alerts is damaged", where=str(file), do="move the file away"
+            "the state file of alerts is damaged", where=str(file), do="move the file away"
         ) from None
 
 
@@ -311,5 +311,5 @@ def _write_book(file: Path, book: AlertBook) -> None:
         replace_file(file, msgspec.json.encode(book), mode=0o600)
     except OSError as problem:
         raise ExportError(
-            f"the book of alerts cannot be written: {problem.strerror}", where=str(file)
+            f"the state file of alerts cannot be written: {problem.strerror}", where=str(file)
         ) from None

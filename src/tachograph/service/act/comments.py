@@ -73,7 +73,7 @@ class AdminComments:
                 f"job {_name(row)} is not in the accounting", where="sacct", do="see `sacct -j`"
             )
         if len(runs) > 1 or not _is_run(runs[0], row):
-            do = "see `sacct --duplicates -j`"
+            do = "check `sacct --duplicates -j`"
             raise RefusedError(
                 f"job {_name(row)} is another run in the accounting, or several",
                 where="sacct",
@@ -90,7 +90,9 @@ class AdminComments:
         there = self.read(row)
         if there and not _may_replace(there):
             raise ExportError(
-                "AdminComment holds something else", where=f"job {_name(row)}", do="remove it first"
+                "AdminComment already holds another text",
+                where=f"job {_name(row)}",
+                do="remove it first",
             )
         self.small_letters |= there.startswith(SMALL_LETTERS)
         for small_letters in (True,) if self.small_letters else (False, True):
@@ -103,7 +105,9 @@ class AdminComments:
                 return f"{len(comment)} characters; no other job was changed"
             self.small_letters = there == comment.lower()
         raise ExportError(
-            "AdminComment is not what was written", where=f"job {_name(row)}", do="see `sacct -j`"
+            "AdminComment differs from what was written",
+            where=f"job {_name(row)}",
+            do="see `sacct -j`",
         )
 
     def _set(self, row: Mapping[str, Any], comment: str) -> None:

@@ -173,8 +173,10 @@ def read_opt_out(file: Path) -> frozenset[str]:
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
-        raise ConfigError(f"who gets no digest cannot be read: {reason}", where=str(file)) from None
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not a text file"
+        raise ConfigError(
+            f"the list of users without digests cannot be read: {reason}", where=str(file)
+        ) from None
 
 
 def change_opt_out(file: Path, user: str, *, out: bool) -> None:
@@ -188,7 +190,8 @@ def change_opt_out(file: Path, user: str, *, out: bool) -> None:
         )
     except OSError as problem:
         raise ConfigError(
-            f"who gets no digest cannot be written: {problem.strerror}", where=str(file)
+            f"the list of users without digests cannot be written: {problem.strerror}",
+            where=str(file),
         ) from None
     with os.fdopen(descriptor):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -204,7 +207,8 @@ def write_opt_out(file: Path, users: Collection[str]) -> None:
         replace_file(file, "".join(f"{user}\n" for user in sorted(users)).encode(), mode=0o644)
     except OSError as problem:
         raise ConfigError(
-            f"who gets no digest cannot be written: {problem.strerror}", where=str(file)
+            f"the list of users without digests cannot be written: {problem.strerror}",
+            where=str(file),
         ) from None
 
 

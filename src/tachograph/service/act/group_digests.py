@@ -95,7 +95,7 @@ def send_group_digests(
     for address in act.digest_staff:
         if not is_address(address):
             raise ConfigError(
-                f"act.digest_staff: {address!r} is no address", do='write ["ops@example.org"]'
+                f"act.digest_staff: {address!r} is not an address", do='write ["ops@example.org"]'
             )
     if "staff" in audiences and not act.digest_staff:
         raise ConfigError("act.digest_staff is empty", do='write ["ops@example.org"]')

@@ -105,7 +105,7 @@ class ActionLedger:
                 undo.pop_all()
         except BlockingIOError:
             raise LakeError(
-                "another process acts already", where=str(self.path), do="stop it first"
+                "another `tachograph act` is running", where=str(self.path), do="stop it first"
             ) from None
         except OSError as problem:
             raise LakeError(
@@ -359,7 +359,10 @@ def _lines(path: Path, *, begin: int = 0, number: int = 0) -> Iterator[tuple[Act
             with suppress(msgspec.DecodeError):
                 yield _DECODER.decode(line), line
                 continue
-            what, do = f"line {line_number} is no action", "move the file away, or repair the line"
+            what, do = (
+                f"line {line_number} is not an action",
+                "move the file away, or repair the line",
+            )
             raise LakeError(what, where=str(path), do=do)
 
 

@@ -63,12 +63,14 @@ class Mailer:
             )
         if not is_address(options.sender):
             raise ConfigError(
-                f"mail.sender: {options.sender!r} is no address", do="write tachograph@example.org"
+                f"mail.sender: {options.sender!r} is not an address",
+                do="write tachograph@example.org",
             )
         host, port = _host_port(options)
         if options.address and not is_address(options.address.replace("{user}", "ann")):
             raise ConfigError(
-                f"mail.address: {options.address!r} is no address", do='write "{user}@example.org"'
+                f"mail.address: {options.address!r} is not an address",
+                do='write "{user}@example.org"',
             )
         password = ""
         if options.user:
@@ -88,7 +90,7 @@ class Mailer:
         """Return the address of a user. Errors: ExportError where there is none."""
         address = self.addresses.get(user) or self.options.address.replace("{user}", user)
         if not is_address(address):
-            do = "see mail.address and mail.addresses"
+            do = "check mail.address and mail.addresses"
             raise ExportError("no address of this user is known", where=printable(user), do=do)
         return address
 
@@ -208,14 +210,16 @@ def _read_addresses(file: Path) -> dict[str, str]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not a text file"
         raise ConfigError(f"mail.addresses cannot be read: {reason}", where=str(file)) from None
     found = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if words and (len(words) != 2 or not is_address(words[1])):
             raise ConfigError(
-                "no line `user address`", where=f"{file}:{number}", do="write it like that"
+                "not a line of user and address",
+                where=f"{file}:{number}",
+                do="write `user address`",
             )
         if words:
             found[words[0]] = words[1]

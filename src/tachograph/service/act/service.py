@@ -118,7 +118,7 @@ def _advice(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
         f"{len(written.refused):,} refused"
     )
     if written.refused:
-        result += ": only root, or who has CAP_CHOWN, writes files of others"
+        result += ": only root, or a process with CAP_CHOWN, can write files for other users"
     state: ActionState = "failed" if written.refused else "done"
     return [ledger.note(f"advice:{day}", "advice", state, options.advice_folder, result=result)]
 

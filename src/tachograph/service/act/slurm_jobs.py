@@ -111,7 +111,7 @@ class SlurmJobs:
         after = {other.job_id: other for other in self._jobs(job.group, cluster)}
         changed = after.pop(job.job_id, None)
         if changed is None and action != "cancel":
-            raise ExportError(f"job {job.name} is not in the queue any more")
+            raise ExportError(f"job {job.name} is no longer in the queue")
         if changed is not None and not changed.was(action, job):
             raise ExportError(f"Slurm took the command, but job {job.name} is {changed.state}")
         others = [other for other in after.values() if other.job_id in before]
@@ -149,7 +149,7 @@ class SlurmJobs:
         ]
         if drained != [node]:
             raise ExportError(
-                f"of the nodes {', '.join(drained[:10]) or 'none'} was drained, not {node} alone"
+                f"drained nodes: {', '.join(drained[:10]) or 'none'}, instead of {node} alone"
             )
         return f"{node} was {before[node]}, is {after[node]}"
 

@@ -75,7 +75,7 @@ class Webhook:
             )
         if not 0 < options.timeout_s <= 300:
             raise ConfigError(
-                f"{key}: timeout_s is not between 0 and 300", do="leave it out for 10 s"
+                f"{key}: timeout_s is not between 0 and 300", do="leave it out to use 10 s"
             )
         token = ""
         if options.token_file:
@@ -178,7 +178,7 @@ class Webhook:
                 where=where,
                 do="write the new address",
             )
-        raise ExportError(what, where=where, do="see its address, token and room")
+        raise ExportError(what, where=where, do="check its address, token and room")
 
     def _trusted(self) -> ssl.SSLContext:
         try:
@@ -263,4 +263,4 @@ def _reason(problem: Exception, timeout_s: float) -> str:
         if isinstance(cause, OSError) and cause.strerror:
             return printable(cause.strerror).lower()
         cause = cause.__cause__ or cause.__context__
-    return "the connection broke off"
+    return "the connection was lost"

@@ -203,7 +203,7 @@ class _HolderFile:
         raise LakeError(
             f"{who} took the lock over",
             where=str(self.path),
-            do="see whether this host stood still",
+            do="check whether this host was suspended",
         )
 
     def give_back(self) -> None:

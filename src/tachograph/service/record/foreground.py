@@ -148,7 +148,7 @@ class NotStartedError(UsageError):
     """The command cannot be started."""
 
     def __init__(self, what: str, *, where: str, found: bool) -> None:
-        super().__init__(what, where=where, do="check the command behind --")
+        super().__init__(what, where=where, do="check the command after --")
         self.exit_code = NOT_EXECUTABLE if found else NOT_FOUND
 
 

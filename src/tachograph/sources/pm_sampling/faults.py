@@ -12,7 +12,7 @@ from typing import Any
 
 from tachograph.catalog.errors import InputError
 
-TAKE_DCGM = "take the DCGM form of the score (docs/scores.md)"
+TAKE_DCGM = "use the DCGM form of the score (docs/scores.md)"
 _PERMIT = (
     "run it as root or with CAP_SYS_ADMIN, or let the administrator set "
     "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d and reload the "

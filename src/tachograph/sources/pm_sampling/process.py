@@ -246,5 +246,5 @@ class PmProcess:
 def _death(code: int) -> PmSamplingError:
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return PmSamplingError(
-        "sampler", f"the process that samples {how}", "other counters go on; it is started again"
+        "sampler", f"the process that samples {how}", "other counters continue; it is restarted"
     )

@@ -138,7 +138,7 @@ class SiteProgram:
 
     def _too_slow(self) -> InputError:
         return self._problem(
-            f"has not ended within {self.timeout_s:g} s", "is Slurm busy? raise timeout_s"
+            f"did not end within {self.timeout_s:g} s", "is Slurm busy? raise timeout_s"
         )
 
     def _problem(self, what: str, do: str) -> InputError:
@@ -173,7 +173,7 @@ def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
     """Check that a command or a server is configured. Errors: ConfigError."""
     if how == "command" and url:
         raise ConfigError(
-            'url is given, but how is "command"', do='add how = "rest", or take url away'
+            'url is given, but how is "command"', do='add how = "rest", or remove url'
         )
     if not command or not all(command):
         raise ConfigError("command is empty", do='write it as ["ssh", "login", "sacct"]')
@@ -321,7 +321,7 @@ class SacctCommand:
         begins_well = answer.startswith(f"{names[0]}{between}".encode())
         if not answer.endswith(b"\n") or not begins_well:
             begins = answer[:60].decode("utf-8", "replace").strip()
-            what = "the answer broke off" if begins_well else f"is no accounting: {begins!r}"
+            what = "the response was cut off" if begins_well else f"is not accounting: {begins!r}"
             raise InputError(what, where=self.where, do="run it by hand")
         return answer
 
@@ -331,7 +331,7 @@ class SacctCommand:
             answer = self._run("--helpformat").decode("utf-8", "replace")
             known = set(answer.split())
             if known and not {"JobID", "JobIDRaw"} <= known:
-                what = f"is no accounting: {answer[:60].strip()!r}"
+                what = f"is not accounting: {answer[:60].strip()!r}"
                 raise InputError(what, where=self.where, do="run it by hand")
             self._known = tuple(name for name in FIELDS.split() if name in known or not known)
         return self._known

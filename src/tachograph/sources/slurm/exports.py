@@ -82,7 +82,7 @@ def detect(content: bytes, *, where: str) -> DetectedExport:
             raise InputError(f"the file is packed with {name}", where=where, do="unpack it first")
     if content.startswith(b"PAR1"):
         raise InputError(
-            "this is Parquet, no Slurm accounting", where=where, do="name the export of sacct"
+            "this is Parquet, not Slurm accounting", where=where, do="name the export of sacct"
         )
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if start in {b"{", b"["}:
@@ -94,7 +94,7 @@ def detect(content: bytes, *, where: str) -> DetectedExport:
 def _text_kind(head: str, where: str) -> ExportKind:
     first = next((line for line in head.split("\n") if line.strip()), "").lower()
     if not first:
-        raise InputError("the file holds nothing but blanks", where=where, do="export it again")
+        raise InputError("the file holds only blanks", where=where, do="export it again")
     columns = set(header(first)[1])
     if {"job_id", "node", "gpu"} <= columns:
         return "map"
@@ -133,7 +133,7 @@ def _document_kind(document: object, where: str) -> ExportKind:
     if rows and any(name.startswith("nersc_ldms") or name == "gpu_id" for name in rows[0]):
         raise _telemetry("a telemetry export", "ldms", where)
     raise InputError(
-        "this JSON is no answer of Slurm or NERSC that is known",
+        "this JSON is not a known answer of Slurm or NERSC",
         where=where,
         do="export with `sacct --json` or `sacct --parsable2`",
     )
@@ -160,7 +160,7 @@ def _jobs_kind(document: object, where: str) -> ExportKind:
 
 def _telemetry(what: str, source: str | None, where: str) -> InputError:
     do = f"read it with `tachograph ingest {source}`" if source else "no source reads it yet"
-    return InputError(f"this is {what}, no accounting", where=where, do=do)
+    return InputError(f"this is {what}, not accounting", where=where, do=do)
 
 
 ROWS_PER_CHUNK = 100_000
@@ -403,7 +403,7 @@ def _format(found: DetectedExport, where: str, read_text: ReadText) -> _ExportFo
             )
         case _:
             raise InputError(
-                "this names the GPUs of jobs, it is no accounting",
+                "this names the GPUs of jobs, it is not accounting",
                 where=where,
                 do="read it with `tachograph ingest allocation-map`",
             )

@@ -64,7 +64,7 @@ class Slurmrestd:
             )
         if access.api and not _VERSION.fullmatch(access.api):
             raise ConfigError(
-                f"api {access.api!r} is no version", do="write it as v0.0.42, or leave it out"
+                f"api {access.api!r} is not a version", do="write it as v0.0.42, or remove it"
             )
         self._server = HttpServer(
             access,
@@ -149,7 +149,7 @@ class Slurmrestd:
                 continue
             return f"v0.0.{number}"
         raise InputError(
-            "this is no slurmrestd that is known", where=self.where, do="check url, or give api"
+            "this is not a known slurmrestd", where=self.where, do="check url, or give api"
         )
 
 

@@ -179,7 +179,7 @@ def column_names(fields: str) -> tuple[str, ...]:
         raise InputError(
             "the list of fields names no JobID",
             where="--fields",
-            do="give the list that sacct was given",
+            do="give the list of fields that sacct was run with",
         )
     return names
 
@@ -196,7 +196,7 @@ def find_layout(
     between = delimiter or _delimiter_of(line)
     if between is None:
         raise InputError(
-            "this is no sacct text with delimiters",
+            "this is not sacct text with delimiters",
             where=where,
             do="export with `sacct --parsable2` or `sacct --json`",
         )
@@ -215,7 +215,7 @@ def find_layout(
         if len(names) in {len(parts), written} and layout.starts(line):
             return layout
     raise InputError(
-        f"no header, and {len(parts)} fields are no known list",
+        f"no header, and no known list has {len(parts)} fields",
         where=where,
         do="export without --noheader, or give the list with --fields jobid,jobidraw,...",
     )

@@ -424,12 +424,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[],
-        help="in place of a key of the mapping: --set gpu.constant=1 (repeatable)",
+        help="override a key of the mapping: --set gpu.constant=1 (repeatable)",
     )  # fmt: skip
     parser.add_argument(
         "--time-zone",
         metavar="ZONE",
-        help="zone of times written without one (default: time.zone of the mapping)",
+        help="zone of times given without one (default: time.zone of the mapping)",
     )
 
 
@@ -447,7 +447,7 @@ def read(
             "no mapping", do="write one: tachograph ingest table --suggest FILE > mapping.toml"
         )
     if not options.files:
-        raise UsageError("no file to read", do="name the files behind the options")
+        raise UsageError("no file to read", do="name the files after the options")
     zones = [f"time.zone={json.dumps(options.time_zone)}"] if options.time_zone else []
     mapping = load(Path(options.mapping), node=options.node, settings=[*zones, *options.set])
     site = configuration.site

@@ -327,7 +327,7 @@ def parse(
             _replace(written, {"node": {"constant": node}})
         mapping = msgspec.convert(written, TableMapping)
     except RecursionError:
-        raise ConfigError("it nests too deeply", where=where, do="fix the brackets") from None
+        raise ConfigError("nested too deeply", where=where, do="fix the brackets") from None
     except msgspec.ValidationError as problem:
         raise ConfigError(str(problem).replace("`", "'"), where=where, do=_SEE_PAGE) from None
     except ValueError as problem:  # not TOML, or a number with too many digits

@@ -143,7 +143,9 @@ def suggest(
     rows = proposal.rows
     if not rows.height:
         raise InputError(
-            "the file has no rows to judge by", where=str(path), do="name a file with some"
+            "the file has no rows to propose a mapping from",
+            where=str(path),
+            do="name a file with rows",
         )
     metric = [name for name in named(rows.columns, "metric") if rows.schema[name] == pl.String]
     long = tuple(name[0] for name in (metric, proposal.free("value")) if name and metric)
@@ -359,7 +361,7 @@ def _propose_host(
         elif not is_convertible(known[1] or HOST_UNITS[known[0]], HOST_UNITS[known[0]]):
             proposal.left[name] = f"{known[1]} cannot be {HOST_UNITS[known[0]]}"
         elif len(values) == proposal.rows.height and not _only_grows(known[0], values, of_rows):
-            proposal.left[name] = "it falls: no counter"
+            proposal.left[name] = "it decreases, so it is not a counter"
         else:
             to, unit = known
             plain = not unit or unit == HOST_UNITS[to]

@@ -142,7 +142,7 @@ class Identities:
             return proven
         if self.tokens is None or not by_form:
             raise NotIdentifiedError(
-                "the token is not valid", do="take the link that the server printed at its start"
+                "the token is not valid", do="use the link that the server printed at its start"
             )
         return self.tokens.proven(given)
 

@@ -51,7 +51,7 @@ _KEYS_AGAIN_S = 60.0
 _CLOCKS_APART_S = 60
 _TIMEOUT_S = 10.0
 _LARGEST = 1 << 20
-_AGAIN = "log in once more"
+_AGAIN = "log in again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class OidcProvider:
                 "the login has expired, or was begun in another browser", do=_AGAIN
             )
         if given.get("iss", self.issuer).rstrip("/") != self.issuer:
-            raise NotIdentifiedError("the answer is of another provider", do=_AGAIN)
+            raise NotIdentifiedError("the answer is from another provider", do=_AGAIN)
         if "error" in given:
             reason = re.sub(r"[^a-z_]", "", given["error"])[:40]
             raise NotIdentifiedError(f"the provider refused the login: {reason}", do=_AGAIN)
@@ -217,7 +217,9 @@ class OidcProvider:
         try:
             expected.validate(claims)
         except JoseError:
-            raise NotIdentifiedError("the id token is not of this login", do=_AGAIN) from None
+            raise NotIdentifiedError(
+                "the id token does not belong to this login", do=_AGAIN
+            ) from None
         return claims
 
     def _user_info(self, answer: Mapping[str, Any], claims: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -262,7 +264,7 @@ class OidcProvider:
             ):
                 return address
         raise InputError(
-            f"its {name} is no https address", where=self.issuer, do="fix serve.oidc_issuer"
+            f"its {name} is not an https address", where=self.issuer, do="fix serve.oidc_issuer"
         )
 
     def _request(self, method: str, address: str, **given: Any) -> Mapping[str, Any]:
@@ -273,7 +275,7 @@ class OidcProvider:
             answer = self.client.request(method, address, **given)
             found = answer.json() if len(answer.content) <= _LARGEST else None
         except (httpx2.HTTPError, ValueError) as problem:
-            what = f"the OpenID provider does not answer: {type(problem).__name__}"
+            what = f"the OpenID provider does not respond: {type(problem).__name__}"
             raise InputError(what, where=self.issuer, do="is it running?") from None
         if method == "POST" and answer.status_code in (400, 401, 403):
             raise NotIdentifiedError("the provider did not accept the login", do=_AGAIN)

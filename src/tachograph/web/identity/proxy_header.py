@@ -59,7 +59,8 @@ class ProxyAddress:
             raise ConfigError(what, do=f"write {address!r}")
         if network is not None and network.prefixlen == 0:
             raise ConfigError(
-                f"serve.proxies: {written!r} is every address", do="name the proxy's own"
+                f"serve.proxies: {written!r} means every address",
+                do="name only the address of the proxy",
             )
         return cls(network, user)
 

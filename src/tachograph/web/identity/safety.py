@@ -43,7 +43,8 @@ def check_safe(options: ServeOptions, *, host: str) -> None:
         or not options.proxy_header.isascii()
     ):
         raise ConfigError(
-            f"serve.proxy_header: {options.proxy_header!r} names no user", do="write X-Remote-User"
+            f"serve.proxy_header: {options.proxy_header!r} cannot name the user",
+            do="write X-Remote-User",
         )
     _check_url("url", options.url, schemes=("https", "http", ""))
     _check_url("oidc_issuer", options.oidc_issuer, schemes=("https",))

@@ -75,7 +75,7 @@ class SlurmTokens:
     def proven(self, sent: str) -> Proven:
         """Return whose token it is. Errors: NotIdentifiedError for one that is not valid."""
         wrong = NotIdentifiedError(
-            "Slurm's token is not valid or has expired", do="make one with `scontrol token`"
+            "Slurm's token is not valid or has expired", do="create one with `scontrol token`"
         )
         if len(sent) > _LONGEST:
             raise wrong

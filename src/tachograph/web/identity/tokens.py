@@ -101,13 +101,13 @@ def read_tokens(file: Path) -> Sequence[StoredToken]:
             do="name another file",
         ) from None
     if mode & _PERMITTED:
-        what = f"the file of tokens has mode {mode & 0o777:04o}: others may read or write it"
+        what = f"the token file has mode {mode & 0o777:04o}: others may read or write it"
         raise ConfigError(what, where=str(file), do=f"chmod 600 {file}")
     try:
         return msgspec.json.decode(content or b"{}", type=_TokenFile).tokens
     except msgspec.DecodeError as problem:
         raise ConfigError(
-            f"it is no file of tokens: {problem}", where=str(file), do="name another file"
+            f"it is not a token file: {problem}", where=str(file), do="name another file"
         ) from None
 
 
@@ -138,7 +138,7 @@ def _changing(file: Path) -> Iterator[list[StoredToken]]:
             beside.unlink(missing_ok=True)
             os.close(lock)
     except OSError as problem:
-        what = f"the file of tokens cannot be written: {problem.strerror}"
+        what = f"the token file cannot be written: {problem.strerror}"
         raise ConfigError(what, where=str(file), do="name another with serve.token_file") from None
 
 

@@ -66,7 +66,7 @@ class JobsParameters(JobChoiceParameters, frozen=True, kw_only=True):
 
     sort: Word = DEFAULT_SORT
     columns: Annotated[
-        tuple[Word, ...], msgspec.Meta(description="Columns, also several separated by commas.")
+        tuple[Word, ...], msgspec.Meta(description="Columns, separated by commas.")
     ] = ()
     limit: Limit = 50
     after: Word = ""

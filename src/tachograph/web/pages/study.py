@@ -48,7 +48,7 @@ def drawn_study(view: PageView, parameters: StudyPageParameters) -> DrawnStudy |
     UsageError for a setting.
     """
     if not len(view.jobs):
-        return DrawnStudy(None, {}, "no job that you see was analyzed yet")
+        return DrawnStudy(None, {}, "none of your visible jobs is analyzed yet")
 
     return view.made(_drawn, parameters)
 

@@ -29,7 +29,7 @@ def content(view: PageView, parameters: StudyFigureParameters) -> Document:
     settings = {name: getattr(parameters, name) for name in StudyPageParameters.__struct_fields__}
     made = drawn_study(view, StudyPageParameters(**settings))
     if isinstance(made, Pending):
-        raise LakeError("the study is being drawn", do="try again in some seconds")
+        raise LakeError("the study is being drawn", do="try again in a few seconds")
     suffix, picture = made.pictures.get(parameters.figure, ("", b""))
     if suffix != parameters.suffix:
         raise NotFoundError(

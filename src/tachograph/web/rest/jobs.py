@@ -83,7 +83,7 @@ _MY_COLUMNS = (
     *("start", "end", "elapsed_s", "gpus", "gpu_util_mean", "hbm_peak_fraction", "coverage"),
 )
 _PAGE = TableColumn(
-    "page", pl.String(), "", "Address of its page, below that of the service.", None
+    "page", pl.String(), "", "Address of its page, relative to that of the service.", None
 )
 _MY_JOBS_SHAPE = TableShape(
     (
@@ -126,14 +126,16 @@ _JOB_KEY = described("The run of the job.", TEXT)
 
 
 def _reports_schema() -> Schema:
-    sentence = "Reports attached to it, the first one first, with their longest kernels."
+    sentence = "Reports attached to the job, oldest first, with their longest kernels."
     return described(sentence, list_of(type_schema(AttachedReport)))
 
 
 def _steps_schemas() -> Schema:
     row = {
         **columns_schema(public_columns(STEP_SUMMARIES)),
-        "by_srun": described("srun started it, not Slurm with the job.", BOOLEAN),
+        "by_srun": described(
+            "True if srun started it, false if Slurm started it with the job.", BOOLEAN
+        ),
         "idle": described("Whether its GPUs were idle. Null: undetermined.", or_null(BOOLEAN)),
     }
     gap = {
@@ -144,7 +146,7 @@ def _steps_schemas() -> Schema:
         "idle_s": NUMBER,
     }
     return {
-        "headline": described("Which were idle, and how long none ran.", TEXT),
+        "headline": described("Which steps were idle, and how long no step ran.", TEXT),
         "steps": described("A row per step.", list_of(object_of(row))),
         "gaps": described("Times in which no srun step ran.", list_of(object_of(gap))),
     }
@@ -166,21 +168,21 @@ def _job_schemas() -> Schema:
     per_gpu = TableShape(public_columns(JOB_GPUS)).row_schema()
     return {
         **columns_schema(public_columns(JOB_SUMMARIES)),
-        "node_list": described("Its nodes, folded.", TEXT),
-        "headline": described("What it did, in a sentence.", TEXT),
+        "node_list": described("Its nodes as a host list.", TEXT),
+        "headline": described("Summary of the job in a sentence.", TEXT),
         "next_time": described("Options for the next request, and why.", or_null(proposal)),
         "culprit": described(
             "Likely culprit of a hang of several GPUs, or why none is named.",
             or_null(type_schema(Culprit)),
         ),
-        "findings": described("Those that are reported, most urgent first.", list_of(finding)),
+        "findings": described("Reported findings, most urgent first.", list_of(finding)),
         "verdicts": described("Every check with its result.", list_of(finding)),
         "evidence": described("Numbers behind the findings, by code.", numbers),
         "per_gpu": described("A row per GPU.", list_of(per_gpu)),
         "timeline": described("Activity in bins of equal length.", object_of(timeline)),
         "steps": described("Its steps.", object_of(_steps_schemas())),
         "kernels": _reports_schema(),
-        "caveats": described("What limits these numbers.", list_of(TEXT)),
+        "caveats": described("Limits of these numbers, as sentences.", list_of(TEXT)),
         "other_runs": described("job_key of each other run of a requeued job.", list_of(TEXT)),
     }
 
@@ -219,16 +221,16 @@ def kernels(view: View, parameters: JobParameters) -> ObjectAnswer:
 def _scores_schemas() -> Schema:
     score = described("0 best, 100 worst. Null: not measured.", NUMBER)
     way = {
-        "way": described("How they were measured.", {**TEXT, "enum": list(TITLES)}),
+        "way": described("Measurement method.", {**TEXT, "enum": list(TITLES)}),
         **dict.fromkeys(SCORES, score),
-        "basis": described("What they are of.", TEXT),
-        "notes": described("What limits them here.", list_of(TEXT)),
-        "differs": described("Why they differ from those of other ways.", TEXT),
+        "basis": described("What the scores are computed from.", TEXT),
+        "notes": described("Limits of these scores, as sentences.", list_of(TEXT)),
+        "differs": described("Why they differ from the other methods.", TEXT),
     }
     return {
         "job_key": _JOB_KEY,
-        "job_id": described("The job, as people write it.", TEXT),
-        "ways": described("A row per way.", list_of(object_of(way))),
+        "job_id": described("Job id as people write it.", TEXT),
+        "ways": described("A row per method.", list_of(object_of(way))),
     }
 
 
@@ -253,7 +255,9 @@ class JobFindingsParameters(JobParameters, frozen=True, kw_only=True):
 
     verdict: Annotated[
         Literal["yes", "no", "unknown", "all"],
-        says("yes: it holds and is reported; no; unknown: not enough was measured; all: any."),
+        says(
+            "yes: triggered and reported; no; unknown: not enough was measured; all: every verdict."
+        ),
     ] = "yes"
 
 
@@ -290,10 +294,10 @@ def labels(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
 
 def _label_schemas() -> Schema:
     return {
-        "job_key": described("The job, as given.", TEXT),
+        "job_key": described("The job as named in the request.", TEXT),
         "finding": described("Code of the finding.", TEXT),
-        "label": described("What was recorded.", TEXT),
-        "comment": described("Why. Null: nothing given.", or_null(TEXT)),
+        "label": described("The recorded label.", TEXT),
+        "comment": described("Reason for the label. Null: none given.", or_null(TEXT)),
         "by": described("Who labelled it.", TEXT),
     }
 

@@ -51,8 +51,8 @@ _NOW_SHAPE = TableShape(
         TableColumn(
             "class", pl.String(), "", "Workload class of the last minute, or unknown.", None
         ),
-        text("bottleneck", "What limits it.", "not known"),
-        real("real_utilisation", "fraction", "Use that counts what its units do."),
+        text("bottleneck", "Limiting resource.", "not known"),
+        real("real_utilisation", "fraction", "Utilisation weighted by the activity of its units."),
         TableColumn("health", pl.String(), "", "CRIT, WARN, HOT, OK, or unknown.", None),
         *(
             TableColumn(
@@ -119,19 +119,23 @@ def node(view: View, parameters: NodeNameParameters) -> ObjectAnswer:
 
 def _status_schemas() -> Schema:
     moment = or_null(MOMENT)
-    full_disk = "Mount point of the disk of lake or status, where it is full. Null: none is."
-    sources = "A source each: condition, lag, rows, rejects, errors, skipped polls."
+    full_disk = "Mount point of the full disk, that of lake or status. Null: no disk is full."
+    sources = "One object per source: condition, lag, rows, rejects, errors, skipped polls."
     return {
-        "healthy": described("No source is late or fails, and the collector runs.", BOOLEAN),
-        "running": described("A collector holds the lake.", BOOLEAN),
-        "hangs": described("It runs and writes no status.", BOOLEAN),
+        "healthy": described("The collector runs, and no source is late or failing.", BOOLEAN),
+        "running": described("A collector is running on the lake.", BOOLEAN),
+        "hangs": described("The collector runs but writes no status.", BOOLEAN),
         "full_disk": described(full_disk, or_null(TEXT)),
-        "pid": described("Its process. Null: none, or for admins alone.", or_null(COUNT)),
-        "host": described("Its host. Null: none, or for admins alone.", or_null(TEXT)),
-        "lake": described("Where the lake is. Null: for admins alone.", or_null(TEXT)),
-        "started": described("When it started. Null: none has run.", moment),
-        "updated": described("When it last wrote its status. Null: none has run.", moment),
-        "stopped": described("When it stopped. Null: it has not.", moment),
+        "pid": described(
+            "Process id of the collector. Null: none, or visible to admins only.", or_null(COUNT)
+        ),
+        "host": described(
+            "Host of the collector. Null: none, or visible to admins only.", or_null(TEXT)
+        ),
+        "lake": described("Location of the lake. Null: visible to admins only.", or_null(TEXT)),
+        "started": described("Start of the collector. Null: none has run.", moment),
+        "updated": described("Last status of the collector. Null: none has run.", moment),
+        "stopped": described("Stop of the collector. Null: it has not stopped.", moment),
         "sources": described(sources, list_of(OBJECT)),
         "steps": described("Analysis and compaction: last success, errors.", OBJECT),
     }
@@ -147,9 +151,11 @@ def status(view: View, parameters: Parameters) -> ObjectAnswer:
 def _me_schemas() -> Schema:
     return {
         "name": described("User name.", TEXT),
-        "role": described("What they may see.", {**TEXT, "enum": [role.label for role in Role]}),
+        "role": described(
+            "Role: what the user may see.", {**TEXT, "enum": [role.label for role in Role]}
+        ),
         "accounts": described("Accounts whose jobs a manager sees.", list_of(TEXT)),
-        "via": described("How they were identified.", TEXT),
+        "via": described("How the user was identified.", TEXT),
         "jobs": described("How many jobs are visible.", COUNT),
     }
 

@@ -47,30 +47,30 @@ from tachograph.web.shapes import (
 from tachograph.web.snapshot import View
 
 _LEDGER = {
-    "jobs": "Jobs in the ledger: over, measured, with GPUs of their own.",
-    "gpu_hours": "GPU-hours that they held. Unit: h.",
-    "first": "When the first of them started. Null: no job.",
-    "last": "When the last of them ended. Null: no job.",
-    "causes": "A row per cause, productive and unmeasured time.",
-    "left_out": "A row per reason for which jobs are not in the ledger.",
-    "assumptions": "Under which hours are recoverable.",
-    "by": "What the groups are.",
-    "groups": "A row per group, most lost first. Null: by cause alone.",
+    "jobs": "Jobs in the ledger: ended, measured, with whole GPUs.",
+    "gpu_hours": "GPU-hours that these jobs held. Unit: h.",
+    "first": "Start of the first job. Null: no job.",
+    "last": "End of the last job. Null: no job.",
+    "causes": "A row per cause, and one each for productive and unmeasured time.",
+    "left_out": "A row per reason for leaving jobs out of the ledger.",
+    "assumptions": "Assumptions under which hours are recoverable.",
+    "by": "What the rows are grouped by.",
+    "groups": "A row per group, largest loss first. Null: grouped by cause only.",
     "jobs_of": "The cause whose jobs are listed. Null: none.",
-    "concerned": "The jobs of this cause, most first. Null: none were requested.",
+    "concerned": "Jobs of this cause, largest loss first. Null: not requested.",
     "currency": "",
     "unpriced_jobs": "Jobs without a price.",
 }
 _USAGE = {
-    "jobs": "How many.",
-    "gpu_hours": "Of all with known GPUs, those that still run included. Unit: h.",
+    "jobs": "Number of jobs.",
+    "gpu_hours": "GPU-hours of jobs with known GPUs, running ones included. Unit: h.",
     "weeks": (
         "A row per week in which jobs ended, oldest first: what was lost, and recovered "
         "against the weeks before."
     ),
-    "findings": "A row per reported finding, those with most lost GPU-hours first.",
-    "worst": "The jobs that lost most GPU-hours.",
-    "running": "The jobs that still run, latest first.",
+    "findings": "A row per reported finding, most lost GPU-hours first.",
+    "worst": "Jobs with the most lost GPU-hours.",
+    "running": "Running jobs, latest first.",
 }
 
 
@@ -81,15 +81,15 @@ class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
         "cause"
     )
     jobs: Annotated[Word, says("A cause whose jobs are listed, or all.")] | None = None
-    top: Annotated[RowLimit, says("At most so many groups and jobs.")] | None = None
+    top: Annotated[RowLimit, says("Maximum number of groups and of jobs.")] | None = None
 
 
 def _ledger_schemas() -> Schema:
     fields = field_schemas(WasteReport, without=("users", "zone_name", "concerned_jobs"))
     return {
         **{name: described(_LEDGER[name], schema) for name, schema in fields.items()},
-        "currency": described("Of amounts of money. Null: no price is configured.", or_null(TEXT)),
-        "lost": described("GPU-hours of all causes together. Unit: h.", NUMBER),
+        "currency": described("Currency of costs. Null: no price is configured.", or_null(TEXT)),
+        "lost": described("GPU-hours lost to all causes. Unit: h.", NUMBER),
         "recoverable": described(
             "GPU-hours that are recoverable under the assumptions. Unit: h.", NUMBER
         ),
@@ -109,7 +109,7 @@ def waste(view: View, parameters: LedgerParameters) -> ObjectAnswer:
 def _usage_schemas() -> Schema:
     fields = field_schemas(UsageReport, without=("waste", "zone_name"))
     return {
-        "name": described("Of whom.", TEXT),
+        "name": described("Name of the user or account.", TEXT),
         **{name: described(_USAGE[name], schema) for name, schema in fields.items()},
         "recovered": described(
             "GPU-hours recovered in all weeks. Unit: h. Null: one week.", NUMBER
@@ -143,7 +143,7 @@ def _usage(view: View, name: str, which: JobChoice) -> ObjectAnswer:
 class StudyParameters(JobChoiceParameters, frozen=True, kw_only=True):
     """Which jobs, which figures, and how their metrics are defined."""
 
-    figure: Annotated[tuple[Word, ...], says("Names or numbers of figures; all without any.")] = ()
+    figure: Annotated[tuple[Word, ...], says("Names or numbers of figures; default: all.")] = ()
     pipe: Annotated[Word, says("Pipe of the roofline: fp64, fp32, fp16 or tensor.")] = "fp64"
     window: (
         Annotated[Literal[1, 5, 15, 30], says("Windows of spatial imbalance. Unit: min.")] | None
@@ -151,7 +151,7 @@ class StudyParameters(JobChoiceParameters, frozen=True, kw_only=True):
     variant: Annotated[Word, says("paper, or notebooks.")] = "paper"
     whiskers: Annotated[Word, says("Whiskers of box plots: tukey or percentile.")] = "tukey"
     no_filter: Annotated[
-        tuple[Word, ...], says("Reasons that leave no job out, such as short or idle.")
+        tuple[Word, ...], says("Reasons that must not leave jobs out, such as short or idle.")
     ] = ()
 
 
@@ -173,17 +173,17 @@ def _study_schemas() -> Schema:
         **field_schemas(annex_function("study_fields")()),
         "coverage_low_share": NUMBER,
         "never_measured": {},
-        "lake": described("Where the lake is. Null: for admins alone.", or_null(TEXT)),
+        "lake": described("Location of the lake. Null: visible to admins only.", or_null(TEXT)),
     }
     figures = {**OBJECT, "additionalProperties": object_of(figure)}
     questions = {**OBJECT, "additionalProperties": object_of(question)}
     return {
-        "title": described("What stands above it.", TEXT),
+        "title": described("Heading of the study.", TEXT),
         "site": described("Name of the site.", TEXT),
         "made": described("When it was made.", MOMENT),
         "tachograph": described("The version that made it.", TEXT),
         "settings": described("How its metrics are defined.", OBJECT),
-        "dataset": described("Which jobs it is of.", {**OBJECT, "properties": dataset}),
+        "dataset": described("The jobs that were studied.", {**OBJECT, "properties": dataset}),
         "figures": described("Numbers of each figure.", figures),
         "questions": described("Answers to the research questions.", questions),
         "files": described("Always empty: nothing is written.", list_of(TEXT)),
@@ -213,7 +213,9 @@ class AdviceParameters(Parameters, frozen=True, kw_only=True):
 
     script: Annotated[str, msgspec.Meta(max_length=1_000_000), says("Text of the job script.")] = ""
     user: (
-        Annotated[Word, says("Its user, where that is not who asks: for those who see all jobs.")]
+        Annotated[
+            Word, says("User of the job (default: you); others only for roles that see all jobs.")
+        ]
         | None
     ) = None
     name: Annotated[Word, says("Name of the job.")] | None = None
@@ -223,34 +225,36 @@ class AdviceParameters(Parameters, frozen=True, kw_only=True):
 
 def _advice_schemas() -> Schema:
     of_line = {
-        "topic": described("What it is about.", {**TEXT, "enum": list(TOPICS)}),
-        "value": described("What is advised. Null: nothing, for the reason.", NUMBER),
-        "asked": described("What is requested. Null: not given.", NUMBER),
-        "option": described("The option for sbatch. Null: there is none.", or_null(TEXT)),
-        "reason": described("Why nothing is advised. Null: something is.", or_null(TEXT)),
-        "confidence": described("How sure it is.", {**TEXT, "enum": list(get_args(Confidence))}),
-        "margin": described("On top of the largest use. Null: none.", NUMBER),
-        "runs": described("Past jobs that it rests on.", COUNT),
+        "topic": described("Topic of the line.", {**TEXT, "enum": list(TOPICS)}),
+        "value": described("Advised value. Null: no advice, see reason.", NUMBER),
+        "asked": described("Requested value. Null: not given.", NUMBER),
+        "option": described("Option for sbatch. Null: none.", or_null(TEXT)),
+        "reason": described("Why there is no advice. Null: there is advice.", or_null(TEXT)),
+        "confidence": described(
+            "Confidence of the advice.", {**TEXT, "enum": list(get_args(Confidence))}
+        ),
+        "margin": described("Margin added to the largest use. Null: none.", NUMBER),
+        "runs": described("Past jobs that support it.", COUNT),
         "of": described("Past jobs of the group.", COUNT),
-        "jobs": described("The latest of them.", list_of(TEXT)),
+        "jobs": described("Ids of the latest of these jobs.", list_of(TEXT)),
         "evidence": described("Further numbers.", OBJECT),
-        "followed": described("It is sure enough for a job script.", BOOLEAN),
-        "sentence": described("The line in words.", TEXT),
+        "followed": described("True if the advice is reliable enough for a job script.", BOOLEAN),
+        "sentence": described("The advice as a sentence.", TEXT),
     }
     level = or_null({**TEXT, "enum": list(LEVELS)})
     of_group = {
-        "level": described("How near the past jobs are. Null: too few.", level),
-        "runs": described("How many count.", COUNT),
-        "since": described("When the first was submitted. Null: none.", or_null(MOMENT)),
+        "level": described("Similarity of the past jobs. Null: too few jobs.", level),
+        "runs": described("Number of past jobs used.", COUNT),
+        "since": described("Submission of the first. Null: none.", or_null(MOMENT)),
         "counted": described("Past jobs by level.", OBJECT),
     }
     of_request: Schema = {name: {} for name in asdict(JobRequest())}
     lines = list_of(_keyed(of_line))
     return {
-        "request": described("What was understood of the request.", _keyed(of_request)),
-        "group": described("The past jobs that count.", _keyed(of_group)),
-        "headline": described("The same in words.", TEXT),
-        "lines": described("One for each topic; none without past jobs.", lines),
+        "request": described("The request as it was understood.", _keyed(of_request)),
+        "group": described("The past jobs used.", _keyed(of_group)),
+        "headline": described("The advice in a sentence.", TEXT),
+        "lines": described("One per topic; empty without past jobs.", lines),
         "sbatch": described("Lines for the job script.", list_of(TEXT)),
     }
 
