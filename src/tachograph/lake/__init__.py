@@ -1,3 +1,1 @@
-"""The lake: Delta Lake tables in one directory or object store, readable by anything that reads
-Delta.
-"""
+"""The lake: Delta Lake tables in a directory or object store, readable by any Delta reader."""

@@ -21,9 +21,7 @@ FILE_ROWS = 4_000_000  # what an analysis reads at a time
 
 @dataclass(frozen=True, slots=True)
 class BatchDays:
-    """Rows of each day, resolved; `within`: merged inside of each frame; `across`: between them,
-    of each day.
-    """
+    """Resolved rows per day; `within`: merged inside each frame; `across`: merged between frames."""
 
     days: dict[date, pl.DataFrame]
     within: tuple[int, ...]
@@ -60,9 +58,7 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
 
 
 def between_nodes(rows: pl.DataFrame, *, most: int = FILE_ROWS) -> Iterator[pl.DataFrame]:
-    """Yield rows, which are sorted by node, in pieces of at most `most`, but never less than a
-    node.
-    """
+    """Yield rows, sorted by node, in pieces of at most `most` rows, but never less than a node."""
     begin = end = 0
     for length in rows["node"].rle().struct.field("len") if rows.height > most else ():
         if end > begin and end + length - begin > most:
@@ -90,9 +86,7 @@ def _have_same_keys(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) ->
 
 
 def _side_by_side(frames: Sequence[pl.DataFrame], table: LakeTable) -> pl.DataFrame:
-    """One row for each row of the frames, whose keys are the same; of each column the last value
-    that is not null.
-    """
+    """Merge frames with the same keys row by row, taking the last non-null value per column."""
     made = frames[0]
     for later in frames[1:]:
         columns = []

@@ -1,5 +1,4 @@
-"""Commits to a table in a folder that survive a power cut: entries of the log, its first one,
-checkpoints.
+"""Commits to a table in a folder that survive a power cut: log entries and checkpoints.
 
 Order: data files and their folders are synced, then the entry is written under another name,
 synced, and linked to its own; then the folder of the log is synced, and only then success is
@@ -61,9 +60,7 @@ def commit_entry(
     actions: Sequence[AddAction | RemoveAction],
     transactions: Sequence[Transaction],
 ) -> bytes:
-    """Return the entry of the log after that of `delta`; with another schema it changes that of
-    the table.
-    """
+    """Return the log entry that follows `delta`; a different schema changes the table's."""
     metadata = delta.metadata()
     operation = {
         "mode": "Append",
@@ -123,8 +120,7 @@ def _remove(action: RemoveAction) -> dict[str, Any]:
 
 
 def commit(table: Path, delta: DeltaTable, entry: bytes) -> bool:
-    """Make `entry` the version after that of `delta`, on the disk when this returns; False where
-    that is taken.
+    """Write `entry` as the version after `delta`, durably; False if that version is taken.
 
     Every 50 versions a checkpoint follows. Errors: OSError; then nothing has changed, or it is not
     known to last.
@@ -145,9 +141,7 @@ def staged_name(table: Path) -> Path:
 
 
 def _last_checkpoint(table: Path, version: int) -> int:
-    """Version of the last checkpoint, -1 without one; the folder is read only where the hint is
-    old.
-    """
+    """Return the version of the last checkpoint, or -1; the folder is read only if the hint is old."""
     hinted = hinted_version(table / LOG)
     if hinted is not None and version - hinted < CHECKPOINT_EVERY:
         return hinted
@@ -215,9 +209,7 @@ def write_checkpoint(table: Path, version: int) -> None:
 
 
 def _link_log(files: LogFiles, beside: Path, version: int) -> None:
-    """Have the log up to a version once more: what was there before the last checkpoint is left
-    out.
-    """
+    """Link a copy of the log up to a version, without entries before the last checkpoint."""
     whole = (one for one, parts in files.checkpoints.items() if all(size for _, size in parts))
     first = max((one for one in whole if one < version), default=-1)
     names = [name for name, _ in files.checkpoints.get(first, ())]
@@ -263,9 +255,7 @@ def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
 
 
 def remove_unfinished(table: Path, *, hours: float) -> int:
-    """Remove what killed processes left half written, not changed for so many hours; return how
-    many files.
-    """
+    """Remove partial files of killed processes, unchanged for this many hours; return the number."""
     count, before = 0, time.time() - hours * 3600
     for path in table.glob(f"{WRITING}*"):
         with suppress(FileNotFoundError):

@@ -1,6 +1,4 @@
-"""Compaction: each day's samples rewritten as few sorted files without overlap, in one atomic
-step per day.
-"""
+"""Compaction: rewrite each day's samples as few sorted, disjoint files, atomically per day."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What was done to one table: days rewritten, files and rows before and after, duplicates
-    merged, rows dropped.
+    """Result of compacting one table: days, files and rows before and after, rows merged and
+    dropped.
 
     rows_before = rows_after + duplicates + superseded.
     """
@@ -92,9 +90,7 @@ class _TableCompaction:
     counting: Counting | None
 
     def is_needed(self, day: date) -> bool:
-        """True when the day's files overlap, are much smaller than a partition, or hold rows
-        that no longer count.
-        """
+        """Return whether the day's files overlap, are too small, or hold superseded rows."""
         files = self.lake.files(self.table, [day])
         if any(
             not part.is_whole
@@ -131,9 +127,7 @@ class _TableCompaction:
         )
 
     def _together(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
-        """The files that are read and rewritten together: all, or where rows are large the
-        smallest ones.
-        """
+        """Return the files to rewrite together: all, or the smallest ones if rows are large."""
         if self.table.group_rows is None:
             return files
         smallest = sorted(files, key=lambda file: file.rows)
@@ -216,9 +210,7 @@ def _total(name: str, merged: Sequence[int]) -> tuple[str, int]:
 
 
 def count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
-    """Count in the rejects what was merged on some days and is not counted yet, of a killed
-    compaction, too.
-    """
+    """Count rows merged on some days in the rejects, also those of a killed compaction."""
     merged, counted = lake.delta(table), lake.delta(REJECTS)
     for day in days:
         name = merged_name(table, day)

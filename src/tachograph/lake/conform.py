@@ -131,9 +131,7 @@ def _check_type(
 def _cast(
     frame: pl.DataFrame, schema: Mapping[str, pl.DataType]
 ) -> tuple[pl.DataFrame, list[Reject]]:
-    """Types made the table's, except counters, which stay numbers as given until their units are
-    converted.
-    """
+    """Cast columns to the table's types, except counters, whose units are converted later."""
     rejects: list[Reject] = []
     columns: list[pl.Series] = []
     for series in frame.get_columns():
@@ -182,9 +180,7 @@ _COUNTER_NAMES = frozenset(
 def _remove_impossible(
     frame: pl.DataFrame, counters: Iterable[Counter | HostCounter], units: Mapping[str, str]
 ) -> tuple[pl.DataFrame, list[Reject]]:
-    """Counters in contract units and types; marks, NaN, infinities and values out of range
-    become null.
-    """
+    """Convert counters to contract units and types; impossible values become null."""
     rejects: list[Reject] = []
     columns: list[pl.Series | pl.Expr] = []
     given = [counter for counter in counters if counter.name in frame.columns]
@@ -261,9 +257,7 @@ def _remove_non_finite(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]
 def _remove_rows(
     frame: pl.DataFrame, table: LakeTable, now: datetime
 ) -> tuple[pl.DataFrame, list[Reject]]:
-    """Rows without a key, outside credible time, or ending before they start, removed and
-    counted.
-    """
+    """Remove and count rows without a key, at implausible times, or ending before they start."""
     checks: list[tuple[str, str, pl.Expr]] = [
         (f"no_{name}", name, pl.col(name).is_null()) for name in table.required if name != "seq"
     ]
@@ -294,9 +288,7 @@ def _remove_rows(
 
 
 def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
-    """Return `frame` sorted by the table's `sort` with each key once, and how many rows were
-    merged away.
-    """
+    """Return `frame` sorted by `sort` with unique keys, and the number of rows merged away."""
     key = list(table.key)
     if set(table.sort) == set(key) and is_resolved(frame, table):
         return frame, 0
@@ -316,9 +308,7 @@ def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
 
 
 def apart(frame: pl.DataFrame, table: LakeTable) -> list[pl.DataFrame]:
-    """Return `frame` as the rows of each file: those apart that most readers want alone; none
-    for no rows.
-    """
+    """Return `frame` split into the rows of each file; no frames if it has no rows."""
     if table.apart is None:
         return [frame] if frame.height else []
     name, value = table.apart
@@ -359,8 +349,7 @@ def _sorted(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
 
 
 def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
-    """Row numbers in the order of `columns`, of which the last is a time; None where they are not
-    such ones.
+    """Return row numbers sorted by `columns`, the last of which is a time; None if not applicable.
 
     Equal rows stay in their order. The columns but the last become one number per row, by which
     sorting takes two passes over the rows at most; rows that were in the order of time within it
@@ -463,9 +452,7 @@ def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.
 
 
 def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
-    """True when each row's key is greater than the one above (null is least): nothing to sort,
-    nothing repeated.
-    """
+    """Return whether keys are strictly ascending (null first): sorted, and none repeated."""
     if frame.height < 2:
         return True
     greater, equal_so_far = pl.lit(value=False), pl.lit(value=True)
@@ -477,9 +464,7 @@ def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
 
 
 def precedes(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
-    """Return whether the last row of `one` comes before the first of `other`, neither of them
-    empty.
-    """
+    """Return whether the last row of `one` sorts before the first of `other`; both not empty."""
     ends = pl.concat([frame.select(table.sort) for frame in (one.tail(1), other.head(1))])
     return is_resolved(ends, table)
 

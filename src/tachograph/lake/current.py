@@ -1,5 +1,4 @@
-"""The rows that count of a table of jobs, chosen while it is scanned: of a million jobs only those
-asked for are kept.
+"""The current rows of a table of jobs, selected during the scan, so that few are kept in memory.
 
 Of rows with one key the last one replaces the others. So what no longer counts is found by keys
 alone, and a condition goes down to the files, whose statistics skip what cannot meet it.
@@ -61,8 +60,7 @@ def read_current(
 def scan_current(
     lake: FileReader, table: LakeTable, files: Sequence[DataFile], where: pl.Expr
 ) -> pl.LazyFrame:
-    """Return the rows of a table by job_key that count and meet a condition, not read yet, in no
-    order.
+    """Return the current rows that meet a condition as a lazy frame, in no order.
 
     `files`: all files of the table. Null never meets it. Errors: ValueError for a table of another
     key, or whose rows complete each other; LakeError when collected inside `lake_errors`.
@@ -78,9 +76,7 @@ def scan_current(
 
 
 def files_of_keys(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFile]:
-    """Return the files that may have rows of some keys: of few keys chosen by each, of many by
-    the range they span.
-    """
+    """Return the files that may hold some keys, by each key if few, else by their range."""
     if not keys:
         return []
     if len(keys) <= FEW_KEYS:

@@ -1,6 +1,4 @@
-"""The data files of a table, and what its log records of each: rows, size, least and greatest of
-some columns.
-"""
+"""The data files of a table and their statistics in the log: rows, size, minima, maxima."""
 
 from __future__ import annotations
 

@@ -68,9 +68,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of a batch: which chunks were new, their rows by day; duplicates within each
-    chunk and between.
-    """
+    """Result of a batch: new chunks, their rows by day, duplicates within and between chunks."""
 
     new: Sequence[str]
     days: Mapping[date, pl.DataFrame]
@@ -132,8 +130,7 @@ class Lake:
         return DeltaTable.is_deltatable(self.uri(table), storage_options=self._store.delta)
 
     def _read_log(self, table: LakeTable) -> DeltaTable:
-        """The table as its log has it: in a folder it is read again when a commit came, of an
-        object store each time.
+        """Return the table from its log, re-read after a commit; of an object store, each time.
 
         Errors: LakeError for an empty entry, or a format of a newer program.
         """
@@ -192,8 +189,8 @@ class Lake:
         return -1 if delta is None else delta.version()
 
     def mark(self, table: LakeTable, app_id: str) -> int | None:
-        """How far the appends called `app_id` got in the table: the greatest mark committed;
-        None where none was.
+        """Return the greatest mark that appends of `app_id` committed to the table; None if none
+        did.
         """
         delta = self.delta(table)
         with lake_errors(self.uri(table)):
@@ -210,8 +207,8 @@ class Lake:
         seq: int | None = None,
         left_out: int = 0,
     ) -> AppendResult:
-        """Add rows once: a second append under the same `app_id` with no greater `mark` changes
-        nothing.
+        """Append rows once: repeating it with the same `app_id` and no greater `mark` has no
+        effect.
 
         Grain: `frame` is in the table's schema without `seq`, which becomes the version of their
         commit unless one is given. Rows and mark are one commit; where `after` is given only if no
@@ -249,8 +246,9 @@ class Lake:
         raise _overtaken(self.uri(table))
 
     def append_batch(self, table: LakeTable, frames: Mapping[str, pl.DataFrame]) -> BatchResult:
-        """Add the rows of several chunks in one step, each once: {name of its transaction: rows
-        without `seq`}.
+        """Append the rows of several chunks in one commit, each chunk once.
+
+        Given as {name of its transaction: rows without `seq`}.
 
         Those that are there already add nothing; the others are resolved together, by day. Rows
         merged between them are added to the day's mark `merged_name`. Errors: LakeError when it
@@ -289,8 +287,7 @@ class Lake:
         return BatchResult(new, batch.days, within, batch.across)
 
     def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date | None) -> AddAction:
-        """Write rows (by day: those of a day) as a data file that no reader sees yet; return what
-        `commit` needs.
+        """Write rows as a data file invisible to readers, and return what `commit` needs.
 
         Grain: `rows` are in the table's schema and order, each key once, and only the caller writes
         these keys. A file that is never committed is an orphan, which `vacuum` deletes; so commit
@@ -303,8 +300,7 @@ class Lake:
     def commit(
         self, table: LakeTable, staged: Sequence[AddAction], *, app_id: str, mark: int
     ) -> bool:
-        """Make staged files count, all in one step, once; False where that mark of `app_id` was
-        reached before.
+        """Make staged files visible in one commit; False if `app_id` had already reached this mark.
 
         Errors: LakeError when a file is gone meanwhile, or the log cannot be written; then nothing
         has changed.
@@ -400,9 +396,7 @@ class Lake:
         actions: Sequence[AddAction | RemoveAction],
         transactions: list[Transaction],
     ) -> bool:
-        """Make `actions` the version after that of `delta`; False where another writer has taken
-        it.
-        """
+        """Commit `actions` as the version after `delta`; False if another writer took that version."""
         try:
             return self._store.commit(delta, self.uri(table), table, actions, transactions)
         except (DeltaError, OSError):
@@ -418,9 +412,7 @@ class Lake:
 
     @contextmanager
     def _writing(self, table: LakeTable) -> Iterator[list[AddAction]]:
-        """A list for the files that are written inside the block; they are taken away again when
-        it fails.
-        """
+        """Yield a list for the files written inside the block; they are deleted if it fails."""
         written: list[AddAction] = []
         with ExitStack() as undo:
             undo.callback(self._take_away, table, written)
@@ -441,9 +433,7 @@ class Lake:
             return self._store.vacuum(delta, self.uri(table), hours, unnamed=unnamed)
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
-        """The files a reader sees now, ordered by day and first node; all of them, or those of
-        `days`.
-        """
+        """Return the files a reader sees now (of `days`, or all), ordered by day and first node."""
         wanted = None if days is None else set(days)
         return [file for file in self._all_files(table) if wanted is None or file.day in wanted]
 
@@ -572,9 +562,7 @@ class Lake:
             return self._store.adopt(self.uri(table), path, file)
 
     def _take_away(self, table: LakeTable, written: Sequence[AddAction]) -> None:
-        """Delete files that were written in vain: never one that the log names, also after other
-        errors.
-        """
+        """Delete files of a failed commit, but never one that the log names."""
         if not written:
             return
         try:

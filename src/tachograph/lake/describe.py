@@ -98,9 +98,7 @@ class TableSpace:
 def describe_space(
     lake: Lake, tables: Iterable[LakeTable], keep: Mapping[str, int]
 ) -> list[TableSpace]:
-    """Return the space of each table that exists; `keep`: {key of [retention]: days}. Devices do
-    not grow by day.
-    """
+    """Return the space of each table; `keep`: {key of [retention]: days}."""
     spans = {table.name: _days_of_jobs(lake, [table]) for table in (JOBS, JOB_SUMMARIES)}
     accounted = _days_of_jobs(lake, [JOBS, JOB_SUMMARIES])
     found = []
@@ -174,8 +172,7 @@ def describe_nodes(
     *,
     within: timedelta | None = None,
 ) -> pl.DataFrame:
-    """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, the longest and
-    their sum (s).
+    """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, longest gap.
 
     A gap is more than three sampling intervals without a sample of a GPU; a node's are those of its
     GPU with the most time in gaps. One partition is in memory at a time. `within`: only the days so

@@ -95,8 +95,7 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are selected; what is empty or None does not restrict. Several values of one kind:
-    any of them.
+    """Which jobs are selected; empty or None does not restrict; several values: any of them.
 
     `since` and `until`: the job ran at some time between them. `findings`: codes; `verdict` was
     given on any of them. `excluded`: True for jobs left out of studies only, False for those in
@@ -139,8 +138,7 @@ def filter_parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
 
 
 def parse_condition(written: str) -> JobCondition:
-    """Return the condition a person wrote: `name op number`, `name op text`; percent and spans of
-    time are understood.
+    """Parse a condition `name op value`; percentages and time spans are understood.
 
     >>> parse_condition("gpu_util_mean < 10%")
     JobCondition(name='gpu_util_mean', op='<', value=0.1)
@@ -188,8 +186,7 @@ def _number(name: str, written: str) -> float:
 
 
 def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
-    """Return what holds for columns of job_summaries of selected jobs, without what a filter by
-    findings demands.
+    """Return the conditions on columns of job_summaries, without those on findings.
 
     Errors: UsageError for a verdict, state or attribution that does not exist, naming those close
     to it; UsageError for a verdict without a finding that it is about.
@@ -246,8 +243,7 @@ _BATCH_STEPS = (".batch", ".extern", ".interactive")
 
 @dataclass(frozen=True, slots=True)
 class ChosenJob:
-    """The row of job_summaries that is meant, and those of the job's other runs (requeued), latest
-    first.
+    """The chosen row of job_summaries, and those of the job's other runs, latest first.
 
     They have the columns of the rows that it was chosen from.
     """
@@ -266,8 +262,7 @@ def called(wanted: str) -> pl.Expr:
 def choose_job(
     summaries: pl.DataFrame, wanted: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
-    """Return the job called `wanted`: a raw id, an id as people write it (123_4, 123+1), or a
-    job_key.
+    """Return the job for a raw id, a displayed id (123_4, 123+1), or a job_key.
 
     `summaries` has the columns JOB_NAMES at least. A step (123.0, 123.batch) means its job. Of
     several runs the latest, or the `run`-th (1 is the first). Errors: NotFoundError for an unknown
@@ -372,9 +367,7 @@ def lost_hours() -> pl.Expr:
 
 
 def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Return (job_key, code, verdict) of the answers for which a filter by findings selects
-    jobs, in its order.
-    """
+    """Return (job_key, code, verdict) of the findings by which the filter selects jobs."""
     given = pl.col("verdict").fill_null("yes")
     order = pl.col("code").replace_strict(
         dict(zip(wanted.findings, range(len(wanted.findings)), strict=True)),
@@ -390,8 +383,7 @@ def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
 
 
 def sort_jobs(jobs: pl.DataFrame, sort: str, limit: int | None = None) -> pl.DataFrame:
-    """Return jobs sorted by a column, with `-` before it descending; those without a value last,
-    lists by length.
+    """Return jobs sorted by a column (`-` for descending), jobs without a value last.
 
     `limit`: only the first of them, for which no copy of all rows is made.
     """

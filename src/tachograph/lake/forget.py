@@ -1,5 +1,4 @@
-"""Forgetting a person: a name replaced, or the rows of a user removed, in every table and every
-file of a lake.
+"""Forget a user: replace the name, or remove the user's rows, in all tables and files of a lake.
 
 Every column of text of every table is searched, but for those of VOCABULARY, so a new table or
 column is covered.
@@ -66,9 +65,7 @@ class ForgottenTable:
 
 
 def covered_columns(table: LakeTable) -> list[str]:
-    """Return the columns of a table in which names are searched: all columns of text but
-    VOCABULARY.
-    """
+    """Return the columns in which names are searched: all text columns except VOCABULARY."""
     return [
         name for name, dtype in table.schema.items() if _is_text(dtype) and name not in VOCABULARY
     ]
@@ -241,8 +238,7 @@ def _is_text(dtype: pl.DataType) -> bool:
 
 
 def delete_replaced(lake: Lake) -> int:
-    """Delete all files that the log names as replaced, now; return how many. A reader that began
-    before fails.
+    """Delete all replaced files now; return the number. Readers that run meanwhile fail.
 
     Files that no log names stay: another process may be about to commit them. Errors: LakeError.
     """
@@ -250,8 +246,7 @@ def delete_replaced(lake: Lake) -> int:
 
 
 def files_with(lake: Lake, name: str) -> list[Path]:
-    """Return the files of a lake in a folder that have a name as a word, whether they count or not;
-    sorted.
+    """Return files of a lake, current or not, that contain a name as a word; sorted.
 
     Parquet files are searched in every column of text, all others in their bytes. An object store
     is not searched.

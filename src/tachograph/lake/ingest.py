@@ -109,8 +109,9 @@ def ingest(
     progress: Callable[[Chunk], None] | None = None,
     report: IngestReport | None = None,
 ) -> IngestReport:
-    """Put chunks into the lake; one that is there already changes nothing. Adds to `report` if one
-    is given.
+    """Commit chunks to the lake; a chunk already there changes nothing.
+
+    Adds to `report` if one is given.
 
     Each table takes its part of a chunk in one transaction named after the chunk; what was removed
     is written last, so a chunk is complete once its rejects are there, and an interrupted one is
@@ -153,8 +154,7 @@ def ingest(
 
 
 def accept_again(lake: Lake) -> None:
-    """Have every chunk accepted once more, as rows of some are lost; of each only what is not there
-    is added then.
+    """Allow every chunk to be ingested again after data loss; only missing rows are added.
 
     The parts of streams are not: what is behind their watermark is read again by naming its time.
     """
@@ -169,9 +169,7 @@ def _transaction(chunk: str, losses: int) -> str:
 
 
 def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
-    """What waits and need not wait for `new`: chunks of other days or nodes; all, where the
-    others are too many.
-    """
+    """Return the waiting chunks that are of other days or nodes than `new`; all, if too many."""
     beside = [one for one in waiting if one.overlaps(new)]
     if _rows(beside) + new.rows > DAY_ROWS:
         return _taken(waiting)
@@ -317,9 +315,7 @@ def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: In
 def _commit_rest(
     lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: datetime, report: IngestReport
 ) -> None:
-    """Commit the parts that are not committed yet, and then what was removed; `merged`:
-    duplicates of the others.
-    """
+    """Commit the remaining parts, then the rejects; `merged`: duplicates in the other parts."""
     chunk = one.chunk
     rejected: list[tuple[str, Reject]] = []
     for app_id, part, conformed in one.parts():
@@ -351,9 +347,7 @@ def _commit_rest(
 
 
 def _names(chunk: Chunk, name: str) -> Iterator[str]:
-    """Yield the name of the transaction of each part: the same in every chunk of a stream, with
-    any parts.
-    """
+    """Yield the transaction name of each part, the same in every chunk of a stream."""
     seen: Counter[str] = Counter()
     for part in chunk.parts:
         yield f"{name}#{seen[part.table]}"
@@ -392,8 +386,7 @@ def _append(
 
 
 def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark: int) -> None:
-    """Add GPUs that samples show for the first time, and the capacity of those of which none was
-    known.
+    """Add GPUs that samples show for the first time, and capacities unknown so far.
 
     Capacity is memory used plus free: what is reserved is in neither, so it is a little below the
     nominal one.

@@ -15,9 +15,7 @@ from tachograph.lake.log_files import LOG, entry_name
 
 @dataclass(slots=True)
 class _KeptLog:
-    """A log as it was read: its last entry (name, file, time), what Delta made of it, the files
-    that it lists.
-    """
+    """A log in memory: its last entry (name, file, time), the Delta table, its files."""
 
     last: tuple[str, int, int]
     delta: DeltaTable
@@ -25,9 +23,7 @@ class _KeptLog:
 
 
 class KeptLogs:
-    """The logs of the tables of a lake in a folder. An entry is never changed: the last one
-    names what is before it.
-    """
+    """Cached logs of a lake in a folder; a log is re-read when its last entry changes."""
 
     def __init__(self) -> None:
         self._of: dict[Path, _KeptLog] = {}

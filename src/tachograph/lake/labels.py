@@ -25,8 +25,7 @@ def write_label(
     at: datetime,
     comment: str | None = None,
 ) -> None:
-    """Record whether a finding holds in a job; None withdraws what was recorded. The last one
-    counts.
+    """Record whether a finding is right; None withdraws the label. The last label counts.
 
     Errors: LakeError where the lake cannot be written.
     """
@@ -43,7 +42,5 @@ def write_label(
 
 
 def read_labels(lake: Lake) -> pl.DataFrame:
-    """Return the rows of labels that count, one per (job_key, code), without those that were
-    withdrawn.
-    """
+    """Return the valid labels, one per (job_key, code), without withdrawn ones."""
     return lake.latest(LABELS).filter(pl.col("holds").is_not_null())

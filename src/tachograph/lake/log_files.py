@@ -1,5 +1,4 @@
-"""Files of the log of a table in a folder: entries, checkpoints, the hint at the last one; and
-which are damaged.
+"""Files of a table's log in a folder: entries, checkpoints, the hint; and which are damaged.
 
 An entry that is empty counts for Delta as one without rows: it is looked for before each reading.
 """
@@ -28,9 +27,7 @@ _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and the folders in it; one that goes away meanwhile is left
-    out.
-    """
+    """Yield the files in a folder and its subfolders; vanished ones are skipped."""
     for above, _, names in os.walk(folder):
         yield from (Path(above, name) for name in names)
 
@@ -115,9 +112,7 @@ class LogFiles:
         )
 
     def misleading_hint(self, torn: Sequence[int]) -> bool:
-        """Whether the hint names a checkpoint that is not there, or is one of `torn`, or cannot
-        be read itself.
-        """
+        """Return whether the hint is unreadable or names a missing or torn checkpoint."""
         if not self.has_hint:
             return False
         version = hinted_version(self.folder)
@@ -125,9 +120,7 @@ class LogFiles:
 
 
 def hinted_version(log: Path) -> int | None:
-    """Return the version of the checkpoint that the hint in a log names; None where it names
-    none.
-    """
+    """Return the checkpoint version that the log's hint names; None if it names none."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads((log / HINT).read_bytes())["version"])
     return None
@@ -169,8 +162,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def torn_file(table: Path) -> Path | None:
-    """Return a file of the log that is empty, cut off or misleading, and that `repair_log` is for;
-    None without one.
+    """Return a log file that is empty, torn or misleading (see `repair_log`); None if none is.
 
     Errors: OSError.
     """
@@ -185,8 +177,7 @@ def torn_file(table: Path) -> Path | None:
 
 
 def damaged_data_file(table: Path, *, decode: bool) -> tuple[Path, str] | None:
-    """Return a data file that counts and cannot be read, and what is wrong with it; None without
-    any.
+    """Return a current data file that cannot be read, and the reason; None if none.
 
     decode: read each file whole, too; else only what its name, size and ends show.
     """
@@ -201,8 +192,7 @@ def damaged_data_file(table: Path, *, decode: bool) -> tuple[Path, str] | None:
 
 
 def damage(path: Path, size: int, *, decode: bool) -> str:
-    """Return what is wrong with a data file of which the log records so many bytes; nothing where
-    it can be read.
+    """Return the damage of a data file with this recorded size; "" if it can be read.
 
     Parquet has no sums of what is in it here: changed bytes that can still be read as values are
     not noticed.

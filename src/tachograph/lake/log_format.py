@@ -1,6 +1,4 @@
-"""What Delta's log holds of a table and of a file: types of columns, and statistics by which
-files are chosen.
-"""
+"""Contents of Delta's log: column types, and statistics by which readers skip files."""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ class NewestRows:
 
 
 def _conformed(chunk: Chunk, now: datetime) -> Iterator[tuple[str, pl.DataFrame]]:
-    """The rows of a chunk by table, in the contract's units; a part that does not fit is
-    reported by the writer.
-    """
+    """Return a chunk's rows by table in contract units; the writer reports misfits."""
     for part in chunk.parts:
         if part.table in (SAMPLES, DEVICES, ALLOCATIONS, JOBS):
             with suppress(SchemaError):

@@ -1,5 +1,4 @@
-"""One index per GPU: parts whose labels number the GPUs of a node otherwise than the lake get the
-lake's index.
+"""One index per GPU: labels with another numbering get the lake's index.
 
 Files, commands, polls and processes may number GPUs differently; a UUID is the same in all of them.
 The index under which a UUID came first stays its index, whatever came first, so nothing that is
@@ -23,8 +22,7 @@ _SCHEMA = {name: DEVICES.schema[name] for name in ("node", "gpu")}
 
 
 def renumbered(parts: Sequence[ChunkPart], known: pl.DataFrame) -> tuple[ChunkPart, ...]:
-    """Return parts with the indices of `known`, the rows of `devices` in the order in which they
-    came.
+    """Return parts with the indices of `known`, rows of `devices` in order of arrival.
 
     Each GPU with another index is counted. Rows without labels count as NVML does; those of
     allocations that have a numbering of their own stay as they are.

@@ -1,5 +1,4 @@
-"""Partitions: a day's samples cut by nodes into pieces that fit in memory, each sorted, each key
-once.
+"""Partitions: a day's samples split by node to fit in memory, sorted, with unique keys.
 
 Files whose node ranges overlap belong together; a group of them that is too large is cut between
 nodes. Reading a partition resolves what overlaps, so readers see the same rows before and after

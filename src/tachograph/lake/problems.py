@@ -1,6 +1,4 @@
-"""What the file system, Delta and Parquet report, as LakeError: what went wrong, where, what to
-do.
-"""
+"""Errors of file system, Delta and Parquet as LakeError: what, where, what to do."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ _WRITE_FAILED = "transport error"
 
 @contextmanager
 def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
-    """Turn what is reported inside the block into LakeError; nothing that was in the lake before
-    has changed.
-    """
+    """Turn errors inside the block into LakeError; the lake's earlier content is unchanged."""
     try:
         yield
     except (OSError, DeltaError, *UNREADABLE) as problem:
@@ -116,8 +112,7 @@ def _explained(problem: BaseException, where: str, *, writing: bool) -> LakeErro
 
 
 def damaged_file_error(where: str) -> LakeError | None:
-    """Return what to do about a data file that cannot be read: of a table, else of its lake, or of
-    a lake.
+    """Return the error for an unreadable data file, with what to do about it.
 
     None where all can be read.
     """

@@ -42,8 +42,7 @@ class AttachedProfile:
 def attach_profiles(
     lake: Lake, job_key: str, job_id: str, given: Sequence[AttachedProfile]
 ) -> tuple[str, ...]:
-    """Attach reports to a job in one step; return the digests of those that were new, or were read
-    otherwise before.
+    """Attach reports to a job in one commit; return the digests of new or changed ones.
 
     A report is called by the last part of its name.
 
@@ -63,8 +62,7 @@ def attach_profiles(
 def detach_profiles(
     lake: Lake, job_key: str, names: Collection[str] = (), *, at: datetime
 ) -> tuple[str, ...]:
-    """Remove the reports called so from a job, all of them without names; return the names of those
-    removed.
+    """Detach the named reports of a job, or all; return the names of those removed.
 
     Errors: NotFoundError for a name that no attached report has; LakeError where the lake cannot be
     written.
@@ -137,9 +135,7 @@ def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
 def _append(
     lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], pl.DataFrame]
 ) -> pl.DataFrame:
-    """Append the rows that follow from those that are there, and return them; nothing where
-    there are none.
-    """
+    """Append the rows derived from the existing ones, and return them."""
     for _ in range(COMMIT_ATTEMPTS):
         before = lake.mark(PROFILES, _APPENDS) or 0
         rows = rows_of(_read(lake, [job_key], tuple(PROFILES.schema)))

@@ -1,6 +1,4 @@
-"""The reader of the computed tables: summaries, GPUs, minutes and findings of the analysis that
-counts for each job.
-"""
+"""Reads the computed tables: summaries, GPUs, minutes and findings of each job's latest analysis."""
 
 from __future__ import annotations
 
@@ -132,9 +130,7 @@ def _accounted(lake: Lake, job: str, cluster: str | None) -> dict[str, Any] | No
 
 
 def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
-    """Return rows of the accounting that came after the newest analysis, of jobs without
-    results; newest first.
-    """
+    """Return accounting rows of jobs without results, newer than the last analysis, newest first."""
     analyses = lake.latest(ANALYSES).sort("seq")
     analyzed = -1 if analyses.is_empty() else analyses["jobs_version"][-1]
     files = [file for file in lake.files(JOBS) if file.seq > analyzed]
@@ -157,9 +153,7 @@ def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
 
 
 def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
-    """Return the rows of a table that sources fill, one per key, the last of each: jobs,
-    allocations, devices.
-    """
+    """Return the last row per key of a source table: jobs, allocations, devices."""
     return lake.latest(table)
 
 
@@ -181,8 +175,7 @@ def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
 
 
 def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
-    """Return the rows of a computed table that belong to `jobs`, not read yet: those of the
-    analysis of their summary.
+    """Return the rows of a computed table for `jobs` as a lazy frame, of their summary's analysis.
 
     `jobs`: rows of job_summaries. Of a table by day only the days of the jobs are read; of few jobs
     only the files that may have rows of them. Errors: LakeError when collected inside
@@ -237,9 +230,7 @@ def read_gpus(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
 def read_of_gpus(
     lake: Lake, table: LakeTable, gpus: pl.DataFrame, *, begin: datetime, end: datetime
 ) -> pl.DataFrame:
-    """Return the rows of a table of GPUs and times (by day) that begin from `begin` to `end`, of
-    the GPUs of `gpus`.
-    """
+    """Return rows of a table of GPUs that start between `begin` and `end`, for these GPUs."""
     wanted = gpus.select("node", "gpu", "mig").unique()
     days = [day for day in lake.days(table) if begin.date() <= day <= end.date()]
     with lake_errors(lake.uri(table)):
@@ -512,8 +503,7 @@ def jobs_and_intervals(
     *,
     holding: bool = False,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the jobs that are selected, and what `read_intervals` returns of them, both of one
-    moment of the lake.
+    """Return the selected jobs and their `read_intervals`, consistently of one version.
 
     `columns`: of the jobs; None: all of job_summaries. Errors: those of `select_jobs`.
     """
@@ -565,8 +555,7 @@ class SampleReader:
             )[0]
 
     def read_columns(self, first: datetime, columns: Sequence[str]) -> pl.DataFrame:
-        """Return keys and some counters of the samples from `first` on, a key as often as it lies
-        in the lake.
+        """Return keys and some counters of samples since `first`, duplicates included.
 
         Much less than `read` of many GPUs. Errors: LakeError.
         """
@@ -580,8 +569,7 @@ class SampleReader:
 
 
 def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:
-    """Return {table: what is left of its rows} for the tables whose rows count only beside their
-    summary.
+    """Return {table: its current rows} for tables whose rows need a summary.
 
     Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one,
     or of a job without summary, if it began more than a day before `now`; a younger one may still

@@ -1,5 +1,4 @@
-"""Repair of a lake in a folder: what was never committed is put aside, and data files that are lost
-are named.
+"""Repair of a lake in a folder: move torn log files aside, and list lost data files.
 
 An entry that is empty or cut off holds no rows that were reported as committed: an entry is on the
 disk before that. So those at the end of a log are renamed, as are checkpoints that cannot be read
@@ -31,9 +30,7 @@ ASIDE = ".torn"  # behind the name of what was put aside
 
 @dataclass(frozen=True, slots=True)
 class RepairedFile:
-    """A file of a log that was put aside. rows: of data files that it would have added, as far
-    as it can be read.
-    """
+    """A log file that was moved aside. rows: those it would have added, as far as readable."""
 
     table: str
     file: str
@@ -128,8 +125,7 @@ def lost_files(lake: Lake) -> list[LostFile]:
 
 
 def give_up(lake: Lake, lost: Sequence[LostFile]) -> None:
-    """Take files out of the log, so that all others can be read, and have what sources held
-    accepted once more.
+    """Remove lost files from the log, so that the others can be read and sources ingested again.
 
     What is left of the files stays until a vacuum. Killed at any moment, a second run ends alike.
     Errors: LakeError.
@@ -172,9 +168,7 @@ def _plan(table: str, files: LogFiles) -> _TableRepair:
 def _aside(
     table: str, files: LogFiles, checkpoints: Sequence[int], entries: Sequence[int]
 ) -> Iterator[tuple[Path, RepairedFile]]:
-    """What is put aside: the hint before its checkpoint, the last entry first, so that a log
-    never has a gap.
-    """
+    """Return the log files to move aside, in an order that never leaves a gap in the log."""
     if files.misleading_hint(checkpoints):
         yield (
             files.folder / HINT,

@@ -236,9 +236,7 @@ class ResidentJobs:
 
 
 def new_rows(lake: Lake, files: Sequence[DataFile], before: ResidentJobs) -> pl.DataFrame:
-    """Return (job_key, seq) of the rows in `files` of job_summaries that count and are not in
-    `before`.
-    """
+    """Return (job_key, seq) of current summaries in `files` that are not in `before`."""
     new = [file for file in files if file.path not in before.files]
     with lake_errors(lake.uri(JOB_SUMMARIES)):
         read = (
@@ -380,9 +378,7 @@ def _coded() -> pl.Expr:
 
 
 def _with_totals(rows: pl.DataFrame) -> pl.DataFrame:
-    """With how many findings are reported, the worst of them (null: none), and the GPU-hours
-    lost.
-    """
+    """Add the number of reported findings, the worst severity (or null), GPU-hours lost."""
     verdicts = [pl.col(name) for name in rows.columns if name.startswith(_VERDICT_OF)]
     reported = [(verdict >= CodedVerdict.HINT) for verdict in verdicts]
     worst = pl.max_horizontal(verdicts) if verdicts else pl.lit(0, dtype=pl.Int8)
@@ -472,8 +468,7 @@ def write_image(
 
 
 def open_image(folder: Path) -> ResidentJobs | None:
-    """Return the jobs of an image, mapped into memory; None where it is damaged, or of another
-    version of the program.
+    """Return a memory-mapped image of jobs; None if damaged or of another program version.
 
     Rows are those of the version of which it was written: `extended` makes others of them.
     """
@@ -493,9 +488,7 @@ def open_image(folder: Path) -> ResidentJobs | None:
 
 
 def resident_file_mib() -> int:
-    """Return how much memory of this process are pages of files; 0 where the system does not
-    report it.
-    """
+    """Return this process's memory in file pages (MiB); 0 if not reported."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("RssFile"))) // 1024
@@ -503,9 +496,7 @@ def resident_file_mib() -> int:
 
 
 def release_pages() -> None:
-    """Give back the pages of images that are resident; those that are used again come from the
-    cache of files.
-    """
+    """Release the resident pages of images; they are reloaded from the page cache."""
     for mapped in tuple(_MAPPED):
         mapped.madvise(mmap.MADV_DONTNEED)
 

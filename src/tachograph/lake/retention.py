@@ -1,5 +1,4 @@
-"""Retention: rows are removed once they are old enough, and once all that is computed from them is
-there.
+"""Retention: remove rows once they are old enough and everything computed from them exists.
 
 A day of samples is removed when an analysis has read it, the accounting of the day is there, and
 every job that held a GPU of the node then is over and summarized. The commit that removes a day
@@ -69,9 +68,7 @@ _IDS = ("cluster", "job_id", "submit")
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Rows that are old enough and stay: why, how many, of which days, an example of what keeps
-    them.
-    """
+    """Expired rows that were kept: why, how many, of which days, an example."""
 
     why: str
     rows: int
@@ -82,8 +79,7 @@ class KeptRows:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What is removed from a table, or would be: rows from before a day; days that lose rows, files
-    that go or shrink.
+    """What was, or would be, removed from a table: rows, days, files.
 
     bytes: of files that go, and the share of those that shrink.
     """
@@ -107,17 +103,13 @@ def kept_days(table: LakeTable, keep: Mapping[str, int]) -> int | None:
 
 
 def removed_before(lake: Lake, *tables: LakeTable) -> datetime | None:
-    """Return the instant before which rows of one of the tables were removed; None where none
-    were.
-    """
+    """Return the time before which rows of one of the tables were removed, or None."""
     marks = [mark for table in tables if (mark := lake.mark(table, EXPIRED)) is not None]
     return midnight(FIRST_DAY + timedelta(days=max(marks))) if marks else None
 
 
 def sealed_summaries(lake: Lake) -> pl.DataFrame:
-    """Return the job_keys of summaries that can no longer be computed from all their samples,
-    and stay as they are.
-    """
+    """Return job_keys whose samples are partly removed, so they are never recomputed."""
     horizon = removed_before(lake, *SAMPLES)
     columns = ("job_key", "start", "end", "state", "samples")
     if horizon is None:
@@ -134,8 +126,7 @@ def expire(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> list[Expiry]:
-    """Remove rows older than `keep` allows: {key of EXPIRING: days}; return what went, and what was
-    kept back and why.
+    """Remove rows older than `keep`, {key of EXPIRING: days}; return what was removed and kept.
 
     `dry_run`: nothing is removed, the result is what would be. Readers see a day before or after
     its removal; files stay until they are vacuumed. Killed at any moment and run again, the result
@@ -163,9 +154,7 @@ def expire(
 
 @dataclass(slots=True)
 class _Left:
-    """What is left, or would be after a dry run: {table of samples: its first day}; ids of jobs
-    that are not.
-    """
+    """What remains (after a dry run: would remain): {samples table: first day}, lost job ids."""
 
     first_day: dict[str, date]
     gone_ids: pl.Series
@@ -232,9 +221,7 @@ _HOLDING = {"node": pl.String(), "first": pl.Date(), "last": pl.Date(), "name": 
 def _holding(
     lake: Lake, jobs: pl.DataFrame, maps: pl.DataFrame, versions: Mapping[str, int], now: datetime
 ) -> pl.DataFrame:
-    """Runs whose samples are still needed: not over, or with accounting that no analysis has
-    read.
-    """
+    """Return runs whose samples are still needed: running, or with unread accounting."""
     today = pl.lit(now, dtype=TIME)
     summaries = lake.latest(JOB_SUMMARIES, ("job_id", "display_id", "start", "end", "state"))
     fresh_maps = maps.filter(pl.col("seq") > versions[ALLOCATIONS.name])

@@ -1,6 +1,4 @@
-"""Where the files of a lake are, a folder or an object store, and how samples are encoded in
-them.
-"""
+"""Storage of a lake's files (folder or object store), and the encoding of samples."""
 
 from __future__ import annotations
 
@@ -396,8 +394,7 @@ _stderr = threading.Lock()
 
 @contextmanager
 def _without_panics() -> Iterator[None]:
-    """Keep from stderr what a thread of Delta's writer prints when it panics behind an error, as on
-    a full disk.
+    """Suppress what a panicking thread of Delta's writer prints on stderr.
 
     What others print there meanwhile is printed at the end of the block.
     """

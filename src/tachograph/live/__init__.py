@@ -1,5 +1,4 @@
-"""Live telemetry of GPUs: sources that are polled repeatedly, and the classes and health of what
-they report.
+"""Live telemetry of GPUs: polled sources, and the classes and health of the GPUs they report.
 
     source.read() -> Snapshot -> Monitor.step -> FleetView -> a screen, a table, a recording
 

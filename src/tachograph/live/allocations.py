@@ -1,5 +1,4 @@
-"""Allocations of GPUs in live views: from Slurm, polled by a thread, and from the environment of a
-job.
+"""Allocations of GPUs in live views: polled from Slurm, and from a job's environment.
 
 Slurm reports GPU indices only while a job runs, and none of MIG slices: these stay without an
 allocation.
@@ -225,9 +224,7 @@ class _SlurmControllers:
 
 
 class AllocatedSource:
-    """A source with the allocations of Slurm added. Those of the source itself stay; Slurm
-    completes them.
-    """
+    """A source completed with Slurm's allocations; its own take precedence."""
 
     def __init__(
         self,
@@ -347,9 +344,7 @@ def merged_allocations(
 
 
 def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
-    """Return the GPUs that no job holds as the source or a complete answer of Slurm reports it;
-    slices are unknown.
-    """
+    """Return GPUs that neither the source nor a complete answer of Slurm reports as held."""
     if not slurm.complete:
         return snapshot.free
     numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
@@ -543,9 +538,7 @@ def _own_rows(
 
 
 def confined(snapshot: Snapshot, own: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
-    """Return whether a source shows no more GPUs (or slices) than the process may use: then
-    these are its own.
-    """
+    """Return whether a source shows only GPUs that this process may use, hence its own."""
     units = [snapshot.gpus[row] for row in rows] if rows is not None else snapshot.gpus
     return own.count is not None and 0 < len(units) <= own.count
 

@@ -227,8 +227,7 @@ def choose_source(
     openers: SourceOpeners = OPENERS,
     poll: AllocationPoller | None = None,
 ) -> SelectedSource:
-    """Return the requested source, else the best there is, with the selected GPUs; it was polled
-    once.
+    """Return the requested or the best source, polled once, with its GPUs selected.
 
     Its `about`: source, shown GPUs, unsupported counters. poll: returns allocations; None: as
     configured. Errors: UsageError, ConfigError for invalid options; NotFoundError where nothing

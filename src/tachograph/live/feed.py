@@ -1,6 +1,4 @@
-"""The thread that polls the source and evaluates its snapshots, so that no slow source ever
-blocks a key.
-"""
+"""The thread that polls the source, so that a slow source never blocks the user interface."""
 
 from __future__ import annotations
 

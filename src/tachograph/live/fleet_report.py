@@ -43,8 +43,7 @@ _NOT_KNOWN = "not known"
 
 @dataclass(frozen=True, slots=True)
 class FleetTable:
-    """A table of texts. keys: of its rows, as long as these stay only cells change. links: column
-    -> what it names.
+    """A table of texts. keys: identify rows between updates. links: column -> what it names.
 
     more: rows that are not shown.
     """
@@ -84,8 +83,7 @@ class FleetReport:
 
 
 def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> FleetView:
-    """Return the view of the GPUs in `allocations` alone, allocated as these say: for who may see
-    no others.
+    """Return the view restricted to `allocations`, for viewers who may see only these.
 
     Processes and problems of the source name other GPUs and are left out.
     """
@@ -197,9 +195,7 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
 
 
 def _counts(view: FleetView) -> list[tuple[str, str, int]]:
-    """(letter or sign, name, GPUs): by look, then by health that is not OK; those that there
-    are.
-    """
+    """Return (letter or sign, name, GPUs) by look, then by health, without zeros."""
     names = {LOOKS[place].mark: LOOKS[place].name for place in SHOWN_LOOKS}
     by_mark = count_marks(looks(view))
     by_state = np.bincount(view.health, minlength=len(STATES)).tolist()
@@ -406,9 +402,7 @@ def _heat(rows: FleetRows, by: str) -> list[str]:
 
 
 def _bounds(values: Floats, by: str) -> tuple[float, float]:
-    """Ends of the levels of a number; those that do not move with every reading, where they are
-    known.
-    """
+    """Return level boundaries of a number, stable between readings where possible."""
     fixed = {"power": (0.0, 1000.0), "temp": (20.0, 100.0), "mem": (0.0, 80.0)}
     if by in fixed:
         return fixed[by]

@@ -406,8 +406,7 @@ def group_name(name: str) -> str:
 
 
 def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
-    """Return all rows, sorted: names upwards, numbers and health from the highest and the worst;
-    missing ones last.
+    """Return all rows sorted: names ascending, numbers descending, worst health first.
 
     Errors: UsageError for a column that is none.
     """

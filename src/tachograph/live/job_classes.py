@@ -1,5 +1,4 @@
-"""Job classes of the jobs in view, as of their last minute: minutes from views, evaluated like
-stored minutes.
+"""Job classes of visible jobs up to their last minute, judged like stored minutes.
 
 Import it only where it is needed: it imports the compiler and tables.
 """

@@ -1,5 +1,4 @@
-"""Snapshots to views: smoothed classes, health, lost GPUs. One step costs some milliseconds per
-1,000 GPUs.
+"""Converts snapshots to views: smoothed classes, health, lost GPUs.
 
 Classes and health are from the functions that evaluate stored data.
 """
@@ -186,9 +185,7 @@ class SmoothingWindow:
         self._end += 1
 
     def _make_room(self) -> None:
-        """Move the slots in use to the front; double the capacity where they are more than half
-        of it.
-        """
+        """Compact the used slots to the front; double the capacity if more than half is used."""
         polls, count = self._polls, self._end - self._begin
         slots = len(polls.times)
         if count * 2 > slots:
@@ -385,9 +382,7 @@ class Monitor:
 
 
 def _with_lost_gpus(listed: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
-    """GPUs in the order of the source; those that it no longer reports behind the others of
-    their node.
-    """
+    """Return GPUs in source order, each node's lost GPUs after its others."""
     last = {gpu.node: place for place, gpu in enumerate(listed)}
     end = len(listed)
     order = sorted(

@@ -18,9 +18,7 @@ _SINGLE_DIGITS = 7  # decimal digits that single precision holds
 
 
 def newest_snapshot(sources: Sequence[NewestTables], now: float) -> Snapshot:
-    """Return the values of several sources: of a GPU that two of them have, the later value of
-    each counter.
-    """
+    """Merge several sources: for each GPU and counter the latest value wins."""
     current = []
     for source in sources:
         oldest = datetime.fromtimestamp(now - source.kept_s, UTC)

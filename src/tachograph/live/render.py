@@ -1,5 +1,4 @@
-"""The current view as rows: objects for `--json`, cells for `--csv` in the columns of KempnerPulse,
-a table as text.
+"""The current view as JSON objects, CSV cells (KempnerPulse's columns), or a text table.
 
 Source of the columns and their units: KempnerPulse, docs/export.md; ours stand behind them.
 """

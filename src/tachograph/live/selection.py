@@ -108,8 +108,7 @@ def _gpu_term(written: str) -> GpuTerm:
 
 
 def bus_address(written: str) -> tuple[int, ...] | None:
-    """Return domain, bus, device and function of a PCI address, however many digits it has; None
-    for none.
+    """Return domain, bus, device and function of a PCI address; None if it is not one.
 
     >>> bus_address("00000000:3B:00.0") == bus_address("3b:00.0"), bus_address("n1:3")
     (True, None)
@@ -263,8 +262,7 @@ def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = N
 
 
 class SelectedSource:
-    """A source that shows only the selected GPUs. The selection is repeated when GPUs or
-    allocations change.
+    """A source that shows only selected GPUs, re-selected when GPUs or allocations change.
 
     A selection that fails later (of a job that ended) leaves the GPUs unchanged, and is reported as
     a problem.

@@ -1,5 +1,4 @@
-"""One poll of a live source: GPUs by row, counters by column, allocations, problems; and the
-protocol of live sources.
+"""One poll of a live source: GPUs by row, counters by column, allocations, problems.
 
 A source is added by one file under `sources` and a line in `discovery`.
 """
@@ -233,9 +232,7 @@ class LiveSource(Protocol):
 
 @contextmanager
 def closed_on_failure(close: Callable[[], None]) -> Iterator[None]:
-    """Call `close` where the block raises anything, also an interrupt; else the source stays
-    open.
-    """
+    """Call `close` if the block raises; otherwise the source stays open."""
     with ExitStack() as stack:
         stack.callback(close)
         yield

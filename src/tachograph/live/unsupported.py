@@ -250,9 +250,7 @@ def unsupported_summary(about: SourceInfo) -> list[str]:
 
 
 def deciding_counters(about: SourceInfo) -> tuple[str, ...]:
-    """Return the unsupported counters without which a workload class may be unknown, the most
-    important first.
-    """
+    """Return unsupported counters that workload classes need, most important first."""
     return tuple(name for name in DECIDING if name in about.unsupported)
 
 

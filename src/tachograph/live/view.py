@@ -1,6 +1,4 @@
-"""The content of a screen at one moment: the snapshot, its classes and health, history, and
-reasons.
-"""
+"""The content of a screen at one time: snapshot, classes, health, history, reasons."""
 
 from __future__ import annotations
 
@@ -176,9 +174,7 @@ class FleetView:
         return limits_of(device.model, device.slowdown_c)
 
     def idle_kinds(self) -> Bytes:
-        """Return of each GPU whether it is idle: NOT_IDLE, IDLE (whose allocation is unknown),
-        HELD_IDLE, FREE.
-        """
+        """Return per GPU: NOT_IDLE, IDLE (allocation unknown), HELD_IDLE or FREE."""
         found: Bytes = np.where(self.labels == _IDLE, IDLE, NOT_IDLE).astype(np.uint8)
         snapshot = self.snapshot
         for row in np.flatnonzero(found).tolist():

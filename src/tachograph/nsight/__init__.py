@@ -1,3 +1,1 @@
-"""Reports of Nsight Compute, read without a GPU: what each profiled launch of a kernel was
-measured to do.
-"""
+"""Reports of Nsight Compute, read without a GPU: measurements of each profiled launch."""

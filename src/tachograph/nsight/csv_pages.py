@@ -174,9 +174,7 @@ def _records(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _header(record: str) -> list[str] | None:
-    """Return the names of columns where a table begins; output without a line end may precede
-    it.
-    """
+    """Return the column names at the start of a table; program output may precede them."""
     start = record[:_HEADER_WITHIN].find('"ID","')
     if start < 0 or '"Kernel Name"' not in record[:_HEADER_WITHIN]:
         return None

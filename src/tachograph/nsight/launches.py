@@ -112,8 +112,7 @@ class RejectCounter:
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with bytes that are no text replaced by `?`, so that it can be written
-    anywhere.
+    r"""Return `text` with invalid bytes replaced by `?`, so that it can be encoded.
 
     >>> encodable("kernel\udca0")
     'kernel?'

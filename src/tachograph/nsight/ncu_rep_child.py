@@ -1,5 +1,4 @@
-"""What the library of Nsight Compute finds in a report, written to standard output: a process of
-its own.
+"""Child process: writes what Nsight Compute's library reads from a report to stdout.
 
 The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it
 ends the process by a signal; its error messages are on standard error.

@@ -66,9 +66,7 @@ class _MetricPlaces:
 
 
 def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
-    """Return launches in their order; infinite values, and those that are NaN, count as not
-    collected.
-    """
+    """Return packed launches in order; NaN and infinite values count as not collected."""
     kernels, ranges, chips = _MetricPlaces(), _MetricPlaces(), list[Chip]()
     metrics = sorted(
         {name for launch in launches for name, value in launch.metrics.items() if isfinite(value)}

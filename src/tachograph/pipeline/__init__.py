@@ -1,3 +1,1 @@
-"""From samples and accounting to summaries, minutes and findings: attribute, reduce, summarize,
-and the run.
-"""
+"""The analysis: attribute samples to jobs, reduce them, summarize and judge jobs."""

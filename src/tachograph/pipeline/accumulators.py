@@ -44,8 +44,7 @@ _UNIT = "unit"  # the key as a number
 
 @dataclass(frozen=True, slots=True)
 class Accumulators:
-    """What samples come to, of one partition or of complete runs: all that goes on from samples to
-    summaries.
+    """Sums over samples, of one partition or of complete runs, from which jobs are summarized.
 
     Those of several partitions add up, reduced in any place and any order.
 
@@ -169,8 +168,7 @@ _INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()
 
 
 class OpenRuns:
-    """Accumulators of runs that are not complete yet; memory is that of the runs, not of their
-    samples.
+    """Accumulators of incomplete runs; memory grows with runs, not with samples.
 
     `starts`: run, start; `gpus`: run, gpus.
     """
@@ -241,9 +239,7 @@ class OpenRuns:
 
 
 def out_of(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
-    """Return the rows of the runs that are `gone`, taken out of `kept`; what is left there is
-    one frame.
-    """
+    """Remove the rows of the runs `gone` from `kept`, and return them."""
     mine, rest = [], []
     for frame in kept:
         taken = pl.Series(gone[frame["run"].to_numpy()])

@@ -134,8 +134,7 @@ def attribute(
 def with_own_indices(
     allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions
 ) -> pl.DataFrame:
-    """Return allocations with the indices of `devices`, where those are recorded by another
-    numbering.
+    """Return allocations renumbered to the indices of `devices`.
 
     Numbers of Slurm follow device files, as `slurm.gpu_numbers` has it. Where a numbering is known
     to differ on a node, and no GPU or two have a number of it, GPUs of the job on this node are
@@ -299,9 +298,7 @@ def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataF
 
 
 def _contradicted(claims: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
-    """Runs of which a GPU that is named belongs to others most of the time, by records as good
-    or better.
-    """
+    """Return runs with a named GPU that better records mostly give to other runs."""
     unit = ["run", *GPU_KEY]
     lengths = (pl.col("end") - pl.col("start")).filter(pl.col("start") < pl.col("end")).sum()
     at_most, got = (frame.group_by("run").agg(length=lengths) for frame in (claims, intervals))
@@ -449,8 +446,7 @@ def _joined(intervals: pl.DataFrame) -> pl.DataFrame:
 def _between_runs(
     intervals: pl.DataFrame, by_samples: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Sorted intervals without the seconds in which their GPU was another run's just before; and
-    these seconds.
+    """Return intervals without seconds in which the GPU was just handed over; and these.
 
     An end and a start in one second do not say which run a sample of this second is of. A start
     with a fraction of a second does, and so do samples that name their job (`by_samples`: rows of
@@ -475,9 +471,7 @@ def _between_runs(
 
 
 def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
-    """Stretches of one GPU between any two borders of its claims, each with its owner; None
-    where contested.
-    """
+    """Return one GPU's stretches between claim boundaries, with owner; None: contested."""
     claims = sorted(group.select("start", "end", "rank", "run").iter_rows())
     borders = sorted({border for start, end, _, _ in claims for border in (start, end)})
     stretches: list[tuple[int | None, object, object]] = []

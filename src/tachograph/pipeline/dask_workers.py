@@ -197,8 +197,7 @@ _WITHOUT_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 def workers(
     words: str, settings: WorkerOptions, lake: Lake, *, report: Callable[[str], None]
 ) -> Iterator[DaskPool]:
-    """The pool that `words` names for the time of the block; what was started for it is gone
-    afterwards.
+    """Yield the worker pool that the option names; what was started is stopped at the end.
 
     Errors: UsageError, ConfigError; WorkersError when no worker comes, LakeError when one does not
     see the lake.
@@ -359,8 +358,7 @@ def _try(script: str) -> None:
 
 
 def refusal(printed: str) -> str:
-    """Return why Slurm refuses, from what sbatch wrote: its last line without what every line
-    begins with.
+    """Return Slurm's reason for refusing a job: the last line of sbatch's stderr.
 
     >>> refusal("sbatch: error: x\\nsbatch: error: Batch job submission failed: Invalid account\\n")
     'Invalid account'

@@ -1,6 +1,4 @@
-"""Minutes of the nodes of jobs, from node samples: read day by day, reduced, written, kept for
-jobs that still run.
-"""
+"""Minutes of jobs' nodes, reduced day by day from node samples."""
 
 from __future__ import annotations
 
@@ -130,9 +128,7 @@ def _union(places: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: pl.DataFrame) -> pl.DataFrame:
-    """The minutes of each stretch, but for those in which it begins because another run left, or
-    ends as one comes.
-    """
+    """Return each stretch's minutes, without those shared with a previous or next run."""
     comes = present.select("run", "node", "start", comes=True)
     leaves = present.select("run", "node", "end", leaves=True)
     marked = found.join(comes, on=["run", "node", "start"], how="left").join(

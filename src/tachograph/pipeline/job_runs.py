@@ -23,8 +23,7 @@ def build_runs(
     now: datetime,
     clusters: pl.Series | None = None,
 ) -> pl.DataFrame:
-    """Return one row per run of a job that has started: columns of `jobs`, `run` (0, 1, ...),
-    `job_key`, `accounted`.
+    """Return one row per started run of a job: columns of `jobs`, `run`, `job_key`, `accounted`.
 
     `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself
     stays null. Where the run is over by its state, `until` is its start plus `elapsed_s`, or its
@@ -156,9 +155,7 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """Jobs of the accounting that samples or maps name only at other times, and how much later
-    most of them do.
-    """
+    """Jobs whose samples or maps lie only outside their accounted times, and the usual offset."""
 
     jobs: int
     later_s: float | None

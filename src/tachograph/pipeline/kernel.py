@@ -1,5 +1,4 @@
-"""The compiled loops: each touches a column once, over segments of rows that belong to one job and
-one GPU.
+"""Compiled loops over segments: rows of one job and one GPU. Each column is read once.
 
 Rows are sorted by (node, gpu, mig, t). A *stripe* is the rows of one GPU; a *segment* the part of a
 stripe that one run of a job owns; a *slot* the part of a segment inside one minute counted from the

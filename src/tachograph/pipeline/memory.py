@@ -1,6 +1,4 @@
-"""Settings of the memory allocator, before Polars brings it along. Imports nothing else, so that
-it can come first.
-"""
+"""Allocator settings that must be applied before Polars is imported."""
 
 from __future__ import annotations
 

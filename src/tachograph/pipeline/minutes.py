@@ -1,6 +1,4 @@
-"""Minutes of jobs: written where partitions are reduced, whole across midnight, committed day by
-day, read back.
-"""
+"""Minutes of jobs: written per partition, joined across midnight, committed day by day."""
 
 from __future__ import annotations
 
@@ -266,9 +264,7 @@ class MinuteWriter:
 
 
 def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return parts of a minute made one row: means weighted by samples. Grain: (run, node, gpu,
-    mig, minute).
-    """
+    """Merge parts of a minute into one row, means weighted by samples."""
     weight = pl.col("samples")
     means = [
         ((pl.col(name) * weight).sum() / weight.filter(pl.col(name).is_not_null()).sum())

@@ -102,9 +102,7 @@ def _clusters(lake: Lake, last: InputVersions | None) -> tuple[pl.Series, bool]:
 
 
 def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
-    """Ids of jobs near what is new: those that ran at the time of a job that ran at its time,
-    and so on.
-    """
+    """Return ids of jobs that overlap new data in time, directly or through other jobs."""
     named = pl.Series("job_id", sorted(news.job_ids), dtype=pl.String)
     times = pl.concat(
         [news.spans.select(start="first", until="last"), *_times_of(lake, named, now)]
@@ -128,9 +126,7 @@ def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
 
 
 def _times_of(lake: Lake, ids: pl.Series, now: datetime) -> list[pl.DataFrame]:
-    """When jobs ran, by any record of theirs, and where they were thought to be by the last
-    analysis.
-    """
+    """Return when jobs ran by any record, and where the last analysis placed them."""
     of_ids = pl.col("job_id").is_in(ids.implode())
     sources = (
         (JOBS, _of_jobs(ids), "end"),

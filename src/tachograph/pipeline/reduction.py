@@ -44,18 +44,14 @@ class TaskPool(Protocol):
     width: int  # how many tasks run at a time
 
     def share(self, value: T) -> Any:
-        """Hand a large value to every worker once; what comes back is given to `submit` in its
-        place.
-        """
+        """Send a large value to every worker once; `submit` takes the returned handle."""
 
     def submit(self, function: Callable[..., T], /, *arguments: Any) -> PendingResult[T]:
         """Start a task as soon as a worker is free."""
 
 
 class ThreadPool:
-    """A pool of threads; at the end of its block tasks that wait are dropped, and those that run
-    are waited for.
-    """
+    """A thread pool; leaving its block drops waiting tasks and waits for running ones."""
 
     def __init__(self, width: int) -> None:
         self.width = width

@@ -1,5 +1,4 @@
-"""One analysis: find what is new, attribute, reduce day by day, summarize jobs as they are
-complete, write.
+"""One analysis: find new data, attribute, reduce by day, summarize complete jobs, write.
 
 Rows of one analysis carry its number; the GPUs, minutes and findings of a job count only when their
 number is that of its summary, so an analysis that was killed leaves nothing that a reader sees.
@@ -168,8 +167,9 @@ class _Plan:
 def _plan(
     lake: Lake, configuration: Configuration, judge: Judge, *, now: datetime, full: bool
 ) -> _Plan | None:
-    """Return what is to be done, and of which GPUs; None where nothing is new. What it was found
-    by is released.
+    """Return what to analyze and which GPUs; None if nothing is new.
+
+    Releases the inputs from which the plan was made.
     """
     horizon = removed_before(lake, *SAMPLES)
     seen, last = seen_now(lake, configuration, judge.digest), None if full else seen_last(lake)
@@ -215,8 +215,7 @@ def _check(configuration: Configuration) -> None:
 def _touched(
     owned: Attribution, allocations: pl.DataFrame, news: NewInput, before: pl.DataFrame
 ) -> pl.DataFrame:
-    """Runs to be done: named by new accounting, never done, on nodes that new samples are of, or
-    beside such a run.
+    """Return runs to analyze: named by new accounting, new, or on nodes with new samples.
 
     Beside means on the node while the run is there, or was thought to be: `before` has one row per
     summary so far. What came may take GPUs from a run and leave it none on the node, so nodes count
@@ -406,9 +405,7 @@ class _Analysis:
         )
 
     def _finish(self, runs: pl.DataFrame) -> None:
-        """Summarize and judge runs of which nothing is to come, so many at a time as fit in
-        memory.
-        """
+        """Summarize and judge complete runs, in batches that fit in memory."""
         minutes = self._minutes_per_run(runs).cum_sum() // MINUTES_AT_ONCE
         places = pl.int_range(runs.height, eager=True) // JOBS_TOGETHER
         for _, part in runs.with_columns(_places=places, _minutes=minutes).group_by(
@@ -439,8 +436,7 @@ class _Analysis:
         self.reported += judged.findings.filter(REPORTED).height
 
     def _write(self) -> pl.DataFrame:
-        """The GPUs, steps and findings that are left, and last the summaries, which make the others
-        count.
+        """Write remaining GPUs, steps and findings; then the summaries, which make them current.
 
         Returns job_key, attribution and samples of the jobs.
         Errors: LakeError where samples were removed while they were analyzed; then nothing counts.

@@ -43,9 +43,7 @@ class InputVersions:
 
 @dataclass(frozen=True, slots=True)
 class NewInput:
-    """What is new: spans of samples per node, ids of jobs. `everything`: all is to be done
-    again.
-    """
+    """New data: spans of samples per node, ids of jobs. `everything`: analyze all again."""
 
     everything: bool
     spans: pl.DataFrame  # node, first, last

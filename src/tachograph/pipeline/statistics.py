@@ -1,5 +1,4 @@
-"""The statistics that are kept of each counter in a segment: their columns, and how those of
-neighbours become one.
+"""The statistics kept per counter and segment: columns, and how neighbours are merged.
 
 A segment is what a run held of one GPU in one stretch. Reduction fills the columns,
 `merge_segments` puts those of neighbouring segments together, and summaries read them: all three

@@ -591,8 +591,7 @@ PIPE_THRESHOLD = 0.005  # notebooks 2, 7, 9
 
 
 def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFrame:
-    """Return job_summaries, row by row and column by column, with what the notebooks define
-    otherwise.
+    """Return job_summaries with the metrics as the public notebooks define them.
 
     `analysis`: what the summaries were made with. A job without samples, which the notebooks never
     see, has null in all that is changed.

@@ -1,6 +1,4 @@
-"""Timelines: a run's minutes with its GPUs put together. They are what is judged, and add up
-over partitions.
-"""
+"""Timelines: a run's minutes over all its GPUs, which are judged and can be added up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Windows of spatial imbalance: per run and window the sum and the largest GPU's share, whole
-across midnight.
+"""Windows of spatial imbalance: sum and maximum per run and window, across midnight.
 
 SI(j, w) = 1 - sum_g TC / (g_j * max_g TC), TC = sum of the counter over the window on one GPU;
 windows are anchored at the job's start (IPDPS 2026, section on load imbalance). A GPU without

@@ -1,6 +1,4 @@
-"""Workers of an analysis: which ones an option names, and which packages and lake each must
-have. It needs no Dask.
-"""
+"""Workers of an analysis: which an option names, and what each must have. Needs no Dask."""
 
 from __future__ import annotations
 
@@ -104,8 +102,7 @@ def expected(lake: Lake) -> WorkerRequirements:
 def disagreements(
     wanted: tuple[str, ...], found: Mapping[str, Mapping[str, str | None]]
 ) -> list[str]:
-    """Return in words which worker has which package in another version; None is one it does not
-    have.
+    """Return sentences: which worker lacks a package or has another version.
 
     >>> disagreements(("1.0", "2.0", "3.0", "4.0", "5.0"), {"tcp://n1:7": {"tachograph": "1.1", "polars": "2.0"}})
     ['tcp://n1:7 has tachograph 1.1, here it is 1.0']

@@ -12,9 +12,7 @@ from tachograph.judge.checks import CHECKS
 
 @dataclass(frozen=True, slots=True)
 class CheckCount:
-    """A check in some jobs: in how many it holds, is reported, does not hold, is undetermined;
-    labels of people.
-    """
+    """A check over some jobs: counts of yes, reported, no, unknown, and people's labels."""
 
     code: str
     title: str

@@ -1,6 +1,4 @@
-"""The digest of a week for account managers and staff: worst users and problems, trend, new
-problems, sick GPUs.
-"""
+"""Weekly digest for account managers and staff: users, problems, trend, unhealthy GPUs."""
 
 from __future__ import annotations
 

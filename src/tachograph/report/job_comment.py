@@ -1,5 +1,4 @@
-"""The summary of a job in the field AdminComment of Slurm's accounting: compact JSON, as `jobstats`
-writes it.
+"""The summary of a job for AdminComment: compact JSON in the format of `jobstats`.
 
 `JS1:` and the base64 of gzip-compressed JSON with `gpus`, `total_time` (run time in s) and per node
 what is known of `cpus`, `total_time` (CPU time in s), `total_memory`, `used_memory`, and by GPU
@@ -68,8 +67,7 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
 
 
 def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> str:
-    """Return a summary as the text of a comment; of one that would be too long without its nodes,
-    which it notes.
+    """Return a summary as comment text; if too long, without its nodes, and marked so.
 
     small_letters: for a Slurm that has no capital ones.
 

@@ -1,6 +1,4 @@
-"""The report of one job in the form of Slurm's `seff`: a label and a value in each line, and a
-table of its GPUs.
-"""
+"""The report of one job in the form of Slurm's `seff`, with a table of its GPUs."""
 
 from __future__ import annotations
 

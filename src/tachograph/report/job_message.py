@@ -38,9 +38,7 @@ def job_ticket(report: JobReport) -> str:
 
 
 def job_mail(report: JobReport) -> tuple[str, str]:
-    """Return subject and body of a mail to the job's user: plain text, the verdict first, what
-    to do, no jargon.
-    """
+    """Return subject and body of a plain-text mail to the job's user, verdict first."""
     row = report.summary
     name = f" ({row['name']})" if row.get("name") else ""
     subject = f"Your job {report.job}{name}: {report.headline.removesuffix('.')}"

@@ -1,6 +1,4 @@
-"""What the page of one job shows over its time: use, activity, imbalance, memory, power; and the
-values behind them.
-"""
+"""Data of a job page over time: use, activity, imbalance, memory, power."""
 
 from __future__ import annotations
 

@@ -205,9 +205,7 @@ def _step_plot(report: JobReport) -> str | None:
 
 
 def _level(step: StepUse) -> float | None:
-    """Its mean over its whole bar; None for a batch script, whose numbers are of the time
-    between its srun steps.
-    """
+    """Return a step's mean over its bar; None for batch, which covers gaps between sruns."""
     return step.activity_mean if step.by_srun else None
 
 

@@ -121,9 +121,7 @@ def job_lines(
 
 
 def _layouts(findings: int) -> Iterator[tuple[int, bool, int, Sequence[str]]]:
-    """GPUs in the table, whether findings have values, how many findings, and facts left out:
-    the fullest first.
-    """
+    """Yield layouts from the fullest to the shortest: GPUs, values, findings, facts."""
     yield FEW_GPUS, True, findings, ()
     yield FEW_GPUS, False, findings, ()
     yield 3, False, findings, ()

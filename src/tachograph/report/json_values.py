@@ -1,6 +1,4 @@
-"""Report objects as JSON values: the one way from data classes, rows and tables to what `--json`
-prints.
-"""
+"""Converts dataclasses, rows and tables of reports to the values that `--json` prints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Kernels as JSON, and as CSV: the same numbers as the text, not rounded; null, or an empty
-cell, where not known.
-"""
+"""Kernels as JSON and CSV: the numbers of the text, unrounded; null or empty: unknown."""
 
 from __future__ import annotations
 

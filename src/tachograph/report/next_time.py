@@ -112,9 +112,7 @@ def next_time(
 
 
 def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str | None:
-    """That no GPU is needed, where every one was measured, none worked, and none held what a
-    program had loaded.
-    """
+    """Suggest no GPU if all were measured and none worked or held a loaded program."""
     idle, held = found.get("idle_job"), number(row, "gpus")
     used = number(row, "hbm_used_mib_max")
     if (
@@ -130,9 +128,7 @@ def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str |
 
 
 def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[str, str]]:
-    """As many GPUs as worked, where every one of them was measured, and those idle held no
-    memory either.
-    """
+    """Suggest the number of GPUs that worked, if all were measured and idle ones held nothing."""
     some = found.get("one_gpu_of_many") or found.get("gpus_never_used")
     held = number(row, "gpus")
     if (

@@ -1,6 +1,4 @@
-"""What all pages are made with: the templates of this folder, in which everything that users
-write is escaped.
-"""
+"""Templates and styles of all pages; text from users is always escaped."""
 
 from __future__ import annotations
 
@@ -42,8 +40,7 @@ def style_sheet(name: str = "page") -> Path:
 
 
 def unbroken(value: object) -> object:
-    r"""Return what a page prints, text with a percent sign that no line parts from its number,
-    controls made visible.
+    r"""Return printable text with non-breaking spaces between numbers and percent signs.
 
     >>> unbroken("56 % of 3 GPUs"), unbroken(0.56)
     ('56\xa0% of 3 GPUs', 0.56)

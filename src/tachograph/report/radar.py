@@ -1,6 +1,4 @@
-"""Radar plots as files: drawings, their numbers as JSON and CSV. All of them appear, or none
-does.
-"""
+"""Radar plots as files: drawings and numbers as JSON and CSV, all or none."""
 
 from __future__ import annotations
 

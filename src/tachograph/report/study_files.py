@@ -1,6 +1,4 @@
-"""The study as files: figures, their numbers, the page in three formats. Each file appears
-whole, or nothing does.
-"""
+"""The study as files: figures, numbers, and the page in three formats."""
 
 from __future__ import annotations
 
@@ -200,8 +198,7 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[Path]:
-    """A folder inside `folder` for what is not complete yet; gone at the end, `folder` too where it
-    was made in vain.
+    """Yield a temporary folder inside `folder`; both are removed if nothing was written.
 
     Errors: UsageError where `folder` is no folder; ExportError for what the operating system
     reports.

@@ -1,5 +1,4 @@
-"""Tables of text that fit a width: alignment, and which column gives way where a terminal is
-narrow.
+"""Text tables that fit a width: alignment, and which columns shrink or are hidden.
 
 All tables that reports print as lines are made here, so that one order decides what a narrow
 terminal loses: first bars, then units and long titles, then the ends of long names, then whole
@@ -160,9 +159,7 @@ def _total(columns: Sequence[_Fitted], gap: int) -> int:
 
 
 def _widths(columns: Sequence[_Fitted], room: int, gap: int) -> list[int]:
-    """The width of each column; those that gave way share the room that is left, those that fold
-    what is missing.
-    """
+    """Return the width of each column; shrinking columns share the remaining room."""
     widths, spare = [column.needed for column in columns], room - _total(columns, gap)
     missing = [max(0, column.natural - column.needed) for column in columns]
     for nth, place in enumerate(sorted(range(len(columns)), key=missing.__getitem__)):

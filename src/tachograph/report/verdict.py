@@ -1,6 +1,4 @@
-"""The verdict on a job: how it ended and what is known of the cause, its worst finding and what
-that cost.
-"""
+"""The verdict on a job: how it ended, the known cause, its worst finding and the loss."""
 
 from __future__ import annotations
 
@@ -104,8 +102,7 @@ def _short(name: str, value: float) -> str:
 
 
 def end_cause(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]] = ()) -> str | None:
-    """Return how a job ended that did not complete, and what is known of the cause; None for
-    others.
+    """Return how an uncompleted job ended, with the known cause; None for others.
 
     >>> end_cause({"state": "OUT_OF_MEMORY", "hbm_peak_fraction": 0.37})
     'Killed: out of host memory; GPU memory peaked at 37 %'

@@ -1,3 +1,1 @@
-"""Programs that run unattended: collect (into a lake), record (GPUs of a command), fill (a
-simulated lake).
-"""
+"""Unattended programs: collect into a lake, record a command's GPUs, fill a simulated lake."""

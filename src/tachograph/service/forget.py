@@ -1,6 +1,4 @@
-"""Forgetting a person beyond the tables: files of state, advice of `sbatch`, replaced files of
-the lake.
-"""
+"""Forget a user outside the tables: state files, advice files, replaced lake files."""
 
 from __future__ import annotations
 

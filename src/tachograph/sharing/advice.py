@@ -1,5 +1,4 @@
-"""How kernels or jobs should share a GPU, if at all: MPS, MPS with shares of the SMs, MIG,
-time-slicing; and why.
+"""Whether and how jobs should share a GPU: MPS, MPS with SM shares, MIG, time-slicing; why.
 
 The order is: memory holds all of them; MPS where all demand fits; MPS with a share of the SMs for
 each where issue slots or a pipe are short; MIG where memory bandwidth or L2 are, which MPS does not
@@ -203,9 +202,7 @@ class SharingCase:
 
     @property
     def decisive(self) -> Slowdowns:
-        """Decisive slowdowns: with unmeasured issue slots assumed, or the worst ones of the
-        estimator.
-        """
+        """Slowdowns that decide: with assumed issue slots, or the estimator's worst case."""
         known = [
             member.worst if self.unsure(self.conservative) else member.slowdown
             for member in self.conservative.members
@@ -214,9 +211,7 @@ class SharingCase:
 
     @property
     def worst(self) -> Slowdowns:
-        """Always together; unmeasured issue slots may be the limiting resource, then each gets
-        its part.
-        """
+        """Worst case: always together; unmeasured issue slots may be the bottleneck."""
         count = float(len(self.demands))
         known = []
         for member in self.estimate.members:
@@ -341,9 +336,7 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
 def _on_shares(
     case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[CorunOutcome] | None
 ) -> Slowdowns:
-    """What each loses all the time it works, for its share is its own whether others are busy or
-    not.
-    """
+    """Return the loss of each on its SM share, at all times: a share is fixed."""
     own = [
         _of_members(members, partial(on_share, share=share, gpu=case.gpu))
         for members, share in zip(case.members, shares, strict=True)
@@ -352,9 +345,7 @@ def _on_shares(
 
 
 def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]) -> Slowdowns:
-    """The same were the estimator as wrong as it may be, for the time in which another is busy
-    as well.
-    """
+    """Return slowdowns at the estimator's error bound, while another is busy, too."""
     return tuple(
         None
         if slowdown is None
@@ -364,9 +355,7 @@ def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]
 
 
 def _of_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> float | None:
-    """A slowdown over all kernels of one, each for its share of the time; None where that of one
-    is not known.
-    """
+    """Return the mean slowdown over a member's kernels by time; None if one is unknown."""
     found = [
         (share, slowdown) for share, demand in members if (slowdown := lost(demand)) is not None
     ]
@@ -378,8 +367,9 @@ def _of_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> 
 
 
 def _on_its_own(members: MixMembers, outcome: CorunOutcome, own: float | None) -> float | None:
-    """The slowdown on a share of the SMs: without a footprint `own` is that of width, `outcome`
-    that of memory.
+    """Return the slowdown on a share of the SMs.
+
+    Without a footprint `own` is that of width, `outcome` that of memory.
     """
     if launches_known(members) or outcome.slowdown is None:
         return outcome.slowdown
@@ -466,9 +456,7 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
 
 
 def _conservative(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
-    """Slowdowns on a part of the SMs: without a footprint the width of kernels is unknown, and
-    they count as wide.
-    """
+    """Return slowdowns on a part of the SMs, assuming wide kernels if the width is unknown."""
     return tuple(
         one if launches_known(own) or one is None else None if most is None else max(one, most)
         for own, one, most in zip(members, lost, wide, strict=True)

@@ -1,6 +1,4 @@
-"""The file of a calibration: results of micro-benchmarks for one model of GPU, and the source of
-each value.
-"""
+"""A calibration file: micro-benchmark results of a GPU model, with sources."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class CalibrationFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the estimator needs of the file; the single times of all experiments, which are
-    beside it, are not read.
-    """
+    """The part of a calibration file that the estimator needs."""
 
     gpu: str
     driver: str

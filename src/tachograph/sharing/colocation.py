@@ -1,6 +1,4 @@
-"""Which job groups of a lake could share a GPU: pairs, explained or matched, as one report
-object.
-"""
+"""Which job groups could share a GPU: pairs, explained or matched, as one report."""
 
 from __future__ import annotations
 
@@ -339,9 +337,7 @@ def _achievable(summaries: pl.DataFrame, calibration: Calibration) -> dict[str, 
 
 
 def _comparable(kinds: Sequence[JobGroup]) -> Iterator[list[JobGroup]]:
-    """Kinds on as many GPUs of one model each: of a job on several GPUs the slowest one sets the
-    pace.
-    """
+    """Return groups on the same number of GPUs of one model: the slowest GPU sets the pace."""
 
     def shape(kind: JobGroup) -> tuple[str, int]:
         return kind.device.name, kind.gpus

@@ -30,8 +30,9 @@ def granted(own: float, dominant: float, peers: float) -> float:
 
 
 def elsewhere(own: Floats, warps: Floats) -> Floats:
-    """Return how long a warp waits elsewhere between two visits of the server, in times of a visit,
-    `own` above 0.
+    """Return a warp's waiting time between two visits of the server, in visit times.
+
+    `own` is above 0.
 
     All N warps together make `own` visits in the time of one: N / own is the time from visit to
     visit. What the visit itself takes, standing in line included, is 1 / (1 - own (N - 1) / N).
@@ -44,8 +45,7 @@ def elsewhere(own: Floats, warps: Floats) -> Floats:
 
 @either
 def through(own: float, waits: float, warps: float, left: float) -> float:
-    """Return the rate of a closed queue at a server of which `left` is left, 0..1 of that with all
-    of it.
+    """Return the rate (0..1) of a closed queue whose server has only `left` of its capacity.
 
     `waits`: see `elsewhere`. Exact for one warp, and for many where the server is full.
 
@@ -72,8 +72,7 @@ def cycles_rate(
     warps: float,
     irregular: float,
 ) -> float:
-    """Return the rate of a kernel, 0..1 of that alone. `others`: what all others take from it,
-    `irregular`: 0..1.
+    """Return a kernel's rate (0..1 of alone), given the others' demand and `irregular`.
 
     >>> waits = float(elsewhere(np.array(0.1525), np.array(8.0)))
     >>> [round(cycles_rate(0.1525, 0.8625, 0.0, 0.8625, waits, 8.0, irregular), 3) for irregular in (0.0, 1.0)]
@@ -88,8 +87,7 @@ def cycles_rate(
 
 @either
 def residency(filled: float, knee: float, cliff: float) -> float:
-    """Return which share, 0..1, of what is swept again and again stays in a cache: all up to
-    `knee`, none from `cliff`.
+    """Return the share of a repeatedly swept set that stays cached: 1 up to `knee`, 0 from `cliff`.
 
     `filled`: bytes swept, over the size of the cache; `knee` and `cliff` in the same unit. Between
     them it falls evenly: nearer to replacement of the least recently used, which keeps nothing from
@@ -122,8 +120,7 @@ def hits_left(hit: float, filled: float, others: float, knee: float, cliff: floa
 
 @either
 def miss_latency(hit: float, left: float, cost: float, exposed: float) -> float:
-    """Return the time of a kernel over that alone, by latency: `hit` of its sectors were found,
-    `left` still are.
+    """Return the relative time of a kernel when its hit rate drops from `hit` to `left`.
 
     `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at
     most, 0..1.
@@ -186,8 +183,7 @@ def _load_at(of_all: Floats | list[float], count: int, at: float) -> tuple[float
 
 @either
 def dram_rate(waits: float, alone: float, together: float) -> float:
-    """Return the rate, 0..1 of that alone, of a kernel of whose time the share `waits` waits for
-    DRAM.
+    """Return the rate (0..1 of alone) of a kernel that waits for DRAM a share `waits` of the time.
 
     `alone`, `together`: latencies.
 

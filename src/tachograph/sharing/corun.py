@@ -162,8 +162,7 @@ def _put_dram(of_all: Row, place: int, own: Row, beside: Row, machine: Row) -> N
 def pace(
     own: Row, beside: Row, machine: Row, meet: bool, used: float, waits: float
 ) -> tuple[float, float, int]:
-    """Return its rate by cycles and room, its rate by memory, both 0..1 of alone, and the place of
-    what binds it.
+    """Return the rate by cycles and room, the rate by memory (0..1 of alone), and the bottleneck.
 
     `meet`: whether it meets the others in SMs. `used`, `waits`: its share of DRAM, and of the time
     that it waits there.
@@ -328,8 +327,9 @@ def run_pair(
 
 @either
 def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
-    """Return when the later of two has ended: together until one has, then the other alone. Rates
-    0..1, one above 0.
+    """Return when both have ended: together first, then the longer one alone.
+
+    Rates 0..1, one above 0.
 
     >>> until_both_ended((1.0, 1.0), (1.0, 0.5), (1.0, 1.0))
     1.5
@@ -362,8 +362,7 @@ def confine(demands: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, 
 
 
 def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:
-    """Return how many times longer each takes alone on 0, 1, 2 .. SMs, by the widest share of so
-    many: (rows, SMs).
+    """Return the relative time of each on 0, 1, 2 .. SMs, alone: (rows, SMs).
 
     0 on none, which is no share; one column where the number of SMs is unknown.
     """

@@ -1,5 +1,4 @@
-"""What a kernel, alone on a GPU, needs of each resource, what the GPU has, and what is expected
-when kernels share it.
+"""Demand of a kernel alone, capacity of a GPU, and the expected outcome of sharing.
 
 All else of this package is computed from these.
 """

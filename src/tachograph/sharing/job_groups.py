@@ -1,6 +1,4 @@
-"""Groups of jobs that run alike: which may share a GPU, how they are found by name, and their
-profiled kernels.
-"""
+"""Groups of similar jobs: which may share, lookup by name, profiled kernels."""
 
 from __future__ import annotations
 
@@ -572,9 +570,7 @@ def _gpus(found: Sequence[Kernel]) -> str:
 
 
 def _mixed(kind: JobGroup, timed: Sequence[Kernel]) -> Mix:
-    """Kernels as the mix of a job: each as long as one of its launches, weighted by all of them,
-    with its memory.
-    """
+    """Return kernels as the mix of a job, weighted by all launches, with the job's memory."""
     first, others = timed[:MOST_KERNELS], timed[MOST_KERNELS:]
     demands = [_of_one_launch(kernel) for kernel in first]
     seconds = [kernel.seconds or 0.0 for kernel in first]

@@ -1,6 +1,4 @@
-"""Metrics of Nsight Compute: of many launches as one kernel, and what each metric means as a
-fraction of a resource.
-"""
+"""Metrics of Nsight Compute: merged over launches, and as fractions of resources."""
 
 from __future__ import annotations
 
@@ -209,8 +207,7 @@ def l2_traffic(metrics: Mapping[str, float]) -> MetricValue | None:
 
 
 def l2_reuse(metrics: Mapping[str, float]) -> MetricValue | None:
-    """Return the fraction of the sectors of L2 that a kernel comes back to, at most; None: its hits
-    were not collected.
+    """Return an upper bound of the share of L2 sectors a kernel reuses; None: not collected.
 
     It is read, and found there. Stores hit L2 whether or not anything comes back to them, and what
     passes to DRAM anyway is not found again, so that a stream of stores does not live on L2.

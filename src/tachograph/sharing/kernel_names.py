@@ -1,6 +1,4 @@
-"""Which kernels are meant: by number, by name, by pattern; and the label of each, distinct in a
-table.
-"""
+"""Selects kernels by number, name or pattern, and gives each a distinct label."""
 
 from __future__ import annotations
 
@@ -192,9 +190,7 @@ def shortened_apart(names: Sequence[str], width: int = _WIDTH) -> list[str]:
 
 
 def _middle(name: str, group: Collection[str], width: int) -> str:
-    """The beginning of a name, and what is behind what all of its group begin with, before what
-    all end with.
-    """
+    """Return a name's start, and the part that distinguishes it within its group."""
     begin = _shared_start(group)
     stop = len(name) - _shared_start([other[::-1] for other in group])
     kept = (width - 2) // 3

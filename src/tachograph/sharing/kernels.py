@@ -1,6 +1,4 @@
-"""Kernels of profiled launches: their demands, and which metrics are missing, with how to
-collect them.
-"""
+"""Kernels of profiled launches: demands, and missing metrics with how to collect them."""
 
 from __future__ import annotations
 

@@ -153,8 +153,7 @@ def busy_of(row: Mapping[str, Any]) -> float | None:
 
 
 def of_means(row: Mapping[str, Any], *, device: Device | None = None) -> Demand:
-    """Return the demand of a job **while its GPUs are busy** (see `busy_of`), from its row of
-    job_summaries.
+    """Return the demand of a job **while its GPUs are busy**, from its job_summaries row.
 
     DCGM reports shares of all cycles of all SMs. A pipe's share is divided by that of the SMs that
     held warps, that of the whole GPU (memory, SMs) by the share of busy time. Where SM activity was
@@ -310,8 +309,7 @@ def shares_of(mixes: Sequence[Mix]) -> Floats:
 
 
 def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
-    """Return the matrix of mixes, of that of their members; see `shares_of`. Names and gains are
-    not set.
+    """Return the matrix of mixes from that of their members; see `shares_of`.
 
     The binding resource of a mix slows it most, over all pairs of members. Unknown for one pair:
     unknown.

@@ -32,8 +32,7 @@ LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
 
 
 def theory_gpu(metrics: Mapping[str, float], *, max_ipc: float = MAX_IPC) -> CycleScore:
-    """Return 100 (1 - IPC x warp efficiency / IPC_max): instructions per elapsed cycle, threads
-    that take part in one.
+    """Return 100 (1 - IPC x warp efficiency / IPC_max), per elapsed cycle.
 
     >>> theory_gpu({IPC: 2.0, THREADS: 16.0}).value
     75.0

@@ -1,6 +1,4 @@
-"""Parts of a GPU: MIG profiles, shares of the SMs, and which pairs fit on none of them for
-certain.
-"""
+"""Parts of a GPU: MIG profiles, SM shares, and pairs that certainly fit on none."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from tachograph.sharing.mixes import Mix, issuing, launches_known
 
 
 def smallest_together(choices: Sequence[Sequence[MigProfile]]) -> tuple[MigProfile, ...] | None:
-    """Return one profile for each member, of those it may have, that fit on one GPU and are least
-    of it; None: none do.
+    """Return the smallest set of profiles, one per member, that fit on one GPU; or None.
 
     >>> a100 = profiles_of("A100 SXM 80GB")
     >>> [profile.name for profile in smallest_together([a100[2:], a100[3:]])]
@@ -85,8 +82,7 @@ def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
 
 
 def if_wide(demand: Demand, share: float) -> float | None:
-    """Return the same if every kernel is as wide as the GPU, for the part of the time in which SMs
-    are active.
+    """Return the slowdown assuming that every kernel is as wide as the GPU.
 
     A mean does not distinguish this from kernels that keep a part of the SMs busy all the time.
 

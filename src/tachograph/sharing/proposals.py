@@ -301,9 +301,7 @@ def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
 
 
 def _unlike(whole: Mix) -> list[Demand]:
-    """One member for each set of measured values, under the name of all: to report what was not
-    measured.
-    """
+    """Return one member per set of measured values, to report what was not measured."""
     found: dict[object, Demand] = {}
     for _, demand in whole.members:
         lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
@@ -333,9 +331,7 @@ def overlap_h(one: JobGroup, other: JobGroup) -> float:
 
 
 def _saved_h(advice: SharingAdvice, overlap: float) -> float:
-    """Two GPUs for the overlap, less the one GPU that both use until the slower one has ended,
-    conservative.
-    """
+    """Return GPU-hours saved: two GPUs for the overlap, less one until the slower ended."""
     known = [slowdown for slowdown in advice.conservative if slowdown is not None]
     if advice.mode == "no" or len(known) < 2:
         return 0.0

@@ -1,6 +1,4 @@
-"""Utilization of a GPU by a kernel: metrics side by side, sensitivity to co-runners, and wrong
-conclusions.
-"""
+"""A kernel's utilisation of a GPU: metrics, sensitivity to co-runners, pitfalls."""
 
 from __future__ import annotations
 
@@ -340,9 +338,7 @@ def pitfalls(kernel: Kernel) -> tuple[Pitfall, ...]:
 
 
 def _roofline_class(kernel: Kernel) -> Pitfall | None:
-    """A kernel is compute-bound where a computing pipeline or the schedulers are busier than
-    DRAM.
-    """
+    """Return the class: compute-bound if a pipeline or the schedulers are busier than DRAM."""
     cycles = kernel.demand.cycles
     issue = cycles.get("issue")
     loads = [cycles[name] for name in _COMPUTING if name in cycles]

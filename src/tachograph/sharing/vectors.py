@@ -65,8 +65,7 @@ class CacheUse:
 
 
 def contended(one: CacheUse, other: CacheUse, held: float) -> Flags:
-    """Return of (rows of one, rows of other): whether both use a cache, one has a high hit rate,
-    and bytes may be lost.
+    """Return per pair whether both use a cache, one with many hits, and bytes may be evicted.
 
     `held`: up to this share of the cache, all that both touch surely stays.
     """
@@ -329,8 +328,7 @@ def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
 
 
 def unsure_of_sm(one: Vectors, other: Vectors, gpu: GpuCapacity) -> Flags:
-    """Return of (rows of one, rows of other): whether something is unknown that they may contend
-    for in an SM.
+    """Return per pair whether an unknown value could cause contention in an SM.
 
     That is room for blocks, issue slots, all pipelines, or the bandwidth of an L1 that is used; or
     a pipeline that one needs and that was not measured of the other: reports of different coverage.
@@ -355,9 +353,7 @@ def _lacks_in_sm(demands: Vectors, gpu: GpuCapacity) -> Flags:
 def unsure_of_memory(
     one: Vectors, other: Vectors, gpu: GpuCapacity, calibration: Calibration, *, meet: Flags
 ) -> Flags:
-    """Return of (rows of one, rows of other): whether bandwidth is unknown, or a cache may lose
-    what one finds.
-    """
+    """Return per pair whether bandwidth is unknown, or a cache may lose reused data."""
     both_l2 = one.in_l2.uses[:, None] & other.in_l2.uses[None, :]
     unmeasured = np.isnan(one.l2_bandwidth)[:, None] | np.isnan(other.l2_bandwidth)[None, :]
     dram = np.isnan(one.dram)[:, None] | np.isnan(other.dram)[None, :]
@@ -377,8 +373,7 @@ def l2_measured(gpu: GpuCapacity, calibration: Calibration) -> bool:
 
 
 def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
-    """Return whether launches of so many blocks on such shares of the SMs, all together, meet in no
-    SM.
+    """Return whether launches on such SM shares never share an SM.
 
     This holds where each has SMs of its own, or there is an SM for each block. NaN: unknown.
     """
@@ -424,9 +419,7 @@ _LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM", "l1_bandwidth": 
 def unknown(
     demands: Sequence[Demand], vectors: Vectors, *, gpu: GpuCapacity, calibration: Calibration
 ) -> tuple[str, ...]:
-    """Return a sentence for all that is missing of these demands, of the GPU, of its
-    calibration; each once.
-    """
+    """Return one sentence per missing value of demands, GPU and calibration."""
     text = (
         *_of_members(demands, vectors),
         *_of_caches(demands, vectors),

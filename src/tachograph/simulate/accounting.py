@@ -1,6 +1,4 @@
-"""What the site writes beside the telemetry: Slurm's accounting, the map of GPUs, the devices,
-the configuration.
-"""
+"""Simulated files of a site: Slurm accounting, GPU map, devices, configuration."""
 
 from __future__ import annotations
 

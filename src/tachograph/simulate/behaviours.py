@@ -1,5 +1,4 @@
-"""Behaviours of simulated jobs: what their GPUs do over time, which problem is planted, and a
-population for accuracy.
+"""Behaviours of simulated jobs: GPU activity over time, planted problems, populations.
 
 Of each job of the population the course is sampled: what it does when, and which GPUs take part.
 Intervals without work are 61 minutes and longer, or 50 and shorter: between them seconds decide
@@ -577,9 +576,7 @@ def _with(low: float, high: float, **levels: tuple[float, float]) -> Callable[[D
 def _again(
     first: tuple[float, float], then: tuple[CourseActivity, float, float], *, least: float
 ) -> Callable[[Draw], Drawn]:
-    """Work and something else in turns, until `least` to three times as many minutes are over;
-    ends with work.
-    """
+    """Alternate work and another state for `least` to three times as long; end with work."""
 
     def draw(rng: Draw) -> Drawn:
         found, most = _works(rng, *first), least * float(rng.uniform(1, 3))

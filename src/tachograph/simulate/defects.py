@@ -1,6 +1,4 @@
-"""Planted defects of recordings: each is sampled from the seed and recorded with what it
-changed.
-"""
+"""Planted defects of recordings, drawn from the seed and recorded."""
 
 from __future__ import annotations
 
@@ -226,9 +224,7 @@ def _mark(column: str, rng: np.random.Generator) -> float:
 
 @dataclass(slots=True)
 class CounterResets:
-    """Energy (mJ) that each GPU's counter has forgotten by resets, and its value at the last
-    sample of yesterday.
-    """
+    """Energy (mJ) lost to resets of each GPU's counter, and its last value of the day before."""
 
     offset: F64
     last: F64

@@ -1,5 +1,4 @@
-"""What the hosts of a simulated cluster count: CPU, load, network, file systems, cache misses, in
-the form of LDMS.
+"""Simulated host counters: CPU, load, network, file systems, cache misses, as LDMS.
 
 It follows from what the GPUs of a node do (`timeline`), so jobs that wait are seen to wait on the
 host, too, except those that busy-wait: such a process spins on its CPUs, without network traffic.
@@ -248,9 +247,7 @@ def _grown(lines: Sequence[ActivityTimeline], wide: Flags, edges: F64) -> F64:
 
 
 def _worked(elapsed: F64, period: F64, duty: F64) -> F64:
-    """Seconds of work in the first `elapsed` ones of a job that works in the first part of each
-    period.
-    """
+    """Return seconds of work in the first `elapsed`, for work at the start of each period."""
     rounds = np.floor(elapsed / period)
     return np.asarray(
         (rounds * duty + np.minimum(elapsed / period - rounds, duty)) * period, np.float64

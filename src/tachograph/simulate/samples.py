@@ -1,6 +1,4 @@
-"""Samples of simulated GPUs: activity over time as arrays, and the values of every counter made
-of it.
-"""
+"""Samples of simulated GPUs: activity over time, and the counters derived from it."""
 
 from __future__ import annotations
 
@@ -159,9 +157,7 @@ SUMMED = (
 
 @dataclass(slots=True)
 class NodeState:
-    """What a node carries from one day to the next: per GPU energy (J), temperature (C), idle
-    power (W).
-    """
+    """State of a node carried to the next day: energy (J), temperature (C), idle power (W)."""
 
     energy_j: F64
     temperature_c: F64

@@ -1,5 +1,4 @@
-"""Ground truth of a simulated cluster: sums per GPU, planted problems, and which job classes are
-true of a job.
+"""Ground truth of a simulated cluster: sums per GPU, planted problems, job classes.
 
 Sums are taken from the samples before defects were planted; `defects` counts those that touch a
 job. Job classes follow from what GPUs do by design, before noise, samples and defects. Definitions:
@@ -317,8 +316,7 @@ CLASS_TRUTH_SCHEMA = {
 
 
 def classes_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.DataFrame:
-    """Return one row per run that follows a course and is over: which classes are true of it; null:
-    too near to call.
+    """Return one row per ended run with a course: its true classes; null: too near to call.
 
     `submit_s`: seconds since 1970. `known`: its GPUs are recorded. `rest_begin_s`, `rest_end_s`:
     the longest interval without work, in seconds after its start; null: none.
@@ -473,8 +471,7 @@ def is_uneven(work: F64) -> bool | None:
 def is_stable(
     lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int, interval_s: int
 ) -> bool | None:
-    """Return whether the mean of the GPUs keeps to its own mean, minute by minute; one that does
-    nothing does.
+    """Return whether the mean over GPUs stays near its own mean, minute by minute.
 
     None where it is too near to call.
 

@@ -1,5 +1,4 @@
-"""`dcgmi dmon` as a live source: DCGM's counters of the GPUs of this node, as often as ten times a
-second.
+"""`dcgmi dmon` as a live source: DCGM's counters of this node's GPUs, up to ten times a second.
 
 The program runs as a child process and prints a table without end. Its end, a hang or a rejection
 is reported, and it is started again, after growing pauses. Fields that are unknown to the installed
@@ -418,9 +417,7 @@ class DmonSource:
             self._devices[gpu] = new
 
     def _ended(self, message: DmonOutput, code: int) -> None:
-        """Leave out rejected fields and start again at once; else report why it ended, and try
-        again later.
-        """
+        """Restart without rejected fields, or report why it ended and retry later."""
         if self._working:
             self._fail(_problem(message.complaints, code, self._where))
             return

@@ -1,6 +1,4 @@
-"""What `collect` polls as live sources: dcgm-exporters and Prometheus, polled by threads, their
-newest rows shown.
-"""
+"""Feeds of `collect` as live sources: exporters and Prometheus, polled by threads."""
 
 from __future__ import annotations
 

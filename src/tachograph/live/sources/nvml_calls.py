@@ -1,6 +1,4 @@
-"""Calls of NVML: plain queries, GPM metrics (Hopper and newer), XID events; their units and the
-meaning of their errors.
-"""
+"""Calls of NVML: queries, GPM metrics (Hopper and newer), XID events; units, errors."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class RetryDelay:
-    """When something that failed is tried again: after a second, then two, four, at most a
-    minute.
-    """
+    """Delay before a retry: 1 s, 2 s, 4 s, up to a minute."""
 
     tries: int = 0
     due: float = 0.0
@@ -99,8 +97,7 @@ class NvmlBoard:
 
 
 def found_board(nvml: NvmlLibrary, index: int, node: str) -> NvmlBoard | None:
-    """Return a GPU with its rows, None if it is hidden: of other jobs in a container or a job's
-    cgroup.
+    """Return a GPU with its rows; None if it is hidden by a container or cgroup.
 
     Errors: NVMLError where the driver is gone. A lost GPU has a row with that error.
     """

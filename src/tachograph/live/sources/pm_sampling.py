@@ -1,5 +1,4 @@
-"""CUPTI PM sampling as a live source: NVML's counters of this node, and in place of its activities
-those of PM samples.
+"""CUPTI PM sampling as a live source; other counters come from NVML.
 
 The samples come from a process of its own. Where it dies, or a GPU refuses to be sampled, the other
 counters go on, and it is reported and tried again.

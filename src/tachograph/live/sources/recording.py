@@ -176,9 +176,7 @@ def _holding(
 
 
 def _instant(rows: pl.DataFrame, counted: Longs, hold_s: float) -> float:
-    """The last instant at which half of the GPUs report, else the one at which most do; in steps
-    of `hold_s`.
-    """
+    """Return the last time at which half of the GPUs report, else at which most do."""
     t: Floats = rows.get_column("t").to_numpy()
     place: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
     if not len(t):

@@ -1,3 +1,1 @@
-"""What acts on behalf of a site: mails, messages, comments, advice. All of it is off until it is
-configured.
-"""
+"""Actions for a site: mails, messages, comments, advice. All are off until configured."""

@@ -84,8 +84,8 @@ class AdviceRow:
 
 @dataclass(frozen=True, slots=True)
 class WrittenAdvice:
-    """What became of the users' files. unknown: users that this machine does not know; refused:
-    no right to write.
+    """Result of writing the users' files. unknown: users without an account; refused: no
+    permission.
     """
 
     written: int
@@ -197,9 +197,7 @@ def _replace(file: Path, content: str, owner: int) -> bool:
 
 
 def _remove_others(folder: Path, kept: set[str], among: set[str] | None) -> int:
-    """Remove the files of users without rows, and what a killed process left; nothing that is
-    called otherwise.
-    """
+    """Remove files of users without rows and leftovers of killed processes, no others."""
     removed = 0
     for entry in os.scandir(folder):
         number = entry.name.removeprefix(".").removesuffix(".new")

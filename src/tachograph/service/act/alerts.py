@@ -1,5 +1,4 @@
-"""Alerts to operators: what began and what is over, each sent once to each receiver, in order,
-whatever is down.
+"""Alerts to operators: new and resolved ones, each delivered once per receiver, in order.
 
 The book of alerts is a file beside the ledger: open incidents, and messages that are not delivered
 yet. It is written before anything is sent, so a message is the same after a kill, and the ledger
@@ -106,8 +105,7 @@ def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertSt
 def send_alerts(
     ledger: ActionLedger, lake: Lake, configuration: Configuration, *, folder: Path, now: datetime
 ) -> list[ActionRecord]:
-    """Send what began and what is over since the last round, and what is still to be delivered;
-    return what was noted.
+    """Send new and resolved alerts and undelivered ones; return what was recorded.
 
     Errors: ConfigError; LakeError where the lake cannot be read, after what waits was sent.
     """
@@ -155,9 +153,7 @@ def send_alerts(
 def updated(
     book: AlertBook, state: AlertState, webhooks: Sequence[Webhook], *, now: datetime
 ) -> AlertBook:
-    """Return the book after a look: incidents that began or ended, and a message per code and
-    receiver for them.
-    """
+    """Return the new state: incidents that began or ended, and a message per receiver."""
     open_ones = {(one.alert.code, one.alert.target): one for one in book.incidents}
     begun, ended = [], []
     for alert in state.firing:
@@ -210,9 +206,7 @@ def _deliver(
     configuration: Configuration,
     now: datetime,
 ) -> AlertBook:
-    """Send a receiver its messages in order, up to the first that it does not take; return the
-    book without them.
-    """
+    """Send a receiver's messages in order until one fails; return the state without them."""
     mine = [one for one in book.outbox if one.receiver == webhook.options.name]
     for one in mine[:_MOST_A_ROUND]:
         record = _send_once(ledger, webhook, one, configuration, now)
@@ -233,9 +227,7 @@ def _send_once(
     configuration: Configuration,
     now: datetime,
 ) -> ActionRecord:
-    """Send a message once. Killed in between, a receiver that cannot recognize it gets it again,
-    marked as repeated.
-    """
+    """Send a message once; if killed meanwhile, it is sent again, marked as repeated."""
     key, message = _key(one), one.message
     for again in (False, True):
         shown = msgspec.structs.replace(message, repeated=True) if again else message

@@ -1,6 +1,4 @@
-"""Summaries of jobs in the field AdminComment of Slurm's accounting, written once the jobs have
-ended.
-"""
+"""Job summaries in Slurm's AdminComment, written after the jobs ended."""
 
 from __future__ import annotations
 
@@ -153,9 +151,7 @@ class AdminComments:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    """The job as Slurm's commands call it: the raw id of an array's last task is that of the
-    whole array.
-    """
+    """Return the job id for Slurm's commands: an array's last raw id means the whole array."""
     return str(row["display_id"] or row["job_id"])
 
 

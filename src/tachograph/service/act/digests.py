@@ -1,6 +1,4 @@
-"""Weekly digests by mail: each user with something to read gets one for the last complete week,
-once.
-"""
+"""Weekly digests by mail: one per user and complete week, if there is something to report."""
 
 from __future__ import annotations
 

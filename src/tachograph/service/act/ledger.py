@@ -1,5 +1,4 @@
-"""The ledger of actions: what was done, to whom, why and when; a file of JSON lines, of which old
-ones are archived.
+"""The ledger of actions: what was done, to whom, why, when; JSON lines, old ones archived.
 
 Every action has a key that says what it is for, such as `digest:2026-W47:ann`. It is noted before
 it is begun and when its result is known, so whoever starts again, also after being killed, knows
@@ -128,9 +127,7 @@ class ActionLedger:
         return self._index.last.get(key)
 
     def is_due(self, key: str, *, dry_run: bool = False) -> bool:
-        """Return whether there is anything to do: it was not done, and a failure is long enough
-        ago to try again.
-        """
+        """Return whether an action is due: not done, and not failed recently."""
         last = self._index.last.get(key)
         if last is None or (last.state == "would" and not dry_run):
             return True
@@ -252,9 +249,7 @@ class ActionLedger:
         return count
 
     def _may_go(self, record: ActionRecord, cutoff: datetime, now: datetime) -> bool:
-        """Whether an old line is not needed: a later one is about its key, or the key is not due
-        again.
-        """
+        """Return whether an old line may be archived: superseded, or its key is never due again."""
         last = self._index.last[record.key]
         if record != last:
             return True

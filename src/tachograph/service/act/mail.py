@@ -1,6 +1,4 @@
-"""Mail by SMTP: text with an HTML alternative, marked as automatic, with an id that follows from
-the action's key.
-"""
+"""Mail by SMTP: text and HTML, marked as automatic, with an id derived from the action."""
 
 from __future__ import annotations
 

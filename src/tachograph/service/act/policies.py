@@ -1,5 +1,4 @@
-"""Policies for running jobs: who is warned, and what is done when the evidence still holds after
-the warnings.
+"""Policies for running jobs: warnings, then the action if the evidence still holds.
 
 Before anything is done to a job Slurm is asked whether it still runs, as the same run of the same
 user. A stop of work is one case: its warnings and its action are lines of the ledger that name it,
@@ -309,9 +308,7 @@ class _Acting:
         ]
 
     def _answer(self, case: PolicyCase) -> str | None:
-        """As `_left_alone`; None where Slurm does not answer, which is not tried again in this
-        round.
-        """
+        """Return why the job is left alone, or None if Slurm does not answer in this round."""
         if self.silent:
             return None
         try:
@@ -332,9 +329,7 @@ class _Acting:
         return job if isinstance(job, str) else ""
 
     def _run_of(self, case: PolicyCase) -> SlurmJob | str:
-        """The run of the case as Slurm has it now, or why it is left alone. Errors: InputError:
-        there is no answer.
-        """
+        """Return the run from Slurm, or why it is left alone. Errors: InputError: no answer."""
         policy, job = case.policy, self.slurm.job(case.job["job_id"], case.job["cluster"])
         if job is None or not job.is_run(case.job):
             return "it has ended, or is another run"

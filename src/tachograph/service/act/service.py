@@ -1,6 +1,4 @@
-"""`tachograph act`: rounds of everything that acts by itself. A step is a function and one line
-of STEPS.
-"""
+"""`tachograph act`: rounds of automatic actions. A step is a function and a line in STEPS."""
 
 from __future__ import annotations
 
@@ -186,8 +184,7 @@ def act_once(
     stopping: threading.Event | None = None,
     index: LedgerIndex | None = None,
 ) -> RoundResult:
-    """Run every step once; a step that cannot be run leaves the others to run. Errors: none of the
-    project's.
+    """Run every step once; a failing step does not stop the others.
 
     index: what earlier rounds read of the ledger.
     """

@@ -1,6 +1,4 @@
-"""Runs and nodes of Slurm as the controller knows them now, and the few commands that change
-exactly one of them.
-"""
+"""Slurm's current jobs and nodes, and commands that change exactly one of them."""
 
 from __future__ import annotations
 

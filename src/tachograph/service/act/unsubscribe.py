@@ -1,6 +1,4 @@
-"""Links with which users opt out of digests: signed, so they need no login and prove to whom
-they were sent.
-"""
+"""Signed links by which users opt out of digests without login."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a running collector polled last as a live source, for who would else poll the same
-exporters again.
-"""
+"""A running collector's last poll as a live source, so exporters are not polled twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The collector: one process that polls every configured source, commits what came, analyzes and
-compacts.
+"""The collector: polls every configured source, commits, analyzes and compacts.
 
 A thread per source reads and hands chunks over; one writer commits them; the main thread runs the
 child processes that analyze and compact, writes the status file and feeds the watchdog.
@@ -62,9 +61,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) -> Iterator[None]:
-    """Set `stopping` at the first signal; at the second call `kill`, and end the process as the
-    signal would.
-    """
+    """Set `stopping` at the first signal; at the second, `kill` and end as signalled."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
@@ -248,9 +245,7 @@ class Collection:
         return self._snapshot()
 
     def _begin(self, server: MetricsServer | None) -> None:
-        """Have all threads started soon: those that the system does not give us now are tried
-        again at each tick.
-        """
+        """Start all threads; those that cannot be started are retried at each tick."""
         self._starting = {"writer": self._writer.start}
         self._starting |= {reader.source.name: reader.start for reader in self._readers}
         if server is not None:

@@ -1,5 +1,4 @@
-"""The lock that keeps a second collector out of a lake: the kernel's, or a file where the file
-system has none.
+"""The lock against a second collector: the kernel's, or a file if locks are missing.
 
 A file system without locks (`flock` answers ENOSYS, ENOLCK or EOPNOTSUPP: Lustre and NFS as often
 mounted) holds the lock as a file that its holder creates, touches every few seconds and removes.

@@ -1,6 +1,4 @@
-"""The server of `/metrics`: one thread, few connections, each for seconds at most, so that no
-client can exhaust us.
-"""
+"""The server of `/metrics`: one thread, few and short connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Threads that poll the sources: their schedule, the queue of chunks to be committed, and
-failures of threads.
-"""
+"""Threads that poll sources: schedule, queue of uncommitted chunks, failures."""
 
 from __future__ import annotations
 
@@ -382,8 +380,7 @@ class SourceReader(threading.Thread):
 
 
 def _no_later(until: datetime, *, now: datetime, before: datetime | None) -> datetime:
-    """Return a watermark that is not ahead of our clock by more than AHEAD_S: what comes until then
-    must be read.
+    """Return a watermark at most AHEAD_S ahead of our clock.
 
     A stream whose watermark `before` is ahead still advances, so that new rows of it do not look
     committed already.

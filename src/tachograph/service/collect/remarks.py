@@ -1,6 +1,4 @@
-"""Lines on stderr about problems: each problem once, its repeats as a count, and few lines
-however a source behaves.
-"""
+"""Remarks about problems on stderr: each once, repeats counted, rate limited."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Status of a collector: the status file, the lock that keeps a second collector out, and the
-overview of both.
-"""
+"""Status of a collector: the status file, the lock, and an overview of both."""
 
 from __future__ import annotations
 
@@ -235,8 +233,7 @@ def state_folder(
 
 
 def write_status(folder: Path, status: CollectStatus) -> None:
-    """Replace the status file atomically; on a full disk overwrite it in place, which takes no
-    space.
+    """Replace the status file atomically; on a full disk overwrite it in place.
 
     Errors: LakeError when it cannot be written.
     """

@@ -77,8 +77,7 @@ def run_in_foreground(
     started: Callable[[int], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> CommandEnd:
-    """Run `command` to its end, inside `signals_held`, whose mask it gets; call `started` with its
-    process id.
+    """Run `command` to its end inside `signals_held`; call `started` with its pid.
 
     echo: a descriptor from which the echoes of signals are read.
     Errors: UsageError with the exit code of shells where it cannot be started.

@@ -1,6 +1,4 @@
-"""Records a command, or a Slurm job: a process or thread that samples beside the work, until the
-work is over.
-"""
+"""Records a command or Slurm job: samples in a process or thread beside it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Polls a source at an interval and writes new values to a spool. Light: it runs beside a
-command.
-"""
+"""Polls a source and writes new values to a spool, with little overhead."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""From a live source to a spool file: the job it belongs to, the files of a recording, and the loop
-that samples.
+"""Writes a live source to a spool: identity of the job, files, sampling loop.
 
 Arrays are imported when there is something to record: nothing of it delays the command.
 """
