@@ -317,7 +317,7 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "state" / LEDGER_FILE).write_text("no action\n")
     broken = run_here(["act", "--once", "--json"], tmp_path, environment)
     assert broken.returncode == 7
-    assert "no action" in json.loads(broken.stdout)["steps"][0]["problem"]
+    assert "is not an action" in json.loads(broken.stdout)["steps"][0]["problem"]
 
 
 def test_digest_shows_and_opts_out(lake: Lake, tmp_path: Path) -> None:

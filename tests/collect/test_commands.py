@@ -200,7 +200,7 @@ def test_a_configuration_without_or_with_wrong_sources_is_named(
         ("", "no [[sources]] to collect from"),
         (
             '[[sources]]\nsource = "dcm-exporter"',
-            "no source 'dcm-exporter' that can be collected; use one of: ",
+            "unknown source 'dcm-exporter'; use one of: ",
         ),
         (
             '[[sources]]\nsource = "dcgm-exporter"\nurl = "http://n1:9400/metrics"\n' * 2,

@@ -59,7 +59,7 @@ SAID = {
     "hold them; expected "
     "1.00x each if their kernels leave the other SMs idle, 1.08x each if they are as wide as "
     "the GPU.",
-    "time_slicing": "Time-slicing: of the time in which they work another works as well, 9 % each; "
+    "time_slicing": "Time-slicing: share of their busy time in which another works, too: 9 % each; "
     "expected 1.09x each.",
     "no": "No sharing mode is expected to keep all of them below 1.10x.",
 }
@@ -71,7 +71,7 @@ PASSED = {
     "time_slicing": ("MPS alone: demand above the limit:", "MPS with parts of the SMs, 50 % each"),
     "no": (
         "MPS alone: demand above the limit:",
-        "Time-slicing: of the time in which they work another works as well, 90 % each",
+        "Time-slicing: share of their busy time in which another works, too: 90 % each",
     ),
 }
 

@@ -175,7 +175,7 @@ def values_of_gateway(page: str) -> set[str]:
 def test_a_gateway_that_is_down_or_refuses_is_told(exported: Lake, tmp_path: Path) -> None:
     down = f"http://user:secret@127.0.0.1:{free_port()}"
     done = run(exported, "openmetrics", "--to", down)
-    one_line(done, 7, "the gateway does not answer", "--to")
+    one_line(done, 7, "the gateway does not respond", "--to")
     assert "secret" not in done.stderr
     with pushgateway(tmp_path) as address:
         one_line(

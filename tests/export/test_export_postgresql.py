@@ -277,7 +277,7 @@ def test_two_exports_at_once_are_as_one(database: str, lake: Lake) -> None:
 def test_what_goes_wrong_is_a_line(database: str, lake: Lake) -> None:
     down = f"postgresql://me:secret@127.0.0.1:{free_port()}/db"
     done = run(lake, "postgresql", "--to", down)
-    one_line(done, 7, "127.0.0.1/db: the database does not answer", "PG*")
+    one_line(done, 7, "127.0.0.1/db: the database does not respond", "PG*")
     assert "secret" not in done.stderr
     one_line(run(lake, "postgresql", "--to", "nonsense"), 2, "invalid --to", "postgresql://")
     with psycopg.connect(database, autocommit=True) as connection:

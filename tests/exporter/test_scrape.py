@@ -96,11 +96,11 @@ def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> No
     [
         ("slow", "no answer within 0.5 s"),
         ("status", "answered 500"),
-        ("cut_off", "the response was cut off"),
+        ("cut_off", "the answer was cut off"),
         ("half_header", "the answer"),
-        ("closed", "the response was cut off"),
+        ("closed", "the answer was cut off"),
         ("garbage", "no metric of this page is known"),
-        ("drip", "no complete response within 1 s"),
+        ("drip", "no complete answer within 1 s"),
     ],
 )
 def test_one_exporter_that_fails_is_named_and_the_others_land(fault: Fault, said: str) -> None:
@@ -235,7 +235,7 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
         ({"urls": ["gpu01:9400"]}, "invalid url"),
         (
             {"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}},
-            "metrics.x: no counter 'nonsense'",
+            "metrics.x: unknown counter 'nonsense'",
         ),
         ({"urls": ["http://n1"], "labels": {"host": ["x"]}}, "unknown field 'host'"),
         ({"urls": ["http://n1"], "paralel": 3}, "unknown field 'paralel'"),

@@ -308,7 +308,7 @@ def test_summaries_go_last_and_all_that_belongs_to_them(tmp_path: Path) -> None:
     )
     done = by_table(expire(lake, {"job_summaries": 3}, now=END))
     assert done["job_summaries"].rows == 0
-    assert done["job_summaries"].kept_back[0].why.startswith("their accounting is still there")
+    assert done["job_summaries"].kept_back[0].why.startswith("their accounting is still kept")
     assert read_profiles(lake)["job_key"].to_list() == [first]
     keep = {"gpu_samples": 3, "job_minutes": 3, "jobs": 3, "job_summaries": 3}
     expire(lake, keep, now=END)

@@ -247,10 +247,10 @@ def test_an_exporter_that_fails_is_reported_its_values_grow_old_and_it_recovers(
     ("fault", "what"),
     [
         (Status(403), "answered 403 Forbidden"),
-        (CutOff(), "the response was cut off"),
+        (CutOff(), "the answer was cut off"),
         (Garbage(), "no metric of this answer (text/html) is known"),
         (Garbage(http=False, body=b"SSH-2.0-OpenSSH_9.2\r\n"), "the answer"),
-        (HangUp(), "the response was cut off"),
+        (HangUp(), "the answer was cut off"),
         (Silence(2), "no answer within 0.5 s"),
     ],
 )

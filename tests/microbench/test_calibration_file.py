@@ -124,7 +124,7 @@ GOOD = (
         (GOOD + "[calibration]\nx = 1\n", r"Expected 'object', got 'int' - at 'calibration\.x'"),
         ("calibration = 3\n" + GOOD.partition("[")[0], "calibration"),
         (f"gpu = {'9' * 5000}", "invalid TOML"),
-        ("gpu = " + "[" * 30_000, "nests too deeply"),
+        ("gpu = " + "[" * 30_000, "nested too deeply"),
         (GOOD.replace("l2_miss_cost", "l3_miss_cost"), r"calibration\.l3_miss_cost"),
         (GOOD.replace("format = 1", "format = 9"), "format 9"),
         (GOOD + "surplus = 1\n", "surplus"),

@@ -191,7 +191,7 @@ def test_a_package_may_add_a_source_that_is_polled(
     assert (settings.stream, msgspec.structs.asdict(settings)["rack"]) == ("bmc:bmc", "r1")
     with pytest.raises(ConfigError, match="rack"):
         settings_of({"source": "bmc"}, where="here")
-    with pytest.raises(ConfigError, match="no source 'ipmi' that can be collected"):
+    with pytest.raises(ConfigError, match="unknown source 'ipmi'"):
         settings_of({"source": "ipmi"}, where="here")
 
 

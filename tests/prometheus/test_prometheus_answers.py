@@ -106,7 +106,7 @@ def test_warnings_are_told_and_remove_nothing() -> None:
     [
         (b"", "the answer is not JSON but unknown: ''"),
         (b"\xff\xfe", "the answer is not JSON"),
-        ([], "the answer has another shape: Expected 'object', got 'array'"),
+        ([], "the answer has an unexpected form: Expected 'object', got 'array'"),
         (
             {"status": "error", "errorType": "bad_data", "error": "no"},
             "bad_data: no; fix the query",
@@ -114,7 +114,7 @@ def test_warnings_are_told_and_remove_nothing() -> None:
         ({"status": "error", "errorType": "422", "error": "no"}, "http://x/api: no; fix the query"),
         (
             {"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}},
-            "has another shape",
+            "has an unexpected form",
         ),
         (
             {"status": "success", "data": {"resultType": "string", "result": []}},

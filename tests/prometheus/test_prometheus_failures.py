@@ -89,7 +89,7 @@ ANSWERS: list[tuple[Fault, str]] = [  # those of any server: tests/sources/test_
         Status(503, body=GARBAGE),
         "answered 503 Service Unavailable (2 attempts); check the server's log",
     ),
-    (CutOff(), "the response was cut off (2 attempts); check the server's log"),
+    (CutOff(), "the answer was cut off (2 attempts); check the server's log"),
     (Silence(3), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
     (
         Garbage(),
@@ -100,7 +100,7 @@ ANSWERS: list[tuple[Fault, str]] = [  # those of any server: tests/sources/test_
     ),
     (
         Garbage(b'{"status":1}', "application/json"),
-        "the answer has another shape: Expected 'str', got 'int'",
+        "the answer has an unexpected form: Expected 'str', got 'int'",
     ),
     (
         Garbage(b'{"status":"success"}', "application/json"),

@@ -212,7 +212,7 @@ def test_a_record_that_cannot_be_read_is_counted_once() -> None:
 def test_half_an_answer_is_none(answer: bytes) -> None:
     landing = Landing()
     feed = AccountingFeed(SacctCommand(lambda *words: answer), SETTINGS, SlurmCluster())
-    with pytest.raises(InputError, match=r"^sacct: (the response was cut off|is not accounting)"):
+    with pytest.raises(InputError, match=r"^sacct: (the answer was cut off|is not accounting)"):
         landing.take(feed.poll(landing.watermark, now=moment(0)))
     assert landing.marks == {}
 

@@ -163,7 +163,7 @@ EMPTY = b"""{"jobs": [], "errors": [{"description": "Nothing found", "error_numb
         (HALF, "Slurm answered with an error: Unable to connect to database"),
         (b"<html>login</html>", "not sacct text"),
         (b'{"jobs": [', "the JSON is cut off"),
-        (b"[]", "no answer of Slurm"),
+        (b"[]", "not a known answer of Slurm"),
     ],
 )
 def test_an_answer_that_is_none_moves_nothing(body: bytes, said: str, token: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
     server.faults += [CutOff()] * 3
     assert (
         asked(server.url)
-        == f"{server.url}/api: the response was cut off (3 attempts); check the server's log"
+        == f"{server.url}/api: the answer was cut off (3 attempts); check the server's log"
     )
     server.faults += [Garbage(b"SSH-2.0-OpenSSH_9.2\r\n\r\n", http=False)] * 3
     assert "the answer is not HTTP" in asked(server.url)

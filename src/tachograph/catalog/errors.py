@@ -34,7 +34,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         ),
         2: "the command line: unknown command, option or value; options that do not fit together",
         3: "the configuration",
-        4: "an input: a recording, an accounting file or a server's response cannot be read",
+        4: "an input: a recording, an accounting file or a server's answer cannot be read",
         5: "the lake: absent, damaged, not analyzed, not permitted; a full disk",
         6: (
             "not found: no job, finding, column, figure or job group of that name, or no job to "

@@ -444,7 +444,7 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
     slowdowns = case.over_all_time([count] * len(case.demands))
     meeting = percents(case.others)
     sentence = (
-        f"Time-slicing: another works in {meeting} of the time in which they work; "
+        f"Time-slicing: share of their busy time in which another works, too: {meeting}; "
         f"expected {each(slowdowns)}."
     )
     if not case.acceptable(slowdowns):

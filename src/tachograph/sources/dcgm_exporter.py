@@ -165,7 +165,7 @@ class ScrapeFeed:
                     "timeout_s"
                 )
             else:
-                why = f"no complete response within {after_s:.0f} s"
+                why = f"no complete answer within {after_s:.0f} s"
                 self._late[endpoint.label] = future
                 self._late_since[endpoint.label] = began
             self.outcome.unreachable[endpoint.label] = why
@@ -322,7 +322,7 @@ def _content(path: Path) -> bytes:
         raise InputError(
             "this is JSON, not a page of an exporter",
             where=str(path),
-            do="save the response of /metrics",
+            do="save the answer of /metrics",
         )
     return content
 

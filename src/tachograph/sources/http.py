@@ -144,7 +144,7 @@ def _plain(problem: Exception, timeout_s: float | None) -> tuple[str, str]:
         words in str(problem) for words in _BROKE_OFF
     ):
         return f"the answer is not HTTP: {str(problem)[:100]}", "is the port right?"
-    return "the response was cut off", "check the server's log"
+    return "the answer was cut off", "check the server's log"
 
 
 def _causes(problem: BaseException | None) -> list[BaseException]:

@@ -123,7 +123,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="timeout_s",
         type=float,
         metavar="S",
-        help="longest wait for a response (default 30)",
+        help="longest wait for an answer (default 30)",
     )
 
 

@@ -321,7 +321,7 @@ class SacctCommand:
         begins_well = answer.startswith(f"{names[0]}{between}".encode())
         if not answer.endswith(b"\n") or not begins_well:
             begins = answer[:60].decode("utf-8", "replace").strip()
-            what = "the response was cut off" if begins_well else f"is not accounting: {begins!r}"
+            what = "the answer was cut off" if begins_well else f"is not accounting: {begins!r}"
             raise InputError(what, where=self.where, do="run it by hand")
         return answer
 
