@@ -1,6 +1,4 @@
-"""Parameters of pages and endpoints: typed by a struct each, from path and query, nothing else
-is accepted.
-"""
+"""Typed parameters of pages and endpoints; unknown ones are rejected."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Of a page without any."""
 
     def moments(self, *, now: datetime, zone_name: str) -> str:
-        """Return the instants that `since` and `until` mean at `now`, as text; "" of parameters
-        that have neither.
+        """Return `since` and `until` as instants at `now`, as text, or "".
 
         Errors: UsageError for what is no time.
         """
@@ -51,8 +48,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return f"{wanted.since} {wanted.until}" if any(given.values()) else ""
 
     def as_query(self, *without: str, **changed: object) -> str:
-        """Return them as the query of a link, those that are not the usual ones; `changed`: with
-        other values.
+        """Return the non-default values as a link's query; `changed`: replacements.
 
         >>> JobChoiceParameters(user=("ann", "bob"), since="7d").as_query("since", partition="gpu")
         'user=ann&user=bob&partition=gpu'

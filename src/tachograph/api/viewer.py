@@ -46,9 +46,7 @@ class Viewer:
 
     @property
     def sees_server(self) -> bool:
-        """Whether paths, hosts and addresses of the service, and texts of errors that may name
-        them, are visible.
-        """
+        """Whether the viewer sees paths, hosts, addresses and error texts of the service."""
         return self.role >= Role.ADMIN
 
     @property

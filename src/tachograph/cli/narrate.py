@@ -84,7 +84,10 @@ class Narrator:
     def progress(
         self, doing: str, *, total: float | None = None
     ) -> Iterator[Callable[[float], None]]:
-        """Show a progress bar; yields a function to call with each amount done."""
+        """Show a progress bar; yields a function to call with each amount done.
+
+        Nothing is shown off a terminal.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield _ignore
             return

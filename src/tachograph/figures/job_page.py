@@ -115,7 +115,9 @@ def _lanes_in(marks: Sequence[Mark], length_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """Data drawn over the time of a job: activity, imbalance, memory, power, marks.
+    """Data drawn over the time of a job; missing is NaN.
+
+    Shapes: `levels` (GPUs, bins), the others (bins,).
 
     elapsed_s: run time (NaN: not known). levels: `activity` of each GPU, named by `labels`. means:
     {counter: mean over the GPUs}. spatial, temporal: imbalance. memory_mib: most used of a GPU,

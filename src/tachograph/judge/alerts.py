@@ -1,4 +1,7 @@
-"""Alerts for operators: failing GPUs, nodes without samples, large jobs that hang."""
+"""Alerts for operators: failing GPUs, nodes without samples, large jobs that hang.
+
+Missing data proves nothing.
+"""
 
 from __future__ import annotations
 

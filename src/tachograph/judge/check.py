@@ -1,4 +1,6 @@
-"""Checks: each detects one problem or one fact in a job. One module per check.
+"""Checks: each detects one problem or one fact in a job.
+
+One code, title, severity, advice text, family and file per check.
 
 A check is decided in one of three ways, which is a detail of it: by a function that sees one job at
 a time, by a class over minute series of many jobs at a time (`judge.classes`), or by a rule of the

@@ -98,7 +98,10 @@ class TableSpace:
 def describe_space(
     lake: Lake, tables: Iterable[LakeTable], keep: Mapping[str, int]
 ) -> list[TableSpace]:
-    """Return the space of each table; `keep`: {key of [retention]: days}."""
+    """Return the space of each table; `keep`: {key of [retention]: days}.
+
+    Devices do not grow by day.
+    """
     spans = {table.name: _days_of_jobs(lake, [table]) for table in (JOBS, JOB_SUMMARIES)}
     accounted = _days_of_jobs(lake, [JOBS, JOB_SUMMARIES])
     found = []

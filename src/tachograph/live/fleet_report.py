@@ -43,7 +43,9 @@ _NOT_KNOWN = "not known"
 
 @dataclass(frozen=True, slots=True)
 class FleetTable:
-    """A table of texts. keys: identify rows between updates. links: column -> what it names.
+    """A table of texts. links: column -> what it names.
+
+    keys: of its rows; while these stay, only cells change.
 
     more: rows that are not shown.
     """

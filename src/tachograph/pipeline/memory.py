@@ -1,4 +1,7 @@
-"""Allocator settings that must be applied before Polars is imported."""
+"""Allocator settings that must be applied before Polars is imported.
+
+Imports nothing else, so that it can come first.
+"""
 
 from __future__ import annotations
 

@@ -264,7 +264,10 @@ class MinuteWriter:
 
 
 def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Merge parts of a minute into one row, means weighted by samples."""
+    """Merge parts of a minute into one row, means weighted by samples.
+
+    Grain: (run, node, gpu, mig, minute).
+    """
     weight = pl.col("samples")
     means = [
         ((pl.col(name) * weight).sum() / weight.filter(pl.col(name).is_not_null()).sum())

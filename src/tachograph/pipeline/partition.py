@@ -548,7 +548,7 @@ def _count_intensities(
 
 
 def _weights(layout: _Layout) -> Singles:
-    """Return seconds per sample: until the GPU's next one, at most one sampling interval."""
+    """Return seconds per sample: until the GPU's next one; a gap counts as one interval."""
     distance = np.empty(len(layout.t))
     distance[:-1] = np.diff(layout.t)
     typical = np.repeat(np.nan_to_num(layout.interval_us, nan=1e6), np.diff(layout.stripes))

@@ -1,4 +1,7 @@
-"""The study as files: figures, numbers, and the page in three formats."""
+"""The study as files: figures, numbers, and the page in three formats.
+
+Each file appears whole, or nothing does.
+"""
 
 from __future__ import annotations
 

@@ -311,6 +311,8 @@ def shares_of(mixes: Sequence[Mix]) -> Floats:
 def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
     """Return the matrix of mixes from that of their members; see `shares_of`.
 
+    Names and gains are not set.
+
     The binding resource of a mix slows it most, over all pairs of members. Unknown for one pair:
     unknown.
     """

@@ -1,6 +1,4 @@
-"""Source and feed `allocation-map`: which job held which GPU when, by prolog and epilog, a
-table, or a live record.
-"""
+"""Source and feed `allocation-map`: which job held which GPU, from prologs, tables or records."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ SUFFIXES = (".csv", ".log", ".txt", ".json")
 
 @dataclass(slots=True)
 class AllocationMapReading:
-    """What a file holds: rows for `allocations`, what was rejected (place, reason, text), the
-    number of records.
-    """
+    """Content of a file: rows for `allocations`, rejects (place, reason, text), record count."""
 
     allocations: list[SlurmRow] = field(default_factory=list)
     rejected: list[RejectedRecord] = field(default_factory=list)
@@ -186,9 +182,7 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
 def rejected(
     options: argparse.Namespace, *, configuration: Configuration
 ) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, line or position, reason, text) of every record of the files named that could
-    not be read.
-    """
+    """Yield (file, place, reason, text) of every record that could not be read."""
     for path in expand(options.files, SUFFIXES):
         reading = read_map(path, cluster=SlurmCluster.of(configuration), trusted=options.trusted)
         for row in sorted((*reading.rejected, *reading.unplaced)):

@@ -1,6 +1,4 @@
-"""Limits of answers over HTTP: unpacked in small pieces, and what all answers of the process
-hold at a time.
-"""
+"""Limits of HTTP answers: size of unpacked pieces, and bytes held by the whole process."""
 
 from __future__ import annotations
 
@@ -47,8 +45,7 @@ ANSWERS: Final = HeldBytes(HELD_AT_ONCE)
 
 
 def unpacked(response: httpx2.Response) -> Iterator[bytes]:
-    """Yield the body in pieces of a megabyte at most, whatever a piece of the compressed body
-    becomes.
+    """Yield the decompressed body in pieces of at most a megabyte.
 
     Errors: httpx2.DecodingError for one that does not unpack, or is compressed in another way than
     gzip and deflate.

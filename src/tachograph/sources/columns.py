@@ -1,6 +1,4 @@
-"""Column names of producers: time, node, GPU, counters, device facts, and the host counters of
-LDMS samplers.
-"""
+"""Producers' column names: time, node, GPU, counters, device facts, LDMS host counters."""
 
 from __future__ import annotations
 
@@ -81,8 +79,7 @@ def _samplers() -> tuple[str, ...]:
 
 
 def host_column_meaning(name: str, sampler: str = "") -> HostColumnMeaning | None:
-    """Return what a column of a sampler means, or None. `sampler`: the one that the file is known
-    to hold.
+    """Return the meaning of a sampler's column, or None. `sampler`: of the file, if known.
 
     >>> host_column_meaning("rx_bytes#hsn0")
     HostColumnMeaning(counter='network_rx_bytes', copy='hsn0', unit='B')
@@ -190,9 +187,7 @@ def _is_several(nodes: pl.Series, instances: pl.Series) -> bool:
 
 
 def _hundredths(values: pl.Series, host: Mapping[str, HostColumns]) -> pl.Series:
-    """Loads as they are: `loadavg` writes hundredths, as whole numbers, unless configured
-    otherwise.
-    """
+    """Scale loads that `loadavg` writes as whole hundredths."""
     if values.name != _LOAD or host[_LOAD].columns == (_LOAD,):
         return values
     numbers = values.cast(pl.Float64, strict=False)
@@ -359,8 +354,8 @@ def counter_names() -> Mapping[str, tuple[str, str]]:
 
 
 def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
-    """Return what the columns called `names` mean; case does not matter. `sampler`: of LDMS, where
-    the file names it.
+    """Return the meaning of the columns called `names`, ignoring case. `sampler`: LDMS sampler of
+    the file, if named.
 
     >>> found = recognise(["index", "#Time", "ProducerName", "gpu_id", "fb_used", "fan"])
     >>> found.time, found.node, found.gpu, dict(found.counters), found.unknown

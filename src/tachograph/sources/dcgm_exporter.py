@@ -1,5 +1,4 @@
-"""Source and feed `dcgm-exporter`: dcgm-exporter, node_exporter and their kind, from saved pages or
-polled directly.
+"""Source and feed `dcgm-exporter`: pages of exporters, saved or polled.
 
 An exporter reports the values of now. A page is one scrape: its samples are of the moment it was
 scraped, unless a time follows the value.
@@ -81,8 +80,8 @@ class ScrapeFeed:
         self._late_since: dict[str, float] = {}
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield one round as a chunk; its samples are of the moment each answer came, its watermark
-        is `now`.
+        """Yield one round as a chunk; samples have the time their answer came, the watermark is
+        `now`.
 
         Where the clock was set back the watermark is just behind the last one.
         Errors: InputError when no exporter answered with metrics.
@@ -140,9 +139,7 @@ class ScrapeFeed:
         began: float,
         waiting: dict[Future[_ScrapedPage], ExporterEndpoint],
     ) -> None:
-        """Wait for the late answer of an exporter, else request its page; break off one that
-        takes too long.
-        """
+        """Await an exporter's late answer or request its page; abort requests that take too long."""
         late = self._late.get(endpoint.label)
         if late is not None and not late.done():
             self.outcome.unreachable[endpoint.label] = "is still answering the previous poll"

@@ -1,5 +1,4 @@
-"""What `dcgmi` prints, taken apart: the stream of `dmon`, its list of fields, the devices of
-`discovery`.
+"""Parses output of `dcgmi`: `dmon`, its list of fields, and `discovery`.
 
 Formats: DCGM's own `dcgmi` (2.x to 4.x). A header names the columns and is repeated every 14 ticks,
 a row of units follows; one row per entity and tick. Names differ between versions, so `dmon -l` of
@@ -145,7 +144,7 @@ def _between(
 
 
 def _number(cell: str) -> float | None:
-    """The value of a cell; None for a mark that means missing, and for what was cut short to fit
+    """Return the number in a cell; None for marks of missing values and truncated cells
     (`1234...`).
     """
     if cell in TEXT_BLANKS or not _NUMBER.fullmatch(cell):
@@ -178,8 +177,7 @@ def dmon_fields(
 
 
 def dmon_field_names(listed: str) -> Mapping[str, int]:
-    """Return {short name: field} of what `dcgmi dmon -l` prints; a name that two fields have is
-    none.
+    """Return {short name: field} from `dcgmi dmon -l`, without ambiguous names.
 
     >>> dict(dmon_field_names("gpu_utilization      GPUTL               203"))
     {'GPUTL': 203}

@@ -1,6 +1,4 @@
-"""Exporters as the configuration names them: settings, and the addresses that hostlists stand
-for.
-"""
+"""Configured exporters: settings, and addresses expanded from hostlists."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How the metrics of an exporter, or of a site, are mapped: `METRIC{label="value"}` to column, unit
-and joining.
+"""Mappings of metrics, `METRIC{label="value"}`, to column, unit and merge rule.
 
 The same notation serves the files of `tachograph.sources.exporters` and the key `metrics` of a
 configuration.
@@ -60,9 +59,7 @@ def joined_labels(first: LabelNames, then: LabelNames) -> LabelNames:
 
 @dataclass(frozen=True, slots=True)
 class MetricKey:
-    """The left side of a mapping: a metric, and the labels that its series must have; their case
-    is irrelevant.
-    """
+    """The left side of a mapping: a metric and required labels, case-insensitive."""
 
     metric: str
     labels: Mapping[str, str]

@@ -156,9 +156,7 @@ def _labels_written_plainly(block: str) -> Mapping[str, str] | None:
 
 @lru_cache(maxsize=_BLOCKS_KEPT)
 def _plain_labels(block: str) -> Mapping[str, str] | None:
-    """The labels, where they are written as exporters write them and none twice: then every
-    brace is quoted.
-    """
+    """Return the labels if they are in exporters' usual form and unique; then braces are quoted."""
     if not _LABELS.fullmatch(block):
         return None
     pairs = _LABEL.findall(block)

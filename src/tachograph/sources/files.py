@@ -1,6 +1,4 @@
-"""Files of a recording: Parquet, CSV and JSON as frames, a bounded piece at a time; fingerprints
-of their content.
-"""
+"""Files of a recording: Parquet, CSV and JSON as frames, read in pieces; fingerprints."""
 
 from __future__ import annotations
 
@@ -24,8 +22,7 @@ from tachograph.catalog.errors import InputError, unreadable
 
 
 def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the files named, and those with one of `suffixes` inside the folders named, in order of
-    name.
+    """Yield the named files, and files with one of `suffixes` in named folders, sorted.
 
     Errors: InputError for a path that does not exist, or a folder without such files.
     """
@@ -47,8 +44,7 @@ def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[P
 
 
 def fingerprint(path: Path, *parts: str) -> str:
-    """Return the SHA-256 of the content and of `parts` (options that change what is read), as 32
-    hex digits.
+    """Return the SHA-256 of the content and `parts` (options that matter) as 32 hex digits.
 
     Errors: InputError when the file cannot be read or is empty.
     """
@@ -192,8 +188,7 @@ def parquet_columns(path: Path) -> pl.Schema:
 
 
 def parquet_ends(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """Return `columns` of the first and the last row of a Parquet file; of none where it has no
-    row.
+    """Return `columns` of the first and last row of a Parquet file; none if it is empty.
 
     Errors: InputError when the file is damaged.
     """
@@ -237,9 +232,7 @@ def read_parquet(
 
 
 def _damaged(path: Path) -> InputError:
-    """What is wrong with a Parquet file, in words of our own: the decoder's name bytes and its
-    own parts.
-    """
+    """Describe the damage of a Parquet file without the decoder's internal terms."""
     what = "damaged Parquet: its schema or a page of it cannot be decoded"
     with open_file(path) as file:
         file.seek(-4, io.SEEK_END)
@@ -315,9 +308,7 @@ def _blocks(path: Path, layout: TableLayout, block_bytes: int | None) -> Iterato
 
 
 def _cut(block: bytes) -> int:
-    """Length up to the last line end that is outside quotes, as far as 1 MB back; 0: none yet,
-    read on.
-    """
+    """Return the length up to the last unquoted line end within 1 MB; 0: read on."""
     last = cut = block.rfind(b"\n") + 1
     odd = block.count(b'"', 0, cut) % 2 == 1
     while odd and cut > max(0, last - _MAX_BACK):
@@ -504,9 +495,7 @@ def _loads(content: bytes) -> object:
 
 
 def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | None:
-    """Values of a file with one JSON object per line, and its broken lines; None when it is no
-    such file.
-    """
+    """Return values and broken lines of a JSON Lines file; None if it is not one."""
     values: list[object] = []
     broken: list[bytes] = []
     for line in filter(None, map(bytes.strip, content.split(b"\n"))):
@@ -528,8 +517,7 @@ def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | Non
 
 
 def records(rows: object, *, origin: str) -> pl.DataFrame:
-    """Return a list of JSON objects as a frame; a key that an object lacks is null, a nested value
-    is its JSON text.
+    """Return JSON objects as a frame: missing keys are null, nested values are JSON text.
 
     Errors: InputError when it is not a list of objects.
     """

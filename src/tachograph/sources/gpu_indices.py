@@ -1,5 +1,4 @@
-"""The index of a GPU, of labels that may number GPUs differently: its UUID decides, then its PCI
-address.
+"""GPU indices from labels that may number differently: UUID first, then PCI address.
 
 DCGM and NVML number GPUs in the order of PCI addresses; minor numbers of device files are another
 numbering.
@@ -21,9 +20,7 @@ SAME_TIME: TimeSpan = (0, 0)
 
 
 class LabelledGpu(NamedTuple):
-    """A GPU as its labels name it. `gpu` None: by no index; `rank`: of the label that names the
-    index.
-    """
+    """A GPU by its labels. `gpu` None: no index; `rank`: of the label with the index."""
 
     node: str
     gpu: int | None = None

@@ -1,6 +1,4 @@
-"""Requests over HTTP: credentials, timeouts, retries, and errors of one line. Bodies and secrets
-stay out of messages.
-"""
+"""HTTP requests: credentials, timeouts, retries, one-line errors without bodies and secrets."""
 
 from __future__ import annotations
 
@@ -186,9 +184,7 @@ def bearer(token: str) -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class Secret:
-    """A file that holds one line, read again when it changes: tokens may be valid for minutes
-    only.
-    """
+    """A file with a one-line secret, re-read when it changes, as tokens may be short-lived."""
 
     file: Path
     key: str
@@ -279,9 +275,7 @@ UrlQuery = Mapping[str, str | list[str]]  # a list: the name is given several ti
 
 
 class ServerAccess(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A server in `[[sources]]` that is requested over HTTP. Secrets are in files, read anew
-    when changed.
-    """
+    """A server in `[[sources]]`. Secrets are in files, re-read when they change."""
 
     url: str = ""  # with the base path of the server; unix:///run/x.sock for a socket
     token_file: str = ""  # bearer token
@@ -323,17 +317,13 @@ class HttpAnswer:
 
 @dataclass(slots=True)
 class _RequestClock:
-    """How far the server's clock is ahead of ours, by its `Date` in the middle of the shortest
-    request so far.
-    """
+    """The server's clock ahead of ours, from its `Date` in the shortest request so far."""
 
     skew_s: float | None = None
     _took_s: float = float("inf")
 
     def note(self, date: float | None, sent: float, answered: float) -> None:
-        """Take one answer into account; `Date` has whole seconds, so half a second is added to
-        it.
-        """
+        """Record one answer's `Date`; it has whole seconds, so half a second is added."""
         took = answered - sent
         if date is not None and 0 <= took <= max(1.0, self._took_s):
             self.skew_s, self._took_s = date + 0.5 - (sent + answered) / 2, took
@@ -380,9 +370,7 @@ class HttpServer:
 
     @property
     def skew_s(self) -> float | None:
-        """How far the server's clock is ahead of ours, to about a second; None while nothing was
-        requested.
-        """
+        """Return the server's clock minus ours, to about a second; None before any request."""
         return self._clock.skew_s
 
     def get(self, path: str, params: UrlQuery | None = None) -> HttpAnswer:
@@ -413,9 +401,7 @@ class HttpServer:
         self._client.close()
 
     def abort(self) -> None:
-        """Break off the answer that another thread waits for, also one whose headers come byte
-        by byte.
-        """
+        """Abort an answer that another thread waits for, even if its headers trickle in."""
         stream = self._stream
         open_one = None if stream is None else stream.get_extra_info("socket")
         if open_one is not None:
@@ -500,9 +486,7 @@ class HttpServer:
             yield chunk
 
     def _wait_s(self, attempt: int, reported: float | None) -> float:
-        """Seconds to wait: as the server requests, else doubled each time; partly random, so
-        that many spread out.
-        """
+        """Return the wait: as the server asks, else doubled each time with random jitter."""
         if reported is not None:
             return min(reported, LONGEST_WAIT_S) + self._pace.chance()
         return float(
@@ -601,9 +585,7 @@ def _address(url: str) -> tuple[str, str | None]:
 
 
 def _headers() -> Mapping[str, str]:
-    """Headers that are sent unless settings replace them. Compression costs servers more than it
-    saves nearby.
-    """
+    """Return default headers; compression would cost nearby servers more than it saves."""
     return {"User-Agent": f"tachograph/{__version__}", "Accept-Encoding": "identity"}
 
 
@@ -629,9 +611,7 @@ def _seconds(date: str) -> float | None:
 
 
 def _retry_after_s(response: httpx2.Response, now: float) -> float | None:
-    """Seconds to wait as the server requests; a date is compared with the server's own clock
-    where it reports it.
-    """
+    """Return the seconds the server asks to wait; dates are compared with its own clock."""
     reported = response.headers.get("retry-after", "").strip()
     if reported.isascii() and reported.isdigit():
         return float(reported[:9])

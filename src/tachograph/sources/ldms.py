@@ -63,9 +63,7 @@ _RECORD_COLUMNS = frozenset(
 
 
 class NotTelemetryError(InputError):
-    """A readable file that holds no samples, or not on the options given; in a folder it is
-    counted and skipped.
-    """
+    """A readable file without samples, or not with these options; skipped in folders."""
 
     def __init__(self, reason: str, what: str, *, where: str, do: str) -> None:
         super().__init__(what, where=where, do=do)
@@ -108,8 +106,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def read(
     options: argparse.Namespace, *, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
-    """Yield the chunks of the files named, and of the folders' files; those of a folder without
-    samples are counted.
+    """Yield the chunks of files and folders; files without samples in folders are counted.
 
     Errors: InputError for a file that cannot be read, ConfigError for an unknown zone.
     """
@@ -183,8 +180,7 @@ def parts(
     origin: str,
     cluster: str | None = None,
 ) -> tuple[ChunkPart, ...]:
-    """Return the parts of a frame: gpu_samples, node_samples, devices, allocations, those that its
-    columns give.
+    """Return the parts of a frame that its columns give: samples, devices, allocations.
 
     A row whose time cannot be read is rejected and counted, once, in the first part.
     Errors: InputError naming the column that is missing.
@@ -328,8 +324,7 @@ def _read_parquet(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[C
 
 
 def _whole_days(rows: pl.DataFrame, *, time: str, node: str) -> int:
-    """Return how many rows are of whole days (UTC), or else of whole times, or of whole nodes,
-    however they are sorted.
+    """Return the number of rows that make up whole days (UTC), times or nodes.
 
     So what follows one another overlaps little: neither in time nor in nodes.
     """
@@ -347,8 +342,7 @@ def _up_to_last_run(values: pl.Series) -> int:
 
 
 def recorded_together(files: Sequence[str]) -> list[list[str]]:
-    """Return the files in groups: Parquet files with different counters of the same nodes and
-    times, and single ones.
+    """Group Parquet files with different counters of the same nodes and times.
 
     Only the first and the last row of each is looked at; a file that cannot be read is one of its
     own.

@@ -1,5 +1,4 @@
-"""Metric names and labels: which counter a Prometheus metric is, which node, GPU and MIG slice its
-labels name.
+"""Metric names and labels: counter of a metric; node, GPU and MIG slice of labels.
 
 Sources: dcgm-exporter (DCGM field names of both generations), node_exporter, and
 nvidia_gpu_prometheus_exporter as Princeton's jobstats uses it. Exporters, relabelling rules and
@@ -243,9 +242,7 @@ def _first(labels: Mapping[str, str], wanted: tuple[str, ...]) -> str | None:
 
 
 def _uuid(labels: Mapping[str, str], names: LabelNames) -> str | None:
-    """The UUID: NVML's prefix is added to one that nvidia-smi exporters strip; some write it as
-    the index.
-    """
+    """Return the UUID, with the `GPU-` prefix that nvidia-smi exporters strip."""
     own = _first(labels, names.uuid)
     found = own or _first(labels, _UUID)
     if found is None:
@@ -285,9 +282,7 @@ def _gpu(
 def _index(
     labels: Mapping[str, str], wanted: tuple[str, ...], reason: str
 ) -> int | UnusableLabels | None:
-    """The first index; `device` counts only where it names a GPU, since disks and interfaces are
-    called so, too.
-    """
+    """Return the first index; `device` counts only for GPUs, as disks use it, too."""
     for name in wanted:
         written = labels.get(name)
         if not written or _WRITTEN_UUID.fullmatch(written):
@@ -372,8 +367,7 @@ def metric_target(
 
 
 def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
-    """Return the target that every series of a metric has; None where it depends on their labels,
-    or it is unknown.
+    """Return the target common to all series of a metric; None if labels decide.
 
     >>> metric_target_of_all("DCGM_FI_DEV_GPU_UTIL").column, metric_target_of_all("node_cpu_seconds_total")
     ('gpu_util', None)
@@ -405,8 +399,7 @@ _JOBSTATS = "jobstats' exporter"
 
 
 def exporter_of(metric: str) -> str:
-    """Return the exporter that writes a metric of GPUs, by its name; "" where the name is that of
-    no known one.
+    """Return the name of the exporter that writes a GPU metric; "" if unknown.
 
     >>> exporter_of("DCGM_FI_DEV_GPU_UTIL"), exporter_of("gpu_gfx_activity"), exporter_of("own_metric")
     ('dcgm-exporter', 'AMD device-metrics-exporter', '')

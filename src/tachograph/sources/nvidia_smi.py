@@ -1,5 +1,4 @@
-"""Source `nvidia-smi`: what `nvidia-smi --query-gpu ... --format=csv` and `nvidia-smi dmon` print,
-saved as text.
+"""Source `nvidia-smi`: saved output of `--query-gpu ... --format=csv` and of `dmon`.
 
 Formats: nvidia-smi's own help (`--help-query-gpu`, `dmon -h`). Query output has a header unless
 `noheader`, and units unless `nounits`. dmon repeats two header lines, names and units; `-` is no
@@ -313,9 +312,7 @@ def _times(
     zone_name: str,
     where: str,
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
-    """Times of rows: `timestamp`, dmon's date and time, its time alone from a first day on, or
-    one for all.
-    """
+    """Return the times of rows: `timestamp`, dmon's date and time, or one for all."""
     rows = table.rows
     order = rows.select(
         [key.column for key in (mapping.node, mapping.gpu) if key.column] or pl.lit(0)

@@ -1,6 +1,4 @@
-"""Source and feed `prometheus`: Prometheus, Thanos, Mimir, VictoriaMetrics, and saved answers of
-theirs.
-"""
+"""Source and feed `prometheus`: Prometheus, Thanos, Mimir, VictoriaMetrics, saved answers."""
 
 from __future__ import annotations
 
@@ -306,8 +304,7 @@ class PrometheusFeed:
         )
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield the windows since the watermark, then those that were read `lookback_s` ago once
-        more.
+        """Yield windows since the watermark, then windows read `lookback_s` ago again.
 
         Errors: RequestError when the server gives nothing; what was yielded before stays.
         """
@@ -374,9 +371,7 @@ class PrometheusFeed:
 
     @property
     def _behind_s(self) -> float:
-        """How far the server's clock is behind ours, by its `Date`; 0 where it is ahead, or
-        about the same.
-        """
+        """Return how far the server's clock is behind ours; 0 if ahead or about equal."""
         skew_s = self.querying.server.skew_s or 0.0
         return -skew_s if skew_s < -_TOLERATED_S else 0.0
 
@@ -390,9 +385,7 @@ class PrometheusFeed:
         return milliseconds(now) - math.ceil((behind_s + self.settings.settle_s) * 1000)
 
     def _second_look(self, since: int, until: int) -> Iterator[Chunk]:
-        """Yield what was read at least `lookback_s` ago once more; not each time, but
-        `lookback_s` of it together.
-        """
+        """Yield windows read at least `lookback_s` ago again, in blocks of that length."""
         if self._lookback == 0 or until - since < self._lookback:
             return
         for window in windows(since, until, self._window):
@@ -420,9 +413,7 @@ class PrometheusFeed:
         )
 
     def _note_clocks(self) -> None:
-        """How far clocks are ahead: the server's, by its answers, and those of nodes that report
-        theirs.
-        """
+        """Record clock skews of the server and of nodes that report their time."""
         server = self.querying.server
         if server.skew_s is not None:
             self.outcome.skew_s[httpx2.URL(server.address).host] = server.skew_s

@@ -1,6 +1,4 @@
-"""Prometheus and its kind over HTTP: settings, queries for the samples of a window, answers
-decoded into series.
-"""
+"""Queries to Prometheus-like servers: settings, windows, decoded series."""
 
 from __future__ import annotations
 
@@ -249,8 +247,7 @@ def _no_number(problem: ValueError, where: str) -> RequestError:
 
 
 def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
-    """Return the series of an export; a value that is null, or a bare NaN, is a stale mark, and
-    absent.
+    """Return the series of an export; null and NaN are stale marks, left out.
 
     VictoriaMetrics 1.79 writes the first value of a block as Go does (NaN, +Inf), the later stale
     marks as null.
@@ -291,9 +288,7 @@ def _exported(line: bytes) -> _ExportedSeries:
 
 
 def _as_json(line: bytes) -> bytes:
-    """The line with what Go writes for numbers that JSON has not: NaN as null, infinities in
-    quotes.
-    """
+    """Replace Go's NaN and infinities, which JSON lacks, in a line."""
     labels, values, points = line.rpartition(_VALUES)
     return (
         labels
@@ -347,8 +342,7 @@ class PrometheusQueries:
         return found
 
     def choose(self) -> QueryMethod:
-        """Return the best query method that the server supports, and check that the selector is
-        valid.
+        """Return the best supported query method, and check that the selector is valid.
 
         Errors: RequestError when it supports none.
         """
@@ -409,9 +403,7 @@ class PrometheusQueries:
                 self._series[name] = int(count)
 
     def _batches(self, seconds: float) -> Iterator[list[str]]:
-        """Metrics to query together; those of which nothing was seen in one go, as there may be
-        something.
-        """
+        """Group metrics into queries; metrics without series go into one query."""
         points = seconds / (self.settings.step_s or _LIKELY_STEP_S)
         batch: list[str] = []
         expected = 0.0
@@ -428,9 +420,7 @@ class PrometheusQueries:
         yield from (names for names in (batch, unseen) if names)
 
     def _divided(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
-        """The samples of some metrics; in halves where they are too many for the server or for
-        one answer.
-        """
+        """Return the samples of some metrics, halving queries that are too large."""
         try:
             return self._once(names, start, end)
         except RequestError as problem:
@@ -508,9 +498,7 @@ def server_of(settings: PrometheusSettings) -> HttpServer:
 def _halves(
     names: Sequence[str], start: int, end: int, problem: RequestError
 ) -> Sequence[tuple[Sequence[str], int, int]]:
-    """Smaller queries in place of one that was too large; none where its size cannot be the
-    reason.
-    """
+    """Return two smaller queries for one that was too large; none if size is not the cause."""
     if problem.status in (None, 429) or not (
         problem.status in (413, 504) or _TOO_MUCH.search(problem.what)
     ):

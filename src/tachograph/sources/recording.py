@@ -1,5 +1,4 @@
-"""Source `recording`: what `tachograph record` wrote: a folder of tables, or a spool that has not
-become tables yet.
+"""Source `recording`: a folder of tables or a spool that `tachograph record` wrote.
 
 A spool is a stream known by the id in its head: read again while it grows, only what is new is
 committed; where it was cut off, the recording ends with its last sample. Tables are read file by

@@ -129,9 +129,7 @@ class JointSource(Protocol):
 
 
 class RecordSource(Protocol):
-    """What a module of records (not of samples) offers besides: every record that it could not
-    read, one by one.
-    """
+    """Interface of sources that can also list every rejected record."""
 
     def rejected(
         self, options: argparse.Namespace, *, configuration: Configuration
@@ -147,9 +145,7 @@ def load_joint_source(source: SourceEntry) -> JointSource | None:
 
 
 def load_record_source(source: SourceEntry) -> RecordSource | None:
-    """Return the module of `source` where it can show its rejected records one by one, else
-    None.
-    """
+    """Return the module of `source` if it can list rejected records, else None."""
     module = load_source(source)
     return cast("RecordSource", module) if hasattr(module, "rejected") else None
 

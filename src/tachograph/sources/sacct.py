@@ -1,6 +1,4 @@
-"""Source and feed `sacct`: finished and running jobs from Slurm accounting, as text, JSON, or
-NERSC's exports.
-"""
+"""Source and feed `sacct`: jobs from Slurm accounting as text, JSON, or NERSC's exports."""
 
 from __future__ import annotations
 
@@ -133,8 +131,9 @@ class AccountingFeed:
         self._accounting.close()
 
     def between(self, first: datetime, last: datetime) -> Iterator[Chunk]:
-        """Yield everything of a span, in no stream: what is known already is not committed
-        again. Errors: as `poll`.
+        """Yield all records of a time span, independent of the feed's stream.
+
+        What is known already is not committed again. Errors: as `poll`.
         """
         for span in steps(first, first, last, timedelta(seconds=self._settings.step_s)):
             reading = self._read(span)
@@ -179,9 +178,7 @@ class AccountingFeed:
         return reading
 
     def _new_rejects(self, reading: AccountingReading) -> tuple[Reject, ...]:
-        """What was removed for the first time: the same record is read again as long as spans
-        overlap.
-        """
+        """Return rejects not counted before: overlapping spans repeat records."""
         fresh = AccountingReading(
             rejected=self._rejected_before.new(reading.rejected), no_raw_id=reading.no_raw_id
         )
@@ -221,9 +218,7 @@ def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[
 
 
 def _requested_while_running(row: SlurmRow) -> SlurmRow:
-    """Return the row, without elapsed time where the job has not ended: it would differ at each
-    poll.
-    """
+    """Return the row of a running job without its elapsed time, which changes at each poll."""
     return row if row["end"] is not None else {**row, "elapsed_s": None}
 
 
@@ -378,9 +373,7 @@ def read_file(
 def rejected(
     options: argparse.Namespace, *, configuration: Configuration
 ) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, line or position, reason, text) of every record of the files named that could
-    not be read.
-    """
+    """Yield (file, place, reason, text) of every record that could not be read."""
     for path in expand(options.files, SUFFIXES):
         readings = read_file(
             path,

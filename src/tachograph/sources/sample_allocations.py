@@ -155,9 +155,7 @@ def _stretches(samples: pl.DataFrame, unit: list[str], raw: list[str]) -> pl.Dat
 def _shared(
     samples: pl.DataFrame, unit: list[str], rejects: tuple[Reject, ...]
 ) -> tuple[pl.DataFrame, tuple[Reject, ...]]:
-    """The jobs (node, job_id) that samples name at the same time as another, for longer than a
-    hand-over.
-    """
+    """Return (node, job_id) that samples name together with another job for over a minute."""
     several = samples.filter(pl.col("job_id").n_unique().over(*unit, "t") > 1)
     long = pl.col("t").max() - pl.col("t").min() > HANDOVER
     shared = several.group_by("node", "job_id").agg(long=long).filter("long").drop("long")

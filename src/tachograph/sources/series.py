@@ -1,5 +1,4 @@
-"""Labelled series: what their metrics and labels mean, which jobs they name, which values were read
-again.
+"""Labelled series: meaning of metrics and labels, jobs they name, repeated values.
 
 `SeriesVocabulary` identifies a series by its metric and labels: counter, node, GPU, MIG slice, job.
 Prometheus answers, saved pages and polled exporters (`series_rows`) use it alike.
@@ -265,8 +264,9 @@ class AllocationSpan:
 
 @dataclass(slots=True)
 class AllocationTracker:
-    """Which job holds which GPU, by labels that name the job. `now`, at the last scrape: {GPU:
-    {job: since when}}
+    """Tracks which job holds which GPU, by job labels.
+
+    `now`, at the last scrape: {GPU: {job: since when}}.
 
     A job that is named at one scrape holds the GPU from then until the first scrape at which it is
     not named. An exporter that does not answer ends nothing. A job that still holds it has no end
@@ -321,8 +321,7 @@ class AllocationTracker:
 
 @dataclass(slots=True)
 class SeriesRereads:
-    """Separates values read again from new samples: an exporter reads its GPUs less often than it
-    may be polled.
+    """Separates repeated values from new samples: exporters may be polled faster than they read.
 
     A row whose values all equal those of the row last kept of its GPU is none, while that is
     younger than nine tenths of `refresh_s`, the time between two readings of the exporter. 0: every
@@ -385,9 +384,7 @@ def _values_present(names: Sequence[str], values: Sequence[float]) -> tuple[tupl
 
 @dataclass(slots=True)
 class SeriesMemory:
-    """What is kept from window to window, or poll to poll: meanings, allocations, devices
-    written, rows.
-    """
+    """State kept between windows or polls: meanings, allocations, devices, rows."""
 
     vocabulary: SeriesVocabulary = field(default_factory=SeriesVocabulary)
     allocations: AllocationTracker = field(default_factory=AllocationTracker)

@@ -1,6 +1,4 @@
-"""Points of series put together: keys that sort, copies of one value, parts of one GPU, and rows
-of allocations.
-"""
+"""Merges points of series: sortable keys, duplicates, parts of one GPU, allocations."""
 
 from __future__ import annotations
 

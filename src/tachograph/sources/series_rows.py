@@ -1,5 +1,4 @@
-"""Labelled series become contract rows: one conversion for Prometheus answers, saved pages and
-polled exporters.
+"""Converts labelled series to table rows, for Prometheus answers and exporter pages alike.
 
 All metrics of one scrape have one time, so they are columns of one row.
 """
@@ -323,9 +322,7 @@ class SeriesRows:
             self.describe_by(unit, location, target, float(run.values[-1]))
 
     def _place(self) -> None:
-        """Give each GPU its index, and count those without one and those whose labels contradict
-        each other.
-        """
+        """Give each GPU its index, and count GPUs without one or with contradicting labels."""
         self._placed = {**self.memory.vocabulary.indices.places(self._spans)}
         # One index, several jobs, other values for each: an index within the job.
         for one in self._jobs:

@@ -1,5 +1,4 @@
-"""Feed and source `slurm-live`: which GPUs jobs hold right now, polled from the controller while
-they run.
+"""Feed and source `slurm-live`: GPUs of running jobs, polled from Slurm's controller.
 
 [[sources]] source = "slurm-live" every_s = 60 command = ["ssh", "login", "squeue"]     # default:
 squeue; scontrol is searched beside it # or:  how = "rest"; url = "http://slurm:6820"; user =
@@ -138,9 +137,7 @@ class RunningJobsFeed:
         self._controller.close()
 
     def _look_at_config(self, *, named: bool) -> None:
-        """Request now and then what an answer as text does not hold: the name of the cluster,
-        the clock.
-        """
+        """Request cluster name and clock at times: text answers lack them."""
         requested = self._clock()
         if (
             not isinstance(self._controller, ControllerCommands)

@@ -1,5 +1,4 @@
-"""Time columns: numbers since 1970, ISO text and written formats become UTC, with the reason
-wherever one does not.
+"""Time columns: epoch numbers, ISO text and custom formats to UTC, with reject reasons.
 
 The unit of a number is recognised by its size: seconds since 1970 reach 1e11 in the year 5138, and
 each finer unit starts a thousand times higher. Wall-clock times need a zone, and twice a year the
@@ -72,8 +71,7 @@ def read_times(
 
 
 def is_local(form: str, zone_name: str) -> bool:
-    """Return whether reading needs the rows in their order, because the wall clock of the zone may
-    repeat an hour.
+    """Return whether reading depends on row order, as wall-clock hours may repeat.
 
     >>> is_local("auto", "UTC"), is_local("epoch_ms", "Europe/Berlin"), is_local("iso", "Europe/Berlin")
     (False, False, True)

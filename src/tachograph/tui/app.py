@@ -1,6 +1,4 @@
-"""The program of screens: header, one screen, footer; views from the feed are passed to the
-visible screen.
-"""
+"""The terminal program: header, one screen, footer; passes views to the visible screen."""
 
 from __future__ import annotations
 
@@ -117,8 +115,7 @@ class WatchApp(App[int]):
         self.start()
 
     def _go_on(self) -> None:
-        """Redraw all after a stop; where Textual left the alternate screen, it has to enter it
-        again.
+        """Redraw after a stop; the terminal must re-enter the alternate screen.
 
         If entered twice, as Textual does after SIGSTOP, it saves its own terminal mode as the one
         to restore.
@@ -281,9 +278,7 @@ class WatchApp(App[int]):
         self.show_note(f"polls every {self.feed.interval_s:g} s")
 
     def action_suspend(self) -> None:
-        """Stop like other programs, with the whole process group; `fg` of the shell continues
-        it.
-        """
+        """Suspend the whole process group like other programs; the shell's `fg` continues it."""
         if self._driver is None or not self._driver.can_suspend or not _has_shell():
             self.show_note("not suspended: no shell to continue it")
             return

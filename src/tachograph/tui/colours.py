@@ -1,5 +1,4 @@
-"""Style of limits, classes and health: a colour, and a letter or sign that is readable without
-colour.
+"""Styles of limits, classes and health: a colour, and a sign readable without colour.
 
 The sixteen colours of a terminal, as set by the user: they work over ssh and in tmux, and NO_COLOR
 drops them.

@@ -1,6 +1,4 @@
-"""Every counter of one GPU as rows: name, value, bar, history of the last minutes; or how to
-enable it.
-"""
+"""Counters of one GPU as rows: name, value, bar, history, or how to enable it."""
 
 from __future__ import annotations
 
@@ -148,8 +146,7 @@ def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
 def spark(
     times: Floats, values: Floats | Singles, *, width: int, each: float, low: float, high: float
 ) -> str:
-    """Return the newest values as a line of blocks, the newest at the right; a space without
-    values.
+    """Return the newest values as a sparkline, newest right; blanks are missing.
 
     A block is the mean of the known values of `each` seconds; see `means`.
 
@@ -277,9 +274,7 @@ def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, 
 def _past(
     counter: str, times: Floats, values: Singles, drawn: CounterScale, columns: int, each: float
 ) -> str:
-    """The history of a counter; of a sum its increases. On its scale, or between its own lowest
-    and highest.
-    """
+    """Return a counter's history, increases for a cumulative one, on its scale."""
     if columns < 4:
         return ""
     if COUNTERS_BY_NAME[counter].kind is CounterKind.CUMULATIVE:
@@ -303,15 +298,12 @@ def _between(averaged: Floats) -> str:
 
 
 def _bad(counter: str, value: float) -> bool:
-    """Whether a count of errors gets a colour; of replays only new ones do, which health
-    reports.
-    """
+    """Return whether an error count is highlighted; replays only if new."""
     return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
 
 
 def unsupported_sentences(view: FleetView, *, but: Collection[str] = ()) -> Sequence[str]:
-    """Return what the source does not report, and how to enable it: a sentence for each thing that
-    can be done.
+    """Return sentences: unsupported counters, and how to enable them.
 
     but: counters left out, as that is shown elsewhere.
     """

@@ -40,8 +40,7 @@ _FURTHER = (
 
 @dataclass(frozen=True, slots=True)
 class FleetColumn:
-    """One column. name: as it is sorted by. of_gpu, of_group: its text for a row or a group. width:
-    0 from the data.
+    """A column: name to sort by, texts of GPU and group, width (0: from the data).
 
     brief: its title where the column is narrower than `title`; empty: the first word.
     """

@@ -88,9 +88,7 @@ def spread(
 
 
 def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, Floats, bool]:
-    """Which times count, the number of the window of each time, and whether a window is over
-    yet.
-    """
+    """Return which times count, each time's window, and which windows are complete."""
     window = np.floor((times - anchor) / window_s)
     if not len(times):
         return np.empty(0, np.int64), window, False
@@ -278,9 +276,7 @@ def _kinds(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
 
 
 def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
-    """Return spatial imbalance, stragglers, unused GPUs and those that report nothing, as
-    sentences.
-    """
+    """Return sentences: spatial imbalance, stragglers, unused and silent GPUs."""
     if job.counter is None:
         return paragraph("imbalance unknown: no activity counter reported", width, colours.DIM)
     of = job.spread

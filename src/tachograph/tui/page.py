@@ -31,9 +31,7 @@ Pieces = list[tuple[str, Style]]
 
 
 class KeptLines(ScrollView):
-    """Lines made by `line` from their place on the screen, titles included; `draw` makes visible
-    ones.
-    """
+    """Lines drawn on demand by `line`, titles included; `draw` renders visible ones."""
 
     def __init__(self, line: Callable[[int], Pieces]) -> None:
         super().__init__()
@@ -225,8 +223,7 @@ def heading(title: str, width: int, note: str = "") -> Row:
 def paragraph(
     words: str, width: int, style: Style = colours.PLAIN, *, indent: int = 0
 ) -> list[Row]:
-    """Return text over as many rows as needed, a number with its unit on one of them; indented, the
-    later ones more.
+    """Return wrapped text, numbers kept with their units, later rows indented more.
 
     >>> [row[0].text for row in paragraph("one two, 30 %", 9, indent=2)]
     ['  one two,', '    30 %']

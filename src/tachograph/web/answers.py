@@ -80,8 +80,7 @@ class Format:
 
 
 def encode_json(value: object) -> bytes:
-    r"""Return a value as JSON: texts as they are, escapes for what steers terminals or the
-    direction of writing.
+    r"""Return a value as JSON with control and direction characters escaped.
 
     >>> encode_json({"name": "\u202eö"}).decode()
     '{"name":"\\u202eö"}'
@@ -94,9 +93,7 @@ def _json(rows: pl.DataFrame) -> bytes:
 
 
 def _csv(rows: pl.DataFrame) -> bytes:
-    """Times in UTC, null empty, lists joined with `+`, texts harmless to spreadsheets and
-    terminals.
-    """
+    """Return CSV: times in UTC, null empty, lists joined with `+`, harmless texts."""
     return table_csv(rows, datetime_format="%Y-%m-%dT%H:%M:%SZ").encode()
 
 
@@ -168,8 +165,7 @@ def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -
 
 
 def public_rows(rows: pl.DataFrame, names: Sequence[str] = ()) -> pl.DataFrame:
-    """Return the columns called `names`, all without any, except the lake's own; numbers have one
-    width.
+    """Return the columns `names` (default: all) without internal ones.
 
     Errors: UsageError for a column that is not there.
     """
@@ -197,8 +193,7 @@ def _with_documents(table: pl.DataFrame, documents: Sequence[str]) -> bytes:
 
 
 def is_named(tag: str, if_none_match: str) -> bool:
-    """Return whether a header If-None-Match names an entity tag, also one that a proxy made weak as
-    it compressed.
+    """Return whether If-None-Match names an entity tag, even if a proxy weakened it.
 
     >>> is_named('"a"', 'W/"a"'), is_named('W/"a"', '"b", W/"a"'), is_named('"a"', '')
     (True, True, False)

@@ -1,6 +1,4 @@
-"""The web application: routes of the catalogue, who asks, what they see, errors as pages or
-problems.
-"""
+"""The web application: routes, authentication, visibility, errors as pages or problems."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ STATUS: Mapping[type[TachographError], int] = {
 
 @dataclass(frozen=True, slots=True)
 class WebService:
-    """All that handlers share. `alive`: called every `poll_s` seconds, for a watchdog. held_s:
-    before 429 is sent.
-    """
+    """State shared by all handlers. `alive`: called every `poll_s` s. held_s: before 429."""
 
     served: ServedLake
     identities: Identities
@@ -267,9 +263,7 @@ async def _submit(
 
 
 def _endpoints(service: WebService) -> Iterator[Route]:
-    """One route per address, whatever its methods: so what is not allowed is answered with all
-    that are.
-    """
+    """Return one route per address for all methods, so that 405 answers list them."""
     for path, entries in groupby(
         sorted(ENDPOINTS, key=lambda entry: entry.path), key=lambda entry: entry.path
     ):

@@ -1,6 +1,4 @@
-"""Endpoints of the REST API, and the way of a request through one: parameters, format, 304,
-answer.
-"""
+"""Endpoints of the REST API and their requests: parameters, format, 304, answer."""
 
 from __future__ import annotations
 
@@ -142,9 +140,7 @@ async def answer_request(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of an endpoint, as a worker takes it. known: the entity tags that the client
-    names.
-    """
+    """A request to an endpoint, as a worker gets it. known: entity tags the client has."""
 
     answer: Callable[..., Answer]
     title: str
@@ -211,9 +207,7 @@ def _format(endpoint: Endpoint, choice: FormatChoice, accept: str) -> Format:
 
 
 def _tag(*parts: str) -> str:
-    """A weak entity tag: two answers with one are of the same version, viewer, address and
-    format.
-    """
+    """Return a weak entity tag of version, viewer, address and format."""
     return f'W/"{hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]}"'
 
 

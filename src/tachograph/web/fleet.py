@@ -1,5 +1,4 @@
-"""The fleet live: one monitor for all viewers, running while somebody looks; what each may see of
-it.
+"""The live fleet: one monitor for all viewers, running while one watches.
 
 It begins with the first viewer, and ends some time after the last. Where a collector of the lake
 runs, it shows what that has polled, and polls nothing itself. Where no live source is found, it is
@@ -100,9 +99,7 @@ class FleetWatch:
         return self._thread is not None
 
     def state(self, *, wait_s: float = FIRST_S) -> LiveState:
-        """Return the newest state, and keep the monitor running for a while; wait for the first
-        at most `wait_s`.
-        """
+        """Return the newest state, keep the monitor running, wait at most `wait_s` for the first."""
         with self._changed:
             self._last_used = self._clock()
             self._start()
@@ -271,8 +268,9 @@ def visible_allocations(
 
 
 def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> FleetView | None:
-    """Return what of the newest view a viewer sees; None before the first. `running`: as in
-    visible_allocations.
+    """Return the part of the newest view that a viewer may see; None before the first.
+
+    `running`: as in visible_allocations.
     """
     if state.view is None or viewer.sees_all:
         return state.view

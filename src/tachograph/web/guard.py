@@ -1,6 +1,4 @@
-"""What every request passes: the path below which pages lie, the longest body, headers of
-answers, the log.
-"""
+"""What every request passes: path prefix, body limit, answer headers, access log."""
 
 from __future__ import annotations
 
@@ -160,9 +158,7 @@ def _place_below(scope: Scope, root: str) -> None:
 
 
 def log_line(scope: Scope, status: int, seconds: float, address: str) -> dict[str, object]:
-    """Return what is logged of a request: no header, no body, no value of a parameter that may
-    be secret.
-    """
+    """Return a request's log entry without headers, body and secret parameters."""
     viewer = scope["state"].get(VIEWER)
     known = viewer if isinstance(viewer, Viewer) else None
     return {
@@ -195,8 +191,7 @@ def without_secrets(path: str, query: bytes) -> str:
 
 
 def open_log(target: str) -> Log | None:
-    """Return what writes lines of JSON to a file, also once it was rotated, or to stderr; None for
-    no target.
+    """Return a writer of JSON lines to a file (reopened after rotation) or stderr; or None.
 
     Errors: ConfigError where it cannot be written.
     """

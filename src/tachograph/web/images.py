@@ -49,16 +49,15 @@ class JobImages:
 
     @property
     def name(self) -> str:
-        """The folder of this lake in the cache; another one once names in it were forgotten.
+        """The lake's folder in the cache; it changes after names were forgotten.
+
         Errors: LakeError.
         """
         return self._name_after(self.forgotten)
 
     @property
     def forgotten(self) -> int:
-        """How often names in the lake were forgotten: rows in memory and in images are of no use
-        then.
-        """
+        """How often names were forgotten in the lake: cached rows are invalid afterwards."""
         return self._lake.mark(JOB_SUMMARIES, FORGOTTEN) or 0
 
     def _name_after(self, forgotten: int) -> str:
@@ -172,9 +171,7 @@ def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:
 
 
 def _is_own(folder: Path, others: int) -> bool:
-    """Whether a folder, which is no link, is of this user and others may not do what the bits
-    `others` permit.
-    """
+    """Return whether a folder, not a link, belongs to this user and denies others `others`."""
     about = folder.lstat()
     return (
         stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & others

@@ -24,9 +24,7 @@ _ANSWERS_ROWS = 5_000  # whose findings are looked up at a time
 
 @dataclass(frozen=True, slots=True)
 class JobsPage:
-    """A page of a list: its jobs, how many match in all, and the cursor of the next page; "" for
-    the last one.
-    """
+    """A page of jobs: rows, number of matches, cursor of the next page ("" at the end)."""
 
     table: JobsTable
     cursor: str

@@ -1,6 +1,4 @@
-"""What people say of a finding of one job: confirmed or rejected, by a form of a page or by the
-REST API.
-"""
+"""Labels of findings: a person confirms or rejects one, on a page or by the REST API."""
 
 from __future__ import annotations
 

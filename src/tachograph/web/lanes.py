@@ -1,6 +1,4 @@
-"""Limits of one identity: how many requests at a time, how many per second, how long and how
-large an answer is.
-"""
+"""Limits per identity: concurrent requests, rate, time and size of answers."""
 
 from __future__ import annotations
 
@@ -118,9 +116,7 @@ def _leave(lane: _Lane, done: asyncio.Future[T]) -> None:
 
 
 def sender_of(request: Request, viewer: Viewer, proxies: ProxyHeaders) -> str:
-    """Return whose limits a request counts to: those of a token, a user, or else of the address
-    it came from.
-    """
+    """Return whose limits a request counts against: token, user, or address."""
     if viewer.token:
         return f"token {viewer.token}"
     if viewer.name:
@@ -129,8 +125,6 @@ def sender_of(request: Request, viewer: Viewer, proxies: ProxyHeaders) -> str:
 
 
 def address_of(request: Request, proxies: ProxyHeaders) -> str:
-    """Return the address that a request came from, of one that a proxy passed on the one that it
-    names.
-    """
+    """Return the client's address, as named by a trusted proxy."""
     forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
     return forwarded if forwarded and proxies.is_from_proxy(request) else peer(request).address

@@ -34,8 +34,7 @@ def login_routes(identities: Identities, lanes: Lanes) -> list[Route]:
 
 
 def local_path(written: str, root: str) -> str:
-    """Return where a browser goes after the login: a path of this server, its first page for
-    anything else.
+    """Return the target after login: a local path, or the start page.
 
     >>> local_path("/jobs?user=ann", ""), local_path("//other.example", ""), local_path("https://other.example", "")
     ('/jobs?user=ann', '/', '/')

@@ -1,6 +1,4 @@
-"""The OpenAPI 3.1 document of the REST API, made from the catalogue of endpoints, their
-parameters and their shapes.
-"""
+"""The OpenAPI 3.1 document, generated from endpoints, parameters and shapes."""
 
 from __future__ import annotations
 

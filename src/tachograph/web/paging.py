@@ -33,8 +33,7 @@ class Paging(FormatChoice, frozen=True, kw_only=True):
 
 
 def page_of(rows: pl.DataFrame, key: Sequence[str], paging: Paging) -> TableAnswer:
-    """Return the part of `rows` that is requested; they are in ascending order of `key`, which is
-    unique, nulls first.
+    """Return the requested part of `rows`, which are sorted by the unique `key`.
 
     >>> page_of(pl.DataFrame({"gpu": [0, 1, 2]}), ["gpu"], Paging(limit=2)).rows["gpu"].to_list()
     [0, 1]
@@ -89,9 +88,7 @@ def page_of_minutes(
 
 
 def _behind(rows: pl.DataFrame, key: Sequence[str], values: Sequence[Any]) -> pl.Expr:
-    """True for rows behind the one that has `values` in the columns `key`, whether or not it is
-    still there.
-    """
+    """Return whether rows sort after `values` in the columns `key`, present or not."""
     if len(values) != len(key):
         raise no_cursor()
     try:

@@ -1,6 +1,4 @@
-"""Connections: who is at their other end, how many one may have, and when one is cut that sends
-or reads too slowly.
-"""
+"""Connections: identifies the peer, limits their number, and cuts slow ones."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ class Connections:
             del self._open[one.peer]
 
     def write(self, one: GuardedProtocol) -> None:
-        """Note that an answer is not read yet, and close a connection where there is too much of
-        that.
-        """
+        """Count unread output, and close a connection that has too much of it."""
         self._reading[one] = None
         sizes = {each: each.transport.get_write_buffer_size() for each in self._reading}
         if sum(sizes.values()) > self.most_unread:

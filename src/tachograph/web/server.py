@@ -185,9 +185,7 @@ def serve(
 
 
 def _cookie(options: ServeOptions, bound: socket.socket) -> str:
-    """The name of the session's cookie: browsers send a cookie to every port of a host, so each
-    server has its own.
-    """
+    """Return the session cookie's name, which differs by port: cookies ignore ports."""
     if options.url or bound.family == socket.AF_UNIX:
         return COOKIE
     return f"{COOKIE}_{bound.getsockname()[1]}"

@@ -1,6 +1,4 @@
-"""What endpoints return, as JSON Schema: made from the declared columns of tables and from the
-types of reports.
-"""
+"""JSON Schemas of endpoints, derived from table columns and report types."""
 
 from __future__ import annotations
 
@@ -162,9 +160,7 @@ def _foreign(kind: type) -> Schema:
 
 
 def _inlined(schema: Any, components: Mapping[str, Any]) -> Any:
-    """A schema without references, all parts where they are used; NaN and infinities are null in
-    JSON.
-    """
+    """Return a schema with references inlined; NaN and infinities are null in JSON."""
     if isinstance(schema, list):
         return [_inlined(each, components) for each in schema]
     if not isinstance(schema, dict):

@@ -1,6 +1,4 @@
-"""What a server keeps of a lake in memory: the summaries of one version, and who sees which of
-them.
-"""
+"""The server's in-memory version of a lake: summaries, and who may see which."""
 
 from __future__ import annotations
 
@@ -78,8 +76,7 @@ copyreg.pickle(MappingProxyType, lambda values: (_read_only, (dict(values),)))
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """One version of computed tables and of profiles: commits of each. As text the ETag of what is
-    made of it alone.
+    """One version of computed tables and profiles; as text, it is an ETag.
 
     table: id of the table of summaries, which another lake in the same place does not have.
     """
@@ -96,9 +93,7 @@ class LakeVersion:
 
 
 class LakeMoment(Lake):
-    """A lake at one version, with all its jobs: computed tables have the files of that version
-    while it is served.
-    """
+    """A lake at one version with all jobs; its files are kept while it is served."""
 
     def __init__(
         self,
@@ -216,8 +211,7 @@ class View:
         *arguments: A.args,
         **named: A.kwargs,
     ) -> T | Pending:
-        """Return what a function of this view returns, made by a worker once per version; Pending
-        while it is made.
+        """Return the result of a function of this view, computed once by a worker; or Pending.
 
         Times such as 7d in parameters are counted back from the hour. Errors: those of the function
         and of `Background.get`.

@@ -1,6 +1,4 @@
-"""All jobs for viewers who see sums only: names are not there, so no page and no endpoint can
-show one.
-"""
+"""All jobs for viewers who may only see sums: names are removed first."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ def _large_groups(jobs: pl.DataFrame, column: str, smallest: int) -> list[str]:
 
 
 def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.LazyFrame:
-    """Rows of a table: keys of jobs as numbers that nothing else has, times of jobs as days, no
-    other texts.
-    """
+    """Return rows with job keys replaced by numbers, times by days, and no other texts."""
     changes: list[pl.Expr] = []
     for name in rows.collect_schema().names():
         dtype = table.schema[name]

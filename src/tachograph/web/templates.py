@@ -1,6 +1,4 @@
-"""The templates of pages: those of reports, and those of this folder, which extend
-`base.html.j2`.
-"""
+"""Templates of pages: those of reports, and those here, which extend `base.html.j2`."""
 
 from __future__ import annotations
 
@@ -62,8 +60,7 @@ def query_with(request: Request, **changes: object) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Return the path of a file below `/static/` with a digest of what it holds: under it, browsers
-    keep the file.
+    """Return a static file's path with a digest of its content, so browsers can cache it.
 
     >>> asset("web.css").partition("?v=")[0]
     'web.css'

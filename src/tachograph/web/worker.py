@@ -1,5 +1,4 @@
-"""A worker of the server: makes one answer at a time of the lake that is served, with a limit of
-memory.
+"""A worker process of the server: computes one answer at a time, with a memory limit.
 
 python -m tachograph.web.worker PARENT DESCRIPTOR
 """

@@ -1,6 +1,4 @@
-"""Processes beside the server that make the answers which may take much memory or time: each can
-be ended.
-"""
+"""Processes that compute expensive answers for the server, and can be ended."""
 
 from __future__ import annotations
 
@@ -46,8 +44,9 @@ class Ending:
         self._worker: Worker | None = None
 
     def attach(self, worker: Worker | None) -> None:
-        """Name the worker that `end` ends; None: it has answered. Errors: WorkerError where it
-        was ended before.
+        """Name the worker that `end` ends; None: it has answered.
+
+        Errors: WorkerError where it was ended before.
         """
         with self._lock:
             if self._ended and worker is not None:
@@ -119,9 +118,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Workers:
-    """The workers of one server, started as they are needed; after an answer one waits for the
-    next.
-    """
+    """The server's workers, started on demand; an idle one is kept for the next answer."""
 
     location: str
     configuration: Configuration
@@ -196,9 +193,7 @@ def _busy() -> WorkerError:
 
 
 async def until_gone(request: Request, ending: Ending, answer: Awaitable[T]) -> T:
-    """Return an answer; end its worker where the client that waits for it is gone, or it is not
-    waited for any more.
-    """
+    """Return an answer; end its worker if nobody waits for it any more."""
     answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_leave(request))
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)

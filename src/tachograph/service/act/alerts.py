@@ -227,7 +227,10 @@ def _send_once(
     configuration: Configuration,
     now: datetime,
 ) -> ActionRecord:
-    """Send a message once; if killed meanwhile, it is sent again, marked as repeated."""
+    """Send a message once; if killed meanwhile, it is sent again, marked as repeated.
+
+    A receiver that recognizes the id ignores the repetition.
+    """
     key, message = _key(one), one.message
     for again in (False, True):
         shown = msgspec.structs.replace(message, repeated=True) if again else message

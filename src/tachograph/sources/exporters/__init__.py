@@ -1,6 +1,4 @@
-"""Exporters beside dcgm-exporter, node_exporter and jobstats: one file each with its EXPORTER,
-and a line here.
-"""
+"""Further exporters: one module each with its EXPORTER, and a line here."""
 
 from __future__ import annotations
 

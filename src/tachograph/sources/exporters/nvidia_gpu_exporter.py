@@ -1,6 +1,4 @@
-"""nvidia_gpu_exporter: the fields of nvidia-smi, a GPU named by its UUID; the index is in
-`nvidia_smi_gpu_info`.
-"""
+"""nvidia_gpu_exporter: fields of nvidia-smi, GPUs by UUID, index in an info metric."""
 
 from __future__ import annotations
 

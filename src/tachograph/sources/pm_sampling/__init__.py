@@ -1,5 +1,4 @@
-"""CUPTI PM sampling of the GPUs of this node: GPU scores as published, without code in the sampled
-program.
+"""CUPTI PM sampling of this node's GPUs, without code in the sampled program.
 
 metrics     which metrics: those that a chip counts in one pass
 library     the seam to CUPTI

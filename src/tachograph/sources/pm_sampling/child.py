@@ -1,5 +1,4 @@
-"""PM sampling in a process of its own: what is measured goes to standard output, a JSON document
-per line.
+"""The PM sampling process: writes measurements to stdout as JSON lines.
 
 A library that crashes, hangs or is killed takes no other counter and no job with it. It ends with
 SIGTERM, with SIGINT, and when its parent is gone, which closes standard input; DCGM that it paused
@@ -84,9 +83,7 @@ class SamplerChild:
                 self._open(gpu, failures)
 
     def end(self) -> None:
-        """Write what was left, then end all sessions: CUPTI ends with the first, and may crash
-        at the second.
-        """
+        """Write the remaining data, then end all sessions; CUPTI may crash on a second end."""
         for sampler in self._samplers.values():
             sampler.finish()
             self._write(sampler)

@@ -1,6 +1,4 @@
-"""Pauses DCGM's profiling while GPUs are sampled, where that is wished, and resumes it however
-sampling ends.
-"""
+"""Pauses DCGM's profiling during sampling if requested, and always resumes it."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ _ANSWER_S = 10.0
 
 
 def pause_dcgm(program: Sequence[str] = PROGRAM) -> None:
-    """Pause profiling of DCGM on this node: its profiling counters stand still, for all who read
-    them.
+    """Pause DCGM profiling on this node; all its readers get no new values.
 
     Errors: PmSamplingError where that is refused.
     """

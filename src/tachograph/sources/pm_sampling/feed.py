@@ -1,5 +1,4 @@
-"""Source `pm-sampling`: CUPTI PM sampling of the GPUs of this node, for `collect` on each node and
-for live sources.
+"""Source `pm-sampling`: CUPTI PM sampling of this node, for `collect` and live views.
 
 What is committed is a row of `gpu_scores` per GPU and minute: sums of its PM samples, and the
 scores of the sums.

@@ -1,5 +1,4 @@
-"""The seam to CUPTI: the modules `cupti.pm_sampling` and `cupti.profiler_host`, and the GPUs that
-CUDA lists.
+"""The only interface to CUPTI (`pm_sampling`, `profiler_host`) and CUDA's GPUs.
 
 Package `cupti-python`, from 13.3 on, which has these modules. Signatures as in 13.4.
 Nothing here creates a CUDA context: the GPUs hold no memory for it.
@@ -37,9 +36,7 @@ class PmSample(Protocol):
 
 
 class PmDecoded(Protocol):
-    """Samples taken from the buffer of the hardware; their metrics are evaluated when they are
-    iterated.
-    """
+    """Samples decoded from the hardware buffer; metrics are evaluated lazily."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[PmSample]: ...
@@ -175,8 +172,9 @@ def _gpu(driver: Any, device: int) -> CudaGpu:
 
 
 def _answer(returned: tuple[Any, ...]) -> Any:
-    """What a call of the driver returned behind its status. Errors: RuntimeError naming the
-    status.
+    """Return what a driver call returned after its status.
+
+    Errors: RuntimeError naming the status.
     """
     status, *values = returned
     if int(status):

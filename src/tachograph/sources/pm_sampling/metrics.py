@@ -1,5 +1,4 @@
-"""Which metrics are sampled: those that a chip counts in one pass, by a fixed priority; the others
-are cut and named.
+"""The sampled metrics: as many as one pass counts, by priority; others are cut.
 
 PM sampling counts in one pass: the counters of a chip's units are few, and a set that needs two
 passes is rejected as a whole. How many passes a set needs depends on the chip and is known to the

@@ -1,6 +1,4 @@
-"""The parent's side of the sampling process: it starts it, reads its lines, and starts it again
-where it dies.
-"""
+"""Starts the sampling process, reads its lines, and restarts it when it dies."""
 
 from __future__ import annotations
 
@@ -101,9 +99,7 @@ class PmProcess:
             )
 
     def take(self) -> PmOutput:
-        """Return what was measured since the last call; start the process again where it has
-        died.
-        """
+        """Return what was measured since the last call; restart a dead process."""
         self._keep_running()
         with self._lock:
             sums, self._sums = self._sums, {}

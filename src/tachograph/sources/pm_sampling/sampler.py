@@ -1,5 +1,4 @@
-"""The session of one GPU: its collector, and the thread that drains the buffer of the hardware into
-sums.
+"""The session of one GPU: its collector, and the thread that sums up samples.
 
 The buffer keeps the oldest samples: when it is full, CUPTI reports an overflow, which is counted,
 and sampling is started again with an empty one. (In the other mode the newest overwrite the oldest,

@@ -1,6 +1,4 @@
-"""Sums of PM samples, from which scores and activities of any span are made: averages first,
-clamps after.
-"""
+"""Sums of PM samples, from which scores of any span are computed: average, then clamp."""
 
 from __future__ import annotations
 
@@ -108,8 +106,7 @@ class PmSums:
         }
 
     def counters(self, warps_per_sm: int | None) -> dict[str, float]:
-        """Return the same as counters of the catalogue, DCGM's form: shares of elapsed cycles,
-        0..1, and clocks.
+        """Return the sums as DCGM's counters: shares of elapsed cycles (0..1), and clocks.
 
         warps_per_sm: the most that an SM of the device holds, of which occupancy is a share.
         Absent: not measured.
@@ -195,8 +192,7 @@ def sums_of_row(row: Mapping[str, Any]) -> PmSums:
 
 
 def total(parts: Iterable[PmSums]) -> PmSums | None:
-    """Return all of them as one; None of none. A metric that one of them lacks is lacking in the
-    whole.
+    """Return the sum of all; None if empty. Keeps only metrics that all of them have.
 
     >>> parts = [PmSums(0, 1, 1, 10, sums={SM_ACTIVE: 1.0, WARPS: 5.0}), PmSums(1, 2, 1, 10, sums={SM_ACTIVE: 2.0})]
     >>> whole = total(parts)

@@ -1,6 +1,4 @@
-"""Which GPUs jobs hold: `scontrol show job -d`, `squeue --json`, slurmrestd; tables, logs of
-prolog and epilog.
-"""
+"""GPUs of jobs from `scontrol`, `squeue --json`, slurmrestd, tables, prolog logs."""
 
 from __future__ import annotations
 
@@ -106,8 +104,7 @@ _FIELD = re.compile(
 
 
 def identity_record(record: str) -> str | None:
-    """Return of one record of scontrol what no user can write, in its form; None where it can be
-    read in two ways.
+    """Return the parts of an scontrol record that no user can forge; None if ambiguous.
 
     >>> job = "JobId=7 JobName=a\\n   UserId=ana(1)\\n   JobState=RUNNING Reason=None\\n   Comment=x"
     >>> identity_record(job)
@@ -344,9 +341,7 @@ def _table_rows(
 
 
 def _instant(written: str, cluster: SlurmCluster, *, later: bool = False) -> datetime | None:
-    """The time written; of an hour that occurs twice the outer bound: its first for a start, its
-    second for an end.
-    """
+    """Return the time; in a repeated hour the first for a start, the second for an end."""
     times = instants(written, cluster.time_zone)
     return times[-1 if later else 0] if times else None
 
@@ -370,9 +365,7 @@ class HoldEvent:
         return self.cluster, self.job, self.node
 
     def repeats(self, begun: HoldEvent) -> bool:
-        """Whether it reports once more that the job began, as after a prolog that was called
-        twice.
-        """
+        """Return whether the event repeats the job's start, as after a prolog that ran twice."""
         if self.restart is not None and begun.restart is not None:
             return self.restart == begun.restart
         return (self.time, self.gpus) == (begun.time, begun.gpus)
@@ -455,9 +448,7 @@ def _is_share(*written: str | None) -> bool:
 
 @dataclass(slots=True)
 class HoldIntervals:
-    """Events put together to intervals, also where a log is read piece by piece: it knows what
-    is still open.
-    """
+    """Joins events to intervals, across pieces of a log, tracking open ones."""
 
     _opened: dict[tuple[str | None, str, str], HoldEvent] = field(default_factory=dict)
 

@@ -26,8 +26,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SiteProgram:
-    """How a program is called: its words (`("ssh", "login", "sacct")`), what is set in its
-    environment, its limits.
+    """How to run a program: words (`("ssh", "login", "sacct")`), environment, limits.
 
     answer: what it reads from stdin.
     """

@@ -1,6 +1,4 @@
-"""The controller: jobs that run now, by `squeue --json`, else `scontrol show job`; their rows of
-`jobs`.
-"""
+"""Slurm's running jobs from `squeue --json` or `scontrol show job`, as rows of `jobs`."""
 
 from __future__ import annotations
 
@@ -62,8 +60,7 @@ class ControllerAccess(Protocol):
 
 
 class ControllerCommands:
-    """`squeue` where it writes JSON, else `scontrol`: up to Slurm 20.11, and where Slurm was built
-    without JSON.
+    """Runs `squeue --json`, or `scontrol` for Slurm without JSON (up to 20.11).
 
     Text of `scontrol` holds job names and comments as users wrote them, and these may hold whole
     records. So it runs once per job that began since the last poll: what an answer has of other
@@ -127,9 +124,7 @@ class ControllerCommands:
         """Nothing is kept open."""
 
     def _as_text(self) -> bytes:
-        """The records of what runs, without what users write. GPUs of a run do not change: each
-        is requested once.
-        """
+        """Return records of running jobs without users' texts; each GPU list is requested once."""
         answer = self._squeue("--all", "--noheader", f"--states={HOLDING}", "--format=%A,%S,%i")
         listed = [
             line.split(",")
@@ -146,9 +141,7 @@ class ControllerCommands:
         return "\n".join(filter(None, records.values())).encode() or NO_JOBS
 
     def _record_of(self, raw: str, shown: str) -> str:
-        """The record of one job; "" where it has ended, the id alone where its text could be
-        read in two ways.
-        """
+        """Return one job's record; "" if ended, only its id if its text is ambiguous."""
         try:
             answer = self._scontrol("--all", "--details", "show", "job", shown).decode(
                 "utf-8", "replace"

@@ -45,9 +45,7 @@ def read_database(document: object) -> Iterator[SlurmEntry]:
 
 
 def names_gpus(document: object) -> bool:
-    """Return whether any job's TRES names GPUs: where none does, the site does not account for
-    them.
-    """
+    """Return whether any TRES names GPUs; otherwise the site does not account for them."""
     return any(
         row.get("type") == "gres" and str(row.get("name")).partition(":")[0] in GPU_NAMES
         for job in json_objects(json_value(document, "jobs"))

@@ -1,6 +1,4 @@
-"""An export of accounting: its format, known by its content, and its rows of `jobs` and
-`allocations`.
-"""
+"""An export of accounting: detects its format, reads `jobs` and `allocations`."""
 
 from __future__ import annotations
 
@@ -376,9 +374,7 @@ def _add_jobs_of_steps(
 
 
 def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingReading:
-    """The reading with usage, and the count of texts that were not UTF-8 so far, which starts
-    again.
-    """
+    """Return the finished reading with usage and its count of non-UTF-8 texts."""
     reading.add_usage()
     reading.replaced = Counter(replaced)
     replaced.clear()
@@ -412,9 +408,7 @@ def _format(found: DetectedExport, where: str, read_text: ReadText) -> _ExportFo
 def _take(
     entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, cluster: SlurmCluster
 ) -> JobRecord | None:
-    """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows
-    were added.
-    """
+    """Add one record to a reading as rows, step or reject; return its job."""
     fields = entry.fields or {}
     steps = list(how.steps(fields))
     reading.rows_read += 1 + len(steps)

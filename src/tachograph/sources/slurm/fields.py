@@ -1,6 +1,4 @@
-"""Single values as Slurm writes them: job ids, states, TRES, times of the site, node lists,
-values in JSON.
-"""
+"""Values as Slurm writes them: job ids, states, TRES, times, node lists, JSON."""
 
 from __future__ import annotations
 
@@ -167,9 +165,7 @@ def absent(written: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """A job id taken apart. `raw_known` False: the export has no JobIDRaw, the display id stands
-    in for it.
-    """
+    """The parts of a job id. `raw_known` False: no JobIDRaw, the display id is used."""
 
     raw: str
     display: str | None = None
@@ -479,8 +475,7 @@ _EPOCH = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 @lru_cache(maxsize=65536)
 def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
-    """Return the UTC times a text may mean: none (nothing written), one, or two (the hour occurs
-    twice), earlier first.
+    """Return the UTC times a text may mean: none, one, or two in a repeated hour.
 
     Local wall clock, ISO with an offset, or seconds since 1970, with a fraction or without.
 
@@ -558,8 +553,7 @@ _MIXED = re.compile(r"(?<![\d-])(0\d*)-(\d+)(?![\d-])", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def count_nodes(expression: str) -> int:
-    """Return how many nodes a hostlist expression names (one named twice counts twice), without
-    expanding it.
+    """Return the number of nodes in a hostlist without expanding it.
 
     >>> count_nodes("nid[001224-001226,001300],login1"), count_nodes("n[1-100000000]")
     (5, 100000000)

@@ -1,5 +1,4 @@
-"""Generic resources as Slurm writes them: `gpu:a100:2`, `shard:4(IDX:0)`, `gres/mps=50`, of a node
-or of a job.
+"""Slurm's generic resources: `gpu:a100:2`, `shard:4(IDX:0)`, `gres/mps=50`.
 
 Slurm gives a GPU whole (gres/gpu), or in parts that several jobs hold at once: shards (gres/shard)
 or hundredths (gres/mps), never both at a time. https://slurm.schedmd.com/gres.html
@@ -109,9 +108,7 @@ def _count(written: str | None) -> int | None:
 
 
 def _devices(notes: str) -> tuple[int, ...] | None:
-    """Indices of `(IDX:0-1,3)`, or of the devices with a share in `(0/4,3/4)`; sockets and
-    counts name none.
-    """
+    """Return indices of `(IDX:0-1,3)`, or of devices with a share in `(0/4,3/4)`."""
     for note in _NOTE.findall(notes):
         kind, mark, value = note.partition(":")
         if mark and kind.strip().upper() in {"IDX", "INDEX"} and not absent(value):

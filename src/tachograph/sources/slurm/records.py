@@ -1,6 +1,4 @@
-"""One job, whatever it was read from: `JobRecord`, its submit line, its rows of `jobs` and
-`allocations`, rejects.
-"""
+"""One job from any source: `JobRecord`, its submit line, rows and rejects."""
 
 from __future__ import annotations
 
@@ -263,8 +261,7 @@ class JobRecord:
 
 
 def requested_exclusive(written: object) -> bool | None:
-    """Return True for Slurm's words for "whole nodes". `NO` decides nothing: the partition may
-    still give whole nodes.
+    """Return True for Slurm's words for whole nodes; `NO` leaves it to the partition.
 
     >>> requested_exclusive("NODE"), requested_exclusive("NO"), requested_exclusive("USER")
     (True, None, None)
@@ -347,8 +344,7 @@ def _written(text: str) -> str | None:
 
 
 def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
-    """Return the row of `jobs`: what was never allocated is null, the requested memory tier and
-    exclusivity added.
+    """Return the row of `jobs`, with memory tier and exclusivity.
 
     Errors: BadRowError for a time order that cannot be, or a broken node list.
     """
@@ -408,9 +404,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
 
 
 def job_of_steps(job: JobRecord, step: JobRecord) -> JobRecord:
-    """Return the job that its steps so far give, with one step more: from the first start to the
-    last end.
-    """
+    """Return the job that its steps imply, extended by one step."""
     starts = [time for time in (job.start, step.start) if time]
     return replace(
         job,
@@ -461,9 +455,7 @@ def step_row(step: JobRecord) -> SlurmRow:
 
 
 def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str | None]:
-    """Whole GPUs and type: allocated, else requested. 0 only where the accounting would have
-    named them.
-    """
+    """Return whole GPUs and type, allocated or requested; 0 only if accounting names GPUs."""
     counts = job.allocated or job.requested
     if not counts:
         return None, None
@@ -477,9 +469,7 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str |
 
 
 def _exclusive(job: JobRecord, cluster: SlurmCluster) -> bool | None:
-    """Configured patterns first (shared before exclusive: the conservative answer), then what
-    Slurm granted.
-    """
+    """Return whether the job had whole nodes: configured shared, then exclusive, then Slurm."""
     configured = _configured(job.partition, job.qos, cluster)
     return configured if configured is not None else True if job.exclusive else None
 

@@ -1,5 +1,4 @@
-"""slurmrestd: accounting (`/slurmdb/vX/jobs`) and the jobs of the controller (`/slurm/vX/jobs`),
-with a token.
+"""slurmrestd: accounting and the controller's jobs, with a token.
 
 The version of the interface is found out: of those that slurmrestd lists under /openapi, the
 latest; where it lists none, by trying. slurmrestd(8); https://slurm.schedmd.com/rest.html
@@ -29,9 +28,7 @@ class _RestProblem(msgspec.Struct):
 
 
 class _RestProblems(msgspec.Struct):
-    """Errors that slurmrestd reports beside its answer: HTTP status 200 does not mean that
-    slurmdbd was there.
-    """
+    """Errors in slurmrestd's answers; status 200 does not mean that slurmdbd answered."""
 
     errors: list[_RestProblem] | None = None
 

@@ -117,9 +117,7 @@ class SacctLayout:
 
     @property
     def is_framed(self) -> bool:
-        """Whether its delimiter could not be in any text, and the first column ends a record
-        before it.
-        """
+        """Return whether records are unambiguous: unguessable delimiter, id first."""
         return is_unguessable(self.delimiter) and self.names[0] in IDENTITY
 
     @property
@@ -128,9 +126,7 @@ class SacctLayout:
         return self.names[-1] in _FREE
 
     def starts(self, line: str) -> bool:
-        """Whether a line begins a record: its id columns are there and have the shape of job
-        ids.
-        """
+        """Return whether a line starts a record: its id columns look like job ids."""
         values = line.split(self.delimiter, self.id_checks[-1][0] + 1)
         # An id is followed by a delimiter.
         if len(values) <= min(self.id_checks[0][0] + 1, len(self.names) - 1):
@@ -269,8 +265,7 @@ TextKey = tuple[str, str, str]  # cluster, raw id, submit time: a run of a job, 
 
 @dataclass(slots=True)
 class WrittenTexts:
-    """What users wrote of each run and step, from an answer that holds nothing else of them; joined
-    by their ids.
+    """Texts that users wrote, per run and step, from a separate answer, joined by id.
 
     of: {key: {column: text}}. ambiguous: keys with two texts that differ, of which neither counts.
     used: those taken.
@@ -438,9 +433,7 @@ def _refused(layout: SacctLayout, where: str) -> InputError:
 
 
 def _are_numbers(lines: Iterable[str], layout: SacctLayout) -> dict[str, str]:
-    """A column of no steps where all ids are written 605717.0: a program took them for numbers,
-    they are no steps.
-    """
+    """Return whether all ids look like 605717.0: numbers, not steps."""
     if not layout.has_header or layout.names[0] != "jobid" or "step" in layout.names:
         return {}
     ids = [
@@ -512,9 +505,7 @@ def _begins(line: str, width: int, count: int, wanted: int, layout: SacctLayout)
 
 
 def _split(record: str, layout: SacctLayout) -> list[str] | None:
-    """The fields of a record; delimiters inside a free text are put back where all other fields
-    then fit.
-    """
+    """Return the fields of a record, rejoining a free text that holds the delimiter."""
     parts = record.split(layout.delimiter)
     wanted = len(layout.names)
     if len(parts) == wanted + 1 and not parts[-1].strip():

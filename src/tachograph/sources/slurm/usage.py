@@ -115,9 +115,7 @@ def _whole_ms(seconds: float) -> float:
 
 
 def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue, ...]]:
-    """Return the usage of a sacct row, {field name in lower case: text}, and what of it could
-    not be read.
-    """
+    """Return the usage of a sacct row ({field: text}), and unreadable fields."""
     get, unread = fields.get, list[UnreadValue]()
     counted = _read(_cpu_s, get("totalcpu", ""), "cpu_time_s", unread)
     polled = _read(_cpu_s, tres_value(get("tresusageintot", ""), "cpu"), "cpu_time_s", unread)
@@ -133,8 +131,7 @@ def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue,
 def text_request(
     fields: Mapping[str, str], *, nodes: int | None, cpus: int | None
 ) -> tuple[float | None, tuple[UnreadValue, ...]]:
-    """Return the memory a sacct row requests for the whole job (MiB), and what of it could not be
-    read.
+    """Return a sacct row's requested memory for the whole job (MiB), and unreadable fields.
 
     `nodes`, `cpus`: of the request, for amounts per node and per CPU.
     """

@@ -110,9 +110,7 @@ def mapped_parts(
 
 
 def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
-    """One row per GPU with what the columns of `devices` last said; rows that cannot be read
-    count as samples.
-    """
+    """Return one row per GPU with its last device facts; unreadable rows count."""
     of = mapping.of_devices
     facts = FilePiece(
         rows.select(_used(rows.columns, of)).unique(maintain_order=True), 0, rows.height
@@ -387,9 +385,7 @@ def _unmapped(reason: str, rows: Mapping[str, int]) -> list[Reject]:
 def _completed(
     rows: pl.DataFrame, table: LakeTable, mapping: TableMapping, cluster: str | None
 ) -> pl.DataFrame:
-    """What the table needs and the file need not hold: cluster, provenance; states without their
-    comment.
-    """
+    """Add what the table needs but the file may lack: cluster, provenance, clean states."""
     targets = {target.to for target in mapping.targets.values()}
     if table in (JOBS, ALLOCATIONS) and cluster and "cluster" not in targets:
         rows = rows.with_columns(pl.lit(cluster).alias("cluster"))

@@ -1,6 +1,4 @@
-"""The mapping of a table source, a small TOML file, and the cells it reads: numbers with units,
-durations, truths.
-"""
+"""The TOML mapping of a table source, and cells: numbers with units, durations, booleans."""
 
 from __future__ import annotations
 

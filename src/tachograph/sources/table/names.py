@@ -1,5 +1,4 @@
-"""Names that people and tools give to columns: units in or behind them, counters, device facts,
-keys, columns of jobs.
+"""Column names that people and tools use: units, counters, device facts, keys.
 
 Names are compared without case and without what separates their words: `GPU Util`, `gpu_util` and
 `gpuUtil` are one. What a producer names exactly is in `sources.columns`; what is here is a
@@ -105,9 +104,7 @@ def _key(name: str) -> str:
 
 
 def _readings(name: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, unit) in the ways a name can be read: without the unit in or behind it, and
-    as it is.
-    """
+    """Yield (name, unit) in all readings of a name, with and without its unit."""
     text, behind = name.strip()[:_LONGEST], ""
     if found := _BRACKETS.match(text):
         text, behind = found[1], unit_named(found[2]) or ""
@@ -333,7 +330,5 @@ def named(names: Iterable[str], key: str) -> list[str]:
 
 
 def is_passed_over(name: str) -> bool:
-    """Return whether a column is one that nothing is expected of: numbers of rows, bookkeeping
-    of producers.
-    """
+    """Return whether a column is ignored silently: row numbers, bookkeeping."""
     return name.lower().strip() in IGNORED

@@ -1,6 +1,4 @@
-"""A mapping proposed for a file of samples, from the names of its columns and the values of its
-first rows.
-"""
+"""Proposes a mapping for a file from its column names and first rows."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ _CUMULATIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SuggestedMapping:
-    """A mapping as TOML. `missing`: what it lacks to be one; the text has a commented line for
-    each.
-    """
+    """A mapping as TOML. `missing`: open points, each a commented line."""
 
     text: str
     missing: tuple[str, ...] = ()
@@ -413,9 +409,7 @@ def _as_table(name: str, to: str, unit: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a TOML string that can be shown: escapes for what steers terminals or the direction
-    of writing.
-    """
+    """Return a TOML string with control and direction characters escaped."""
     return "".join(
         letter if printable(letter) == letter else f"\\U{ord(letter):08x}"
         for letter in json.dumps(text, ensure_ascii=False)

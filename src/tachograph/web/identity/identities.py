@@ -29,9 +29,7 @@ LINK = "link"
 
 @dataclass(frozen=True, slots=True)
 class StartLink:
-    """The link that is printed at the start: its token, and whose it is. Without a token it
-    proves nothing.
-    """
+    """The link printed at the start: token and user. Without a token it is invalid."""
 
     token: str = ""
     user: str = ""

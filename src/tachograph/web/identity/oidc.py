@@ -1,5 +1,4 @@
-"""Logging in at an OpenID provider: code flow with PKCE, state and nonce; its keys are read from
-where it names them.
+"""Login with an OpenID provider: code flow with PKCE, state and nonce.
 
 Sources: OpenID Connect Core 1.0, Discovery 1.0, RFC 7636 (PKCE), RFC 9207 (issuer in the answer).
 """
@@ -56,9 +55,7 @@ _AGAIN = "log in again"
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A login that began: what proves its end, the hash of the browser's cookie, where it leads,
-    until when.
-    """
+    """A login in progress: expected proofs, cookie hash, target, expiry."""
 
     verifier: str
     nonce: str

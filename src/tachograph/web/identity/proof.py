@@ -1,6 +1,4 @@
-"""What a request proves of its sender: a name, how it was proven, a role where the proof itself
-limits it.
-"""
+"""What a request proves about its sender: name, method, and a role limit."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ class NotIdentifiedError(TachographError):
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Whose a request is. `role`: of a token or the start link; None: the one that the
-    configuration gives the name.
+    """The user of a request. `role`: of token or start link; None: as configured.
 
     ambient: a browser sends this proof with every request, also those that another site starts; so
     what changes something must come from a page of this service. token: the id of the token, ""

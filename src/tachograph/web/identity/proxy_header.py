@@ -1,6 +1,4 @@
-"""Whom a connection names: a proxy in its header, or the process at the other end of the Unix
-socket.
-"""
+"""The user a connection names: a proxy's header, or the Unix socket's peer."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ _MOST_NAMES = 10_000
 
 
 def system_groups(user: str) -> frozenset[str]:
-    """Return the names of the groups of a user, also those of a directory that the system is
-    connected to.
+    """Return the names of a user's groups, including those of a directory service.
 
     >>> system_groups("no such user")
     frozenset()
@@ -110,9 +109,7 @@ class Roles:
         return (Role.MANAGER if accounts else Role.USER), accounts
 
     def _tried(self, what: str, read: Callable[[], T]) -> T:
-        """What `read` returns; for a while after an error the same error. Errors: those of
-        `read`.
-        """
+        """Return `read()`; after an error, repeat that error for a while."""
         failed = self._failed.get(what)
         if failed is not None and self.clock() - failed[0] < AGAIN_S:
             raise failed[1].with_traceback(None)

@@ -1,6 +1,4 @@
-"""Tokens that Slurm signs (`scontrol token`, auth/jwt): HS256 with the key of the cluster, the
-user in claim `sun`.
-"""
+"""Tokens signed by Slurm (`scontrol token`, auth/jwt): HS256, user in claim `sun`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The other end of a connection: its address, and of a Unix socket the user whom the system
-names.
-"""
+"""The peer of a connection: its address, and its user on a Unix socket."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tokens of programs: made by `tachograph serve token create`, kept as hashes in a file, sent as
-`Bearer`.
-"""
+"""Tokens of programs, stored as hashes in a file and sent as `Bearer`."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class StoredToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A token without itself: its id, the SHA-256 of what is sent, whose it is, as which role,
-    from when until when.
-    """
+    """A stored token: id, SHA-256, user, role, start and expiry."""
 
     id: str
     sha256: str
@@ -54,8 +50,7 @@ class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def create_token(
     file: Path, *, user: str, role: Role, expires: datetime
 ) -> tuple[str, StoredToken]:
-    """Add a token to the file, which is made with mode 0600; return what is to be sent, which is
-    kept nowhere.
+    """Add a token to the file (mode 0600) and return it; only its hash is stored.
 
     Errors: ConfigError where the file cannot be written, or others may read it; UsageError for no
     user name.
@@ -143,9 +138,7 @@ def _changing(file: Path) -> Iterator[list[StoredToken]]:
 
 
 def _hashed(token: str) -> str:
-    """A token is 256 random bits, so one hash hides it; a slow one would only slow down each
-    request.
-    """
+    """Return the SHA-256: a token has 256 random bits, so a slow hash is not needed."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 

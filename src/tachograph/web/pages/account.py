@@ -1,6 +1,4 @@
-"""What one account used: by week, what was lost and recovered, by user, which jobs lost most,
-advice.
-"""
+"""The page of an account: use by week, loss, users, worst jobs, advice."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ from tachograph.web.snapshot import View
 
 
 class HomeParameters(Parameters, frozen=True, kw_only=True):
-    """Of which jobs: one's own, or all that are visible; by default one's own where there are
-    any.
-    """
+    """Whose jobs: one's own, or all visible ones; default: own, if there are any."""
 
     of: Literal["mine", "all"] | None = None
 

@@ -73,9 +73,7 @@ def _given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ..
 
 
 def _counters(measured: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Counters and units whose minutes a browser may draw: none of a job with too many minutes
-    of GPUs.
-    """
+    """Return counters whose minutes a browser may draw; none if there are too many."""
     minutes = (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)
     return (
         [(name, COUNTERS_BY_NAME[name].unit) for name in sorted(measured)]

@@ -1,6 +1,4 @@
-"""The kernels of a job: of reports of Nsight Compute attached to it, else of those given for its
-job group.
-"""
+"""The kernels of a job, from attached reports or those of its job group."""
 
 from __future__ import annotations
 

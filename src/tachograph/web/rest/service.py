@@ -1,6 +1,4 @@
-"""Endpoints of the site and of the service: GPUs now, a node, the collector, who asks, the API
-itself.
-"""
+"""Endpoints of site and service: live GPUs, a node, the collector, the viewer, the API."""
 
 from __future__ import annotations
 
