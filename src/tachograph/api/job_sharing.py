@@ -107,7 +107,7 @@ def _shown(found: Sequence[NcuReport], configuration: Configuration) -> KernelsR
 
 @dataclass(frozen=True, slots=True)
 class _AttachedReports:
-    """Reports attached to some jobs. given: one for all those of a job id; keys: {name of it:
+    """Reports attached to jobs. given: one name for all reports of a job id; keys: {name:
     job_keys}.
     """
 
@@ -127,7 +127,7 @@ class _AttachedReports:
         return cls(lake, tuple(given), keys)
 
     def launches(self, name: str) -> list[Launch]:
-        """The launches of all reports that `name` stands for."""
+        """Return the launches of all reports that `name` refers to."""
         attached = [profile for key in self.keys[name] for profile in read_attached(self.lake, key)]
         return [launch for profile in attached for launch in profile.report.launches]
 

@@ -67,7 +67,7 @@ GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
 
 
 class NumberedGpu(NamedTuple):
-    """A GPU as rows of a part number it. `numbering`: which one that is; None: a site's own."""
+    """A GPU with its number in a part's rows. `numbering`: the scheme; None: the site's own."""
 
     node: str
     gpu: int

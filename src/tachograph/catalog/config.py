@@ -347,7 +347,7 @@ class MailOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done with results, beside showing them. Everything is off until it is switched on."""
+    """Automatic actions on results. Everything is off by default."""
 
     dry_run: bool = True  # `tachograph act` notes what it would do, and does nothing
     interval_s: Fixed[float] = 300.0  # between two rounds of `tachograph act`
@@ -472,7 +472,7 @@ def sections() -> dict[str, type[msgspec.Struct]]:
 
 
 def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for a key that stands for a `Fixed` value."""
+    """Raise ConfigError for a key whose value is fixed."""
     tables: list[tuple[type[msgspec.Struct], str, Mapping[str, Any]]] = [(Configuration, "$", raw)]
     tables += [
         (kind, f"$.{name}", raw[name])
@@ -594,7 +594,7 @@ def meant(problem: str, struct: type[msgspec.Struct]) -> str:
 
 
 def _placed(configuration: Configuration, folder: Path) -> Configuration:
-    """The same with its files named from where one stands, not from the configuration's folder."""
+    """Return the options with file names relative to the working directory, not to the file."""
     interference = configuration.interference
     profiles = {kind: str(folder / report) for kind, report in interference.profiles.items()}
     return msgspec.structs.replace(

@@ -1,5 +1,4 @@
-"""The catalogues of counters: what a GPU counts, and what its host counts beside it; one row per
-counter.
+"""The catalogues of GPU and host counters, one row per counter.
 
 Sources: Prometheus node_exporter (metric names and labels) and the producers named in each row.
 """
@@ -28,9 +27,7 @@ CounterStorage = Literal["f32", "f64", "i64"]
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One counter: what it is called by each producer, its unit on the way in and inside, its
-    valid range.
-    """
+    """One counter: its names at producers, its units outside and inside, its valid range."""
 
     name: str
     kind: CounterKind

@@ -114,9 +114,7 @@ class SchemaError(InputError):
 
 
 class RefusedError(InputError):
-    """A value of a record is none of its kind, or an action would hit something else: nothing
-    was run or changed.
-    """
+    """A value is invalid, or an action would hit something else: nothing was run or changed."""
 
 
 class LakeError(TachographError):

@@ -164,7 +164,7 @@ def refuse_foreign_configuration(file: Path) -> None:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether it is the group of this user alone: of the same name, and without other members."""
+    """Return whether a group is private to this user: same name, no other members."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:

@@ -87,9 +87,7 @@ class PseudonymKey:
         return self.file.with_name(self.file.name + NAMES_SUFFIX)
 
     def remember(self, kind: PseudonymKind, name: str) -> None:
-        """Add a name to the file beside the key; it is on the disk when this returns. Errors:
-        ConfigError.
-        """
+        """Append a name to the file beside the key, durably. Errors: ConfigError."""
         pseudonym = self.pseudonym(kind, name)
         if pseudonym in self.remembered():
             return

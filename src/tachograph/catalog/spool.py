@@ -78,7 +78,7 @@ class SpoolWriter:
         self._rows.append(rows)
 
     def note(self, document: SpoolDocument) -> None:
-        """Keep a document for the next flush, behind the rows added so far."""
+        """Add a document, after the rows added so far, to the next flush."""
         self._pack()
         self._waiting.append((_record(b"J", _packed(document)), 0))
 
@@ -173,7 +173,7 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
 
 
 def _payloads(read: Any) -> Iterator[bytes]:
-    """Yield what is whole."""
+    """Yield the payloads of complete records."""
     while len(frame := read(_FRAME.size)) == _FRAME.size:
         length, checksum = _FRAME.unpack(frame)
         if length > _MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Tables and their columns: what they are, and the columns that several computed tables have."""
+"""The types of tables and columns, and columns shared by several computed tables."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def text(name: str, sentence: str, null: str = "not known") -> TableColumn:
 
 
 def _of_counter(counter: Counter) -> tuple[TableColumn, TableColumn]:
-    """`<counter>_mean` and `<counter>_max`; what they mean depends on the kind."""
+    """Return `<counter>_mean` and `<counter>_max`; their meaning depends on the kind."""
     if counter.unit == "bitmask":
         mean = (
             "Share of samples in which clocks were lowered for power or heat (0x4, 0x8, "

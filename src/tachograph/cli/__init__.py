@@ -1,5 +1,4 @@
-"""The command line: finds the command, imports its module alone, and turns errors into one line and
-an exit code.
+"""The command line: imports and runs a command; errors become one line and an exit code.
 
 Exit codes are those of `tachograph.catalog.errors.EXIT_CODES`. What is no TachographError is a
 defect and keeps its traceback.

@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Act until a signal ends it, or once; or list what was done."""
+    """Run rounds until a signal, or one round; or list past actions."""
     import os
     import threading
     from datetime import UTC, datetime

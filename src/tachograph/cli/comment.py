@@ -97,7 +97,7 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
 
 
 def _write(opened: OpenedLake, arguments: Arguments) -> int:
-    """Write what is due; exit code 7 where one failed."""
+    """Write the comments that are due; exit code 7 if one failed."""
     from collections import Counter
     from datetime import UTC, datetime
 

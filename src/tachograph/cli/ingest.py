@@ -186,7 +186,7 @@ class _ChunksOfFiles:
         raise StopIteration
 
     def drop_file(self) -> str:
-        """Leave out what is left of the file that was read last; return its name."""
+        """Skip the rest of the file that was read last; return its name."""
         self._open.pop(self._file, None)
         return self._file
 

@@ -24,7 +24,7 @@ _SHOWING = ("kernel", "top", "device", "explain", "together", "matrix", "mps_sha
 
 
 def add_job_options(parser: Parser) -> None:
-    """Declare the job, its run, and what is to be done with its reports."""
+    """Declare the job, its run, and what to do with its reports."""
     group = parser.add_argument_group("job of the lake")
     group.add_argument(
         "--job",
@@ -88,7 +88,7 @@ class _JobOfLake:
 
     @classmethod
     def of(cls, arguments: Arguments) -> _JobOfLake:
-        """The run that the options name. Errors: those of read_job_row."""
+        """Return the run that the options name. Errors: those of read_job_row."""
         from tachograph.lake.query import read_job_row
 
         lake = open_lake(arguments).lake
@@ -201,7 +201,7 @@ def _json(profile: AttachedProfile, new: frozenset[str]) -> dict[str, Any]:
 
 
 def _sentence(given: Sequence[AttachedProfile], new: frozenset[str], job: str) -> str:
-    """What is attached now, and what was before."""
+    """Return a sentence: which reports are newly attached, and which already were."""
     fresh = [profile for profile in given if profile.report.digest in new]
     before = [profile for profile in given if profile.report.digest not in new]
     parts = [f"Attached {_counts(fresh)} to job {job}"] if fresh else []

@@ -101,7 +101,7 @@ class Narrator:
 
 
 def _step(doing: str) -> str:
-    """The name of a step: files that are read have names with brackets, which are no styles."""
+    """Return the name of a step, with brackets in file names escaped from styling."""
     from rich.markup import escape
 
     from tachograph.catalog.units import printable

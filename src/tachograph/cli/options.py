@@ -77,9 +77,7 @@ class Parser(argparse.ArgumentParser):
         return "", ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check that a value is one of those the option has. Errors: UsageError naming the
-        closest one.
-        """
+        """Check a value against the option's choices. Errors: UsageError naming the closest one."""
         if action.choices is None or value in action.choices:
             return
         known = list(map(str, action.choices))

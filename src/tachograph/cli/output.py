@@ -169,7 +169,7 @@ def flush() -> None:
 
 
 def flush_or_abandon() -> None:
-    """Flush stdout, or discard what it does not take."""
+    """Flush stdout, or discard what cannot be written."""
     try:
         flush()
     except OSError:

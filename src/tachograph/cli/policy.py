@@ -1,6 +1,4 @@
-"""`tachograph act policy`: check policies for running jobs, replay them on past jobs, list what
-they did.
-"""
+"""`tachograph act policy`: check, backtest and list policies for running jobs."""
 
 from __future__ import annotations
 

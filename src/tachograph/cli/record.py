@@ -286,7 +286,7 @@ def _short(ended: CommandEnd, plan: RecordPlan) -> bool:
 def _nothing(
     kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]
 ) -> str:
-    """Why there is no recording."""
+    """Return the error for an empty recording, with the reason."""
     if kept.problem or ended is None or not _short(ended, plan):
         return f"nothing was recorded: {kept.problem or 'no GPU reported values'}"
     return f"{_end(ended, plan, command)}; nothing was recorded: it ended before the first sample"

@@ -101,9 +101,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _settings(arguments: Arguments, configuration: Configuration) -> PmSettings:
-    """Settings of the configuration, with those of the command line in their place. Errors:
-    UsageError.
-    """
+    """Return the configured settings, overridden by the command line. Errors: UsageError."""
     import msgspec
 
     from tachograph.sources.pm_sampling.feed import checked, pm_settings

@@ -1,4 +1,4 @@
-"""`tachograph seff ID`: what a job used of what it requested, in the form of Slurm's `seff`."""
+"""`tachograph seff ID`: what a job used of its request, in the format of Slurm's `seff`."""
 
 from __future__ import annotations
 

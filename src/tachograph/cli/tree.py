@@ -37,9 +37,7 @@ class OptionText:
 
 @dataclass(frozen=True, slots=True)
 class CommandText:
-    """A command, an action, a source or a target: its own arguments and options, without those
-    of every command.
-    """
+    """A command, action, source or target, with its own arguments and options."""
 
     prog: str
     sentence: str

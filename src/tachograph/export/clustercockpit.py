@@ -257,7 +257,7 @@ def _accelerators(devices: pl.DataFrame) -> dict[tuple[Any, ...], str]:
 
 
 def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
-    """The PCI address, else the index, with the instance of a MIG slice behind it."""
+    """Return the PCI address, else the index, with the MIG instance appended."""
     _, gpu, mig = unit
     return ids.get(unit) or (str(gpu) if mig is None else f"{gpu}:{mig}")
 

@@ -110,7 +110,7 @@ def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> ExportConte
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """One table, file or address: rows (series, jobs) written, taken away, left as they were."""
+    """Result for one table, file or address: rows (series, jobs) written, removed, unchanged."""
 
     what: str
     where: str

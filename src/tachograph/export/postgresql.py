@@ -57,10 +57,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def export(
     content: ExportContent, options: argparse.Namespace, progress: Progress
 ) -> Sequence[ExportResult]:
-    """Bring the tables to what the content is; return what was written, removed and left.
+    """Update the tables to the content; return what was written, removed and unchanged.
 
-    Errors: UsageError without psycopg; ExportError when the database does not answer or does not
-    take it.
+    Errors: UsageError without psycopg; ExportError when the database does not respond or rejects
+    it.
     """
     try:
         from tachograph.export.postgresql_tables import DatabaseSchema

@@ -150,7 +150,7 @@ def stage(connection: Connection, table: LakeTable, rows: pl.DataFrame) -> Ident
 
 
 def copy_in(connection: Connection, name: Composable, rows: pl.DataFrame) -> None:
-    """Copy rows into a table by COPY; the columns are named as those of `rows`."""
+    """Copy rows into a table with COPY; columns are matched by name."""
     command = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(name, _names(rows.columns))
     with connection.cursor() as cursor, cursor.copy(command) as copy:
         copy.write(as_csv(rows))
@@ -206,7 +206,7 @@ def _names(names: Sequence[str]) -> Composable:
 
 
 def take(connection: Connection, place: DatabaseSchema, staged: Mapping[str, Identifier]) -> None:
-    """Let staged rows take the place of those of the same jobs."""
+    """Replace the rows of the staged jobs by the staged rows."""
     names = {table.name: _names(list(table.schema)) for table in TABLES}
     values = SQL(", ").join(
         SQL("{0} = EXCLUDED.{0}").format(Identifier(name))

@@ -91,7 +91,7 @@ def limits(figures: Figures) -> str | None:
 
 
 def spread(figures: Figures) -> str | None:
-    """GPU-hours of GPUs that jobs held beside the only one they used; else jobs over UNEVEN."""
+    """Return GPU-hours of GPUs held beside the only used one; else jobs over UNEVEN."""
     numbers = figures["spatial_imbalance"]
     facts, one = numbers.facts, numbers.number("one_gpu_jobs")
     hours = numbers.number("one_gpu_unused_gpu_hours")

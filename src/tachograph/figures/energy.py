@@ -223,7 +223,7 @@ def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
 
 
 def _energy_axis(axes: Axes, table: pl.DataFrame) -> None:
-    """Logarithmic axis with room around what is drawn."""
+    """Set a logarithmic axis with margins around the data."""
     least, most = float(table["low"].to_numpy().min()), float(table["high"].to_numpy().max())
     style.log_axis(axes, "y", least / 2, most * 2.5)
     axes.grid(axis="y")

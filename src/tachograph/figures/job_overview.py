@@ -243,7 +243,7 @@ def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:
 
 
 def _hours_axis(axes: Axes, table: pl.DataFrame) -> None:
-    """Logarithmic, from the lowest to the highest of what is drawn."""
+    """Set a logarithmic axis from the lowest to the highest value."""
     drawn = table.select("low", "high", "mean").to_numpy()
     low, high = 1 / _round_up(1 / drawn.min() * 1.1, _STEPS), _round_up(drawn.max() * 1.1, _STEPS)
     style.log_axis(axes, "y", low, high)

@@ -175,7 +175,7 @@ def over_time(shown: OverTime, *, marks: Sequence[Mark] = (), name: str = "time"
 
 
 def _panels(shown: OverTime) -> Iterator[_Panel]:
-    """The panels of which anything was measured, from top to bottom."""
+    """Return the panels that have data, from top to bottom."""
     gpus, what = shown.levels.shape[0], capitalized(shown.activity)
     if shown.levels.size and not np.isnan(shown.levels).all():
         if gpus == 1:

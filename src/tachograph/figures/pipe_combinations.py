@@ -266,7 +266,7 @@ def _matrix(axes: Axes, table: pl.DataFrame, pipes: Sequence[str]) -> None:
 
 
 def _totals(axes: Axes, table: pl.DataFrame) -> None:
-    """Bars to the left: jobs that use the pipe, alone or with others."""
+    """Draw bars to the left: jobs that use each pipe."""
     jobs = table.get_column("jobs").to_list()
     drawn = axes.barh(range(len(jobs)), jobs, 0.6, color=style.FAINT)
     axes.set_xlim(max(1, *jobs) * 1.5, 0)  # first: labels go where the axis points to

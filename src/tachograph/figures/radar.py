@@ -254,6 +254,6 @@ def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
 
 
 def _notes(figure: Figure, numbers: FigureNumbers, *more: str) -> None:
-    """What an axis is, and what is missing, under the figure."""
+    """Write below the figure what axes mean and what is missing."""
     full = f"I/O: busier direction of PCIe, 100 % from {FULL_IO_BYTES_PER_S / 1e9:g} GB/s on."
     figure.supxlabel("\n".join([full, *more, *sentences(numbers)]), fontsize=6, color=style.FAINT)

@@ -61,7 +61,7 @@ class MadeFigure:
 
     @property
     def shown_jobs(self) -> int:
-        """Jobs that it shows: those of the study in which what it needs is known."""
+        """Number of studied jobs with the values that the figure needs."""
         return int(self.numbers.number("jobs") or 0) if self.drawn else 0
 
     @property
@@ -97,7 +97,7 @@ class StudyReport:
 
     @property
     def title(self) -> str:
-        """What stands above it."""
+        """Heading of the study."""
         return f"How GPUs are used: {self.site}" if self.site else "How GPUs are used"
 
     @property

@@ -87,9 +87,7 @@ class Found:
 
 
 class JobRows:
-    """Rows of many jobs, those of one job together. Columns are converted once for all jobs,
-    when first read.
-    """
+    """Rows of many jobs, grouped by job. Columns are converted on first use, for all jobs."""
 
     def __init__(self, frame: pl.DataFrame, key: str = "job_key") -> None:
         keys = frame.get_column(key).rle().struct.unnest()
@@ -108,7 +106,7 @@ class JobRows:
 
 
 class RowsOfJob(NamedTuple):
-    """Rows of one job in those of many; `begin` to before `end`."""
+    """The rows `begin` to `end` (exclusive) of one job."""
 
     rows: JobRows
     begin: int
@@ -139,7 +137,7 @@ class RowsOfJob(NamedTuple):
 
 
 class SummaryRow(Mapping[str, Any]):
-    """A row of many, of which columns are converted once for all rows, when first read."""
+    """One row of many; columns are converted on first use, for all rows."""
 
     __slots__ = ("_columns", "_place")
 
@@ -315,7 +313,7 @@ class Check:
 
     @property
     def several(self) -> bool:
-        """Whether a job has several results of it, of which one is kept."""
+        """Whether a job has several results of this check, of which one is kept."""
         return bool(self.deciders) or (self.decide is not None and self.job_class is not None)
 
     @property

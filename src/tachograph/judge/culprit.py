@@ -209,7 +209,7 @@ class _Stop:
 
     @property
     def known(self) -> float:
-        """Share of the GPUs that took part of which the window was measured."""
+        """Share of participating GPUs that were measured in the window."""
         return 1 - len(self.which(UNMEASURED)) / len(self.kinds)
 
     @property
@@ -365,7 +365,7 @@ def _stopped_first(stop: _Stop) -> Iterator[Culprit]:
 
 
 def _other_kernel(stop: _Stop) -> Iterator[Culprit]:
-    """All poll, and SM activity or power of one is unlike that of all others.
+    """All GPUs poll, but SM activity or power of one differs from all others.
 
     Power has to be unlike in watts and as a share of the GPU's power at work: some GPUs always need
     more, or do less.

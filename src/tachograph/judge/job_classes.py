@@ -207,7 +207,7 @@ def _host_form(
 
 
 def _voting(settings: ClassOptions, *, host: bool) -> tuple[str, ...]:
-    """Characteristics of which windows are needed: those that vote on a hung class."""
+    """Return the characteristics whose windows are needed: those that vote on hung classes."""
     limit = class_limits(settings, host=host)
     hung = [each for each in JOB_CLASSES if each.where is not None]
     names = [

@@ -151,9 +151,7 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
 
 
 def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
-    """Rows of each check for the jobs for which it does not hold: `no`, or `unknown` with what
-    is missing.
-    """
+    """Return rows of untriggered checks: `no`, or `unknown` with missing counters."""
     needed = {name for check in checks for name in check.needs}
     facts = jobs.select(
         "job_key",

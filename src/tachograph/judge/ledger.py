@@ -84,9 +84,7 @@ _AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "re
 
 @dataclass(frozen=True, slots=True)
 class AssumptionInUse:
-    """An assumption under which hours are recoverable: of which cause, its key, its value, in
-    words, its source.
-    """
+    """An assumption under which hours are recoverable: cause, key, value, sentence, source."""
 
     cause: str
     key: str
@@ -221,7 +219,7 @@ def build_waste_report(
 
 
 def _cause(written: str | None) -> str | None:
-    """ALL or one of BUCKETS; people may write what tables call it."""
+    """Return ALL or one of BUCKETS for a name or its label in tables."""
     names = {words: cause for cause, words in WASTE_LABELS.items()}
     cause = names.get(written, written) if written else None
     if cause is not None and cause not in WASTE_LABELS:
@@ -296,7 +294,7 @@ def _amounts(bucket: str) -> dict[str, pl.Expr]:
 
 
 def _entries(ledger: pl.DataFrame, buckets: Sequence[str]) -> pl.DataFrame:
-    """One row per (job, bucket) of which it took anything: what it took."""
+    """Return one row per (job, bucket) with an amount above 0."""
     some = ((bucket, ledger.filter(pl.col(f"gpu_hours_{bucket}") > 0)) for bucket in buckets)
     return pl.concat(
         [rows.select("job_key", cause=pl.lit(bucket), **_amounts(bucket)) for bucket, rows in some]
@@ -325,7 +323,7 @@ def _known_sum(*amounts: pl.Expr) -> pl.Expr:
 
 
 def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
-    """One row per user, account, ...: null is those of which it is not known."""
+    """Return one row per user, account, ...; null: not known."""
     hours = {bucket: pl.col(f"gpu_hours_{bucket}").sum() for bucket in WASTE_BUCKETS}
     of_causes = [_amounts(cause) for cause in WASTE]
     grouped = ledger.group_by(by, maintain_order=True).agg(
@@ -344,7 +342,7 @@ def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
-    """The first `top` groups, and the others in one row: `others` is how many these are."""
+    """Return the first `top` groups, the others summed in one row with their number in `others`."""
     if top is None or groups.height <= top:
         return groups
     name, rest = groups.columns[0], groups.slice(top)
@@ -359,7 +357,7 @@ def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
 
 
 def _concerned(ledger: pl.DataFrame, cause: str) -> pl.DataFrame:
-    """The jobs of which a cause took anything, most first."""
+    """Return the jobs with losses to a cause, largest first."""
     if cause == ALL_CAUSES:
         return _wasteful(ledger)
     mine = _entries(ledger, [cause]).drop("cause").rename({"gpu_hours": f"gpu_hours_{cause}"})

@@ -145,9 +145,7 @@ def _seconds_to(name: str) -> pl.Expr:
 
 
 def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) -> pl.LazyFrame:
-    """One row per minute of which activity was measured: `place` of the job, and in GPU-seconds
-    and J its _PARTS.
-    """
+    """Return one row per measured minute: `place` of the job, and _PARTS in GPU-seconds and J."""
     known = timelines.lazy().select(
         "job_key", "minute", "active_sum", "idle_power_w", gpus="measured_gpus", idle="idle_gpus",
         most=pl.coalesce(ACTIVITY), watts=pl.col("mean_power_w").cast(pl.Float64),
@@ -376,9 +374,7 @@ def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _behind(cause: str, minutes: float) -> pl.Expr:
-    """Share of the intervals of a cause behind the first `minutes` of each; 0 where their length
-    is not known.
-    """
+    """Return the share of a cause's intervals after the first `minutes` of each; 0: unknown length."""
     lengths = [
         pl.col(f"{code}_min").clip(lower_bound=0.0)
         for code, of in CAUSE_OF_CLASS.items()

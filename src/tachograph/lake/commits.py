@@ -229,7 +229,7 @@ def settle(table: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
-    """Be one of the writers of a lake's logs during the block; `alone`: the only one.
+    """Hold a writer's lock on a lake's logs; `alone`: exclusively.
 
     Where the file system has no locks, nothing is locked. Errors: LakeError for `alone` beside
     others; OSError.

@@ -205,7 +205,7 @@ def _sum(table: LakeTable, days: Iterable[Compaction]) -> Compaction:
 
 
 def _total(name: str, merged: Sequence[int]) -> tuple[str, int]:
-    """The mark of a day, and what is added to it."""
+    """Return a day's mark, and the increase to it."""
     return name, sum(merged)
 
 

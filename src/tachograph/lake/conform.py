@@ -46,7 +46,7 @@ _RUN = "run of rows of one key"
 
 @dataclass(frozen=True, slots=True)
 class Conformed:
-    """A frame in the table's schema (without `seq`) and what was removed to get there."""
+    """A frame in the table's schema (without `seq`), and what conforming removed."""
 
     frame: pl.DataFrame
     rejects: tuple[Reject, ...] = field(default=())
@@ -215,7 +215,7 @@ def _remove_impossible(
 
 
 def _within(frame: pl.DataFrame, limits: Mapping[str, ValueLimits]) -> frozenset[str]:
-    """Columns of which no value is removed or rounded: their least and greatest show it."""
+    """Return columns whose minimum and maximum show that all values are valid."""
     floats = [name for name in limits if frame.schema[name].is_float()]
     numeric = [name for name in limits if frame.schema[name].is_numeric()]
     if not numeric or frame.is_empty():
@@ -339,7 +339,7 @@ def resolve_days(frame: pl.DataFrame, table: LakeTable) -> Iterator[tuple[date, 
 
 
 def _sorted(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
-    """Rows by the table's `sort`; those of one key in the order in which they count."""
+    """Return rows sorted by the table's `sort`, rows of one key in order of precedence."""
     by = table.sort or table.key
     if table is not JOBS and frame["seq"].is_sorted():
         order = _row_order([frame[name] for name in by])

@@ -474,7 +474,7 @@ class Lake:
         return self.read_files(table, self.files(table, days))
 
     def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
-        """The rows that name one of these jobs by its id. Errors: those of `read_files`."""
+        """Return the rows that name one of these jobs by id. Errors: those of `read_files`."""
         files = [
             file for file in self.files(table) if any(file.may_name(job_id) for job_id in job_ids)
         ]
@@ -602,18 +602,14 @@ def _resolved_parts(
 
 
 def merged_name(table: LakeTable, day: date) -> str:
-    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects
-    those counted.
-    """
+    """Return the name of the mark that counts a day's merged rows."""
     return f"compact:{table.name}:{day}"
 
 
 def _raised(
     delta: DeltaTable, counts: Mapping[str, int], least: Mapping[str, int] = {}
 ) -> list[Transaction]:
-    """Marks raised by some counts, or to what they are at least; one that is raised by nothing
-    stays.
-    """
+    """Return marks increased by counts, or raised to a minimum."""
     before = {name: delta.transaction_version(name) or 0 for name in (*counts, *least)}
     after = {name: before[name] + count for name, count in counts.items()} | dict(least)
     return [

@@ -76,7 +76,7 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
 
 @dataclass(frozen=True, slots=True)
 class TableSpace:
-    """Space that a table takes, and what is to be expected at the rate of the days so far.
+    """Space of a table, and its expected growth at the current rate.
 
     rows, bytes: that a reader sees. other_bytes: of replaced files until the vacuum, and of the
     log; null: the lake is no folder. days: with rows, no more than between the first and the last;
@@ -159,7 +159,7 @@ def _days_of_jobs(lake: Lake, tables: Iterable[LakeTable]) -> float | None:
 
 
 def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:
-    """Bytes below the folder of a table beside the files that count; files may go meanwhile."""
+    """Return bytes in a table's folder besides current files; files may vanish."""
     if is_remote(lake.location):
         return None
     total = 0

@@ -116,7 +116,7 @@ class JobFilter:
 
 
 def filter_parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
-    """Yield the restrictions of a filter one by one: (as a person writes it, a filter of it alone).
+    """Yield a filter's restrictions one by one: (as written, as a filter).
 
     >>> [written for written, _ in filter_parts(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))]
     ['user ann or bob', 'where gpus>4']

@@ -91,7 +91,7 @@ def forget(
 
 @dataclass(frozen=True, slots=True)
 class _JobsOf:
-    """A user's jobs: their keys, and those of their ids that no other user's job has."""
+    """A user's jobs: their keys, and ids that no other user's job has."""
 
     name: str
     keys: pl.Series
@@ -177,7 +177,7 @@ def _count(
     covered: Sequence[str],
     of_jobs: pl.Expr | None,
 ) -> bool:
-    """Count what is to be done with the rows of a file; whether that is anything."""
+    """Count the changes in a file's rows; return whether there are any."""
     if of_jobs is not None:
         gone = int(rows.select(of_jobs.fill_null(value=False).sum()).item() or 0)
         done.removed += gone
@@ -215,7 +215,7 @@ def _changed(
     replacer: NameReplacer,
     jobs: _JobsOf | None,
 ) -> Iterator[tuple[date | None, pl.DataFrame]]:
-    """The rows of each file without those of the jobs, with names replaced, in their order."""
+    """Return each file's rows in order, without the jobs, with names replaced."""
     for file in files:
         with lake_errors(lake.uri(table)):
             rows = lake.read_files(table, [file]).collect()

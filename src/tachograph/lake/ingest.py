@@ -1,4 +1,4 @@
-"""From chunks to the lake: conform each part, commit it once, count what was removed."""
+"""Ingest: conform each part of a chunk, commit it once, count rejects."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class _ReadyChunk:
 
     @property
     def may_wait(self) -> bool:
-        """True for a chunk that comes once: it may be committed together with others."""
+        """Return whether the chunk is not part of a stream, so it may be batched."""
         return self.chunk.watermark is None and not (
             self.again or any(part.overlaps for part in self.chunk.parts)
         )
@@ -365,7 +365,7 @@ def _every_row_counts(one: _ReadyChunk, part: ChunkPart) -> bool:
 def _append(
     lake: Lake, one: _ReadyChunk, part: ChunkPart, frame: pl.DataFrame, app_id: str
 ) -> tuple[pl.DataFrame, int]:
-    """Append what is new in one part; return it, and how many duplicates were merged in it.
+    """Append the new rows of a part; return them, and the number of merged duplicates.
 
     A stream may have got further in this table than recorded in the chunk: a process was killed
     between two tables, and the stream was read again from before; or another process reads the same

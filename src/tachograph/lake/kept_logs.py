@@ -1,4 +1,4 @@
-"""Logs of tables that were read, and the files that they list, for as long as no commit comes."""
+"""Caches the logs of tables and their file lists until the next commit."""
 
 from __future__ import annotations
 

@@ -88,14 +88,14 @@ class LogFiles:
         return max(whole, default=-1)
 
     def empty_entries(self) -> list[int]:
-        """Versions behind the last checkpoint whose entries are empty, in order."""
+        """Return versions after the last checkpoint whose entries are empty, in order."""
         first = self.last_checkpoint
         return sorted(
             version for version, size in self.entries.items() if size == 0 and version > first
         )
 
     def torn_entries(self) -> list[int]:
-        """Versions behind the last checkpoint whose entries are empty or cut off, in order."""
+        """Return versions after the last checkpoint whose entries are empty or torn, in order."""
         first = self.last_checkpoint
         return sorted(
             version

@@ -520,7 +520,7 @@ def jobs_and_intervals(
 
 
 class SampleReader:
-    """Reads GPU samples by time; what was in the lake when it was made."""
+    """Reads GPU samples by time from one version of the lake."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake

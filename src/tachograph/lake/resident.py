@@ -398,7 +398,7 @@ NO_JOBS = ResidentJobs(_with_totals(JOB_SUMMARIES.empty()), 0, None, frozenset()
 
 
 class ImageManifest(msgspec.Struct, frozen=True):
-    """What an image is of: written last, so an image without one is none."""
+    """The manifest of an image, written last: an image without one is incomplete."""
 
     format: int
     schema: list[str]
@@ -502,7 +502,7 @@ def release_pages() -> None:
 
 
 def remove_image(folder: Path) -> None:
-    """Delete an image; who has it open keeps what is mapped."""
+    """Delete an image; processes that have it open keep their mapping."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -302,7 +302,7 @@ class ObjectStore:
 
 
 class _CountingWriter(io.RawIOBase):
-    """Hands on what is written and counts it: the log needs the bytes of a file."""
+    """Writes through and counts bytes, which the log needs."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

@@ -458,7 +458,7 @@ def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
 
 
 def _devices(written: str | None) -> tuple[str, ...] | None:
-    """CUDA uses the entries before the first one that is no device."""
+    """Return the entries before the first invalid one, as CUDA does."""
     if written is None:
         return None
     found: list[str] = []

@@ -1,5 +1,4 @@
-"""The fleet as a page: held idle and sick GPUs, counts, groups, a heat map, and the GPUs that a
-filter leaves.
+"""The fleet page: held idle and unhealthy GPUs, counts, groups, heat map, selected GPUs.
 
 Texts are those of the screen; everything is a table of texts, so that only what changed needs to be
 sent.
@@ -130,7 +129,7 @@ class FleetChoice:
     sort: str = "gpu"
 
     def check(self) -> None:
-        """Check it. Errors: UsageError naming what is wrong."""
+        """Check the options. Errors: UsageError naming what is wrong."""
         if self.by not in GROUPINGS:
             raise UsageError(
                 f"cannot group by {self.by!r}", do=f"use one of: {', '.join(GROUPINGS)}"
@@ -214,7 +213,7 @@ def _counts(view: FleetView) -> list[tuple[str, str, int]]:
 
 
 def _others(view: FleetView, whole: FleetView | None) -> str:
-    """The GPUs that are not visible, by what they do, without names."""
+    """Return what the invisible GPUs do, without names."""
     count = 0 if whole is None else len(whole.snapshot.gpus) - len(view.snapshot.gpus)
     if whole is None or not count:
         return ""
@@ -225,7 +224,7 @@ def _others(view: FleetView, whole: FleetView | None) -> str:
 
 
 def _held(rows: FleetRows) -> list[int]:
-    """Held idle GPUs, those that are held longest first; where that is not known last."""
+    """Return held idle GPUs, longest first, unknown durations last."""
     found = np.flatnonzero(rows.looks == HELD)
     since = rows.number("held")[found]
     return [int(row) for row in found[np.lexsort((rows.place[found], -since))]]

@@ -187,7 +187,7 @@ class JobMinutes:
         return seen
 
     def _forget(self, t: float) -> None:
-        """Drop jobs that have held nothing for a while."""
+        """Drop jobs that have not held a GPU for a while."""
         for job in {job for job in self._job if job is not None}:
             self.jobs[job].seen_at = t
         for job in [job for job, seen in self.jobs.items() if abs(t - seen.seen_at) > FORGET_S]:
@@ -341,7 +341,7 @@ class LiveJobClasses:
 
 
 def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
-    """Rows as in job_minutes, those of COUNTERS."""
+    """Return rows as in job_minutes, with COUNTERS."""
     means = np.array([one.means for _, one in rows], np.float32).reshape(
         len(rows), len(JOB_CLASS_COUNTERS)
     )

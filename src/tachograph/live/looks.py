@@ -1,6 +1,4 @@
-"""How a GPU is named in short: a letter by the limit of its class, whether it is held, a sign of
-its health.
-"""
+"""Short marks of a GPU: a letter for its class, held or free, a sign of its health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs are shown: those named, or those of a job; and a source that shows no others."""
+"""Selects the GPUs that are shown: named ones, or those of a job."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ class _RawTable(_LaunchTable):
 
 @dataclass(slots=True)
 class _DetailsLaunch:
-    """A launch of which rows are still to come. `row`: its first."""
+    """A launch whose rows are still being read. `row`: its first."""
 
     row: Sequence[str]
     number: int

@@ -86,7 +86,7 @@ def read_ncu_rep(path: Path) -> NcuReport:
 
 
 def _lack(output: _ChildOutput) -> Iterator[str]:
-    """Yield what is missing where no error was reported."""
+    """Yield what is missing although no error was reported."""
     if output.damaged:
         yield (
             f"{output.damaged} of its {output.results} results are damaged: the file may be "
@@ -157,7 +157,7 @@ class _ChildOutput:
     _chips: dict[tuple[object, ...], Chip] = field(default_factory=dict)
 
     def take(self, record: NcuActionRecord) -> None:
-        """Add one result: a launch, or a reason why it is none."""
+        """Add one result: a launch, or the reason for rejecting it."""
         number, self.results = self.results, self.results + 1
         if record.names is not None:
             self._names = list(map(sys.intern, record.names))

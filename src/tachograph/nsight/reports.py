@@ -147,7 +147,7 @@ def _lines(text: io.TextIOBase, content: CsvContent) -> Iterator[str]:
 
 
 def _problems(content: CsvContent) -> Iterator[str]:
-    """Yield what is wrong with the file as a whole."""
+    """Yield the problems of the file as a whole."""
     for error in content.errors[:1]:
         yield f"the profiler failed: {error.rstrip('.')}; {advice(error)}"
     for warning in content.warnings[:_WARNINGS_MAX]:

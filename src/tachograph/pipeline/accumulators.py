@@ -207,7 +207,7 @@ class OpenRuns:
         self._fold([], day, last=True)
 
     def unfinished(self) -> pl.DataFrame:
-        """Runs of which a window waits for the next day."""
+        """Runs with a window that continues on the next day."""
         return self.border.select("run").unique()
 
     def take(self, runs: pl.DataFrame) -> Accumulators:

@@ -519,7 +519,7 @@ class HostMinutes:
         return keyed.sort("job_key", "node", "minute")
 
     def discard(self) -> None:
-        """Delete what was written and will not be committed."""
+        """Delete written but uncommitted files."""
         self.staged.discard()
 
     def _take_day(self, day: date) -> None:
@@ -572,7 +572,7 @@ class HostMinutes:
 
 
 def _stretches(owned: Attribution, keys: pl.DataFrame) -> pl.DataFrame:
-    """When one of the runs in `keys` had a node to itself."""
+    """Return when each run in `keys` had exclusive use of a node."""
     starts = owned.runs.select("run", "start")
     stays = pl.concat([owned.intervals, owned.handovers]).select(_STAY_KEY)
     found = exclusive_stays(stays, owned.unsure, owned.contested, starts)

@@ -241,7 +241,7 @@ class MinuteWriter:
         return self._commit(done)
 
     def unfinished(self) -> pl.DataFrame:
-        """Runs of which a minute waits for the next day."""
+        """Runs with a minute that continues on the next day."""
         return self.cut.select("run").unique()
 
     def discard(self) -> None:

@@ -1,4 +1,4 @@
-"""The accounting that an analysis needs: all of it, or what is near in time to what is new.
+"""The accounting an analysis needs: all of it, or the part near new data in time.
 
 Which GPUs are whose depends on the jobs that ran at the same time, on those beside these, and so on
 for a few steps. So of a lake of many years only the jobs around the new ones are read, and the

@@ -115,7 +115,7 @@ class SummaryBuffer:
 
 
 def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
-    """Take the rows of the keys in `gone` (column job_key) out of job_summaries, in one step.
+    """Remove the rows of the keys in `gone` from job_summaries in one commit.
 
     Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
 

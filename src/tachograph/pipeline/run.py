@@ -70,7 +70,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Judge(Protocol):
-    """What judges jobs of which everything is summarized."""
+    """The interface that judges completely summarized jobs."""
 
     @property
     def digest(self) -> str:
@@ -364,7 +364,7 @@ class _Analysis:
         return report
 
     def _reduce(self, pool: TaskPool) -> _Tally:
-        """Reduce day by day, and summarize what is over by the end of each."""
+        """Reduce day by day, and summarize jobs complete by the end of each day."""
         tally = _Tally()
         for day, part in reduce_days(
             self.reduction, pool=pool, everything=self.plan.full, progress=self._report

@@ -1,4 +1,4 @@
-"""What the last analysis read, and what is new since."""
+"""What the last analysis read, and what is new since then."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _new_spans(lake: Lake, table: LakeTable, version: int, needed: Sequence[str]
 
 
 def _new_devices(lake: Lake, version: int) -> pl.DataFrame:
-    """A node of which something new is known: all its jobs are touched."""
+    """Return nodes with new device facts: all their jobs are analyzed again."""
     with lake_errors(lake.uri(DEVICES)):
         nodes = lake.scan(DEVICES).filter(pl.col("seq") > version).select("node").unique().collect()
     return nodes.with_columns(first=pl.lit(EVER[0], dtype=TIME), last=pl.lit(EVER[1], dtype=TIME))

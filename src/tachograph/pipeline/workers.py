@@ -136,7 +136,7 @@ def run_there(
 
 
 def check_worker(wanted: WorkerRequirements) -> None:
-    """Check that this process has what it must, once.
+    """Check once that this process has the required packages and lake.
 
     Errors: WorkersError, LakeError.
     """

@@ -1,4 +1,4 @@
-"""The backtest of advice as text and JSON: what following it would have meant for past jobs."""
+"""The backtest of advice as text and JSON: its effect on past jobs."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
 
 
 def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Iterator[Line]:
-    """Numbers and what they rest on, a label before each."""
+    """Return numbers with their sources, each after a label."""
     row = report.summary
     yield plain("")
     facts = [

@@ -151,7 +151,7 @@ def write_study(
     formats: Sequence[str] = style.FORMATS,
     progress: Progress | None = None,
 ) -> WrittenStudy:
-    """Write the study into a folder, which is made where it is missing; return what was written.
+    """Write the study into a folder, created if missing; return what was written.
 
     Written are study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per
     part) and, where it is drawn, the drawing in each format. Everything is written aside and then

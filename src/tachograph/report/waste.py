@@ -179,7 +179,7 @@ def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[
 
 
 def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
-    """The table of the jobs behind a cause."""
+    """Return the table of the jobs of a cause."""
     rows, cause = jobs.to_dicts(), report.jobs_of or ""
     names = {"job": [row["display_id"] or row["job_id"] for row in rows]}
     names |= {name: [row[name] for row in rows] for name in ("user", "account", "partition")}

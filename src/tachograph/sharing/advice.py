@@ -303,7 +303,7 @@ def by_mps(case: SharingCase) -> SharingAdvice | str:
 
 
 def by_shares(case: SharingCase) -> SharingAdvice | str:
-    """MPS with a share of the SMs for each, where an SM is what they have too little of."""
+    """MPS with a fixed share of the SMs for each, if SMs are the bottleneck."""
     conflicts = case.conflicts()
     if not conflicts or None in case.slowdowns or NOT_KEPT_APART & set(conflicts):
         return ""

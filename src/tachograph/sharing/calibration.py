@@ -56,7 +56,7 @@ class CalibrationFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def values(self) -> Calibration:
-        """The values for the estimator; what is not in the file is as published."""
+        """The values for the estimator; missing ones are as published."""
         measured = sorted(
             name for name, entry in self.calibration.items() if entry.provenance == "measured"
         )

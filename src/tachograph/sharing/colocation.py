@@ -94,7 +94,7 @@ def matched_pairs(kinds: Sequence[JobGroup], judge: PairJudge, *, every: bool) -
 
 
 def _in_order(kinds: Sequence[JobGroup], slowdown: Floats) -> Iterator[tuple[int, int]]:
-    """Places of all pairs: those of one user first, then what saves most, then by name."""
+    """Return all pairs sorted: same user first, then by savings, then by name."""
     ones, others = np.triu_indices(len(kinds))
     again = np.array([kind.runs > 1 for kind in kinds], dtype=bool)
     there = (ones != others) | again[ones]

@@ -296,7 +296,7 @@ class _Side:
 
     @property
     def longer(self) -> Floats:
-        """How many times longer each takes alone on its share of the SMs."""
+        """Relative time of each alone on its share of the SMs."""
         return self.rows[:, LONGER]
 
 

@@ -270,7 +270,7 @@ class PairEstimate:
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """The kernels of one GPU. pairs: each kernel beside each; None where not requested."""
+    """The kernels of one GPU. pairs: of all kernels; None: not requested."""
 
     gpu: GpuCapacity
     calibration: Calibration
@@ -283,7 +283,7 @@ class GpuPart:
 
 @dataclass(frozen=True, slots=True)
 class ReportFileRead:
-    """One file: what was read of it, what was left out."""
+    """One report file: what was read, and what was left out."""
 
     file: str
     launches: int

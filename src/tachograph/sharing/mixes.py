@@ -234,7 +234,7 @@ def _share(part: float, whole: float | None) -> float:
 
 
 def _over(share: float | None, busy: float | None) -> float | None:
-    """A share of all time as one of the busy time; None without any busy time."""
+    """Convert a share of all time to one of busy time; None if there is none."""
     return None if share is None or not busy else _share(share, busy)
 
 

@@ -152,7 +152,7 @@ class PairJudge:
     def _narrow(
         self, demands: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]
     ) -> Floats:
-        """Least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
+        """Return the least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
         mixes = self._conservative(demands)
         lost: Floats = shares_of(mixes) @ alone(
             [demand for one in mixes for _, demand in one.members]
@@ -227,7 +227,7 @@ class PairJudge:
         )
 
     def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
-        """Estimate of two of which one was profiled, kernel by kernel.
+        """Return an estimate kernel by kernel if one of two groups was profiled.
 
         Sums are those of the means: the effect of phases is in the slowdowns.
         """

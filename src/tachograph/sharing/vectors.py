@@ -1,4 +1,4 @@
-"""Demands as arrays, where the blocks of launches go, and what was not measured of them."""
+"""Demands as arrays, placement of launches' blocks, and unmeasured values."""
 
 from __future__ import annotations
 

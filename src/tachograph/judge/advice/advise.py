@@ -165,9 +165,7 @@ class _Given:
 
     @property
     def alike(self) -> tuple[PastJob, ...]:
-        """Runs of the name or its pattern: those of other names of the user are no measure of
-        what is needed.
-        """
+        """Runs with the name or its pattern; other names of the user are no evidence of need."""
         return () if self.group.level == "user" else self.group.jobs
 
     def no_advice(
@@ -186,7 +184,7 @@ class _Given:
     def too_few(
         self, topic: Topic, jobs: Sequence[PastJob], what: str, asked: float | None = None
     ) -> AdviceLine:
-        """No advice, because too few runs show what is needed."""
+        """Return no advice, because too few runs show the need."""
         if self.group.level == "user":
             return self.no_advice(
                 topic, "no past jobs of this name and number of GPUs", asked=asked
@@ -366,7 +364,7 @@ def _ran_on_less(given: _Given, held: float) -> tuple[float, list[PastJob]] | No
 
 
 def _sharing(given: _Given) -> AdviceLine:
-    """A MIG slice in which one GPU's memory and activity fit."""
+    """Advise a MIG slice in which one GPU's memory and activity fit."""
     topic: Topic = "sharing"
     used = [job for job in given.alike if job.gpus == 1 or job.gpus_used == 1]
     if given.request.gpus not in (None, 1) and len(used) < len(given.alike):

@@ -238,9 +238,7 @@ class PastJobGroup:
 
 
 class History:
-    """Jobs that ended, by what they are found by. They are added in the order in which they
-    ended.
-    """
+    """Ended jobs, indexed for lookup. They must be added in the order in which they ended."""
 
     def __init__(self, options: AdviceOptions) -> None:
         self._options = options

@@ -57,8 +57,7 @@ _NUMBER = re.compile(r"\d+(?:[-_.:T]\d+)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What is requested; None: not given, or not understood. Of the whole job, but for what is
-    named otherwise.
+    """A job's request, for the whole job unless noted. None: not given, or not understood.
 
     gpu_option: the option that requests GPUs, {} for their number; "" where that of the job has no
     place. mem_mib: host memory of a node; memory_option: the option that requests it. timelimit_s:
@@ -225,9 +224,7 @@ def _gpus(
 def _memory(
     given: Mapping[str, str], nodes: int, cpus: int | None, held: int | None, unread: list[str]
 ) -> tuple[float | None, str]:
-    """Host memory of a node, and the option that requests it; all memory of a node (0) is no
-    number.
-    """
+    """Return host memory per node, and its option; all memory of a node (0) is None."""
     for option, units in (("mem", 1.0), ("mem-per-gpu", held), ("mem-per-cpu", cpus)):
         if option not in given:
             continue
@@ -241,7 +238,7 @@ def _memory(
 
 
 def _whole(written: str) -> int | None:
-    """A number of nodes or tasks; of a range the least, which is what is certain."""
+    """Return a number of nodes or tasks; the minimum of a range."""
     found = _COUNT.fullmatch(written.split("-")[0].strip())
     return int(found[1]) * _THOUSANDS[found[2].lower()] if found else None
 

@@ -1,4 +1,4 @@
-"""It is not known which GPUs the job held."""
+"""Which GPUs the job held is not known."""
 
 from __future__ import annotations
 

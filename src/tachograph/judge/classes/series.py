@@ -248,7 +248,7 @@ def _work(
 
 
 def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
-    """How many GPUs each job held; 0 where that is not known."""
+    """Return how many GPUs each job held; 0 if unknown."""
     if gpus is None:
         return np.zeros(len(keys), np.float32)
     return _of_jobs(keys, gpus.group_by("job_key").agg(pl.len()))
@@ -257,7 +257,7 @@ def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
 def _reported_by_some(
     keys: Sequence[str], gpus: pl.DataFrame | None, name: str
 ) -> NDArray[np.bool_]:
-    """Jobs of which some GPUs report a characteristic, and too many others never do."""
+    """Return jobs in which some GPUs report a characteristic, but too many never do."""
     if gpus is None:
         return np.zeros(len(keys), np.bool_)
     reports = pl.any_horizontal(pl.col(_REPORTED_BY[name]).is_not_null())
@@ -266,7 +266,7 @@ def _reported_by_some(
 
 
 def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
-    """The second column of a frame, per job of its first; 0 where there is none."""
+    """Return a frame's second column per job of its first; 0 if missing."""
     found = dict(numbers.iter_rows())
     return np.array([found.get(key, 0) for key in keys], np.float32)
 

@@ -68,14 +68,12 @@ def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offe
 
 
 def _all(column: str, total: pl.Expr) -> pl.Expr:
-    """`total` of the GPUs of a node, null where one of them reports no `column`: a part is no
-    total.
-    """
+    """Return `total` over a node's GPUs; null if one does not report `column`."""
     return pl.when(pl.col(column).is_not_null().all()).then(total)
 
 
 def _positive(column: str) -> pl.Expr:
-    """The column, null where it is 0: a job of which it is not known."""
+    """Return the column, with 0 as null: unknown for the job."""
     return pl.when(pl.col(column) > 0).then(pl.col(column))
 
 

@@ -1,4 +1,4 @@
-"""What rules are made of, problems in them, and what comes of evaluating one."""
+"""Types of rules, their problems, and results of evaluating them."""
 
 from __future__ import annotations
 
@@ -148,9 +148,7 @@ class PatternRule:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A performance pattern: what it is, how it shows, when it misleads, what helps, and the
-    rules that find it.
-    """
+    """A performance pattern: description, criterion, false positives, cures, and its rules."""
 
     name: str
     description: str

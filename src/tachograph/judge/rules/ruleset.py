@@ -167,7 +167,7 @@ class RuleEntry:
         return self.rule.id
 
     def is_called(self, name: str) -> bool:
-        """Whether it is meant by its id, or by a tag that it shares with others."""
+        """Return whether the name is its id, or a tag that it shares with other rules."""
         return name in (self.rule.id, self.rule.tag)
 
     @property

@@ -161,7 +161,7 @@ def _uses(marked: MarkedMinutes, name: str) -> Marks:
 
 
 def _theta(marked: MarkedMinutes, c: Characteristic, uses: Marks) -> ThresholdProposal:
-    """From windows of which every minute is idle, or at work."""
+    """Propose theta from windows with only idle minutes, or only work."""
     windows, offset = marked.form.windows, marked.form.series.offset
     spread = windows.of[c.name].spread
     idle, work = (

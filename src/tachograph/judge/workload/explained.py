@@ -1,4 +1,4 @@
-"""Why a reading is of its class: the rule that holds, with its values beside their thresholds."""
+"""Explains a reading's class: the rule that holds, values beside thresholds."""
 
 from __future__ import annotations
 

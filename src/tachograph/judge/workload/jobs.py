@@ -120,7 +120,7 @@ def workload_finding(
 
 
 def _absent(summary: Mapping[str, float | None], name: str) -> bool:
-    """Whether a counter was not measured; utilisation stands in for the engine's activity."""
+    """Return whether a counter was not measured; utilisation replaces engine activity."""
     stand_in = summary.get("gpu_util_mean") if name == "gr_engine_active" else None
     return summary.get(f"{name}_mean") is None and stand_in is None
 
@@ -160,7 +160,7 @@ _EVIDENCE = (
 
 @dataclass(frozen=True, slots=True)
 class JudgedWorkload:
-    """Summaries and GPUs with what is judged here, and findings."""
+    """Summaries and GPUs with workload and health, and findings."""
 
     jobs: pl.DataFrame
     gpus: pl.DataFrame

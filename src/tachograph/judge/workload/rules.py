@@ -1,4 +1,4 @@
-"""The class of one reading of a GPU, and what is missing where it has none."""
+"""The class of one GPU reading, and which counters are missing if it has none."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Classified:
 
     @property
     def message(self) -> str | None:
-        """How to enable what is missing; None where nothing is."""
+        """How to enable missing counters; None if none is missing."""
         return enabling(self.needs) if self.needs else None
 
 

@@ -258,7 +258,7 @@ class FeedSource:
         self.check()
 
     def check(self) -> None:
-        """Raise the reason for which there is no GPU."""
+        """Raise the reason why there is no GPU."""
         if self.read().gpus:
             return
         for feed in self._feeds:

@@ -1,4 +1,4 @@
-"""The last instant of a recording or of any other lake, as a live source that stands still."""
+"""The last instant of a recording or another lake as a live source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EARLY_S = 60.0  # before the end of a recording: then the distance is named
 
 @dataclass(frozen=True, slots=True)
 class RecordedAllocation:
-    """Who held a GPU from when to when, in seconds since 1970."""
+    """A recorded allocation of a GPU; times in seconds since 1970."""
 
     gpu: GpuId
     start: float
@@ -162,7 +162,7 @@ class RecordingSource:
 
 
 def _end(allocations: list[RecordedAllocation], job: str | None, *, last: float) -> float:
-    """The end of what is looked at: of a job, where it is recorded, just before its end."""
+    """Return the end of the window: just before the job's recorded end."""
     ends = [one.end for one in allocations if job is not None and is_of(one.allocation, (job,))]
     return min(last, max(ends) - _JUST_BEFORE_S) if ends else last
 

@@ -105,8 +105,7 @@ def write_advice(
     users: Collection[str] | None = None,
     user_number: Callable[[str], int | None] | None = None,
 ) -> WrittenAdvice:
-    """Write a file per user with rows, and remove those of users without, or of those of `users`
-    without.
+    """Write a file per user with rows, and remove files of users without.
 
     Each belongs to its user and no other user can read it: names of jobs are private. Owners are
     set by root, or who has CAP_CHOWN; anybody else writes their own file alone. Readers see the old
@@ -234,8 +233,7 @@ def refresh_advice(
     as_of: datetime,
     now: datetime,
 ) -> WrittenAdvice:
-    """Write the files of the users of whom jobs were analyzed since the last time; of all users
-    once a week.
+    """Write the files of users with newly analyzed jobs; of all users once a week.
 
     as_of: up to when jobs count. Errors: those of write_advice, LakeError.
     """

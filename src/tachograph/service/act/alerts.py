@@ -68,7 +68,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 
 class AlertBook(msgspec.Struct, frozen=True):
-    """Open incidents, and what is not delivered yet, oldest first."""
+    """Open incidents, and undelivered messages, oldest first."""
 
     incidents: tuple[Incident, ...] = ()
     outbox: tuple[Outgoing, ...] = ()

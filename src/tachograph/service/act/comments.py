@@ -109,9 +109,7 @@ class AdminComments:
         )
 
     def _set(self, row: Mapping[str, Any], comment: str) -> None:
-        """Write a comment, once sacctmgr has listed what it would change, and that is this run
-        alone.
-        """
+        """Write a comment after sacctmgr listed exactly this run as its target."""
         would = self._modify(row, comment, (), answer=b"n\n" * 3)
         if would != [row["job_id"]]:
             raise RefusedError(
@@ -167,7 +165,7 @@ def _is_run(line: str, row: Mapping[str, Any]) -> bool:
 
 
 def _may_replace(comment: str) -> bool:
-    """Whether a comment is one of ours, or one whose capital letters Slurm has destroyed."""
+    """Return whether a comment is one of ours, perhaps lower-cased by Slurm."""
     known = read_comment(comment)
     return comment.startswith(PREFIX.lower()) if known is None else OWN in known
 
@@ -197,7 +195,7 @@ def comment_jobs(
     dry_run: bool = True,
     most: int | None = None,
 ) -> list[ActionRecord]:
-    """Write the comments that are due, `most` of them at a time; return what was noted.
+    """Write the due comments, at most `most`; return what was recorded.
 
     After MOST_FAILURES in a row the others are left for later. Killed in between, it writes a
     comment again, which is the same. Errors: those of the ledger; InputError where the accounting

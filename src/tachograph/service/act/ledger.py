@@ -148,7 +148,7 @@ class ActionLedger:
         dry_run: bool = False,
         repeatable: bool = False,
     ) -> ActionRecord:
-        """Do what is due, and return the last line about it; what is not due is not done.
+        """Do an action if it is due; return the last ledger line about it.
 
         act: does it and returns its result in words; TachographError and OSError are failures, of
         which an UnreachableError uses up no attempt and a RefusedError is final. dry_run: note what

@@ -82,9 +82,7 @@ class PolicyCase:
 
     @property
     def key(self) -> str:
-        """Begin of the keys of what is done: another run, or another stop of work, is another
-        case.
-        """
+        """Prefix of ledger keys; another run or another stop is another case."""
         since = self.found.since if isinstance(self.found, PolicyEvidence) else self.job["start"]
         start = self.job["start"]
         return f"{KIND}:{self.policy.name}:{self.job['job_key']}:{start.timestamp():.0f}:{since.timestamp():.0f}"
@@ -187,7 +185,7 @@ def _case(
 def apply_policies(
     ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
 ) -> list[ActionRecord]:
-    """Warn, and act, where the evidence of a policy holds; return what was noted.
+    """Warn and act where a policy's evidence holds; return what was recorded.
 
     A job, receiver or server that does not answer leaves the others. Errors: ConfigError;
     LakeError; the last problem of Slurm or of the mail server, after the other cases were treated.
@@ -245,7 +243,7 @@ class _Acting:
         )
 
     def treat(self, case: PolicyCase, evidence: PolicyEvidence) -> list[ActionRecord]:
-        """Do what is due about a case: the next warning, or the action after the last one."""
+        """Do the next step of a case: a warning, or the action after the last one."""
         policy, dry_run = case.policy, _is_dry(case.policy, self.configuration)
         for number in range(1, policy.warned + 1):
             key = f"{case.key}:warning-{number}"

@@ -53,9 +53,7 @@ class ActApi:
 
 @dataclass(frozen=True, slots=True)
 class ActRound:
-    """What a round of steps knows. folder: of the ledger and other state; api: what they need
-    from above.
-    """
+    """What a round of steps needs. folder: of ledger and state; api: functions from above."""
 
     lake: Lake
     configuration: Configuration

@@ -96,7 +96,7 @@ class Webhook:
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether a message that comes twice counts once: by its id, which Slack does not know."""
+        """Whether receivers recognize repeated messages by id, which Slack does not."""
         return self.options.format != "slack"
 
     def takes(self, code: str) -> bool:

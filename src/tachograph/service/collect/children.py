@@ -50,7 +50,7 @@ class _RunningChild:
 
 @dataclass(slots=True)
 class Children:
-    """The steps, of which at most one runs. For use by one thread."""
+    """The periodic child processes, at most one at a time. For use by one thread."""
 
     steps: Sequence[ChildStep]
     journal: CollectJournal

@@ -41,7 +41,7 @@ class CollectedSource:
 
     @property
     def about(self) -> SourceInfo:
-        """Description of what is shown."""
+        """Description of the source."""
         return self._about
 
     def is_current(self) -> bool:

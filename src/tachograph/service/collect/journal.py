@@ -84,7 +84,7 @@ class CollectJournal:
             status.last_poll = now
 
     def pause(self, source: str, seconds: float) -> None:
-        """Note that a source that fails is left alone for a while: no poll is due meanwhile."""
+        """Record that a failing source is paused: no poll is due meanwhile."""
         with self._lock:
             self._began[source] += seconds
 

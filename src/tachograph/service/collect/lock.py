@@ -47,7 +47,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
 
 class CollectLock:
-    """The lock of a lake's collector. `flock`: that of the kernel, passed in."""
+    """The lock of a lake's collector. `flock`: the kernel's function, passed in."""
 
     def __init__(self, folder: Path, *, flock: Flock = fcntl.flock) -> None:
         self.path = folder / LOCK_FILE

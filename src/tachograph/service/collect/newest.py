@@ -1,4 +1,4 @@
-"""The newest values that a collector has of each source: files beside its status, written and read.
+"""The newest values of each source of a collector, in files beside its status.
 
 A file is replaced at the end of every poll and read by other processes, so that no one polls the
 same exporters again. It holds what was polled, committed or not. It counts while the collector
@@ -113,7 +113,7 @@ class NewestPoll:
     tables: NewestTables
 
     def is_current(self, now: float) -> bool:
-        """Whether it is no older than a poll may be, and not ahead of our clock."""
+        """Whether it is recent enough and not ahead of our clock."""
         return -AHEAD_S <= now - self.file.polled.timestamp() <= late_s(self.file.every_s)
 
 

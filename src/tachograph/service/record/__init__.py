@@ -1,1 +1,1 @@
-"""`tachograph record`: the GPUs of one command, sampled beside it into a lake of its own."""
+"""`tachograph record`: samples one command's GPUs into a lake of its own."""
