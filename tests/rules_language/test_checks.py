@@ -17,19 +17,19 @@ EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the mes
         "14 SelectMetric stands inside for_each or GatherFromAllRanks in a rule of jobs"
     ),
     "GatherFromAllRanks(SelectMetric(work, Last))": (
-        "39 the second argument of SelectMetric must be OverAll: the whole job"
+        "39 the second of SelectMetric is OverAll: the whole job"
     ),
     "GatherFromAllRanks(SelectMetric(1, OverAll))": (
-        "33 the first argument of SelectMetric must be the name of a metric"
+        "33 the first of SelectMetric is the name of a metric"
     ),
     "work": "1 work is a metric of each gpu: SelectMetric(work, OverAll)",
     "RANK": "1 RANK is known inside for_each only",
-    "for_each(Everybody, 1)": "10 the first argument of for_each must be one of: Process, Rank, GPU, Node",
+    "for_each(Everybody, 1)": "10 the first of for_each is Process, Rank, GPU, Node",
     "for_each(Node, SelectMetric(work, OverAll))": (
         "29 work is a metric of each gpu, not of each node"
     ),
-    "make_tuple(1, 2).third": "18 a tuple has only .first and .second, no .third",
-    "make_tuple(1, 2).__class__": "18 a tuple has only .first and .second, no .__class__",
+    "make_tuple(1, 2).third": "18 a tuple has .first and .second, and no .third",
+    "make_tuple(1, 2).__class__": "18 a tuple has .first and .second, and no .__class__",
     "medain(1)": "1 unknown function medain; did you mean median?",
     "eval('1')": "1 unknown function eval",
     "__import__('os')": "1 unknown function __import__",
@@ -53,7 +53,7 @@ EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the mes
     f"{ALL}.first": "49 first needs a tuple",
     "make_tuple(make_tuple(1, 2), 2)": "1 make_tuple needs values of one type",
     f"for_each(Process, SelectMetric(work, OverAll) - {ALL})": (
-        "47 a list cannot be combined with the value of one rank; use SelectMetric for both"
+        "47 a whole list stands beside the value of one rank; use SelectMetric for both"
     ),
     f"for_each(Process, {ALL})": (
         "19 this would be a list of lists; inside for_each use SelectMetric"

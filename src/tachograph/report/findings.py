@@ -146,7 +146,8 @@ def _with_field(name: str) -> str:
 def interval_text(
     finding: Finding, start: datetime | None, until: datetime | None, *, zone_name: str
 ) -> str | None:
-    """Return the interval of a finding in the site's zone; None for the whole job.
+    """Return the interval a finding is about, in the site's zone; None where it is about the whole
+    job.
 
     `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The
     date is given where it is not that of the job's start.

@@ -223,7 +223,8 @@ def _short(place: HangPlace, case: HangCase) -> str:
 
 
 def _seen_working(place: HangPlace, case: HangCase) -> bool:
-    """Return whether utilisation alone proves that no interval is long enough.
+    """Whether utilisation alone shows that no interval is long enough: of a GPU that is seen to
+    work now and then.
 
     Full utilisation is no evidence on the end of a job: a hung collective shows it, too.
     """

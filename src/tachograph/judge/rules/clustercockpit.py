@@ -24,7 +24,7 @@ _WORDS = frozenset({"and", "or", "not", "true", "false"})
 
 
 class UntranslatableError(Exception):
-    """An element without an equivalent in the rule language: the message names it."""
+    """Something without counterpart here: the message names it."""
 
 
 Limits = Mapping[str, Mapping[str, float]]  # {metric: {peak, normal, caution, alert: value}}

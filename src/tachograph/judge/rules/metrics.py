@@ -68,12 +68,14 @@ def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offe
 
 
 def _all(column: str, total: pl.Expr) -> pl.Expr:
-    """Return `total` over a node's GPUs; null if one does not report `column`."""
+    """`total` of the GPUs of a node, null where one of them reports no `column`: a part is no
+    total.
+    """
     return pl.when(pl.col(column).is_not_null().all()).then(total)
 
 
 def _positive(column: str) -> pl.Expr:
-    """Return the column, with 0 as null: unknown for the job."""
+    """The column, null where it is 0: a job of which it is not known."""
     return pl.when(pl.col(column) > 0).then(pl.col(column))
 
 

@@ -1,4 +1,4 @@
-"""Types of rules, their problems, and results of evaluating them."""
+"""What rules are made of, problems in them, and what comes of evaluating one."""
 
 from __future__ import annotations
 
@@ -148,7 +148,9 @@ class PatternRule:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A performance pattern: description, criterion, false positives, cures, and its rules."""
+    """A performance pattern: what it is, how it shows, when it misleads, what helps, and the
+    rules that find it.
+    """
 
     name: str
     description: str
@@ -192,7 +194,7 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """Result of one rule for one job.
+    """What came of one rule over one job.
 
     alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the
     reasons. values: of every term that was computed (None: unknown). output: of what

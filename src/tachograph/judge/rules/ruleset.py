@@ -167,7 +167,7 @@ class RuleEntry:
         return self.rule.id
 
     def is_called(self, name: str) -> bool:
-        """Return whether the name is its id, or a tag that it shares with other rules."""
+        """Whether it is meant by its id, or by a tag that it shares with others."""
         return name in (self.rule.id, self.rule.tag)
 
     @property
@@ -476,7 +476,7 @@ def _check_names(settings: RuleOptions, known: Collection[str], broken: bool) ->
 
 def _meant(name: str, known: Iterable[str]) -> str:
     if name in RENAMED and name not in known:
-        return f"the check {RENAMED[name]} replaces it; remove it"
+        return f"the check {RENAMED[name]} has its place; remove it"
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else f"use one of: {', '.join(names) or 'none'}"

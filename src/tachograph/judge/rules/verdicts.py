@@ -248,7 +248,7 @@ class Agreement:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of decided jobs with a right verdict; None: none is decided."""
+        """Share of the decided jobs of which the verdict is right; None: none is decided."""
         decided = self.right_yes + self.wrong_yes + self.right_no + self.wrong_no
         return (self.right_yes + self.right_no) / decided if decided else None
 
