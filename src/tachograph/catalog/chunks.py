@@ -58,7 +58,7 @@ class Reject:
     example: str | None = None
 
 
-# rows that were read, of which nothing is made, and that are no rejects: in words
+# sentences: rows that were read and neither stored nor rejected
 PASSED: Mapping[str, str] = MappingProxyType(
     {"no_gpus": "jobs that hold no GPUs", "facts": "values that describe devices or name jobs"}
 )

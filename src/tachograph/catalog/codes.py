@@ -54,7 +54,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
 )
 _KNOWN = (*CODES, *HOST_CODES, *FACTS)
 
-# rows of findings that are reported: they hold, are no mere facts, and nothing more specific covers
+# rows of reported findings: they hold, are not facts, and nothing more specific covers
 # them; those of lakes that knew no verdicts hold
 REPORTED = (
     (pl.col("verdict").fill_null("yes") == "yes")

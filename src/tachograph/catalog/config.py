@@ -133,7 +133,7 @@ class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     window_minutes: Fixed[int] = 20  # in which a characteristic is flat, or not
-    hang_minutes: Fixed[float] = 60.0  # T: what is shorter is no hang, no cold start, no stall
+    hang_minutes: Fixed[float] = 60.0  # T: the shortest hang, cold start or stall
     theta: dict[str, float] = {}  # flat: (Q3 - Q1)/2 of the window below it
     level: dict[str, float] = {}  # idle: below it
     busy: dict[str, float] = {}  # idle_nodes, idle_gpus: the busiest is above it
@@ -349,7 +349,7 @@ class MailOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Automatic actions on results. Everything is off by default."""
 
-    dry_run: bool = True  # `tachograph act` notes what it would do, and does nothing
+    dry_run: bool = True  # `tachograph act` only records what it would do
     interval_s: Fixed[float] = 300.0  # between two rounds of `tachograph act`
     digest: tuple[Literal["users", "managers", "staff"], ...] = ()  # who gets one mail a week
     digest_staff: tuple[str, ...] = ()  # addresses of staff
@@ -381,7 +381,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     partition: Fixed[str] = ""  # empty: the default one
     account: Fixed[str] = ""
-    cores: int = 4  # of a job: so many partitions are reduced at a time
+    cores: int = 4  # of a job, which reduces as many partitions at a time
     memory: Fixed[str] = "16GB"  # of a job: about 3 GB for each core, and 2 GB
     walltime: Fixed[str] = "01:00:00"  # a job that reached it is submitted again
     # Network device by which jobs and this machine reach each other, such as ib0.

@@ -57,7 +57,7 @@ def make_folder(path: Path, *, mode: int | None = None) -> None:
     wanted = above.stat().st_mode & 0o777 if mode is None else mode
     try:
         path.mkdir(mode=0o700)
-    except FileExistsError:  # made by another process in the same moment; a file is no folder
+    except FileExistsError:  # created by another process meanwhile; or a file has this name
         if not path.is_dir():
             raise
     else:

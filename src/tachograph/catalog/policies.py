@@ -26,7 +26,7 @@ class PolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     check: PolicyCheck
     action: PolicyAction = "note"
-    # Notes what it would do; act.dry_run is another switch, and both must be off.
+    # Only records what it would do; to act, act.dry_run must be off, too.
     dry_run: bool = True
     minutes: int = 60  # of a window: the evidence must hold in two, one right after the other
     gpu_hours: float = 0.0  # least GPU-hours without work; of failing_gpu none are counted

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tachograph.report.job import JobReport
 
 
-STEPS_WIDTH = 160  # where stdout is no terminal: all columns
+STEPS_WIDTH = 160  # if stdout is not a terminal: all columns
 
 
 def add_arguments(parser: Parser) -> None:

@@ -35,7 +35,7 @@ _SECONDS = 3600.0  # per hour
 # share of its GPU time in which a job did not use its GPUs, nothing where utilisation is not known
 _WASTED = pl.col("gpu_hours") * _SECONDS * (1 - pl.col("gpu_util_mean"))
 _RUNNING = pl.col("end").is_null().cast(pl.Float64)
-# {metric: (what it is a sum of, help)}
+# {metric: (summed column, help)}
 SUMS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
     {
         "tachograph_jobs": (pl.lit(1.0), "Jobs."),

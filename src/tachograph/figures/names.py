@@ -10,7 +10,7 @@ from tachograph.catalog.units import printable
 
 NO_NAME = "(no name)"
 _MOST = 40  # characters
-_FONT = "DejaVu Sans"  # that of all figures; what it cannot draw would be a box, and a warning
+_FONT = "DejaVu Sans"  # font of all figures; missing glyphs would become boxes, with a warning
 
 
 def drawn_name(name: str | None, *, most: int = _MOST) -> str:

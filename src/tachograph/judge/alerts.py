@@ -19,7 +19,7 @@ from tachograph.judge.health import XID_CRITICAL, xid_meaning
 HEALTH_COUNTERS = ("xid", "remapped_rows_uncorrectable", "row_remap_failure")
 HANG = "job_hang"
 WINDOW = timedelta(hours=24)  # in which a rise counts, and a node is expected to report again
-FRESH = timedelta(minutes=30)  # an older state of a job or GPU is no evidence of how it is now
+FRESH = timedelta(minutes=30)  # older states of a job or GPU are not evidence of the present
 ALL_NODES = "all nodes"
 
 _GPU = ["node", "gpu", "mig"]

@@ -273,7 +273,7 @@ class CheckedJob:
             return None
         return self._activity
 
-    @cached_property  # several checks read it, so there are no slots
+    @cached_property  # shared by several checks; needs a class without slots
     def _activity(self) -> Activity | None:
         return activity_over_time(
             self.of_minutes.array, self.of_minutes.height, self.thresholds.idle_util

@@ -35,7 +35,7 @@ from tachograph.judge.gpu_series import (
 Confidence = Literal["high", "medium", "low"]
 Pattern = Literal["idle", "working", "kernel", "reports_nothing", "stopped_first", "xid"]
 
-LEAST_MINUTES = 10  # without work at the end: a shorter time is no hang to find a culprit of
+LEAST_MINUTES = 10  # without work at the end: a shorter hang has no culprit
 MOSTLY = 0.8  # of the measured minutes of a window show the same
 ENOUGH = 0.5  # of the minutes of a window are measured
 # Minutes: stops no further apart are of the same time; clocks and phases of nodes differ.
@@ -47,7 +47,7 @@ LONGEST_LAG = 30  # minutes: GPUs that worked on for longer did not depend on th
 _WINDOW = 10
 # Difference of SM activity or of power (over power at work) that sets a waiting GPU apart.
 UNLIKE = 0.1
-_SPREADS = 4.0  # and so many times the largest difference among the others
+_SPREADS = 4.0  # and this many times the largest difference among the others
 _KNOWN_SHARE = 0.75  # of the GPUs at work are measured when work stops, or the finding is less sure
 _LIKELY, _NONE = "Likely culprit:", "No culprit can be named:"
 _CONSEQUENCE = frozenset({45})  # XID of cleaning up after another failure: no sign of who failed

@@ -39,7 +39,7 @@ XID_OFTEN_THE_PROGRAM = frozenset({13, 31, 43, 45})
 XID_CRITICAL = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120})  # the device needs attention
 
 # bits of throttle_reasons that lower clocks for heat or power. Idle (1), clocks that an application
-# requested (2) and boost in step with other GPUs (0x10) are no problem.
+# requested (2) and boost in step with other GPUs (0x10) are harmless.
 CLOCKS_LOWERED: Mapping[int, str] = MappingProxyType(
     {
         0x04: "the power limit",

@@ -17,7 +17,7 @@ from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import JOB_SUMMARIES, PIPES
 
 NEITHER = "neither"
-MOST = 0.5  # of the time, in which there is to be work: else what it waits for sets the speed
+MOST = 0.5  # minimum share of the time with work: below, waiting limits the speed
 LINKS: Mapping[str, str] = {"nvlink": "NVLink", "pcie": "PCIe"}
 _NEEDED = (
     *("work_fraction", "dram_active_mean", "dram_at_work", "main_pipe_at_work", "gpu_model"),

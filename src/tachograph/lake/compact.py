@@ -18,9 +18,9 @@ from tachograph.lake.delta import Lake, merged_name
 from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
 from tachograph.lake.problems import lake_errors
 
-ENOUGH_ROWS = 1 << 17  # a file of so many stays as it is
+ENOUGH_ROWS = 1 << 17  # a file with this many rows is not rewritten
 FEW_FILES = 8  # a table that is read whole is rewritten once it has more
-# Of a table whose rows are large, so many are read at a time: a few hundred MiB at most.
+# Rows read at a time from a table with large rows: at most a few hundred MiB.
 LARGE_ROWS = 64
 REPLACE_ATTEMPTS = 5  # at what another process replaces at the same time
 

@@ -29,7 +29,7 @@ from tachograph.lake.store import is_remote
 
 # Days, from which a rate is computed: the last sample of a day is an interval before midnight.
 WHOLE_DAY = 0.99
-GAP_INTERVALS = 3.0  # a silence of more than so many sampling intervals is a gap
+GAP_INTERVALS = 3.0  # more sampling intervals without a sample are a gap
 
 
 @dataclass(frozen=True, slots=True)

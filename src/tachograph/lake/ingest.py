@@ -88,7 +88,7 @@ class IngestReport:
     # {table: (rows read, rows made of them)}.
     reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)
     rows_known: int = 0  # of chunks that were in the lake already
-    # Rows of which nothing is made, by reason.
+    # Rows that are not stored, by reason.
     passed: Counter[str] = field(default_factory=Counter)
     unmapped: Counter[str] = field(default_factory=Counter)  # lines that are not read, by metric
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}

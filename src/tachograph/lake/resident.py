@@ -37,7 +37,7 @@ from tachograph.lake.query import as_of_now
 REPORTED_COUNT, WORST = "reported_findings", "worst_finding"
 _VERDICT_OF = "verdict of "  # before a code: the column of its verdicts
 _SLICE_ROWS = 1 << 20  # of findings that are decoded at a time
-_SLICE_JOBS = 1 << 17  # of which columns are rewritten at a time
+_SLICE_JOBS = 1 << 17  # jobs whose columns are rewritten at a time
 _GROUP_BYTES = 500  # of a row, about: columns that are rewritten at a time
 _MANIFEST, _FORMAT = "manifest.json", 2
 _MOST_SEARCHED = 10_000  # jobs: more are compared with all
@@ -405,7 +405,7 @@ class ImageManifest(msgspec.Struct, frozen=True):
     rows: int
     files: list[str]
     parts: dict[str, int]  # {name of a file of columns: bytes}
-    beside: int  # so many files have the columns of the same rows
+    beside: int  # number of files with columns of the same rows
 
 
 def write_image(

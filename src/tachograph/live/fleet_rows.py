@@ -25,7 +25,7 @@ from tachograph.live.snapshot import GpuId
 from tachograph.live.unsupported import absent_counters
 from tachograph.live.view import FleetView
 
-# short name of a number -> counter; `real`, `mem` and `age` are no counters
+# short name of a number -> counter; `real`, `mem` and `age` are not counters
 COLUMN_ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "util": "gpu_util",

@@ -28,7 +28,7 @@ from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId
 from tachograph.live.view import FleetView
 from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timeline_of_minutes
 
-# counters of which job classes need minutes
+# counters whose minutes job classes need
 JOB_CLASS_COUNTERS = (
     *(
         "gpu_util",

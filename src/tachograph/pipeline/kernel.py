@@ -362,7 +362,7 @@ def _states(
         v3 = tensor[i] if uses[3] > 0 else np.float32(0)
         together = v0 + v1 + v2 + v3
         there = together + d == together + d
-        working = there & (together > 0)  # pipes at work beside a missing memory are no label
+        working = there & (together > 0)  # active pipes without a memory value give no label
         state[i] = (np.uint8(1) if there else np.uint8(0)) + (
             np.uint8(1) if working else np.uint8(0)
         )

@@ -23,7 +23,7 @@ from tachograph.lake.problems import lake_errors
 # Of job_summaries in a file: a row has about 2,500 bytes, as Parquet a tenth of it or less.
 SUMMARY_ROWS = 50_000
 DROP_ATTEMPTS = 10  # at summaries that others rewrite meanwhile
-# Of which a threshold is that of all jobs.
+# Counters whose threshold depends on all jobs.
 PIPE_MEANS = tuple(f"{counter}_mean" for counter in PIPES.values())
 _KEPT = ("job_key", "attribution", "samples", *PIPE_MEANS)
 

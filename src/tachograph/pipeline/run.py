@@ -106,7 +106,7 @@ class AnalysisReport:
     rule_problems: tuple[str, ...] = ()  # why rules of the site's folder were left out
     unaccounted: int = 0  # jobs that only samples or maps name
     unaccounted_samples: int = 0
-    unplaced: int = 0  # jobs of which nothing records where they ran
+    unplaced: int = 0  # jobs without a record of where they ran
     misplaced: int = 0  # jobs that samples or maps name only at other times
     misplaced_by_s: float | None = None  # how much later than accounted, most of them
     # In the second in which a GPU went from one job to another: of neither.

@@ -52,7 +52,7 @@ from tachograph.report.verdict import verdict_sentence, worst_first
 from tachograph.sharing.job_kernels import NO_KERNELS, JobKernels
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
-EXTREMES = 4  # of more GPUs: so many least and most busy ones
+EXTREMES = 4  # if there are more GPUs: this many least and most busy ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ def fold_nodes(names: Sequence[str]) -> str:
     """
     try:
         return str(NodeSet.fromlist(sorted(names)))
-    except NodeSetException:  # a name that is no host name
+    except NodeSetException:  # not a host name
         return ",".join(sorted(names))
 
 

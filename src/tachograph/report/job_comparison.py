@@ -20,7 +20,7 @@ from tachograph.report.job import JobReport
 from tachograph.report.job_over_time import floats
 
 MOST_JOBS = 4
-# {column of job_summaries: what it is called}
+# {column of job_summaries: label}
 NUMBERS: Mapping[str, str] = {
     "gpus": "GPUs",
     "nodes": "nodes",

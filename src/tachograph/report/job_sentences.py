@@ -45,7 +45,7 @@ _EVIDENCE = {  # by attribution and what records where the run was
         "elsewhere",
     ): "Samples or maps name it only at times other than its accounting: check site.time_zone.",
 }
-_OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
+_OF_RECORDINGS = ("local-", "anonymous-")  # prefixes of ids that `tachograph record` makes
 _EXCLUDED_BECAUSE = {
     "ambiguous_attribution": "its GPUs are not known",
     "still_running": "it still runs",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Part = tuple[str, str]  # text, rich style ("" for none)
 Line = tuple[Part, ...]
 
-# Characters: a table of a file is as wide as its cells, each of which is limited.
+# Characters: a table in a file is as wide as its cells, which are limited.
 MOST_LINE = 1_000_000
 STYLES = {"problem": "bold red", "hint": "bold yellow", "fact": ""}
 _WITH_UNIT = re.compile(r"(\d) (?=(?:%|s|min|h|d|J|kJ|kWh|W|MiB|GiB|B/s|°C|MHz|GB)(?:\W|$))")

@@ -88,7 +88,7 @@ def brief(finding: Finding, row: Mapping[str, Any]) -> str:
     values = {name: _short(name, value) for name, value in finding.evidence.items()}
     try:
         return f"{template.format_map(values)}{so_far(row)}"
-    except KeyError:  # a number behind it is not known
+    except KeyError:  # an unknown signal number
         return f"{finding.title}{so_far(row)}"
 
 

@@ -135,7 +135,7 @@ def miss_latency(hit: float, left: float, cost: float, exposed: float) -> float:
 # Numbers of each kernel in a row of all: share used, share of its time that waits, latency alone.
 PARTS = 3
 _STEPS = 60  # of Newton's method, at most: a handful is enough
-_NONE = 1e-9  # a curvature, or a step, below this is none
+_NONE = 1e-9  # smaller curvatures or steps count as 0
 
 
 @either

@@ -20,7 +20,7 @@ _DRAM, _L2_BANDWIDTH, _L2, _L1, _BLOCKS, _SMS = range(len(CYCLES), len(RESOURCES
 STARVED = 100.0
 _FELT = 0.995  # a rate above this has no binding resource
 _REGULAR = 0.1  # irregular waiting, 0..1, up to which a kernel waits for arithmetic only
-_LEAST = 1e-9  # a share below this is none
+_LEAST = 1e-9  # smaller shares count as 0
 
 # places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of
 # a block
@@ -340,7 +340,7 @@ def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
     return end + max(seconds[last] - end * shared[last], 0.0) / alone[last]
 
 
-_FEWEST = 1e-6  # share: no GPU has so many SMs
+_FEWEST = 1e-6  # below the share of one SM on any GPU
 _NARROWER = 1e-9  # than a share with an SM more
 
 

@@ -12,7 +12,7 @@ from tachograph.catalog.units import printable
 from tachograph.sharing.demand import Demand
 from tachograph.sharing.kernels import Kernel
 
-_NAMES_MAX = 4  # of several that match, so many are named
+_NAMES_MAX = 4  # matches named in an error
 _WIDTH = 26  # characters of a name
 
 

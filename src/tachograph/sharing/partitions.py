@@ -131,7 +131,7 @@ def ruled_out(
     slowed = share[None, :] * (slowdown - 1) > most
     meeting = share > most
     wide = np.array([np.nan if demand.sm_share is None else demand.sm_share for demand in demands])
-    # Its width is no limit.
+    # Its width does not limit it.
     unbound = np.array([demand.footprint is not None for demand in demands])
     sliced = _sliced(wide, gpu) <= most
     found: Flags = slowed | slowed.T

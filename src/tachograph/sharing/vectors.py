@@ -16,10 +16,10 @@ LIMITED = (
     "l2_bandwidth",
     "l2",
     "l1",
-)  # resources of which all kernels together have no more than there is
+)  # resources whose total is divided among all kernels
 _UNIT = 256.0  # registers are allocated to a warp in this unit
 _WARP = 32.0
-_LEAST = 1e-9  # a share below this is none, and no divisor
+_LEAST = 1e-9  # smaller shares count as 0 and are not divided by
 # Seconds: values are clipped to this range, so that no quotient of two overflows.
 _TIMES = (1e-12, 1e12)
 _FILLED = 1e9  # times full, at most

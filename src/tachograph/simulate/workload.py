@@ -163,7 +163,7 @@ class SimulatedRequest:
     het: bool = False  # a component without GPUs leads it
     fails_once: bool = False  # its node fails; it is queued again under the same id
     cancelled_waiting: bool = False
-    course: behaviours.JobCourse | None = None  # what it does, where that is not left to its kind
+    course: behaviours.JobCourse | None = None  # None: its kind decides what it does
     of_group: int | None = None  # the job group that it repeats
 
     @property
@@ -266,7 +266,7 @@ def _draw_courses(
 
 
 _CHANGED = 0.01  # share of the runs of a job group that do something else under its name
-_HANGING = 0.15  # share of the job groups of which some runs hang
+_HANGING = 0.15  # share of job groups with some hanging runs
 _HANGS = 0.2  # share of their runs
 
 
@@ -360,7 +360,7 @@ def _draw_one(
     limit_min = max(2, limit_min)
     if state == "TIMEOUT":
         run_s = limit_min * 60 + int(rng.integers(1, 31))
-    last = 0.45 if planned else 1.0  # so that what is planned also ends in time
+    last = 0.45 if planned else 1.0  # leaves time for planned jobs to end
     cancelled = not planned and float(rng.random()) < 0.01
     plain = kind in (JobKind.STEADY, JobKind.MEMORY_BOUND) and gpus > 0 and not cancelled
     return SimulatedRequest(

@@ -97,7 +97,7 @@ def expand_url(url: str) -> tuple[str, ...]:
     """
     found = _HOSTS.fullmatch(url)
     if not found or _IPV6.match(url):
-        return (_with_path(url),)  # what is no URL is rejected by the request
+        return (_with_path(url),)  # an invalid URL is rejected by the request
     scheme, hosts, rest = found.groups()
     widest = max(
         (_span(part) for numbers in _NUMBERS.findall(hosts) for part in numbers.split(",")),

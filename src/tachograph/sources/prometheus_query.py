@@ -102,7 +102,7 @@ def check_settings(settings: PrometheusSettings, *, where: str = "") -> None:
 
 _NUMBERS = msgspec.json.Decoder(list[float | None], strict=False)
 _POINTS = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
-# as Go writes them: +Inf in quotes is no number to the decoders above
+# as Go writes them: the decoders above reject "+Inf" in quotes
 _WRITTEN_NUMBERS = msgspec.json.Decoder(list[float | str | None])
 _WRITTEN_POINTS = msgspec.json.Decoder(list[tuple[float, float | str]])
 

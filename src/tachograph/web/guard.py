@@ -220,7 +220,7 @@ def open_log(target: str) -> Log | None:
 def _logged(write: Log, line: Mapping[str, object], target: str) -> None:
     try:
         write(line)
-    except OSError as problem:  # a full disk is no reason to answer nothing
+    except OSError as problem:  # on a full disk, requests are still answered
         logging.getLogger("tachograph.web").error(
             "%s: cannot be written: %s", target, problem.strerror
         )

@@ -49,7 +49,7 @@ _JOBS_NAMED = 5
 _OFTEN = 0.2
 WORTH_NAMING = 0.02  # of the GPU-hours
 HOURS_WORTH_NAMING = 1.0  # GPU-hours of a run
-RECOVERABLE = "recoverable_"  # in front of a cause, in the evidence of problems
+RECOVERABLE = "recoverable_"  # prefix of a cause in the evidence of problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from functools import lru_cache
 TIME_MARGIN = 0.25  # of the run time, on top of it
 # Of host memory: peaks are polled, every 30 s by default, and may lack memory that tasks share.
 MEMORY_MARGIN = 0.5
-LEAST_S = 600.0  # a limit is at least this; what ran for less is no evidence of its memory
+LEAST_S = 600.0  # the shortest limit; shorter runs are no evidence of memory use
 WORTH = 0.75  # of what is requested: advice for more than this is not worth a change
 GIB = 1024.0  # MiB
 CERTAINTY = 0.998  # that the next run stays within the bound
 _SPREAD_OF = 3  # values from which a spread is known
-# Up to so long rounded up to so many seconds.
+# (up to this length, rounded up to this many seconds)
 _STEPS = ((7200.0, 300.0), (43200.0, 900.0), (math.inf, 3600.0))
 
 

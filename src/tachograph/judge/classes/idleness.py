@@ -18,7 +18,7 @@ from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Extremes, Units, extremes
 from tachograph.judge.finding import CheckedValue, Finding
 
-TIMES = 2.0  # the busiest does at least so many times what the least busy does; source: TASC
+TIMES = 2.0  # least ratio of the busiest to the least busy; source: TASC
 
 
 def idle_class(

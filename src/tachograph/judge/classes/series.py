@@ -97,7 +97,7 @@ def gpu_series(
     sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, known)
     values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
     looks_busy = _activity(places, timelines)
-    # NaN is none of these.
+    # NaN fails all comparisons.
     light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)
     surely = (work >= WORK) | (sm >= SM_BUSY)
     works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)

@@ -35,7 +35,7 @@ from tachograph.judge.classes.series import Units, extremes
 from tachograph.judge.tune.population import Population, base
 
 IDLE, WORK, MEDIAN = 99.0, 5.0, 50.0  # percentiles
-LEAST_MINUTES = 1000  # idle and at work: fewer are no distribution
+LEAST_MINUTES = 1000  # idle and at work: fewer give no distribution
 # An idle value counts as no less than this part of that at work: busy-waiting shows a little.
 FLOOR = 10.0
 _UNUSED = "not measured, or not used"

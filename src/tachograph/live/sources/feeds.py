@@ -83,7 +83,7 @@ class PolledFeed:
         self._marks: dict[str, datetime] = {}
         self._began: float | None = None  # of the poll under way
         self._closed = threading.Event()
-        self.named: set[str] = set()  # counters of which there was a series, usable or not
+        self.named: set[str] = set()  # counters with a series, usable or not
         self.polls = 0
         self.failures = 0  # in a row
         self.failed: TachographError | None = None
@@ -352,7 +352,7 @@ class MovingValues:
 _EVERY_S = 0.5  # between two polls of exporters
 _PER_S = 50.0  # polls of all exporters together
 _ROUND_S = 2.0  # wait of a poll for exporters that answer slowly; it does not wait for them again
-_KEPT_READINGS = 3.0  # values count for so many readings of the exporter
+_KEPT_READINGS = 3.0  # values are valid for this many readings of the exporter
 _STUCK_READINGS = 4.0
 _LEAST_REFRESH_S = 3.0
 

@@ -45,7 +45,7 @@ HUNG_FOR = timedelta(hours=1)
 WITHOUT_SAMPLES = timedelta(minutes=15)  # of a node
 FORGOTTEN = timedelta(days=7)  # without any data: over
 _MOST_A_ROUND = 50  # messages to one receiver
-_OPEN_ROUNDS = 4  # so many rounds may be missing before Alertmanager takes an alert for over
+_OPEN_ROUNDS = 4  # missed rounds after which Alertmanager resolves an alert
 _JOB = (
     "job_key",
     "display_id",
@@ -159,7 +159,7 @@ def updated(
     for alert in state.firing:
         place = (alert.code, alert.target)
         if place in open_ones:
-            # as first reported: what changes with every look is no news
+            # as first reported: later changes of the text are not sent
             open_ones[place] = msgspec.structs.replace(open_ones[place], last_seen=now)
         else:
             number = _digest(alert.code, alert.target, now.isoformat())

@@ -287,7 +287,7 @@ class ActionLedger:
             os.ftruncate(self._descriptor, index.end)
 
 
-_ARCHIVE = "actions-before-"  # begin of the names of archives
+_ARCHIVE = "actions-before-"  # prefix of archive names
 
 
 def held_file(path: Path, clock: Callable[[], datetime]) -> AbstractContextManager[object]:
@@ -323,7 +323,7 @@ def _open_locked(path: Path) -> int:
         with ExitStack() as undo:
             undo.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # whoever had it may have put another file in its place before it was locked
+            # another process may have replaced the file before it was locked
             if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
                 undo.pop_all()
                 return descriptor

@@ -35,7 +35,7 @@ BEHIND_INTERVALS = 10
 BEHIND_S = 900.0
 AHEAD_S = 5.0  # a watermark further ahead of our clock is an error
 GAPS_MINUTES = 60  # for which skipped polls count
-FEW_SKIPPED = 3  # fewer are no state of a source, and neither is a share up to:
+FEW_SKIPPED = 3  # fewer do not change a source's state, nor does a share up to:
 SKIPPED_SHARE = 0.05
 _HIDDEN = "(for admins)"
 

@@ -91,7 +91,7 @@ def _in_one_pass(
     none of it is its fault.
     """
     try:
-        # A host adds up what it is given: a new one each time.
+        # A host accumulates metrics, so each set needs a new one.
         with _host(library, chip, single_pass_set) as host:
             image = host.create_config_image(metrics=list(metrics))
             return bool(library.profiler_host.get_num_of_passes(image) == 1)

@@ -153,7 +153,7 @@ class PmProcess:
             [*self._command, request],
             stdin=subprocess.PIPE,  # which closes when this process is gone
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # the library writes there what it likes
+            stderr=subprocess.DEVNULL,  # the library writes arbitrary text there
             env=self._environment,
             start_new_session=True,  # Ctrl-C reaches this process, which ends it
         )

@@ -27,7 +27,7 @@ SYSCLK_HZ = 1.41e9
 DECODED = 10_000  # samples taken at once: the library's own default
 MOST_BURSTS = 20_000  # that wait for the reader
 _GAP = 0.5  # of a sample: a longer distance between two is time that none covers
-_SLACK_S = 1.0  # of two clocks: a sample is no longer than the session, else its begin is not known
+_SLACK_S = 1.0  # clock tolerance: a longer sample than the session has an unknown start
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 from tachograph.catalog.errors import RefusedError
 from tachograph.catalog.units import printable
 
-# {kind of a value: what it looks like}. A kind that a command needs is one more row.
+# {kind of a value: its pattern}; a new kind is one more row
 GRAMMAR: Final[Mapping[str, re.Pattern[str]]] = {
     "cluster": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}"),
     # a single node: Slurm reads brackets, commas, ALL and NONE as several, or as none

@@ -190,7 +190,7 @@ class AccountingReading:
     job_usages: list[HostUsage] = field(default_factory=list)
     step_usages: list[HostUsage] = field(default_factory=list)
     unread: list[UnreadValue] = field(default_factory=list)
-    # Names of a job that are no job's, or two.
+    # Names that belong to no job, or to two.
     rejected_texts: list[RejectedRecord] = field(default_factory=list)
 
     def add_job(self, job: JobRecord, row: SlurmRow) -> None:
@@ -344,7 +344,7 @@ def _names_gpus(found: DetectedExport, content: bytes, where: str, read_text: Re
     """Whether the TRES of any record name GPUs; users cannot write them."""
     if found.kind == "database":
         return database.names_gpus(found.document)
-    if not _TRACKED_BYTES.search(content):  # a quick look; what it finds may be the name of a job
+    if not _TRACKED_BYTES.search(content):  # a quick test; a match may be in a job name
         return False
     for entry in _format(found, where, read_text).entries:
         resources = (

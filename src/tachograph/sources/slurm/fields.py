@@ -497,7 +497,7 @@ def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
         local = datetime.fromisoformat(text)
     except ValueError:
         raise BadRowError("bad_time") from None
-    if len(text) < 16:  # a date, or a time without minutes, is no instant
+    if len(text) < 16:  # a date or a time without minutes is not an instant
         raise BadRowError("bad_time")
     try:
         if local.tzinfo is not None:
