@@ -53,7 +53,7 @@ def test_lengths_are_compared_over_the_same_jobs() -> None:
     }
     assert figure.sentences(numbers) == (
         "Over windows of 1, 5, 30 min the median spatial imbalance of 2 jobs is 0.20, 0.53, 0.76.",
-        "Over 0.70 are 0 %, 50.0 %, 100 % of these jobs.",
+        "Imbalance over 0.70: 0 %, 50.0 %, 100 % of these jobs.",
     )
     left, right = figure.draw(numbers).axes
     assert len(left.lines) == 3 + 2  # curves and limits
