@@ -56,8 +56,8 @@ def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedR
 
 
 def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
-    """Write which GPUs the jobs on shared nodes held, as a prolog and an epilog would; some are
-    deliberately absent.
+    """Write the GPU map of jobs on shared nodes, as prolog and epilog would; some are missing by
+    design.
     """
     names = [node.name for node in plan.nodes()]
     with file.open("w", encoding="utf-8") as out:

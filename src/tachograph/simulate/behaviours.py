@@ -123,7 +123,7 @@ class ActivityLevel(NamedTuple):
         return self.duty * (1 - self.noise / 2)
 
     def scaled(self, share: float) -> ActivityLevel:
-        """The same work at a share of the activity; memory held stays."""
+        """Return the same work at a share of the activity; memory in use is unchanged."""
         names = ("util", "sm", "occupancy", "fp64", "fp32", "fp16", "hmma", "imma", "dfma", "dram")
         scaled = {
             name: getattr(self, name) * share for name in (*names, "pcie_rx", "pcie_tx", "nvlink")

@@ -1,4 +1,4 @@
-"""A simulated cluster, written into a folder with its truth beside it."""
+"""Writes a simulated cluster into a folder, with its ground truth."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SimulatedCluster:
 
     @property
     def gpu_map(self) -> Path:
-        """Which jobs on shared nodes held which GPUs."""
+        """The map of jobs to GPUs on shared nodes."""
         return self.folder / "allocations" / "gpu_map.csv"
 
     @property

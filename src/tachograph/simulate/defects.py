@@ -237,9 +237,7 @@ class CounterResets:
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Rows of one node and day in a file: first row, GPUs (one behind the other), true times
-    (ns), defects.
-    """
+    """Rows of one node and day in a file: first row, GPUs (in blocks), true times (ns), defects."""
 
     first: int
     node: SimulatedNode

@@ -165,7 +165,7 @@ def write_hosts(
 
 
 def _lacking(plan: SimulationPlan) -> dict[int, str]:
-    """{node: what it lacks}: cache counters, or all; of few nodes none lacks anything."""
+    """Return {node: missing counters}; on small clusters none are missing."""
     nodes = len(plan.nodes())
     if not plan.defects or nodes < 4:
         return {}
@@ -307,7 +307,7 @@ def _defects(
     rng: np.random.Generator,
     lacks: str | None,
 ) -> tuple[I64, int | None, pl.DataFrame]:
-    """Samples that are there, the first one after a reboot, and what was planted."""
+    """Return the samples present, the first after a reboot, and the planted defects."""
     count, days = seconds.size, plan.days
     missing = np.zeros(count, np.bool_)
     reboot: int | None = None

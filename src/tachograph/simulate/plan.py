@@ -230,9 +230,7 @@ class SimulationPlan:
 
     @classmethod
     def judging(cls, jobs: int = 4000, *, seed: int = 1) -> SimulationPlan:
-        """Jobs to measure judgement with, on nodes of four models, one of them without counters
-        of the pipes.
-        """
+        """A population for measuring accuracy, on nodes of four models, one without pipe counters."""
         days = 2 if jobs < 1000 else 4
         nodes = max(32, round(7.5 * jobs / (24 * days)))
         large, larger, other = round(0.3 * nodes), round(0.2 * nodes), max(2, round(0.1 * nodes))

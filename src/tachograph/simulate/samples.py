@@ -237,8 +237,7 @@ def fill_values(
     rng: np.random.Generator,
     out: Mapping[str, Array],
 ) -> None:
-    """Write the counters of one node and day into `out` ({counter: rows}), GPU behind GPU; `state`
-    moves on.
+    """Write the counters of one node and day into `out`, in blocks per GPU; advances `state`.
 
     Energy is the sum of power times the time since the sample before, so its differences give the
     power exactly.

@@ -86,8 +86,7 @@ def write_telemetry(
     by_time: bool = False,
     take: Callable[[Path], None] | None = None,
 ) -> tuple[list[Path], int, TruthSums, DefectLog]:
-    """Write all telemetry; return the files, the rows in them, the sums per allocation and what was
-    broken.
+    """Write all telemetry; return files, their rows, sums per allocation, and defects.
 
     `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in the order of time, all its
     nodes mixed. `take` is called with each file, which is then not among those that are returned.

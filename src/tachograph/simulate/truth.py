@@ -112,7 +112,7 @@ def gpus_frame(
 
 
 def _counter_of(column: str) -> str:
-    """The counter behind a column of the truth."""
+    """Return the counter of a column of the truth."""
     return (
         "energy_j"
         if column == "energy_counter_j"
@@ -216,9 +216,7 @@ def user_name(request: SimulatedRequest) -> str:
 
 
 def _planted(plan: SimulationPlan, run: SimulatedRun, which: int) -> int | None:
-    """Begin or end of what was planted, as far as it is recorded: a part of the run, or all of
-    it.
-    """
+    """Return start or end of the planted interval within the recorded time."""
     if run.behaviour is None or run.start_s is None or JOB_KINDS[run.request.kind].problem is None:
         return None
     interval = run.behaviour.planted or (0, (run.end_s or 0) - run.start_s)
@@ -495,7 +493,7 @@ def is_stable(
 
 
 def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool | None:
-    """`level` by minute and the variance of one sample of it, of so many samples in a minute."""
+    """Return whether the mean stays near itself, given `level` and the variance per sample."""
     mean = level.mean() if level.size else 0.0
     if mean == 0:
         return True

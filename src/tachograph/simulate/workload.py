@@ -386,7 +386,7 @@ def _draw_one(
 def _choose_group(
     plan: SimulationPlan, rng: np.random.Generator, kind: JobKind
 ) -> tuple[int, JobKind]:
-    """A group of nodes on which the kind can be seen; steady where there is none."""
+    """Return a node group on which the kind is visible; steady if there is none."""
     suits = [_suits(group, kind) for group in plan.groups]
     if not any(suits):
         kind, suits = JobKind.STEADY, [True] * len(plan.groups)
@@ -542,7 +542,7 @@ class SimulatedRun:
 
     @property
     def gpus(self) -> int:
-        """GPUs held."""
+        """Number of GPUs held."""
         return sum(len(gpus) for _, gpus in self.places)
 
 
@@ -579,7 +579,7 @@ class _FreeNodes:
             heapq.heappush(self.releases, (time_s, self.given, node, gpus))
 
     def release_until(self, time_s: int) -> None:
-        """Free what is given back by now."""
+        """Release the GPUs that are free by now."""
         while self.releases and self.releases[0][0] <= time_s:
             _, _, node, gpus = heapq.heappop(self.releases)
             if node in self.shared:

@@ -62,7 +62,7 @@ class AllocationMapReading:
 
     @property
     def rows_used(self) -> int:
-        """Records of which rows were made."""
+        """Number of records that became rows."""
         return self.rows_read - len(self.rejected) - self.passed.total()
 
     def rejects(self) -> tuple[Reject, ...]:
@@ -239,7 +239,7 @@ class AllocationLogFeed:
         self._intervals = HoldIntervals()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield what was written since the last poll.
+        """Yield new content since the last poll.
 
         Errors: InputError where there is no file, or none can be read.
         """
@@ -291,7 +291,7 @@ class AllocationLogFeed:
         return sorted(events, key=lambda event: event.time), rejected, count
 
     def _files(self) -> list[Path]:
-        """The files there are now. Errors: InputError where there is none."""
+        """Return the current files. Errors: InputError if there are none."""
         found: dict[Path, None] = {}
         for pattern in self._patterns:
             anchor = Path(pattern).anchor

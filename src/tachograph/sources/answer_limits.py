@@ -15,7 +15,7 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 class HeldBytes:
-    """How many bytes are held, never more than a limit. For several threads.
+    """Bytes held by several threads, never more than a limit.
 
     >>> held = HeldBytes(10)
     >>> held.take(8), held.take(3), held.give(8), held.take(3)
@@ -28,7 +28,7 @@ class HeldBytes:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> bool:
-        """Whether so many more may be held; they count from now on."""
+        """Reserve bytes; False if that would exceed the limit."""
         with self._lock:
             if self.count + count > self.limit:
                 return False
@@ -36,7 +36,7 @@ class HeldBytes:
             return True
 
     def give(self, count: int) -> None:
-        """Note that so many are not held any more."""
+        """Release reserved bytes."""
         with self._lock:
             self.count -= count
 

@@ -196,7 +196,7 @@ def _hundredths(values: pl.Series, host: Mapping[str, HostColumns]) -> pl.Series
 
 
 def _added_up(rows: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
-    """The sum of columns; one alone stays as it is written."""
+    """Return the sum of columns; a single column is returned unchanged."""
     if len(columns) == 1:
         return rows[columns[0]]
     filled = rows.select(
@@ -307,7 +307,7 @@ IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RecognisedColumns:
-    """The columns of a file by what they mean. Null: the file has none."""
+    """A file's columns by meaning. Null: the file has none."""
 
     time: str | None
     node: str | None

@@ -53,7 +53,7 @@ class PageSamples:
 
     @property
     def is_stamped(self) -> bool:
-        """Whether a time is written behind any value."""
+        """Return whether any value has a timestamp."""
         return self.stamps.count(None) < len(self.stamps)
 
     def __iter__(self) -> Iterator[tuple[str, str, float, float | None]]:
@@ -197,7 +197,7 @@ def _by_reference(line: str, per_second: int) -> tuple[str, str, float, float | 
 
 
 def _quoted(label: str) -> str:
-    """A label name, in quotes where it is not one of the plain ones."""
+    """Return a label name, quoted unless it is plain."""
     return label if _is_name(label) else f'"{label.translate(_ESCAPES)}"'
 
 

@@ -101,7 +101,7 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """Consecutive rows of a file: what could be read, the number of rows, what was rejected."""
+    """Consecutive rows of a file: readable rows, their number, rejects."""
 
     rows: pl.DataFrame
     first_row: int
@@ -348,7 +348,7 @@ def _lines(block: bytes, layout: TableLayout) -> tuple[pl.Series, list[Reject], 
 def _header(
     path: Path, layout: TableLayout, lines: pl.Series, not_text: int
 ) -> tuple[_Header, pl.Series]:
-    """The header and the lines behind it."""
+    """Return the header and the remaining lines."""
     if layout.names:
         return _Header(None, layout.names), lines
     begin = lines.str.contains(r"\S").arg_max() if len(lines) else None
@@ -387,9 +387,7 @@ def _header(
 
 
 def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Series, list[Reject]]:
-    """Lines with the fields of the header, quoted line breaks put together; and what was split
-    off.
-    """
+    """Return lines with the header's number of fields, and the other lines."""
     rejects: list[Reject] = []
     if header.line is not None:
         again = lines == header.line

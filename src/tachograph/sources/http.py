@@ -409,7 +409,7 @@ class HttpServer:
                 open_one.shutdown(socket.SHUT_RDWR)
 
     def _trace(self, event: str, about: Mapping[str, Any]) -> None:
-        """Take note of the connection: there is no limit of time for all headers of an answer."""
+        """Track the connection: HTTP clients do not limit the time for all headers."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._stream = about["return_value"]
 

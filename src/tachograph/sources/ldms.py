@@ -1,4 +1,4 @@
-"""LDMS and what is exported from it: Parquet, the CSV store, and NERSC's JSON exports.
+"""Source `ldms`: Parquet, the CSV store, and NERSC's JSON exports.
 
 Samples are recognised by the names of their columns (`columns.recognise`); times without a zone are
 UTC unless a zone is given. An export of one job names the nodes of the job, not its GPUs:

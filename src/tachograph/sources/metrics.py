@@ -546,7 +546,7 @@ def _all_choices() -> Iterator[_MetricChoice]:
 
 
 def _host_targets(unit: str | None = None) -> Iterable[MetricTarget]:
-    """One target per host counter, in `unit` or in that of node_exporter."""
+    """Return one target per host counter, in `unit` or node_exporter's unit."""
     for counter in HOST_COUNTERS:
         given = unit or counter.node_exporter_unit or counter.unit
         yield MetricTarget(

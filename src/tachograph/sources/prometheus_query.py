@@ -203,7 +203,7 @@ def read_result(answer: HttpAnswer) -> SeriesAnswer:
 
 
 def _decoded(answer: HttpAnswer, *kinds: str) -> tuple[_Result, list[str]]:
-    """The result, which is of one of these kinds, and warnings."""
+    """Return the result, if it has one of these types, and warnings."""
     text = read_json(answer, _Envelope, expected=EXPECTED)
     if text.status != "success" or text.data is None:
         reported = (
@@ -316,7 +316,7 @@ _WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
 
 @dataclass(slots=True)
 class PrometheusQueries:
-    """One server and what was learned of it."""
+    """One server, and its known capabilities."""
 
     settings: PrometheusSettings
     server: HttpServer

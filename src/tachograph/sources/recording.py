@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def read(
     options: argparse.Namespace, *, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
-    """Yield the chunks of recordings. Errors: InputError for what is none."""
+    """Yield the chunks of recordings. Errors: InputError for other files."""
     target = lake_location(getattr(options, "lake", None), configuration)
     left_out = _REPORTED_BY_ACCOUNTING if options.without_jobs else ()
     for name in options.files:
@@ -132,7 +132,7 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
 
 @dataclass(slots=True)
 class SpooledRecording:
-    """What a spool has reported so far. gpus: {place: what was reported last of that GPU}.
+    """State of a spool so far. gpus: {index: last report of that GPU}.
 
     scores: {(place, minute): sums of PM samples}; bursts: {place: sums of each}.
     """

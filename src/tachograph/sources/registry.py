@@ -206,7 +206,7 @@ class SourceFeed(Protocol):
     outcome: PollOutcome
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield what is new since the watermarks, as chunks of streams, in order.
+        """Yield new data since the watermarks as chunks of streams, in order.
 
         A stream that was read to some instant and had nothing new yields a chunk without rows: its
         watermark records that it was read. `outcome` is about this poll, from its end to the begin

@@ -142,7 +142,7 @@ class AccountingFeed:
             yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
-        """The spans to request; the first reaches back over what was read before."""
+        """Return the spans to request; the first overlaps what was read before."""
         step = timedelta(seconds=self._settings.step_s)
         if mark is None:
             begin = start_time(self._settings.from_, now=now, zone_name=self._cluster.time_zone)

@@ -1,4 +1,4 @@
-"""Samples that name their job: which job, and which of its steps, held a GPU from when to when.
+"""Allocations from samples that name their job: which job or step held a GPU when.
 
 A column of job ids (`columns.JOB_NAMES`), and one of steps where there is one, become rows of
 `allocations`, one per (node, gpu, mig) and stretch of samples of one job and step. Their provenance
@@ -143,7 +143,7 @@ def sample_allocations(rows: pl.DataFrame, *, cluster: str | None = None) -> tup
 
 
 def _stretches(samples: pl.DataFrame, unit: list[str], raw: list[str]) -> pl.DataFrame:
-    """The pieces of samples that several jobs or steps name in turn, one row per stretch."""
+    """Return alternating stretches of several jobs or steps, one row each."""
     key = [*unit, *raw, "job_id", "named_step"]
     numbered = samples.sort(*unit, "t", maintain_order=True).with_columns(
         run=pl.struct(key).rle_id()
@@ -172,7 +172,7 @@ def _extent() -> tuple[pl.Expr, ...]:
 
 
 def _with_names(pieces: pl.DataFrame, raw: list[str]) -> tuple[pl.DataFrame, tuple[Reject, ...]]:
-    """The pieces of jobs, with the names of job and step; what is no job id is counted."""
+    """Add the names of job and step; invalid job ids are counted."""
     named = named_jobs(pieces["job"], pieces["step"] if "step" in raw else None)
     count = int(pieces["samples"].filter(named.bad).sum())
     example = first_as_text(pieces["job"].filter(named.bad)) if count else None

@@ -76,7 +76,7 @@ class SeriesAnswer:
 
     @property
     def end(self) -> int:
-        """The millisecond behind the newest value; 0 where there is none."""
+        """The millisecond after the newest value; 0 if there is none."""
         return max((int(run.t[-1]) + 1 for run in self.runs if run.t.size), default=0)
 
     def add(self, others: SeriesAnswer) -> None:
@@ -171,7 +171,7 @@ class SeriesVocabulary:
             self.exporters.add(exporter)
 
     def _make_room(self, characters: int) -> None:
-        """Forget all labels where those of one more series are too many."""
+        """Drop all cached labels if one more series would be too many."""
         self._kept += 1
         self._characters += characters
         if self._kept > _KEPT or self._characters > self._most_characters:

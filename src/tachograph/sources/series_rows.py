@@ -271,7 +271,7 @@ class SeriesRows:
             self.reject("allocations", problem.reason, "job_id", 1, job or "")
 
     def see_job_numbers(self, unit: LabelledGpu, t: Longs, values: Floats) -> None:
-        """Note the jobs of a series whose values are job ids; 0 is none."""
+        """Record the jobs of a series whose values are job ids; 0 means none."""
         self._facts[unit, "allocations"] += t.size
         self.memory.naming.add(unit)
         self.see(unit, t, None)
@@ -643,7 +643,7 @@ class _PageScrape:
         units: Longs,
         series: Sequence[_PageSeries],
     ) -> list[int]:
-        """The places of samples that are about something; the others are counted."""
+        """Return the indices of samples about a known GPU or node; others are counted."""
         left = []
         for place, unit, one in zip(places, units.tolist(), series, strict=True):
             if unit == NONE:

@@ -182,7 +182,7 @@ class FleetScreen(KeptLines, can_focus=True):
             return None
 
     def _place_of(self, target: GpuId | str | None) -> int | None:
-        """The line of a GPU or a group; None where there is none (the first line has no target)."""
+        """Return the line of a GPU or group; None if it is not shown."""
         if target is None:
             return 0
         row = self._row_of(target)
@@ -261,7 +261,7 @@ class FleetScreen(KeptLines, can_focus=True):
     # --- keys and mouse
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by so many lines."""
+        """Move the cursor by this many lines."""
         self._hold(self._cursor + by)
 
     def action_page(self, direction: int) -> None:
@@ -296,7 +296,7 @@ class FleetScreen(KeptLines, can_focus=True):
         self.sort_by(self.sort, reverse=not self.reverse)
 
     def action_columns(self, by: int) -> None:
-        """Move by so many columns; those on the left are hidden."""
+        """Scroll by this many columns, hiding those on the left."""
         self._skip = min(max(0, self._skip + by), len(COLUMNS) - 5)
         self._arrange()
 
@@ -306,7 +306,7 @@ class FleetScreen(KeptLines, can_focus=True):
         self.group_by(leaves[(leaves.index(self.group) + 1) % len(leaves)])
 
     def dismiss(self) -> bool:
-        """Clear the filter; False where there is none."""
+        """Clear the filter; False if there is none."""
         filtered = bool(self.filter)
         if filtered:
             self.filter_by("")

@@ -42,7 +42,7 @@ class HeaderState:
 
 
 class Lines(Widget):
-    """A few lines, of which only changed ones are drawn again."""
+    """A few lines; only changed ones are redrawn."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002  as Textual names it
         super().__init__(id=id)
@@ -249,7 +249,7 @@ class Line(Input):
         self.post_message(self.GivenUp())
 
     def action_delete_left(self) -> None:
-        """Delete a letter; cancel where there is none."""
+        """Delete a letter; cancel the input if it is empty."""
         if self.value:
             super().action_delete_left()
         else:

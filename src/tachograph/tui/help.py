@@ -156,7 +156,7 @@ def _problems(view: FleetView, *, width: int) -> list[Row]:
 
 
 def _entry(name: str, text: str, room: int, width: int) -> list[Row]:
-    """A name, and beside it text over as many rows as needed."""
+    """Return a name with its explanation, wrapped over several rows."""
     body = paragraph(text, max(10, width - room - 1))
     first: Row = [Segment(f"{name:<{room}} ", colours.BOLD), *body[0]]
     if len(name) > room:

@@ -208,7 +208,7 @@ class JobScreen(Page):
         return self._lines
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by so many lines."""
+        """Move the cursor by this many lines."""
         count = len(self._lines.gpus)
         if not count:
             return

@@ -40,7 +40,7 @@ class KeptLines(ScrollView):
 
     @property
     def line_width(self) -> int:
-        """Characters of a line, beside the scroll bar."""
+        """Characters per line, without the scroll bar."""
         return self.scrollable_content_region.width or self.size.width
 
     def draw(self) -> None:

@@ -135,7 +135,7 @@ def choose_format(accept: str, offered: Sequence[Format]) -> Format | None:
 
 
 def _weight(written: str) -> float:
-    """The weight of a media range: 1 where none is given, 0 for what is no number."""
+    """Return the weight of a media range: 1 by default, 0 if it is not a number."""
     try:
         return float(written or 1)
     except ValueError:
@@ -181,7 +181,7 @@ def _chosen_keys(values: Mapping[str, Any], names: Sequence[str]) -> Mapping[str
 
 
 def _with_documents(table: pl.DataFrame, documents: Sequence[str]) -> bytes:
-    """Rows as JSON, in which `documents` stand as what they hold."""
+    """Return rows as JSON with the decoded values of `documents`."""
     if set(table.columns).isdisjoint(documents):
         return JSON.encode(table)
     rows = msgspec.json.decode(JSON.encode(table))

@@ -117,7 +117,7 @@ class WebService:
 
 
 async def _admit(service: WebService, entry: PageEntry | Endpoint, request: Request) -> Viewer:
-    """Whom a request is from, where they may open what it asks for.
+    """Return the viewer of a request, if they may open what it requests.
 
     Errors: HTTPException 401, 403, 429; NotIdentifiedError; those of reading groups.
     """
@@ -310,7 +310,7 @@ def _report_style(name: str) -> Handler:
 def _tagged(
     request: Request, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An answer with a tag of what it holds; 304 where the browser has it already."""
+    """Return an answer with an ETag of its content; 304 if the browser has it."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     described = {**(headers or {}), "ETag": tag}
     if is_named(tag, request.headers.get("if-none-match", "")):
@@ -374,7 +374,7 @@ def _viewer(request: Request) -> Viewer:
 
 
 def _wants_page(request: Request) -> bool:
-    """Whether a person looks at what is answered: a browser, at no address of the API."""
+    """Return whether a person reads the answer: a browser outside the API."""
     of_api = request.url.path.startswith(f"{request.scope.get('root_path', '')}{API}")
     return not of_api and "text/html" in request.headers.get("accept", "")
 

@@ -83,7 +83,7 @@ class SharedObjects:
 
 @dataclass(slots=True)
 class Background:
-    """The reports of one server, one made at a time: those behind each other wait."""
+    """The reports of one server, computed one at a time; others wait."""
 
     kept_bytes: int = KEPT_BYTES
     waiting: int = WAITING

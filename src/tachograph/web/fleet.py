@@ -47,8 +47,7 @@ Opener = Callable[[SourceRequest], SelectedSource]
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """The newest poll: its number, counted up; the view, None before the first; what is wrong;
-    findings by job.
+    """The newest poll: its number, the view (None before the first), problem, findings by job.
 
     of_lake: the view is the newest of the lake, not live.
     """

@@ -1,4 +1,4 @@
-"""Images of the jobs of a large lake: found in a cache, or made by a process beside the server.
+"""Images of large lakes' jobs: cached, or made by a child process.
 
 python -m tachograph.web.images PARENT LAKE FOLDER
 """

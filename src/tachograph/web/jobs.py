@@ -274,7 +274,7 @@ def _place(dtype: pl.DataType, cursor: Sequence[CursorValue]) -> tuple[Any, str]
 def _near(
     values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool
 ) -> pl.Series | None:
-    """Which rows may be among the first ones behind a place, by their numbers alone; None: any."""
+    """Return which rows may be among the first after a position; None: any."""
     at = None if place is None else place[0]
     if not values.dtype.is_numeric() or (place is not None and at is None):
         return None
@@ -288,7 +288,7 @@ def _near(
 
 
 def _behind(at: Any, key: str, *, down: bool) -> pl.Expr:
-    """True for rows behind a place."""
+    """Return which rows sort after a position."""
     value, later = pl.col(_VALUE), pl.col(_KEY) > key
     if at is None:
         return value.is_null() & later

@@ -39,7 +39,7 @@ class _Lane:
 
 @dataclass(slots=True)
 class Lanes:
-    """The requests of each identity: those of one do not keep others waiting."""
+    """Queues per identity, so that one client does not delay others."""
 
     requests_per_s: float
     concurrent: int

@@ -47,7 +47,7 @@ PROBLEMS: Mapping[int, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class DescribedParameter:
-    """A parameter of an endpoint: where it stands, and its schema."""
+    """A parameter of an endpoint: its location and schema."""
 
     name: str
     place: str

@@ -1,4 +1,4 @@
-"""Lists a page at a time: cursors, and the rows behind one."""
+"""Pagination of lists: cursors, and the rows after one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue of what is served.
+"""The catalogue of pages and endpoints.
 
 A page is a module with PARAMETERS (a struct) and `content(view, parameters)`, which returns what
 the template of the same name shows; it is added by one file and one line here. A page of an annex

@@ -40,7 +40,7 @@ class ScopedLake(Lake):
 
     @property
     def name(self) -> str:
-        """Where it is; "" for viewers who do not see what is of the server."""
+        """Location of the lake; "" for viewers who may not see it."""
         return self._lake.name if self._viewer.sees_server else ""
 
     def version(self, table: LakeTable) -> int:
@@ -112,7 +112,7 @@ class ScopedLake(Lake):
         return self._of_visible_runs(rows, job_ids)
 
     def _while_held(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Rows of GPUs and times, of those in which a visible job held the GPU."""
+        """Return rows of GPUs for the times in which a visible job held them."""
         runs = self._jobs.rows(("job_key", "start", "end", "as_of")).lazy()
         held = self.scan(JOB_GPUS).select("job_key", "node", "gpu", "mig").join(runs, on="job_key")
         times = held.select(

@@ -123,7 +123,7 @@ class LakeMoment(Lake):
         return super().version(table) if known is None else known
 
     def _all_files(self, table: LakeTable) -> Sequence[DataFile]:
-        """The files of a table, those of a computed one as they were."""
+        """Return a table's files; for a computed one, those of the served version."""
         known = self._files.get(table.name)
         return super()._all_files(table) if known is None else known
 

@@ -173,7 +173,9 @@ def _none(noun: str, case: IdleCase) -> str:
         )
         return f"No: even the busiest {noun} was not busy on average ({compared})."
     few = f"{len(case.voted_yes)} of {len(voters)} characteristics"
-    return f"No: in only {few} the busiest {noun} did twice as much as the least busy one; half are needed."
+    return (
+        f"No: in {few} the busiest {noun} did twice as much as the least busy one; half are needed."
+    )
 
 
 def _unseen(noun: str, unseen: int, count: int) -> str:

@@ -50,7 +50,7 @@ class SamplerChild:
         self._now = 0.0
 
     def begin(self) -> None:
-        """List the GPUs and start sampling. Errors: PmSamplingError where there is none."""
+        """List the GPUs and start sampling. Errors: PmSamplingError if there are none."""
         listed = sorted(list_gpus(self._library), key=lambda gpu: gpu.pci)
         names = self._request.gpus
         for name in names:
@@ -70,7 +70,7 @@ class SamplerChild:
             self._open(gpu, failures=0)
 
     def report(self, passed_s: float) -> None:
-        """Write what was measured; try GPUs again that are due."""
+        """Write measurements; retry failed GPUs that are due."""
         self._now += passed_s
         for device, sampler in list(self._samplers.items()):
             self._write(sampler)

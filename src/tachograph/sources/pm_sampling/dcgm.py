@@ -21,7 +21,7 @@ def pause_dcgm(program: Sequence[str] = PROGRAM) -> None:
 
 
 def resume_dcgm(program: Sequence[str] = PROGRAM) -> None:
-    """Resume it. Errors: PmSamplingError, naming what is to be done by hand."""
+    """Resume DCGM's profiling. Errors: PmSamplingError with what to do by hand."""
     _profile(program, "--resume")
 
 

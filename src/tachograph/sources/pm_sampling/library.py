@@ -137,7 +137,7 @@ def release(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CudaGpu:
-    """A GPU as CUDA lists it. device: its number in this process, which is not that of NVML."""
+    """A GPU as CUDA lists it. device: its CUDA index, which differs from NVML's."""
 
     device: int
     uuid: str

@@ -47,7 +47,7 @@ class PmMetricSet:
 
     @property
     def has_scores(self) -> bool:
-        """Whether one of the scores can be made of it."""
+        """Whether a score can be computed from it."""
         return not set(NEEDED) <= set(self.cut)
 
 

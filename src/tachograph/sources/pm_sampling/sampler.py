@@ -126,7 +126,7 @@ class DeviceSampler:
         self._thread.start()
 
     def drain(self) -> None:
-        """Add up everything in the buffer. Errors: those of the library; an overflow is counted."""
+        """Sum up the whole buffer; overflows are counted. Errors: those of the library."""
         while True:
             try:
                 decoded = self._collector.decode(DECODED)
@@ -146,7 +146,7 @@ class DeviceSampler:
         return taken
 
     def finish(self) -> None:
-        """Stop sampling and drain what is left; the session stays."""
+        """Stop sampling and drain the buffer; the session stays open."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
@@ -190,7 +190,7 @@ class DeviceSampler:
             self._collector.disable()
 
     def _overflow(self) -> None:
-        """Count it, and begin with an empty buffer: what was in it cannot be placed in time."""
+        """Count an overflow and clear the buffer, whose content has no known time."""
         self._collector.stop()
         self._start_sampling()
         now = self._since

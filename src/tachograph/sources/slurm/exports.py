@@ -362,7 +362,7 @@ def _is_step(fields: Mapping[str, object]) -> bool:
 def _add_jobs_of_steps(
     jobs: Sequence[JobRecord], reading: AccountingReading, cluster: SlurmCluster
 ) -> None:
-    """Add jobs of which an export that numbers steps in a column has steps alone."""
+    """Add jobs that appear only through their steps."""
     for job in jobs:
         try:
             row = job_row(job, cluster)

@@ -352,7 +352,7 @@ def _state(written: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The base state of a job, and the flags beside it. base None: not reported."""
+    """The base state of a job, and its flags. base None: not reported."""
 
     base: str | None
     flags: frozenset[str] = frozenset()

@@ -44,7 +44,7 @@ class Gres:
 
     @property
     def is_mig(self) -> bool:
-        """Whether it counts MIG slices: their index is not that of the GPU."""
+        """Whether it counts MIG slices, whose index is not the GPU's."""
         return bool(self.type and _MIG.search(self.type))
 
 

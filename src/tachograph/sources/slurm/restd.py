@@ -151,7 +151,7 @@ class Slurmrestd:
 
 
 def _headers(user: str, token: str) -> Mapping[str, str]:
-    """Headers of a token; `scontrol token` prints it behind `SLURM_JWT=`.
+    """Return the headers of a token, without the prefix `SLURM_JWT=`.
 
     >>> _headers("root", "SLURM_JWT=abc")
     {'X-SLURM-USER-NAME': 'root', 'X-SLURM-USER-TOKEN': 'abc'}

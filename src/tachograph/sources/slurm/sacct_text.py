@@ -82,7 +82,7 @@ _SHAPES: Mapping[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class SacctLayout:
-    """Names of the columns (lower case) and what stands between them."""
+    """Column names (lower case) and the delimiter."""
 
     names: tuple[str, ...]
     delimiter: str
@@ -95,7 +95,7 @@ class SacctLayout:
 
     @cached_property
     def id_checks(self) -> list[tuple[int, re.Pattern[str]]]:
-        """The columns by which the begin of a record is recognised."""
+        """The columns that identify the start of a record."""
         return [
             (place, _ID if name == "jobid" or "jobid" not in self.names else _RAW_ID)
             for place, name in enumerate(self.names)
@@ -218,7 +218,7 @@ def find_layout(
 
 
 def _delimiter_of(line: str) -> str | None:
-    """The delimiter of a line; one of several characters only where every bar belongs to it."""
+    """Return a line's delimiter; a long one only if it includes every bar."""
     if (random := _random_delimiter(line)) is not None:
         return random
     bars = line.count("|")
@@ -229,7 +229,7 @@ def _delimiter_of(line: str) -> str | None:
 
 
 def _random_delimiter(header: str) -> str | None:
-    """The unguessable delimiter of a header: what stands between names of columns."""
+    """Return a header's unguessable delimiter."""
     name = re.match("jobidraw|jobid|cluster", header, re.IGNORECASE)
     if name is None:
         return None
@@ -282,7 +282,7 @@ class WrittenTexts:
         return {**self.of.get(key, {}), **fields}
 
     def rejected(self) -> list[RejectedRecord]:
-        """Texts of no record, and those of which a record has two."""
+        """Texts that match no record, or of which a record has two."""
         unknown = [
             (0, "text_of_unknown_job", ".".join(key)) for key in self.of if key not in self.used
         ]

@@ -278,7 +278,7 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def targets(self) -> dict[str, MappingTarget]:
-        """{column of the file: what it becomes}"""
+        """{column of the file: its target}"""
         return {
             name: MappingTarget(to) if isinstance(to, str) else to
             for name, to in self.columns.items()
@@ -338,7 +338,7 @@ def parse(
 
 
 def _setting(written: str) -> dict[str, object]:
-    """KEY=VALUE as TOML; a value that is none is text.
+    """Return KEY=VALUE as TOML; invalid values become text.
 
     >>> _setting("gpu.constant=1"), _setting("node.column=Host name")
     ({'gpu': {'constant': 1}}, {'node': {'column': 'Host name'}})

@@ -368,7 +368,7 @@ def _propose_host(
 
 
 def _only_grows(counter: str, values: pl.Series, nodes: pl.Series | None) -> bool:
-    """Whether values may be those of a counter that counts; of one that need not grow, True.
+    """Return whether values never decrease; True for counters that may.
 
     Percentages of CPU time are called like the times themselves, and fall.
     """

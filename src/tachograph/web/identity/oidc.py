@@ -67,7 +67,7 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class StartedLogin:
-    """Where the browser is sent, and the value of the cookie that it comes back with."""
+    """Where to send the browser, and the value of its cookie."""
 
     address: str
     cookie: str

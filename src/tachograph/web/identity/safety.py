@@ -1,4 +1,4 @@
-"""Configurations that are refused: with them, someone could see what they should not."""
+"""Refuses configurations in which someone could see too much."""
 
 from __future__ import annotations
 

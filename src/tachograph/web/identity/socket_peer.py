@@ -44,7 +44,7 @@ def peer_of(connection: TransportSocket | socket.socket, remote: tuple[str, int]
 
 
 def _plain(written: str) -> str:
-    """An address without its zone; one of IPv4 also where it is written as one of IPv6."""
+    """Return an address without zone, IPv4-mapped ones as IPv4."""
     address = ipaddress.ip_address(written.partition("%")[0])
     return str(getattr(address, "ipv4_mapped", None) or address)
 

@@ -1,4 +1,4 @@
-"""The fleet now: held idle and sick GPUs first, then groups, a heat map, and a table of GPUs."""
+"""The fleet page: held idle and unhealthy GPUs, groups, heat map, table of GPUs."""
 
 from __future__ import annotations
 

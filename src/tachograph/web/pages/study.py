@@ -36,7 +36,7 @@ PARAMETERS = StudyPageParameters
 
 @dataclass(frozen=True, slots=True)
 class DrawnStudy:
-    """A study with its pictures; `problem`: why there is none."""
+    """A study with its pictures; `problem`: why it is missing."""
 
     report: StudyReport | None
     pictures: Mapping[str, Picture]

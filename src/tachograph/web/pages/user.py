@@ -1,4 +1,4 @@
-"""What one user used: by week, what was lost and recovered, which jobs lost most, advice."""
+"""The page of a user: use by week, lost and recovered hours, worst jobs, advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of GPU time: causes, groups, the jobs behind a cause."""
+"""The ledger of GPU time: causes, groups, jobs of a cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints of jobs: lists of them, and what is known of one."""
+"""Endpoints of jobs: lists, and details of one."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _MY_JOBS_SHAPE = TableShape(
 
 
 class MyJobsParameters(Parameters, frozen=True, kw_only=True):
-    """Those of some states alone."""
+    """Filters of one's own jobs by state."""
 
     state: Annotated[
         tuple[Word, ...], says("Base state, such as RUNNING or COMPLETED; any of them.")

@@ -75,7 +75,7 @@ _USAGE = {
 
 
 class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs, and what is listed beside the causes."""
+    """Which jobs, and what is listed besides the causes."""
 
     by: Annotated[Word, says("Groups: cause (none), user, account, partition or gpu_model.")] = (
         "cause"
