@@ -62,7 +62,7 @@ def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) 
 
 
 def read_site(lake: Lake) -> SiteFacts:
-    """Return the capacities of the site's whole GPUs; a slice of one is no GPU."""
+    """Return the memory capacities of the site's whole GPUs, without slices."""
     devices = read_latest(lake, DEVICES).filter(
         pl.col("mig").is_null(), pl.col("hbm_mib").is_not_null()
     )
@@ -78,10 +78,9 @@ def read_advice(
     now: datetime,
     history: bool = True,
 ) -> Advice:
-    """Return advice for a request of a user, from that user's jobs alone; `history`: False as if
-    there were none.
+    """Return advice for a user's request, from that user's past jobs only.
 
-    Errors: LakeError where nothing was analyzed.
+    `history`: False ignores past jobs. Errors: LakeError where nothing was analyzed.
     """
     users = JobFilter(users=(request.user,)) if request.user and history else None
     jobs = read_past_jobs(lake, configuration, users) if users else []
@@ -95,8 +94,7 @@ def read_advice(
 
 
 def read_backtest(lake: Lake, configuration: Configuration, wanted: JobFilter) -> BacktestReport:
-    """Return what advice before each of the jobs that a filter selects would have meant, from those
-    of them before it.
+    """Return the effect that advice would have had on each selected job, based on earlier ones.
 
     Errors: LakeError where nothing was analyzed; those of the filter.
     """

@@ -84,7 +84,7 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
 
 
 def described(wanted: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str], ...]:
-    """Return by what jobs were chosen, as (option, what was given); times are those of the zone.
+    """Return the selection of jobs as (option, value) pairs, times in the zone.
 
     >>> described(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))
     (('user', 'ann, bob'), ('where', 'gpus>4'))

@@ -43,8 +43,9 @@ def read_sharing(
     profiles: Sequence[GivenProfile] = (),
     remark: Callable[[str], None] = lambda _: None,
 ) -> ColocateReport:
-    """Return the report on co-location of the jobs that a filter selects; options are those of
-    build_colocate_report.
+    """Return the report on co-location of the selected jobs.
+
+    Options are those of build_colocate_report.
 
     `profiles`: further ones than the configuration names. Where a group has neither, reports
     attached to its jobs count. `remark` is called with what is wrong with files. Errors: those of
@@ -77,8 +78,9 @@ def read_sharing(
 
 
 def read_kernels(reports: Sequence[str], configuration: Configuration) -> KernelsReport:
-    """Return the kernels of reports of Nsight Compute, each beside each other; unreadable ones are
-    in its `problems`.
+    """Return the kernels of Nsight Compute reports, with every pair of them.
+
+    Unreadable reports are in its `problems`.
 
     Reports are called by the last part of their names.
     Errors: InputError where none can be read, or none holds a kernel.

@@ -366,8 +366,7 @@ class OpenLake:
         )
 
     def node(self, node: str) -> NodePage:
-        """Return what is known of a node: jobs that ran there, use and health of its GPUs by week
-        and day.
+        """Return the history of a node: jobs, and use and health of its GPUs by week and day.
 
         Errors: NotFoundError where no device and no job is recorded on it.
         """
@@ -414,8 +413,7 @@ class OpenLake:
         return WastePage(report)
 
     def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
-        """Return what some jobs used: by week, what was lost and recovered, the jobs that lost
-        most, those that run.
+        """Return what some jobs used: by week, lost and recovered hours, worst and running jobs.
 
         Errors: those of `jobs`; NotFoundError where there is no such job.
         """

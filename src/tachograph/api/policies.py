@@ -25,8 +25,9 @@ def backtest_policy(
     *,
     progress: Callable[[int, int], None] = lambda done, jobs: None,
 ) -> PolicyBacktest:
-    """Return what a policy would have done about the ended jobs of a filter. progress: jobs done,
-    and of how many.
+    """Return what a policy would have done about the selected ended jobs.
+
+    progress: jobs done, and their total.
 
     Errors: LakeError.
     """

@@ -152,8 +152,7 @@ class PendingChunk:
 def counted(
     reason: str, column: str | None, mask: pl.Series, values: pl.Series
 ) -> tuple[Reject, ...]:
-    """Return the reject that counts `mask`, with the first of `values` under it, or none where
-    nothing is set.
+    """Return a reject that counts the rows in `mask`, with an example; none if there are no rows.
 
     >>> import polars as pl
     >>> counted("unreadable_time", None, pl.Series([True, False]), pl.Series(["x", "2026-01-01"]))

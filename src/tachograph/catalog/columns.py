@@ -57,7 +57,7 @@ INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
 
 
 def column_heading(name: str) -> str:
-    """Return what stands above a column."""
+    """Return the heading of a column."""
     return COLUMN_HEADINGS.get(name, name)
 
 

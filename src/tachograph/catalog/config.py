@@ -425,8 +425,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: str | None, environment: Mapping[str, str] | None = None) -> Configuration:
-    """Return the configuration of `path`, else of $TACHOGRAPH_CONFIG, else of ./tachograph.toml,
-    else the defaults.
+    """Return the configuration of `path`, $TACHOGRAPH_CONFIG, ./tachograph.toml, or the defaults.
 
     Errors: ConfigError naming file and key.
     """
@@ -514,9 +513,7 @@ def _expanded(configuration: Configuration) -> Configuration:
 def lake_location(
     option: str | None, configuration: Configuration, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Return where the lake is: the option, else $TACHOGRAPH_LAKE, else the configuration, else
-    ./tachograph-lake.
-    """
+    """Return the lake: the option, $TACHOGRAPH_LAKE, the configured one, ./tachograph-lake."""
     environment = os.environ if environment is None else environment
     return option or environment.get("TACHOGRAPH_LAKE") or configuration.lake or DEFAULT_LAKE
 

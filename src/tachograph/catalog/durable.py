@@ -67,9 +67,7 @@ def make_folder(path: Path, *, mode: int | None = None) -> None:
 
 
 def mode_within(folder: Path) -> int:
-    """Return the permissions of a file in a folder: those of the folder, without execution, and
-    writing for others.
-    """
+    """Return the permissions of a file in a folder: the folder's, without x and w for others."""
     return folder.stat().st_mode & _MOST
 
 

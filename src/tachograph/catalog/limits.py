@@ -64,9 +64,7 @@ class ValueLimits:
         *,
         float32: bool = False,
     ) -> ValueLimits:
-        """Return the limits of some quantities, each with the unit in which its values are
-        given.
-        """
+        """Return the limits of some quantities, each with the unit of its values."""
         rows = [
             (
                 *(factor(unit, one.unit), one.low, one.high),
@@ -81,7 +79,7 @@ class ValueLimits:
         )
 
     def of_slices(self, slices: Flags) -> ValueLimits:
-        """Return the limits of values some of which are of MIG slices: fractions up to 8 are kept.
+        """Return limits that allow fractions up to 8 for values of MIG slices.
 
         >>> fractions = ValueLimits.of([(DeviceFact("fraction", 1.0, zero_is_missing=False), "fraction")])
         >>> fractions.of_slices(np.array([True, False])).convert(np.array([1.29, 1.29])).tolist()

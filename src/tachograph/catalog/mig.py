@@ -61,8 +61,7 @@ MIG_PROFILES: Mapping[str, tuple[MigProfile, ...]] = MappingProxyType(
 
 
 def profiles_of(model: str, hbm_bytes: float | None = None) -> tuple[MigProfile, ...]:
-    """Return the slices of a GPU, by its name in the driver or the catalogue, smallest first; none
-    where it has no MIG.
+    """Return the MIG profiles of a GPU model, smallest first; none if it has no MIG.
 
     >>> [profile.name for profile in profiles_of("A100 SXM 80GB")][-1], profiles_of("L4")
     ('4g.40gb', ())

@@ -102,9 +102,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
 
 
 def compiled_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return where compiled functions are kept: $NUMBA_CACHE_DIR, else in `cache_folder`; None
-    without any.
-    """
+    """Return the folder of compiled functions, or None: $NUMBA_CACHE_DIR or `cache_folder`."""
     named = environment.get("NUMBA_CACHE_DIR")
     base = cache_folder(environment)
     if named:

@@ -73,7 +73,7 @@ class PseudonymKey:
         return cls(secret, Path(file))
 
     def pseudonym(self, kind: PseudonymKind, name: str) -> str:
-        """Return what stands for a name.
+        """Return the pseudonym of a name.
 
         >>> PseudonymKey(b"0" * 32, Path("key")).pseudonym("user", "ann")
         'user-6qapuzkkssd3w5nl'

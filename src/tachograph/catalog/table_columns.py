@@ -134,7 +134,7 @@ def energy(of: str) -> tuple[TableColumn, ...]:
 
 
 def roofline(pipe: str) -> tuple[TableColumn, ...]:
-    """Return what is memory-bound and compute-bound of a pipe."""
+    """Return the columns of compute-bound and memory-bound samples of a pipe."""
     end = "" if pipe == "fp64" else f"_{pipe}"
     return (
         text(

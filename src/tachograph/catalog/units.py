@@ -261,8 +261,7 @@ def text(value: float | None, unit: str = "") -> str:
 
 
 def shown_s(begin: datetime, end: datetime) -> float:
-    """Return the seconds between two moments that are shown to the minute, so that text and clock
-    times agree.
+    """Return the seconds between two times as displayed, rounded to minutes.
 
     What takes less than two minutes keeps its seconds.
 
@@ -429,8 +428,7 @@ def printable_lines(value: str) -> str:
 
 
 def escaped_json(document: str) -> str:
-    r"""Return a JSON document that holds the same values and can be shown: escapes for what
-    `printable` writes out.
+    r"""Return an equal JSON document with characters escaped that `printable` escapes.
 
     >>> escaped_json('{"name": "a\x9b\u202e\U000e0041ö"}')
     '{"name": "a\\u009b\\u202e\\udb40\\udc41ö"}'

@@ -238,8 +238,7 @@ def add_as_of(parser: Parser) -> None:
 
 
 def configuration_of(arguments: argparse.Namespace) -> Configuration:
-    """Return the configuration that the options name; `--time-zone` stands in place of
-    `site.time_zone`.
+    """Return the configuration that the options name; `--time-zone` overrides `site.time_zone`.
 
     Errors: ConfigError for an invalid file, UsageError for an unknown zone.
     """

@@ -80,7 +80,7 @@ def on_terminal() -> bool:
 
 
 def is_shown() -> bool:
-    """Return whether stdout is a terminal: what is piped is whole."""
+    """Return whether stdout is a terminal; piped output is never cut."""
     return sys.stdout.isatty()
 
 
@@ -108,7 +108,7 @@ def print_json(value: object, *, indented: bool = True) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """Return `value` as indented JSON, with every text as it is."""
+    """Return `value` as indented JSON, texts unchanged."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

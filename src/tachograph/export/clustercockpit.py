@@ -192,9 +192,7 @@ def job_meta(
 def job_data(
     row: Mapping[str, Any], minutes: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]
 ) -> dict[str, dict[str, Any]]:
-    """Return `data.json` of a job: {metric: {"accelerator": series}}, a value per minute, null
-    where there was none.
-    """
+    """Return `data.json` of a job: {metric: {"accelerator": series}} by minute, null if missing."""
     length = max(1, -(-_duration(row) // STEP_S))
     measured = [metric for metric in METRICS if minutes[metric.counter].is_not_null().any()]
     return {

@@ -217,8 +217,7 @@ class _Families(Collector):
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Return the metrics as OpenMetrics text; being gauges without timestamps it is Prometheus'
-    text format, too.
+    """Return the metrics as OpenMetrics text, which is valid Prometheus text, too.
 
     >>> up = GaugeMetricFamily("up", "Up.", labels=("host",))
     >>> up.add_metric(['a"b'], 1.0)

@@ -75,8 +75,7 @@ Counts = NDArray[np.int64]
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the distribution of intensity of each pipe and device model, and how many jobs are
-    memory-bound.
+    """Return intensity distributions per pipe and device model, and memory-bound job counts.
 
     distribution: one row per (pipe, gpu_model, bin): samples and their share of the model's with an
     intensity on this pipe; the first bin has low 0, the last high null. devices: one row per (pipe,

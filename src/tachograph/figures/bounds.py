@@ -42,8 +42,7 @@ _RULES: Mapping[str, str] = {"bound": "roofline", "limiter": "limiter"}
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return how jobs and GPU-hours divide by the published type and by the limiter, of jobs that
-    have both.
+    """Return jobs and GPU-hours by published type and by limiter, of jobs that have both.
 
     both: one row per (bound, limiter) that has jobs: jobs, gpu_hours. shares: one row per (rule,
     kind): the same, and their shares (`jobs_share`, `gpu_hours_share`) of all; rule: bound,

@@ -74,9 +74,7 @@ class StudyComparison:
         return rows
 
     def facts(self) -> pl.DataFrame:
-        """Return every single number: (figure, fact, a column per study), as text; null where a
-        study lacks it.
-        """
+        """Return all facts as text: (figure, fact, a column per study); null if missing."""
         found: dict[tuple[str, str], list[Fact]] = {}
         for place, report in enumerate(self.reports):
             for name, facts in report.facts().items():

@@ -117,9 +117,7 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return the lower half of the matrix: first column rho with utilisation, |rho| from STRONG
-    on in numbers.
-    """
+    """Return the lower half of the matrix, rho with utilisation first, strong |rho| as numbers."""
     names = numbers.tables["counters"].get_column("counter").to_list()
     rows, columns = names[1:], names[:-1]
     matrix = np.full((len(rows), len(columns)), np.nan)

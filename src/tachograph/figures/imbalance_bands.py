@@ -87,9 +87,7 @@ def beyond(prefix: str, values: pl.Series) -> dict[str, Fact]:
 
 
 def imbalanced(study: Study, column: str) -> pl.DataFrame:
-    """Return the jobs that have this imbalance and a utilisation. Rounding takes some below 0:
-    they are at 0.
-    """
+    """Return jobs that have this imbalance and a utilisation; negative values become 0."""
     return study.jobs.filter(
         pl.col(column).is_not_null() & pl.col("gpu_util_mean").is_not_null()
     ).with_columns(pl.col(column).clip(0, 1))

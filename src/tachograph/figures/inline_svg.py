@@ -87,8 +87,8 @@ def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[F
 
 
 def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -> str:
-    """Return the figure as an `<svg>` element: ids start with `name`, `label` describes it to who
-    cannot see it.
+    """Return the figure as an `<svg>` element with ids starting with `name`; `label` is its
+    description.
 
     plot: axes of which the page is to know where they begin and end (`data-begin`, `data-end`:
     shares of the width).

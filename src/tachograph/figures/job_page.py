@@ -487,9 +487,7 @@ def roofline(pipes: Mapping[str, tuple[float, float]]) -> str | None:
 
 
 def work(shares: Mapping[str, float]) -> str | None:
-    """Return shares of GPU time by workload class as one stacked bar; what is under 0.1 % is
-    left out.
-    """
+    """Return one stacked bar of GPU time by workload class, without shares under 0.1 %."""
     drawn = {name: share for name, share in shares.items() if share >= 0.001}
     if not drawn:
         return None

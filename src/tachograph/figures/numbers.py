@@ -105,9 +105,7 @@ class StudyFigure(Protocol):
         ...
 
     def draw(self, numbers: FigureNumbers) -> Figure:
-        """Return the drawing of the numbers. Computes nothing that is not in them; called where
-        a part has rows.
-        """
+        """Return the drawing of the numbers, without computing any; called if a part has rows."""
         ...
 
     def sentences(self, numbers: FigureNumbers) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ _OF_BOTTLENECK = {
 
 
 def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
-    """Return the profiles of some jobs, or of groups of them, those with most GPU-hours first.
+    """Return profiles of jobs or groups of jobs, most GPU-hours first.
 
     jobs: rows of job_summaries. profiles: one row per group: its name, jobs, GPU-hours, and along
     each axis the mean of its jobs' means (0..1; null: not measured), every job counting alike. `io`
@@ -116,7 +116,7 @@ def nominal() -> FigureNumbers:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return what was left out, and what is not measured; empty where nothing is."""
+    """Return what was left out and what was not measured; may be empty."""
     facts, text = numbers.facts, []
     groups, panels = numbers.number("groups") or 0, numbers.number("panels")
     if panels is not None and panels < groups:

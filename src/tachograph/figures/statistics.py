@@ -92,8 +92,7 @@ def cumulative(jobs: pl.DataFrame, group: str, value: str, *, points: int = 200)
 
 
 def histogram(values: pl.Series, edges: Floats) -> pl.DataFrame:
-    """Return (low, high, jobs): how many values lie in [low, high), the last bin with its end.
-    Nulls do not count.
+    """Return (low, high, jobs) per bin [low, high), the last including its end; no nulls.
 
     >>> histogram(pl.Series([0.0, 0.5, 1.0, None]), np.array([0.0, 0.5, 1.0])).rows()
     [(0.0, 0.5, 1), (0.5, 1.0, 2)]
@@ -117,8 +116,7 @@ def unit_ranks(values: pl.Series) -> Floats:
 
 
 def rank_correlation(jobs: pl.DataFrame, one: str, other: str) -> float | None:
-    """Return Spearman's rho of two columns, ties at their average rank; None of under 3 jobs or of
-    equal values.
+    """Return Spearman's rho of two columns; None for under 3 jobs or constant columns.
 
     >>> rank_correlation(pl.DataFrame({"a": [1, 2, 3], "b": [5, 7, 60]}), "a", "b")
     1.0

@@ -126,9 +126,7 @@ class StudyReport:
         }
 
     def consequences(self) -> dict[str, str]:
-        """Return {RQ1: what follows from its answer, ...}, without the questions from whose
-        answer nothing does.
-        """
+        """Return {RQ1: consequence, ...} for the answers that have one."""
         numbers = {figure.entry.name: figure.numbers for figure in self.figures}
         found = {name: consequence(name, numbers) for name in self.answers()}
         return {name: sentence for name, sentence in found.items() if sentence}

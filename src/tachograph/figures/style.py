@@ -49,9 +49,7 @@ GOLDEN = (5**0.5 - 1) / 2  # its multiples spread dots evenly, however many ther
 
 
 def style() -> AbstractContextManager[None]:
-    """Return the settings in which figures are made and saved: fonts embedded as outlines or
-    TrueType, thin lines.
-    """
+    """Return Matplotlib settings of all figures: embedded fonts, thin lines."""
     return mpl.rc_context(
         {
             "pdf.fonttype": 42,

@@ -43,9 +43,7 @@ def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
 
 
 def extent(mark: Mark, length_s: float) -> tuple[float, float]:
-    """Return where bar and label of a mark begin and end; a label that does not fit to the right
-    ends with its bar.
-    """
+    """Return start and end of a mark with its label; a label at the edge ends with its bar."""
     label_s = (len(label_of(mark)) + 2) * length_s / _CHARACTERS
     if mark.begin_s + label_s <= length_s:
         return mark.begin_s, max(mark.end_s, mark.begin_s + label_s)

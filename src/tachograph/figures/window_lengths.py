@@ -39,8 +39,7 @@ _PARTS = ("windows", "cumulative", "bands")
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the distribution of spatial imbalance for each length of windows, of jobs that have
-    all of them.
+    """Return the distribution of spatial imbalance per window length, for jobs that have all.
 
     windows: one row per window_s: `statistics.boxes`. cumulative: (window_s, value, share). bands:
     one row per (window_s, band) that has jobs: their number, and the shares that are even and

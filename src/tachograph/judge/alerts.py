@@ -179,7 +179,7 @@ def nodes_without_samples(
 def hung_jobs(
     jobs: pl.DataFrame, findings: pl.DataFrame, *, now: datetime, least_gpus: int, limit: timedelta
 ) -> AlertState:
-    """Return running jobs of so many GPUs that hang for longer than the limit.
+    """Return running jobs with at least this many GPUs that hang longer than the limit.
 
     jobs: job_key, display_id, job_id, cluster, user, partition, gpus, end, as_of; all recent ones.
     findings: job_key, code, verdict, sentence, begin, end, of HANG. Clear is a job that ended, or

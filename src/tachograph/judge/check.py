@@ -151,7 +151,7 @@ class SummaryRow(Mapping[str, Any]):
         return values[self._place]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a column; the default where there is none."""
+        """Return the value of a column, or the default."""
         values = self._columns[name]
         return default if values is None else values[self._place]
 
@@ -222,7 +222,7 @@ class CheckedJob:
         return so_far(self.summary)
 
     def time(self, after_s: float) -> datetime | None:
-        """Return the time so many seconds after its start; None where that is unknown."""
+        """Return the time this many seconds after the start; None if the start is unknown."""
         start: datetime | None = self.summary.get("start")
         return None if start is None else start + timedelta(seconds=after_s)
 
@@ -249,7 +249,7 @@ class CheckedJob:
         return None if gpus is None else seconds * gpus / 3600
 
     def gpus_with(self, column: str, holds: Callable[[Any], bool]) -> list[dict[str, Any]]:
-        """Return the rows of its GPUs of which a value is known and `holds`, in order."""
+        """Return the rows of its GPUs with a known value for which `holds`, in order."""
         found = [value is not None and holds(value) for value in self.of_gpus.values(column)]
         return self.gpus.filter(found).to_dicts() if True in found else []
 
@@ -262,8 +262,7 @@ class CheckedJob:
         return float(sum(value for value in self.of_gpus.values(column) if value is not None))
 
     def activity(self, *, idle_s: float) -> Activity | None:
-        """Return its activity over time, if all GPUs may have been idle for `idle_s`, by the share
-        of samples at zero.
+        """Return its activity over time, unless samples at zero show too little idle time.
 
         Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
         None where no activity was measured, or no minute is busy.

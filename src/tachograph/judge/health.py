@@ -61,7 +61,7 @@ def xid_meaning(code: int) -> str:
 
 
 def clock_reasons(bits: int) -> tuple[str, ...]:
-    """Return why clocks are lowered, without those that are no problem.
+    """Return why clocks are lowered, without harmless reasons.
 
     >>> clock_reasons(0x1 | 0x4 | 0x40)
     ('the power limit', "heat (the hardware's limit)")
@@ -190,8 +190,9 @@ def health_of(reading: HealthReading, limits: HealthLimits) -> Health:
 
 
 def health_states(values: Mapping[str, Floats], limits: LimitColumns) -> Bytes:
-    """Return the states of GPUs as places in STATES. `values`: {one of INPUTS: value per GPU,
-    NaN missing}.
+    """Return GPU states as indices into STATES.
+
+    `values`: {one of INPUTS: value per GPU, NaN missing}.
     """
     failure, rows, replays, gpu, memory = (values[name] for name in INPUTS)
     critical = (failure > 0) | (rows > 0)
@@ -206,7 +207,7 @@ def health_states(values: Mapping[str, Floats], limits: LimitColumns) -> Bytes:
 
 
 def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: float) -> str:
-    """Return what was seen of a GPU that is not OK, with its numbers; nothing of one that is.
+    """Return the reason why a GPU is not OK, with numbers; "" if it is OK.
 
     within_s: the time in which replays count.
 
@@ -240,7 +241,7 @@ def needed(limits: HealthLimits) -> tuple[str, ...]:
 
 
 def worst(states: list[str]) -> str | None:
-    """Return the worst of some states; None of none.
+    """Return the worst of some states; None without states.
 
     >>> worst(["OK", "HOT", "unknown"]), worst(["OK", "unknown"]), worst([])
     ('HOT', 'unknown', None)

@@ -86,8 +86,7 @@ def class_inputs(
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
 ) -> tuple[ClassInput, ...]:
-    """Return what is judged: the GPU form of all jobs, and the host form of those with minutes of
-    nodes.
+    """Return the inputs: all jobs' GPU form, and the host form of jobs with node minutes.
 
     Jobs whose GPUs are not known are in neither.
     """

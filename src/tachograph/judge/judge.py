@@ -60,7 +60,7 @@ def judge_jobs(
     configuration: Configuration,
     ruleset: RuleSet,
 ) -> JudgedTables:
-    """Return what is to be written of some jobs: one finding per (job_key, code).
+    """Return the judged tables of some jobs, with one finding per (job_key, code).
 
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per
     (job_key, minute), in order, as `pipeline.timelines.together` returns. `node_minutes`:

@@ -85,9 +85,7 @@ def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
 
 
 def without_idle(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of job_summaries whose `limiter` is null where a finding says that the job was
-    idle or hung.
-    """
+    """Return rows with `limiter` null for jobs judged idle or hung."""
     holds = findings.filter(pl.col("code").is_in(WITHOUT_WORK), pl.col("verdict") == "yes")
     idle = pl.col("job_key").is_in(holds.get_column("job_key").implode())
     return jobs.with_columns(limiter=pl.when(~idle).then("limiter"))

@@ -200,8 +200,7 @@ NODE_MEMORY_COLUMNS = ("job_key", "step", "start", "end", "nodes", "tasks", "max
 
 
 def node_memory_mib(steps: pl.DataFrame) -> dict[str, float]:
-    """Return {job_key: host memory that the tasks of a job held on one node at a time, at most}, in
-    MiB, as polled.
+    """Return {job_key: peak host memory of a job's tasks on one node, as polled} (MiB).
 
     `steps`: columns NODE_MEMORY_COLUMNS of step_summaries. Tasks of a step count with the peak of
     its largest one, as many as one node may have had: every node of a step runs one at least. Steps

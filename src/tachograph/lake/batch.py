@@ -29,7 +29,7 @@ class BatchDays:
 
 
 def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays:
-    """Return the rows of some frames by day, each key once; a later frame counts as later.
+    """Return the rows of frames by day, with unique keys; later frames take precedence.
 
     Grain: the frames are in the table's schema, `seq` included and constant.
     """

@@ -475,9 +475,7 @@ def _order(table: LakeTable) -> list[pl.Expr]:
 
 
 def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
-    """Return `frame` in the schema of a computed table without `seq`; what is judged later is
-    null.
-    """
+    """Return `frame` in a computed table's schema without `seq`; judged columns are null."""
     return frame.select(
         pl.col(name).cast(dtype)
         if name in frame.columns or name not in JUDGED

@@ -29,7 +29,7 @@ class FileReader(Protocol):
     def read_files(
         self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
     ) -> pl.LazyFrame:
-        """Return the rows of some files, not read yet."""
+        """Return the rows of some files as a lazy frame."""
         ...
 
 

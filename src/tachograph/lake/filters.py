@@ -335,7 +335,7 @@ def with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFra
 
 
 def with_reported(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with a job_key with what is reported of each job.
+    """Add the reported findings of each job to rows with a job_key.
 
     findings: codes of reported ones, most urgent first. worst_severity: of these; null without any.
     """

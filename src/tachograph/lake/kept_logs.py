@@ -33,8 +33,8 @@ class KeptLogs:
         return KeptLogs, ()
 
     def delta(self, table: Path, read: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return the table as `read` returned it, called again where there are other entries
-        since. Errors: its own.
+        """Return the table from `read`, called again after new log entries. Errors: those of
+        `read`.
         """
         last = _last_entry(table)
         known = self._of.get(table)

@@ -55,7 +55,7 @@ class LogFiles:
 
     @classmethod
     def of(cls, table: Path) -> LogFiles:
-        """Return what lies there; nothing where there is no log."""
+        """Return the log's files; none if there is no log."""
         folder = table / LOG
         entries: dict[int, int] = {}
         checkpoints: dict[int, list[tuple[str, int]]] = {}

@@ -72,9 +72,7 @@ def _delta_type(dtype: pl.DataType) -> PrimitiveType | ArrayType:
 
 
 def statistics_of(frame: pl.DataFrame) -> str:
-    """Return row count, least and greatest values of the columns by which files are chosen, as
-    Delta writes them.
-    """
+    """Return the row count, minima and maxima of a file in Delta's format."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     for name in _STATISTICS:

@@ -142,7 +142,7 @@ def torn_log(file: Path) -> LakeError:
 
 
 def _of_log(where: str, text: str) -> LakeError:
-    """Return what it means that Delta cannot read the log of a table."""
+    """Return the error for an unreadable log of a table."""
     if any(mark in text for mark in _NEWER):
         what = f"the table was written by a newer program: {text}"
         return LakeError(

@@ -92,15 +92,12 @@ def detach_profiles(
 
 
 def read_profiles(lake: Lake, job_keys: Collection[str] | None = None) -> pl.DataFrame:
-    """Return the rows of attached reports without their launches: of some jobs, or of all; the
-    first attached first.
-    """
+    """Return attached reports without launches, of some jobs or all, oldest first."""
     return _read(lake, job_keys, _FACTS).sort("job_key", "at", "report", "digest")
 
 
 def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
-    """Return the reports attached to a job, the first attached first; those of one name have part
-    of their digest.
+    """Return a job's attached reports, oldest first; equal names get a part of the digest.
 
     A report whose launches are in another version of the format has none, and that as a problem.
     """

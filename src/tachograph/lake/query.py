@@ -211,8 +211,7 @@ def _may_hold(file: DataFile, job_key: str, seq: int) -> bool:
 def read_rows(
     lake: Lake, table: LakeTable, jobs: pl.DataFrame, columns: Sequence[str] | None = None
 ) -> pl.DataFrame:
-    """Return the rows of a computed table that belong to `jobs` (rows of job_summaries), in the
-    order of the table.
+    """Return the rows of a computed table for `jobs`, rows of job_summaries, in table order.
 
     `columns`: only these are read; None: all.
     """
@@ -242,8 +241,7 @@ def read_of_gpus(
 def read_node(
     lake: Lake, node: str, of_jobs: Sequence[str], of_gpus: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the jobs that ran on a node, and their rows of job_gpus there; columns as chosen, and
-    their keys.
+    """Return a node's jobs and their rows of job_gpus there, with keys and chosen columns.
 
     Errors: those of `read_summaries`.
     """
@@ -304,8 +302,7 @@ def read_verdicts(
     *,
     holding: bool = False,
 ) -> pl.DataFrame:
-    """Return `columns` of the findings of these jobs, with any verdict, or those of them `where`
-    something holds.
+    """Return `columns` of the findings of these jobs; optionally only those `where` applies.
 
     `holding`: `where` is met by none but findings that hold, so that no others are read.
     """
@@ -333,8 +330,7 @@ def read_answers(
     every: bool = False,
     reported: bool = False,
 ) -> pl.DataFrame:
-    """Return columns SHORT_FINDING of the findings of these jobs that hold; those of `codes` with
-    any verdict.
+    """Return SHORT_FINDING columns of triggered findings of these jobs; any verdict for `codes`.
 
     `every`: all with any verdict; `reported`: none that is a mere fact or covered by another.
     Errors: NotFoundError for a code that is neither in the program nor in the lake.

@@ -131,8 +131,7 @@ class ResidentJobs:
         return pl.concat([found, added.cast(found.dtype)])
 
     def take(self, rows: pl.Series, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
-        """Return columns of some rows, by their numbers, each once, in that order; what is computed
-        is of a row alone.
+        """Return columns of the rows with these numbers, in order.
 
         A column of several chunks would be copied whole to gather some of its rows, so chunks are
         taken one by one.

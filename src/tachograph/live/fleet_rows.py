@@ -371,7 +371,7 @@ Line = int | FleetGroup  # the row of a GPU, or a heading
 
 
 def sort_name(name: str) -> str:
-    """Return the name of a column by which can be sorted, as given.
+    """Return the name of a column that can be sorted by.
 
     Errors: UsageError where there is none.
     """
@@ -394,7 +394,7 @@ def direction(by: str, *, reverse: bool) -> str:
 
 
 def group_name(name: str) -> str:
-    """Return the name of a column by which can be grouped, as given; "" is by nothing.
+    """Return the name of a column that can be grouped by; "" means no groups.
 
     Errors: UsageError where there is none.
     """

@@ -283,7 +283,7 @@ def csv_row(
     *,
     raw: bool = False,
 ) -> str:
-    """Return the line of one GPU; what is missing is empty. before: the poll before, for rates.
+    """Return the CSV line of one GPU; missing values are empty. before: the previous poll.
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """

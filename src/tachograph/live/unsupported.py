@@ -222,8 +222,7 @@ def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> lis
 
 
 def unsupported_summary(about: SourceInfo) -> list[str]:
-    """Return how many counters are unsupported, and what enables those that decide workload
-    classes, by way.
+    """Return the number of unsupported counters, and how to enable those that classes need.
 
     >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
     >>> from tachograph.live.snapshot import SourceInfo

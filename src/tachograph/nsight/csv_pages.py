@@ -227,7 +227,7 @@ class _LaunchTable:
         self._chips: dict[tuple[object, ...], Chip] = {}
 
     def _text(self, row: Sequence[str], name: str) -> str:
-        """Return the text in a column; "" where there is no such column."""
+        """Return the text in a column; "" if the column is missing."""
         place = self._places.get(name)
         return "" if place is None else encodable(row[place].strip())
 

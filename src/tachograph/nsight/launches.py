@@ -68,8 +68,7 @@ class NcuReport:
 
 
 def capability_of(attributes: Mapping[str, float]) -> str | None:
-    """Return the compute capability from attributes of a device; None where a part is no whole
-    number.
+    """Return the compute capability from device attributes; None if it is not numeric.
 
     >>> capability_of({"compute_capability_major": 9.0, "compute_capability_minor": 0.0})
     '9.0'
@@ -80,8 +79,7 @@ def capability_of(attributes: Mapping[str, float]) -> str | None:
 
 
 def size_from_metrics(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
-    """Return the size in x, y, z from metrics; None where one is missing, or is none that CUDA
-    takes.
+    """Return the size in x, y, z from metrics; None if one is missing or invalid.
 
     >>> size_from_metrics({"grid_x": 132.0, "grid_y": 2.0, "grid_z": 1.0}, "grid_")
     (132, 2, 1)
@@ -107,7 +105,7 @@ class RejectCounter:
         self._rejects[key] = replace(before, count=before.count + 1)
 
     def rejects(self) -> tuple[Reject, ...]:
-        """Return what was counted, in the order in which it was met."""
+        """Return the rejects in order of first occurrence."""
         return tuple(self._rejects.values())
 
 

@@ -49,8 +49,7 @@ def read_reports(
     remark: Callable[[str], None] = lambda line: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[NcuReport, ...]:
-    """Return a report per file, in the order named, also of files of which nothing could be read:
-    they have problems.
+    """Return a report per file, in order; unreadable files have problems.
 
     A folder stands for the reports under it. A file that is there twice, under any name, is read
     once, so that its launches do not count twice. `remark`: takes lines about what was left out.
@@ -108,7 +107,7 @@ def read_report(path: Path) -> NcuReport:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the reports under a folder, the folder itself where there is none, or the file."""
+    """Return the reports in a folder (or the folder if there are none), or the file."""
     if not path.is_dir():
         return [path]
     files = (
@@ -127,7 +126,7 @@ def _report(path: Path) -> NcuReport:
 
 
 def _read_text(path: Path, *, compressed: bool) -> NcuReport:
-    """Return what the tables of a text hold, of which no more than a line is in memory."""
+    """Return the tables in a text, reading line by line."""
     with gzip.open(path) if compressed else path.open("rb") as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         content = CsvContent(str(path))

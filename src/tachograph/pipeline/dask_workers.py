@@ -91,8 +91,7 @@ class DaskPool:
         )
 
     def everywhere(self, function: Callable[..., T], /, *arguments: Any) -> Mapping[str, T]:
-        """Return what the function returns on each worker that is there, by its address; raises
-        what one raises.
+        """Return {worker address: result of the function}; errors are raised.
 
         Those that leave meanwhile do not count. Errors: WorkersError where that does not end.
         """

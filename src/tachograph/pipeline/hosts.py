@@ -257,7 +257,7 @@ def reduce_hosts(
 
 
 def minutes_of_sums(sums: pl.DataFrame) -> pl.DataFrame:
-    """Return the minutes that sums come to, but for those of which nothing is known."""
+    """Return minutes computed from sums, without unknown ones."""
     values = [
         (pl.col(f"sum_{name}") / pl.col(f"weight_{name}"))
         .fill_nan(None)
@@ -509,9 +509,7 @@ class HostMinutes:
         self.staged.commit()
 
     def take(self, runs: pl.DataFrame) -> pl.DataFrame:
-        """Return the minutes of the nodes of some runs, and remove them: one row per (job_key,
-        node, minute).
-        """
+        """Remove and return node minutes of some runs: one row per (job_key, node, minute)."""
         rows = pl.concat([pl.DataFrame(schema=NODE_MINUTES), *self.kept])
         mine = rows.join(runs.select("run"), on="run", how="semi")
         self.kept = [rows.join(runs.select("run"), on="run", how="anti")] if self.kept else []

@@ -289,8 +289,7 @@ JOBS_PER_BATCH = 1000  # jobs whose minutes are in memory at a time
 def read_stored(
     lake: Lake, jobs: pl.DataFrame, *, idle_util: float
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return what is judged of `jobs` (rows of job_summaries): their GPUs, timelines, minutes of
-    nodes.
+    """Return stored GPUs, timelines and node minutes of `jobs`, rows of job_summaries.
 
     Timelines have one row per (job_key, minute), minutes of nodes one per (job_key, node, minute).
     """

@@ -44,7 +44,8 @@ class Accounting:
 def read_accounting(
     lake: Lake, news: NewInput, last: InputVersions | None, *, now: datetime
 ) -> Accounting:
-    """Return the accounting by which what is new is attributed: of all jobs, or those near it.
+    """Return the accounting needed to attribute new data: all, or the part near it.
+
     Errors: LakeError.
     """
     names, is_new = _clusters(lake, last)

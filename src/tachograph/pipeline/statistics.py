@@ -85,7 +85,7 @@ INTEGRATED = tuple(
 
 
 def statistics_of(counter: Counter) -> tuple[Statistic, ...]:
-    """Return what is kept of a counter, by its kind and unit."""
+    """Return the statistics kept of a counter, by its kind and unit."""
     if counter.unit == "bitmask":
         return (SAMPLES, LOWERED, BITS)
     if counter.unit == "code":

@@ -260,9 +260,7 @@ class OpenSteps:
     def summarize(
         self, runs: pl.DataFrame, facts: pl.DataFrame, *, analysis: AnalysisOptions
     ) -> pl.DataFrame:
-        """Return the rows of step_summaries of some runs, without `seq`; what was added of them
-        is gone.
-        """
+        """Remove and return the step_summaries of some runs, without `seq`."""
         mine = self.steps.steps.join(runs.select("run", "job_key"), on="run", maintain_order="left")
         if mine.is_empty():
             return STEP_SUMMARIES.empty().drop("seq")

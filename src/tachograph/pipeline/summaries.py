@@ -77,7 +77,7 @@ def summarize(
     filters: StudyFilters,
     now: datetime,
 ) -> JobTables:
-    """Return what is known of `runs` from all their samples, not judged yet.
+    """Return summaries of `runs` from all their samples, not judged yet.
 
     `held`, `facts`: see `summarize_gpus`. `node_minutes`: of these runs.
     """
@@ -293,8 +293,7 @@ def _scaled(measured_s: pl.Expr) -> pl.Expr:
 
 
 def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per step, under its number as `run`: what was accounted, and what its GPUs add
-    up to.
+    """Return one row per step (its number is `run`): accounting, and sums over its GPUs.
 
     `gpus`: from `summarize_gpus`. An ambiguous step has null for everything that would need
     samples; so has one that held no GPU, except that it has 0 of them.

@@ -146,8 +146,7 @@ def merge_timelines(parts: Sequence[pl.DataFrame], *, key: str = "run") -> pl.Da
 
 
 def timelines_of(minutes: pl.DataFrame, *, idle_util: float) -> pl.DataFrame:
-    """Return what is judged of job_minutes: one row per (job_key, minute), in order, its GPUs put
-    together.
+    """Return timelines of job_minutes: one row per (job_key, minute) over all GPUs, in order.
 
     Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`:
     utilisation and work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs

@@ -72,12 +72,12 @@ def advice_lines(advice: Advice, *, width: int = 100) -> list[Line]:
 
 
 def sbatch_lines(advice: Advice) -> list[str]:
-    """Return `#SBATCH` lines of what has confidence high or medium, for the script."""
+    """Return `#SBATCH` lines for advice of confidence high or medium."""
     return [f"#SBATCH {option}" for option in advice.options]
 
 
 def advice_sentence(line: AdviceLine) -> str:
-    """Return what is advised, or that nothing is and why."""
+    """Return the advice as a sentence, or why there is none."""
     if line.value is None:
         return f"no advice: {line.reason}"
     return _SENTENCES[line.topic](line)

@@ -56,7 +56,7 @@ def kernels_command(job: str) -> str:
 
 
 def report_sentence(report: AttachedReport) -> str:
-    """Return what is attached of a report.
+    """Return a sentence on an attached report.
 
     >>> report_sentence(AttachedReport("a.csv", "", None, 1200, 1000, 1, 0.05, ()))
     'a.csv: 1 kernel, 1,000 of 1,200 launches, 50 ms'

@@ -21,9 +21,7 @@ _LISTED = 5
 
 
 def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int = 100) -> list[Line]:
-    """Return the sums, what would have failed, and tables by user and by partition; `top`: rows
-    of a table.
-    """
+    """Return sums, failures, and tables by user and partition; `top`: rows per table."""
     total = report.total
     share, named = text(total.broken_share, "fraction"), text(total.named_share, "fraction")
     first = (

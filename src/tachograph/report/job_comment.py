@@ -44,7 +44,7 @@ _OF_JOB = (
 
 
 def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
-    """Return the summary of a job as JSON values; what was not measured is left out."""
+    """Return a job's summary as JSON values, without unmeasured ones."""
     row = report.summary
     own: dict[str, Any] = {"v": 1, "headline": report.headline}
     own |= {name: _short(row[name]) for name in _OF_JOB if row.get(name) is not None}

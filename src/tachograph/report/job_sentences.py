@@ -95,8 +95,9 @@ def use_sentence(row: Mapping[str, Any]) -> str:
 def limiter_sentence(
     row: Mapping[str, Any], shares: Mapping[str, float | None], *, idle: bool = False
 ) -> str | None:
-    """Return what set the speed; None where the job did no work. `shares`: see
-    judge.limiter.shares_of_job.
+    """Return a sentence on the limiter; None if the job did no work.
+
+    `shares`: see judge.limiter.shares_of_job.
 
     >>> row = {"limiter": "memory", "main_pipe": "fp64", "main_pipe_at_work": 0.2, "dram_at_work": 0.6}
     >>> limiter_sentence(row, {"memory": 0.75, "compute": 0.22})
@@ -275,7 +276,7 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
 
 
 def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, ...]:
-    """Return what is to be known about the data of the report."""
+    """Return the limitations of the report's data."""
     attribution = str(row.get("attribution"))
     recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
     because, _ = AMBIGUOUS_REASONS.get(str(row.get("ambiguous_because")), ("", ""))

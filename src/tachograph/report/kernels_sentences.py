@@ -121,7 +121,7 @@ def _small_grid(blocks: int, sms: int) -> str:
 
 
 def _capacity_text(limit: Limit) -> str:
-    """Return the capacity of which a load is a share.
+    """Return the capacity that a load is a share of.
 
     >>> _capacity_text(Limit("dram", 0.69, 0.31, "", "NVIDIA H100 NVL")), _capacity_text(Limit("issue", 0.5, 0.5, ""))
     ('what can be achieved (as measured on NVIDIA H100 NVL)', 'it')
@@ -205,7 +205,7 @@ def factor(value: float | None) -> str:
 
 
 def headline(part: GpuPart) -> str:
-    """Return what was read of a GPU, in a sentence."""
+    """Return a sentence on what was read of a GPU."""
     launches = sum(view.kernel.launches for view in part.kernels)
     sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
     less = "took less time" if total_s(part) is not None else "not shown"

@@ -58,8 +58,7 @@ def use_bound(values: Sequence[float], *, margin: float, certainty: float = CERT
 
 
 def prediction_bound(values: Sequence[float], certainty: float = CERTAINTY) -> float:
-    """Return what the next of log-normal values stays below with this certainty; 0 for fewer than
-    three values.
+    """Return the upper prediction bound of the next log-normal value; 0 for under three values.
 
     Bound of a single further value: exp(mean + t * s * sqrt(1 + 1/n)) of the logarithms, with
     Student's t of n - 1 degrees of freedom. Few values that differ much have a bound that is far
@@ -104,8 +103,7 @@ def _student_p(t: float, freedom: int) -> float:
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:
-    """Return the value that this fraction of the values does not exceed: one of them, without
-    interpolation.
+    """Return the percentile as one of the values, without interpolation.
 
     >>> percentile([1.0, 2.0, 3.0, 4.0], 0.95), percentile([3.0, 1.0, 2.0], 0.5)
     (4.0, 2.0)

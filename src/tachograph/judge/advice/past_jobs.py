@@ -268,8 +268,7 @@ class History:
             known.append(job)
 
     def nearest(self, request: JobRequest, now: float) -> PastJobGroup:
-        """Return the nearest jobs that ended before `now` (seconds since 1970), and not longer ago
-        than configured.
+        """Return the most similar jobs that ended before `now`, within the configured days.
 
         The first level with enough runs counts: same user, name, partition and number of GPUs; same
         user, pattern of the name and number of GPUs; same user.

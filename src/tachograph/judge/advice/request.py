@@ -94,8 +94,7 @@ class JobRequest:
 
 
 def read_script(script: str, *, name: str | None = None) -> JobRequest:
-    """Return what a script requests, as sbatch reads it: `#SBATCH` lines in front of the first
-    command, the last wins.
+    """Return a script's request as sbatch reads it: leading `#SBATCH` lines, the last wins.
 
     `name`: of the job, where the script names none: sbatch takes the name of its file. Of a
     heterogeneous job the first component that requests GPUs counts, else the first.
@@ -244,7 +243,7 @@ def _whole(written: str) -> int | None:
 
 
 def memory_mib(written: str) -> float | None:
-    """Return MiB of what Slurm takes for memory: megabytes without a unit; None where it is none.
+    """Return Slurm's memory notation in MiB (default unit: megabytes); None if invalid.
 
     >>> memory_mib("16G"), memory_mib("500"), memory_mib("1T"), memory_mib("16 GB")
     (16384.0, 500.0, 1048576.0, None)
@@ -254,8 +253,7 @@ def memory_mib(written: str) -> float | None:
 
 
 def time_limit_s(written: str) -> float | None:
-    """Return seconds of a time limit in any notation of sbatch; infinite where unlimited, None
-    where it is none.
+    """Return a time limit in sbatch's notation in s; infinite if unlimited, None if invalid.
 
     >>> [time_limit_s(one) for one in ("30", "30:15", "1:30:00", "2-0", "2-1:30", "1-0:0:5")]
     [1800.0, 1815.0, 5400.0, 172800.0, 178200.0, 86405.0]
@@ -277,8 +275,7 @@ def time_limit_s(written: str) -> float | None:
 
 
 def name_pattern(name: str) -> str:
-    """Return what names of jobs that differ in numbers, dates and hashes have in common, as
-    cli_filter.lua does.
+    """Return a job name with numbers, dates and hashes replaced, as cli_filter.lua does.
 
     >>> {name_pattern(f"train_{run}_2025-03-0{run}.a1b2c3{run}") for run in (1, 2)}
     {'train_#.#'}

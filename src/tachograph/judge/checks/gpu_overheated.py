@@ -12,9 +12,7 @@ COLUMNS = [*UNIT, "gpu_model", "gpu_temp_c_max", "mem_temp_c_max"]
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that the highest temperature of a GPU, or of its memory, is at the limit of its
-    model or above.
-    """
+    """Return that a GPU's or its memory's maximum temperature reached the model's limit."""
     seen, several = [], len(set(job.of_gpus.values("node"))) > 1
     for values in zip(*map(job.of_gpus.values, COLUMNS), strict=True):
         row = dict(zip(COLUMNS, values, strict=True))

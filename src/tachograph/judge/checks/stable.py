@@ -57,9 +57,7 @@ def steadiness(series: Series, name: str) -> Steadiness:
 
 
 def stable_votes(found: Steadiness, *, level: float | None) -> Votes:
-    """Return the vote of a characteristic: YES, NO, MISSING. Below `level` throughout it is
-    taken as all zero.
-    """
+    """Return votes of a characteristic: YES, NO, MISSING; below `level` it counts as zero."""
     steady = (found.within >= WITHIN) & (found.away <= AWAY)
     if level is not None:
         steady |= found.high < level

@@ -94,7 +94,7 @@ class JobClass:
         )
 
     def names(self, form: ClassInput) -> tuple[str, ...]:
-        """Return the characteristics that vote in `form`, and of which all count."""
+        """Return the voting characteristics in `form`, and which of them must all agree."""
         return form.limits.names(form.code(self.code), self.host if form.host else self.gpu)
 
 

@@ -55,8 +55,7 @@ Bounds = Mapping[Quantity, tuple[Floats, Floats]]
 def classify_rows(
     values: Mapping[str, Floats], size: int, settings: WorkloadSettings | None = None
 ) -> WorkloadRows:
-    """Return the classes of `size` readings: of each the first rule that holds, unless one before
-    cannot be decided.
+    """Return classes of `size` readings: the first rule that holds, if earlier ones are decided.
 
     `values`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there:
     it was not measured.

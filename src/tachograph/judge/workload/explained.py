@@ -19,8 +19,7 @@ NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "
 
 
 def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> str:
-    """Return which rule a reading meets, with its values; what is missing where the rule is
-    undetermined.
+    """Return the rule a reading meets, with values; or the missing counters.
 
     >>> explained(GpuReading(sm_active=0.72, tensor_active=0.61, dram_active=0.3, gr_engine_active=0.9))
     'TENSOR 61 % >= 50 %, SM 72 % >= 60 %'

@@ -127,7 +127,7 @@ def verdicts(reading: GpuReading, settings: WorkloadSettings) -> tuple[int, ...]
 
 
 def known_of(reading: GpuReading, settings: WorkloadSettings) -> KnownReading:
-    """Return what the rules look at of a reading; as published, what is missing is 0."""
+    """Return a reading's values used by the rules; as published, missing ones are 0."""
     published = settings.published
     missing = 0.0 if published else _NAN
     return KnownReading(
@@ -144,8 +144,7 @@ def known_of(reading: GpuReading, settings: WorkloadSettings) -> KnownReading:
 
 
 def real_utilisation(reading: GpuReading, settings: WorkloadSettings | None = None) -> float | None:
-    """Return the weighted activity of a GPU, 0..1; None where something that weighs is missing (as
-    published: it is 0).
+    """Return the weighted activity of a GPU, 0..1; None if a weighted counter is missing.
 
     >>> real_utilisation(GpuReading(sm_active=0.8, tensor_active=0.4, dram_active=0.5, gpu_util=1.0))
     0.62
