@@ -328,7 +328,7 @@ def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> s
     """Return the meaning of the columns of the table, in a sentence.
 
     >>> legend(["time", "launches"]), legend(["launches"], short=False)
-    ('time: share of the time of all; n: how often it ran.', 'launches: how often it ran.')
+    ('time: share of the total time of all kernels; n: number of launches.', 'launches: number of launches.')
     """
     message = (
         (
