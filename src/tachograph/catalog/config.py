@@ -226,8 +226,9 @@ class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever. Applied by `tachograph
-    lake compact --expire`.
+    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever.
+
+    Applied by `tachograph lake compact --expire`.
     """
 
     samples: str = ""  # of GPUs and nodes, and PM sampling with its bursts

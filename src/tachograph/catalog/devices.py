@@ -133,8 +133,10 @@ def _nvidia(
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     vendor: str = "NVIDIA",
 ) -> Device:
-    """Return a row: peaks in TFLOP/s (fp64, fp32, fp16, tensor, fp64 tensor), memory as GB/s,
-    GiB and tolerance, chip as L2 in MiB, SMs and warps per SM.
+    """Return a row of the catalogue for an NVIDIA GPU.
+
+    Peaks in TFLOP/s (fp64, fp32, fp16, tensor, fp64 tensor), memory as GB/s, GiB and tolerance,
+    chip as L2 in MiB, SMs and warps per SM.
     """
     fp64, fp32, fp16, tensor, fp64_tensor = (None if peak is None else peak * _T for peak in peaks)
     bandwidth, capacity, tolerance = memory

@@ -48,8 +48,9 @@ OTHER_ENDING = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMetric:
-    """A metric of ClusterCockpit: the counter of job_minutes it is made of, factor, unit;
-    `footprint` in meta.json.
+    """A metric of ClusterCockpit: its counter in job_minutes, factor, unit.
+
+    `footprint`: its name in meta.json.
     """
 
     name: str

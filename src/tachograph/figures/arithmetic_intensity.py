@@ -169,9 +169,7 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return how many samples and jobs are memory-bound, and where the intensity of the
-    commonest device lies.
-    """
+    """Return memory-bound samples and jobs, and the usual intensity on the commonest device."""
     facts = numbers.facts
     pipe = str(facts["pipe"])
     named, message = PIPE_NAMES[pipe], []

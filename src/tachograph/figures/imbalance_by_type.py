@@ -104,9 +104,7 @@ def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
 
 
 def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
-    """Return a strip of the jobs of each group of pipes beside the cumulative distributions of
-    the job types.
-    """
+    """Return strips of jobs per group of pipes, and cumulative distributions per job type."""
     with style.style():
         figure, (left, right) = style.new_figure(style.PAGE_IN, 3.1, 1, 2, width_ratios=(1.35, 1))
         values = [
@@ -152,9 +150,7 @@ def _pipes_title(numbers: FigureNumbers) -> str:
 
 
 def sentences_by_type(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
-    """Return which groups of pipes have the highest and the lowest median, and the medians of
-    the job types.
-    """
+    """Return the groups of pipes with extreme medians, and the medians of job types."""
     return (*_of_pipes(numbers, imbalance), *_of_types(numbers, imbalance))
 
 

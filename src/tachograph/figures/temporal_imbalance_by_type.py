@@ -9,9 +9,7 @@ from tachograph.figures.numbers import FigureNumbers, Study
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the distribution of temporal imbalance in each group; a job's is that of its least
-    steady GPU.
-    """
+    """Return the distribution of temporal imbalance (of a job's least steady GPU) per group."""
     return compute_by_type(study, "temporal_imbalance")
 
 

@@ -27,8 +27,7 @@ _NICE = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the mean of gpu_util_mean in 10 x 10 bins of the activity of the study's pipe and of
-    the memory.
+    """Return mean utilisation in 10 x 10 bins of pipe activity and memory activity.
 
     cells: one row per (type, pipe_low, pipe_high, dram_low, dram_high): jobs and util_mean, null in
     empty bins. Bins run from 0 to a round number not below the largest activity, the same for both

@@ -153,8 +153,7 @@ def _faults(row: Mapping[str, float | None]) -> list[str]:
 def nodes_without_samples(
     last: Mapping[str, datetime], newest: datetime | None, *, now: datetime, limit: timedelta
 ) -> AlertState:
-    """Return the nodes whose last sample is older than the limit. last: {node: time}; newest: of
-    the whole lake.
+    """Return nodes whose last sample is too old. last: {node: time}; newest: of the lake.
 
     Where no node has newer samples, that is one alert, and nothing is known of single nodes.
     """

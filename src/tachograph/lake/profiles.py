@@ -28,8 +28,7 @@ _DIGITS = 8  # of a digest, behind names that several reports of a job have
 
 @dataclass(frozen=True, slots=True)
 class AttachedProfile:
-    """A report that is, or is to be, attached: `report.launches` are those that are kept, of
-    `launches` in the file.
+    """An attached report: `report.launches` are stored, of `launches` in the file.
 
     at: when it was attached.
     """

@@ -167,8 +167,7 @@ def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
 
 
 def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocations] | None:
-    """Return the poller of Slurm: that of `[[sources]]` with source = "slurm-live", else `squeue`;
-    None without either.
+    """Return the configured poller of Slurm, else `squeue`; None if neither is available.
 
     Nothing is polled or imported yet: wrong settings are reported at the first poll.
     """

@@ -149,8 +149,7 @@ def build_fleet_report(
     partitions: Mapping[str, str] | None = None,
     findings: Mapping[str, Sequence[Finding]] | None = None,
 ) -> FleetReport:
-    """Return the report of a view. whole: the view of all GPUs, where `view` is a part of it: the
-    others are counted.
+    """Return the report of a view. whole: the view of all GPUs, to count hidden ones.
 
     partitions: {job: its partition}; findings: {job: those of its last minute}. Errors: UsageError
     for the choice.

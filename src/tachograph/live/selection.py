@@ -34,8 +34,9 @@ _PLACE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class GpuSelection:
-    """Rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12". allocation:
-    theirs, where that is known from the selection.
+    """Selected rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12".
+
+    allocation: theirs, where that is known from the selection.
     """
 
     rows: tuple[int, ...]
@@ -184,9 +185,7 @@ def select_job(
 
 
 def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
-    """Return whether a job of one of these ids holds a GPU, alone or with others; of an array or
-    a heterogeneous job: one of its parts.
-    """
+    """Return whether a job with one of these ids, or a part of it, holds a GPU, alone or shared."""
     allocation = snapshot.allocations.get(snapshot.gpus[row])
     return allocation is not None and is_of(allocation, names)
 

@@ -154,9 +154,7 @@ def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: boo
 
 
 def absent_counters(about: SourceInfo) -> frozenset[str]:
-    """Return the unsupported counters for which another exporter than DCGM's has no metric:
-    nothing enables them.
-    """
+    """Return unsupported counters that cannot be enabled: the exporter has no metric."""
     metrics = exporter_metrics(advised_source(about.name, about.exporters))
     return frozenset(
         name
@@ -173,8 +171,7 @@ def unsupported_counters(
     named: Collection[str] = (),
     exporters: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return {counter of the catalogue that is not among `reported`: how to enable it}, as
-    `SourceInfo.unsupported` is.
+    """Return {counter not among `reported`: how to enable it}, as `SourceInfo.unsupported`.
 
     named: counters that the source names, with or without a value. exporters: as
     `SourceInfo.exporters`.

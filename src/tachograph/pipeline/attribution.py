@@ -500,8 +500,7 @@ def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
 
 
 def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
-    """Return one row per (node, gpu, mig): `model`, `hbm_mib`, `usable_mib` as known, configuration
-    before telemetry.
+    """Return `model`, `hbm_mib`, `usable_mib` per (node, gpu, mig), configuration first.
 
     `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
     Errors: ConfigError for a broken hostlist.

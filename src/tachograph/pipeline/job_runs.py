@@ -189,9 +189,7 @@ def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
 
 
 def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return `allocations` with raw job ids where they name a task or component as people write
-    it (123_4, 123+1).
-    """
+    """Return `allocations` with displayed job ids (123_4, 123+1) replaced by raw ids."""
     shown = (
         jobs.filter(pl.col("display_id") != pl.col("job_id"))
         .select(job_id="display_id", raw="job_id")

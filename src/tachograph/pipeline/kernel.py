@@ -506,8 +506,7 @@ def intensity_edges() -> Floats:
 
 
 def intensity_bins() -> tuple[Bytes, Singles]:
-    """Return the bin of the least number of each cell (numbers that share their upper 16 bits), and
-    the bins' ends.
+    """Return each cell's bin (a cell shares the upper 16 bits), and the bins' ends.
 
     A cell is narrower than a bin, so the bin of any number is that of its cell or the next one.
     Zero stands for no intensity and has the last column to itself.

@@ -20,8 +20,7 @@ OF_POLARS = ("dirty_decay_ms:500", "muzzy_decay_ms:1000")
 
 
 def keep_freed_memory(setting: str = KEEP) -> None:
-    """Keep freed memory of a process that reads one partition after the other; without effect once
-    Polars is loaded.
+    """Make the allocator keep freed memory; without effect once Polars is loaded.
 
     What the environment sets itself comes last and so counts.
     """

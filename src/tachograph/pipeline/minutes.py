@@ -99,8 +99,7 @@ def write_minutes(
     day: date,
     idle_util: float,
 ) -> Accumulators:
-    """Write the whole minutes of a partition as one file; return `part` with the file, the others,
-    and the timeline.
+    """Write a partition's whole minutes as one file; return the rest and the timeline.
 
     `keys`: run, job_key, job_id, start. Errors: LakeError when it cannot be written.
     """

@@ -116,8 +116,9 @@ def reduce_partition(
     steps: pl.DataFrame | None = None,
     handovers: pl.DataFrame | None = None,
 ) -> tuple[Accumulators, PartitionMinutes]:
-    """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once),
-    and its minutes.
+    """Return the accumulators and minutes of a partition's frame.
+
+    gpu_samples sorted by node, gpu, mig, t; each key once.
 
     `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`:
     each run's start, at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16,

@@ -1,5 +1,4 @@
-"""Rows of an analysis that wait to be written: of tables that are appended to as jobs are complete,
-and of summaries.
+"""Buffers of computed rows: tables appended as jobs complete, and summaries.
 
 Summaries come last, all in one step, as they make the rows of the other tables count.
 """

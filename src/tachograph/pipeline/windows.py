@@ -340,8 +340,9 @@ _FOLDED = {
 def spatial_imbalance(
     minutes: pl.LazyFrame, jobs: pl.DataFrame, *, window_s: int, count_zero_windows: bool = False
 ) -> pl.DataFrame:
-    """Return (job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction), one row per row
-    of `jobs`, in order.
+    """Return spatial imbalance per row of `jobs`, in order.
+
+    Columns: job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction.
 
     `minutes`: rows of job_minutes; those of other jobs or another analysis are passed over. `jobs`:
     job_key, seq and `gpus`, the GPUs held (`with_gpus_held`). A GPU without samples in a window

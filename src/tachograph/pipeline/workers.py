@@ -75,8 +75,7 @@ INSTALL = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequirements:
-    """Versions of PACKAGES, and the lake: its samples by the id of their table and the version they
-    have at least.
+    """Versions of PACKAGES, and the minimum version of the lake's samples.
 
     table: None where no samples were written yet.
     """

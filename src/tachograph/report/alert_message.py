@@ -146,9 +146,7 @@ def alert_matrix(message: AlertMessage, url: str = "") -> dict[str, Any]:
 def alert_manager(
     incidents: tuple[Incident, ...], *, until: datetime, url: str = ""
 ) -> list[dict[str, Any]]:
-    """Return incidents as alerts of Alertmanager's API v2. until: open ones end then, unless
-    they are posted again.
-    """
+    """Return incidents as alerts for Alertmanager's API v2; open ones end at `until`."""
     posted = []
     for one in incidents:
         kind, alert = ALERT_KINDS[one.alert.code], one.alert

@@ -48,8 +48,7 @@ _DRAWN = ("gpu_util", "sm_active", "gr_engine_active")  # the first that any job
 
 @dataclass(frozen=True, slots=True)
 class ComparedNumber:
-    """A number of each job, as text; difference: of the largest and the smallest, as a share of the
-    larger, 0..1.
+    """A number of each job as text; difference: of the extremes, as a share of the larger.
 
     None: fewer than two jobs have it.
     """

@@ -237,8 +237,7 @@ def memory_sentence(row: Mapping[str, Any]) -> str:
 
 
 def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Return workload classes and the share of GPU time in each, in their order; empty where they
-    are not known.
+    """Return (workload class, share of GPU time) in order; empty if unknown.
 
     >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
     ('idle', 1.0)

@@ -231,9 +231,7 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[
 
 
 def _findings_and_answers(table: JobsTable) -> list[list[str]]:
-    """Codes of reported findings; before them those for which the job was selected, where they
-    are not among them.
-    """
+    """Return codes of reported findings, preceded by other findings that selected the job."""
     pairs = zip(table.frame["job_key"], table.frame[FINDINGS_COLUMN], strict=True)
     return [
         [*(answer for answer in table.answers.get(key, ()) if answer not in codes), *codes]

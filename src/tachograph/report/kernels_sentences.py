@@ -132,9 +132,7 @@ def _capacity_text(limit: Limit) -> str:
 
 
 def sensitivity_sentence(sensitivity: Sensitivity) -> str:
-    """Return the sensitivity of a kernel to a resource, with the number, and the counter missing
-    for it.
-    """
+    """Return a kernel's sensitivity to a resource, with the number or the missing counter."""
     number = "" if sensitivity.value is None else f"{text(sensitivity.value, 'fraction')}: "
     lacks = f" (collect it with ncu {sensitivity.missing})" if sensitivity.missing else ""
     return f"{number}{sensitivity.why}{lacks}"
@@ -274,8 +272,7 @@ def gain_sentence(gain: float | None, worst: float | None) -> str:
 
 
 def safe_sentence(found: Estimate) -> str:
-    """Return whether the set is safe, in a sentence, with the worst slowdown and the resources at
-    their limit.
+    """Return whether the set is safe, with the worst slowdown and resources at their limit.
 
     >>> from tachograph.sharing.demand import CorunOutcome
     >>> pair = (CorunOutcome("a", 1.0, 1.05, None), CorunOutcome("b", 1.7, 2.1, "l2_bandwidth"))

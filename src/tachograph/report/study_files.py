@@ -115,9 +115,7 @@ def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> Mar
 
 
 def picture_width(suffix: str, content: bytes) -> int:
-    """Return percent of the page's width: 100 for a picture made for two columns of a paper,
-    others in proportion.
-    """
+    """Return a picture's width in percent of the page; 100 for two columns of a paper."""
     found = _WIDTH.search(content[:2000]) if suffix == "svg" else None
     share = float(found[1]) / (72 * PAGE_IN) if found else 1.0
     return round(100 * min(1.0, share))

@@ -32,8 +32,10 @@ CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
 
 
 class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One value. `provenance`: measured on this GPU, or published for the H100, as it was not
-    measured here; None: neither is known.
+    """One value of a calibration.
+
+    `provenance`: measured on this GPU, or published for the H100, as it was not measured here;
+    None: neither is known.
 
     `residual`: worst relative error of the fit, where there was one. `note`: in words.
     """
@@ -72,9 +74,7 @@ FileT = TypeVar("FileT", bound=CalibrationFile)
 
 
 def shipped_calibrations() -> dict[str, Path]:
-    """Return {name: file} of the calibrations that come with this package, one for each GPU
-    model measured so far.
-    """
+    """Return {name: file} of the shipped calibrations, one per measured GPU model."""
     folder = Path(__file__).with_name("calibrations")
     return {file.stem: file for file in sorted(folder.glob("*.toml"))}
 

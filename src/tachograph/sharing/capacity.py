@@ -361,8 +361,7 @@ def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
 
 
 def resident_per_sm(footprint: Footprint, gpu: GpuCapacity) -> float | None:
-    """Return how many blocks are resident on an SM at once, on average over all SMs, while there
-    are blocks to start.
+    """Return the mean number of resident blocks per SM while blocks are waiting to start.
 
     >>> resident_per_sm(Footprint(66, 128, blocks_per_sm=16), GpuCapacity(name="H100", sms=132))
     0.5

@@ -205,9 +205,7 @@ def short_label(kind: JobGroup) -> str:
 
 
 def missing_counters(summaries: pl.DataFrame) -> list[str]:
-    """Return the counters that must be measured and of which no job has a value, as DCGM names
-    and numbers them.
-    """
+    """Return required counters that no job has, with DCGM's names and numbers."""
 
     def absent(*columns: str) -> bool:
         return bool(summaries.select(pl.all_horizontal(pl.col(columns).is_null().all())).item())

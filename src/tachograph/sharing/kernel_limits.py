@@ -93,8 +93,7 @@ def _small_grid(kernel: Kernel) -> tuple[int, int] | None:
 
 
 def achievable(share: float, calibration: Calibration) -> float:
-    """Return a share of DRAM's peak as one of the bandwidth that can be achieved, the same that
-    estimates count with.
+    """Return a share of DRAM's peak as a share of the achievable bandwidth.
 
     >>> achievable(0.45, Calibration())
     0.5

@@ -289,8 +289,7 @@ def warps(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
 
 
 def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
-    """Return {reason: fraction of the waiting}, adding up to 1; None: the reasons that matter were
-    not all collected.
+    """Return {reason: share of the waiting time}; None if important reasons are missing.
 
     A warp that issues, or could, does not wait. Nothing waits: an empty mapping.
     """
@@ -484,8 +483,7 @@ def is_measured(value: float) -> bool:
 
 
 def duration_s(launch: Launch) -> float | None:
-    """Return the duration of a launch, in s; None: unknown. From its cycles and their clock where
-    no time is reported.
+    """Return the duration of a launch in s, from cycles and clock if not reported; or None.
 
     A duration of zero or less is 0: such a launch adds nothing to any measurement. One beyond
     64-bit counters is unknown.

@@ -181,8 +181,7 @@ def by_kernels_ruled_out(
     calibration: Calibration,
     settings: InterferenceOptions,
 ) -> Flags:
-    """Return, of each pair of `mixes`, whether `advise` certainly returns `no`: (rows, columns),
-    symmetric.
+    """Return per pair of `mixes` whether `advise` certainly returns `no`: symmetric matrix.
 
     Only pairs with a `profiled` one are examined. `slowdown`: of each row beside each column over
     all its time, the decisive one; NaN, unknown, rules nothing out. `by_memory`: whether memory

@@ -200,9 +200,7 @@ _EVENNESS = _Scale(
 def sensitivities(
     kernel: Kernel, *, calibration: Calibration | None = None
 ) -> tuple[Sensitivity, ...]:
-    """Return the sensitivity of a kernel on each resource, from those shared by all SMs to those
-    within one SM.
-    """
+    """Return a kernel's sensitivity to each resource, GPU-wide ones first."""
     metrics, gpu = kernel.metrics, kernel.gpu
     slots = launched(kernel.demand.footprint, gpu).slots_taken
     issue = kernel_metrics.issue(metrics, gpu)

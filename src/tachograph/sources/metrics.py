@@ -409,8 +409,7 @@ def exporter_of(metric: str) -> str:
 
 @cache
 def exporter_metrics(exporter: str) -> Mapping[str, str]:
-    """Return {column: the first metric from which it is read} of an exporter, by its name; empty
-    for dcgm-exporter.
+    """Return {column: first metric it is read from} of an exporter; {} for dcgm-exporter.
 
     >>> exporter_metrics("AMD device-metrics-exporter")["tensor_active"]
     'gpu_prof_tensor_active_percent'

@@ -367,9 +367,7 @@ class PrometheusQueries:
         return "range"
 
     def node_skew_s(self) -> SeriesAnswer:
-        """Return how far the clock of each node is ahead of the server's, seconds, where
-        node_exporter reports it.
-        """
+        """Return each node's clock minus the server's (s), as far as node_exporter reports it."""
         selector = self._selector(["node_time_seconds"])
         form = {"query": f"{selector} - timestamp({selector})", **_WHOLE}
         return self.server.post_read("/api/v1/query", form, read_result)

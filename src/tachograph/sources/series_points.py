@@ -262,8 +262,7 @@ def points_disagree(points: Iterable[SeriesPoints], unit: int) -> bool:
 def allocation_rows(
     spans: Iterable[AllocationSpan], indices: Mapping[GpuUnit, int]
 ) -> pl.DataFrame:
-    """Return rows of `allocations`, given the index of each GPU; their provenance is the recording
-    itself, `explicit`.
+    """Return rows of `allocations` with provenance `explicit`, given each GPU's index.
 
     Where it shows no more than the node it is `node_list`: what names the GPU has priority. 123.0
     is a step.

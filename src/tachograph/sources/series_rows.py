@@ -75,8 +75,7 @@ _LAST_STAMP_S = 1e11
 
 
 class SeriesRows:
-    """Rows put together from series. `known`: how many values had a meaning here; `unreadable`:
-    lines rejected before.
+    """Rows made from series. `known`: values with a meaning; `unreadable`: rejected lines.
 
     `facts`: known values that describe devices or name jobs, without those that `parts` rejects.
     `unread`: lines by metric, of those that are not read.

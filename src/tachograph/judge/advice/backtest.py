@@ -87,9 +87,7 @@ class BacktestSums:
 
     @property
     def worth_known_share(self) -> float | None:
-        """Share of the recoverable hours worth naming that past jobs of the user could name;
-        None without any.
-        """
+        """Share of hours worth naming that past jobs of the user could name; None if none."""
         worth = self.recoverable - self.minor
         return (self.known - self.minor_known) / worth if worth > 0 else None
 

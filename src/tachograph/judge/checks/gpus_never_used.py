@@ -26,9 +26,7 @@ class IdleGpus:
 
 
 def idle_gpus(job: CheckedJob) -> IdleGpus | None:
-    """Return the GPUs that stayed below `idle_util` on average while others worked; None where
-    there are none.
-    """
+    """Return GPUs below `idle_util` on average while others worked; None if there are none."""
     counter = activity_counter(job.summary)
     if counter is None:
         return None

@@ -67,8 +67,7 @@ def stable_votes(found: Steadiness, *, level: float | None) -> Votes:
 
 
 def stable_answers(primary: Sequence[Votes], secondary: Sequence[Votes]) -> Votes:
-    """Return per job YES where all primary characteristics that vote are steady, and half of the
-    secondary ones.
+    """Return YES if all primary and half of the secondary characteristics are steady.
 
     UNDECIDED where fewer than half of the primary ones were measured and none of them votes NO.
 

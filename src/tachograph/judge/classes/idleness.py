@@ -32,8 +32,9 @@ def idle_class(
 
 
 def idle_votes(found: Extremes, *, busy: float) -> Votes:
-    """Return the vote of one characteristic of each job: YES when the busiest unit passes `busy`
-    and does TIMES as much as the least busy. MISSING where fewer than two units report it.
+    """Return votes: YES if the busiest unit exceeds `busy` and does TIMES the least busy.
+
+    MISSING where fewer than two units report it.
 
     >>> nodes = Extremes(np.array([0.9, 0.9], np.float32), np.array([0.1, 0.8], np.float32), np.array([2, 2]))
     >>> idle_votes(nodes, busy=0.5)
@@ -47,8 +48,7 @@ def idle_votes(found: Extremes, *, busy: float) -> Votes:
 
 
 def idle_answers(votes: Sequence[Votes]) -> Votes:
-    """Return per job YES where at least half of the votes are YES; UNDECIDED where fewer than half
-    are measured.
+    """Return YES if half of the votes are YES; UNDECIDED if fewer than half are measured.
 
     >>> idle_answers([np.array([1, 1], np.int8), np.array([0, -1], np.int8), np.array([0, -1], np.int8)])
     array([0, 2], dtype=int8)

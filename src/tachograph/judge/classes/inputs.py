@@ -38,8 +38,7 @@ class ClassInput:
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """One entry of the registry. `gpu`, `host`: characteristics that vote in that form; empty:
-    there is no such form.
+    """A job class. `gpu`, `host`: voting characteristics per form; empty: no such form.
 
     `where`: kernel.END, BEGIN or MIDDLE, of classes that look for an interval in which nothing
     changes; they need windows. `more_gpu`, `more_host`: characteristics of which half suffice

@@ -121,8 +121,7 @@ def _longest(
     values: Singles, works: Bytes, hung: Bytes, sure: Bytes, minutes: int, width: int, hang: float, level: float,
     where: int, least: int, optimistic: bool,
 ) -> tuple[int, int]:  # fmt: skip
-    """Begin and end (minutes) of the longest hang interval of one job that lies `where`; (0, 0)
-    where there is none.
+    """Return (start, end) in minutes of a job's longest hang interval at `where`, or (0, 0).
 
     Normal before and after: `least` minutes at work; where there is no level (NaN), one window that
     is not flat, and before a hang at the end a run of them that covers more than `hang` minutes.
@@ -231,9 +230,7 @@ def _compared(
     level: float,
     where: int,
 ) -> np.float32:
-    """The compared value: largest of the interval, or of the first or last `hang` minutes;
-    smallest in the middle.
-    """
+    """Return the compared value: maximum at either end, minimum in the middle."""
     windows = high.shape[0]
     span = max(1, int(hang) - width + 1)
     if end > begin:

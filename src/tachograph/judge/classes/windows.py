@@ -50,8 +50,7 @@ class WindowSpreads:
 
 @dataclass(frozen=True, slots=True)
 class HangVotes:
-    """Per job the vote of one characteristic, the interval of the vote (minutes from the start),
-    the value compared.
+    """Per job, a characteristic's vote, its interval (min from start), compared value.
 
     `vote`: YES, NO, UNDECIDED (what was not measured decides), MISSING, UNUSED (idle throughout).
     """

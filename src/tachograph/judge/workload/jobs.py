@@ -168,8 +168,7 @@ class JudgedWorkload:
 
 
 def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
-    """Return rows of job_summaries with `workload`, `workload_fractions`, `health`, and of job_gpus
-    with `health`.
+    """Return job_summaries and job_gpus with workload and health columns, and findings.
 
     Null: no samples. One finding of kind workload, one of kind health per job.
     """
@@ -255,9 +254,7 @@ def _of_jobs(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def _health_finding(job: Mapping[str, Any] | None) -> Finding:
-    """The health of GPUs as a fact: yes where one is not OK, no where all are; problems have
-    checks of their own.
-    """
+    """Return GPU health as a fact: yes if one is not OK; problems have their own checks."""
     if job is None:
         return _health("unknown", "There is no sample of its GPUs.", {}, needs=INPUTS)
     state = job["state"]

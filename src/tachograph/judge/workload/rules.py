@@ -31,9 +31,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class KnownReading:
-    """What the rules look at of one reading: fractions 0..1, bytes per second; NaN: missing.
-    copy: 0 does not count.
-    """
+    """A reading's values for the rules: fractions, B/s; NaN: missing. copy: 0 is missing."""
 
     sm: float
     tensor: float
@@ -48,9 +46,7 @@ class KnownReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What is known of a GPU at one time, or its means over some: fractions 0..1, bytes per
-    second. None: missing.
-    """
+    """A GPU's values at one time, or means: fractions 0..1, bytes per second. None: missing."""
 
     sm_active: float | None = None
     tensor_active: float | None = None

@@ -24,8 +24,9 @@ CLASSIFIERS = ("default", "reference")
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """How GPUs are classified. weights: of SM, tensor, DRAM and engine, adding up to 1; published:
-    rules as published.
+    """How GPUs are classified. published: use the rules as published.
+
+    weights: of SM, tensor, DRAM and engine, adding up to 1.
 
     smoothing_s: window of a live label; 0: none. event_memory_s: how long an event stays visible.
     """

@@ -358,8 +358,10 @@ _LEAST_REFRESH_S = 3.0
 
 
 def connect_exporters(configuration: Configuration, *, urls: Sequence[str] = ()) -> FeedSource:
-    """Return exporters as a live source, polled once: those at `urls` (hostlists allowed), else
-    those of `[[sources]]`, else the one of this node, as `[watch]` names it.
+    """Return exporters as a live source, polled once.
+
+    Those at `urls` (hostlists allowed), else those of `[[sources]]`, else the one of this node, as
+    `[watch]` names it.
 
     Errors: ConfigError for invalid settings or addresses; InputError where none reports a GPU, with
     the reason.

@@ -49,8 +49,7 @@ def _utilization(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
 
 
 def memory(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
-    """Bytes of device memory: total, reserved, used, free. `used` excludes memory of driver and
-    firmware, as in DCGM.
+    """Bytes of device memory: total, reserved, used (as in DCGM, without reserved), free.
 
     Drivers before 510 support only the first version of the call, in which it is included.
     """

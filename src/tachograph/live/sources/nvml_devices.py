@@ -72,9 +72,7 @@ class NvmlRow:
 
 @dataclass(slots=True)
 class NvmlBoard:
-    """One GPU of the node. lost: its error, "" while it answers; a lost GPU is tried again at
-    growing intervals.
-    """
+    """One GPU of the node. lost: its error, or ""; a lost GPU is retried at growing intervals."""
 
     index: int
     handle: NvmlHandle | None
@@ -121,9 +119,7 @@ def found_board(nvml: NvmlLibrary, index: int, node: str) -> NvmlBoard | None:
 
 
 def mig_slices(nvml: NvmlLibrary, handle: NvmlHandle) -> dict[int, tuple[NvmlHandle, ...]]:
-    """Return {GPU instance: handles of its MIG devices}; empty where the GPU is not divided.
-    Errors: NVMLError.
-    """
+    """Return {GPU instance: MIG device handles}; {} if MIG is off. Errors: NVMLError."""
     divided = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
     if not divided:
         return {}

@@ -51,9 +51,7 @@ _SPARE: Final = ("sm_clock_mhz", "mem_clock_mhz")
 
 
 class PmSource:
-    """PM sampling of this node. others: the source of all other counters; None: CUDA's list of
-    GPUs is all there is.
-    """
+    """PM sampling of this node. others: source of other counters; None: only CUDA's GPUs."""
 
     def __init__(
         self,

@@ -37,9 +37,7 @@ _REPLAYS_PER_S = 0.1
 
 
 class SimulatedSource:
-    """GPUs of nodes with `per_node` each; the same seed and times give the same fleet. faults:
-    of some GPUs.
-    """
+    """Simulated GPUs, `per_node` per node, determined by seed and times. faults: of some GPUs."""
 
     def __init__(
         self,

@@ -144,8 +144,7 @@ def write_advice(
 
 
 def advice_file(rows: Sequence[AdviceRow], *, now: datetime) -> str:
-    r"""Return the content of a user's file; rows that do not fit into MOST_BYTES are left out, the
-    last first.
+    r"""Return a user's file, without the last rows if it would exceed MOST_BYTES.
 
     >>> from datetime import UTC
     >>> row = AdviceRow("ann", "train", "gpu", (ShownLine("request one GPU", "gpus", 1),))

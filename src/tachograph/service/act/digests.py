@@ -161,8 +161,9 @@ def digest_key(digest: UserDigest) -> str:
 
 
 def read_opt_out(file: Path) -> frozenset[str]:
-    """Return the users in a file, one a line; none where there is no file. Errors: ConfigError:
-    nothing is sent.
+    """Return the users in a file, one per line; none without a file.
+
+    Errors: ConfigError: nothing is sent.
     """
     try:
         return frozenset(
@@ -178,9 +179,7 @@ def read_opt_out(file: Path) -> frozenset[str]:
 
 
 def change_opt_out(file: Path, user: str, *, out: bool) -> None:
-    """Add a user to the file, or remove one; changes of several processes wait for each other.
-    Errors: ConfigError.
-    """
+    """Add or remove a user in the file, under a lock. Errors: ConfigError."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(

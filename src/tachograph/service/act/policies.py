@@ -415,9 +415,7 @@ def _is_dry(policy: PolicyOptions, configuration: Configuration) -> bool:
 
 
 def policy_of(configuration: Configuration, names: Sequence[str]) -> Configuration:
-    """Return the configuration with the policies of these names; none: all. Errors: ConfigError
-    for an unknown one.
-    """
+    """Return the configuration with only these policies. Errors: ConfigError: unknown name."""
     known = {policy.name: policy for policy in configuration.policy}
     for name in names:
         if name not in known:

@@ -213,9 +213,7 @@ def _exchange(
 
 
 def _remember_address(url: str) -> None:
-    """Hide the parts of an address that look like keys: who knows the address of a chat room can
-    write there.
-    """
+    """Redact the parts of a webhook address that look like keys."""
     remember_secrets(
         *(
             part

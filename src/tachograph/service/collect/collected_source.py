@@ -82,8 +82,9 @@ class CollectedSource:
     def slurm(
         self, otherwise: Callable[[], SlurmAllocations], *, minor_numbers: bool
     ) -> SlurmAllocations:
-        """Return who holds which GPU as the collector polled it; `otherwise`, where it did not.
-        Errors: those of it.
+        """Return who holds which GPU, as polled by the collector, else `otherwise`.
+
+        Errors: those of `otherwise`.
         """
         now = self._clock()
         answers = [poll for poll in self._files.polls() if poll.file.source == SLURM_LIVE]
@@ -96,9 +97,7 @@ class CollectedSource:
 
 
 def open_collected(configuration: Configuration, lake: str) -> SelectedSource | None:
-    """Return what the collector of a lake has of its GPUs; None where none runs, or it has
-    nothing new.
-    """
+    """Return a lake's collector as a live source; None if none runs or it has nothing new."""
     source = CollectedSource(state_folder(lake, configuration.collect.state))
     if not source.is_current():
         return None
@@ -133,9 +132,7 @@ def _names_users(poll: NewestPoll) -> bool:
 
 
 def slurm_of(answers: Sequence[NewestPoll]) -> SlurmAllocations:
-    """Return the allocations of polled answers. complete: as many GPUs of every job are known as
-    it holds.
-    """
+    """Return allocations from polled answers. complete: every job's GPUs are known."""
     gpus: dict[tuple[str, int], GpuAllocation] = {}
     jobs: dict[str, GpuAllocation] = {}
     complete = True

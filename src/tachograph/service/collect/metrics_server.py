@@ -25,8 +25,7 @@ _DO = 'use host:port, such as "127.0.0.1:9798", or "" for none'
 
 
 class MetricsServer:
-    """A server of the metrics of a registry, listening on `listen` (host:port) from the start; see
-    `serve`.
+    """A server of a registry's metrics that listens on `listen` (host:port) at once; see `serve`.
 
     Every connection is for one request. None waits for another, and none that is silent keeps one
     out: who opens more than MOST_CONNECTIONS closes the oldest. Errors: ConfigError when the

@@ -234,9 +234,7 @@ class PolledSource:
 
 
 class SourceReader(threading.Thread):
-    """Polls one source until `stopping` is set. Whatever a poll raises is a failure of this
-    source, and tried again.
-    """
+    """Polls one source until `stopping` is set; any exception is a failure and retried."""
 
     def __init__(
         self,

@@ -33,8 +33,7 @@ class _Subject:
 
 
 class ProblemRemarks:
-    """Hands lines to `remark`, those that are worth one. Two problems that differ in numbers alone
-    are one.
+    """Passes on remarks worth a line; problems that differ only in numbers are the same.
 
     >>> lines = []
     >>> remarks = ProblemRemarks(lines.append)

@@ -331,9 +331,7 @@ class CollectOverview:
 
     @property
     def is_healthy(self) -> bool:
-        """No source is late or failing, the last analysis and compaction succeeded, no process
-        hangs, no full disk.
-        """
+        """Whether no source is late or failing, steps succeeded, nothing hangs, no disk is full."""
         troubles = [source.condition(self.now) != "ok" for source in self.sources]
         troubles += [
             self.hangs,
@@ -343,9 +341,7 @@ class CollectOverview:
         return not any(troubles)
 
     def without_places(self) -> CollectOverview:
-        """Return the same for readers who do not run the service: no path, host, address, or
-        text that may name one.
-        """
+        """Return the status without paths, hosts and addresses, for ordinary readers."""
         return replace(
             self,
             lake="",
@@ -416,8 +412,9 @@ def _without_places(source: SourceStatus) -> SourceStatus:
 def configured_overview(
     lake: str, configuration: Configuration, *, now: datetime, where: str = "configuration"
 ) -> CollectOverview:
-    """Return the state of the collector of `lake` with the sources of a configuration; `where`: its
-    file, for errors.
+    """Return the state of `lake`'s collector with the configured sources.
+
+    `where`: the configuration's file, for errors.
 
     Errors: those of `overview`; ConfigError for a source that makes no sense.
     """

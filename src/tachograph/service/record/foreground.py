@@ -44,8 +44,9 @@ _Mask = set[signal.Signals | int]
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """End of a command. code: None where a signal ended it. at: seconds since 1970. cpu_s: of it
-    and its children.
+    """End of a command. code: None if a signal ended it. at: s since 1970.
+
+    cpu_s: of it and its children.
     """
 
     code: int | None
@@ -96,9 +97,7 @@ def run_in_foreground(
 
 
 def end_alike(number: int) -> None:
-    """End this process by a signal, as the command was; returns only where the signal does not
-    end processes.
-    """
+    """End this process by the command's signal; returns if the signal does not end it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)

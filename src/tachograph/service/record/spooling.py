@@ -64,8 +64,7 @@ def identify(
     anonymous: bool = False,
     cluster: str = "",
 ) -> JobIdentity:
-    """Return the job of a recording of `command` from `start` on (seconds since 1970); no command:
-    the whole job.
+    """Return the job of a recording; without `command`, the whole surrounding job.
 
     An anonymous one has no user, command, account or job id.
 
@@ -170,8 +169,7 @@ class RecordPlan:
 
 @dataclass(frozen=True, slots=True)
 class SpoolResult:
-    """Result of a recording. rows: samples written; lost: samples dropped; problem: why it is
-    incomplete, or "".
+    """Result of a recording: samples written and lost, and why it is incomplete, or "".
 
     spool: None where nothing was recorded.
     """

@@ -17,9 +17,7 @@ EXPORTER_MODULES: tuple[str, ...] = (
 
 @cache
 def exporter_mappings() -> tuple[ExporterMapping, ...]:
-    """Return the mappings in the order of EXPORTER_MODULES; of two for one metric the first
-    counts.
-    """
+    """Return all mappings in order of EXPORTER_MODULES; the first one of a metric counts."""
     found: list[ExporterMapping] = []
     for name in EXPORTER_MODULES:
         mapping: ExporterMapping = import_module(f"{__name__}.{name}").EXPORTER

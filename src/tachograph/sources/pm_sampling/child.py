@@ -143,8 +143,7 @@ class SamplerChild:
 
 
 def is_named(gpu: CudaGpu, place: int, name: str) -> bool:
-    """Return whether a GPU has this name: its place in the order of PCI addresses, its UUID or
-    address, shortened.
+    """Return whether a GPU has this name: index by PCI address, UUID or address, shortened.
 
     >>> gpu = CudaGpu(0, "GPU-8932f937-d72c", "0000:3b:00.0", "NVIDIA H100")
     >>> [is_named(gpu, 2, name) for name in ("2", "GPU-8932", "3B:00.0", "0", "GPU-1")]

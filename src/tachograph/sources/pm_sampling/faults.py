@@ -90,9 +90,7 @@ _UNSUPPORTED = "ERROR_NOT_SUPPORTED"
 
 
 class PmSamplingError(InputError):
-    """A GPU, or all of them, cannot be sampled. code: a key of FAULTS, or what is wrong with the
-    installation.
-    """
+    """A GPU, or all of them, cannot be sampled. code: a key of FAULTS, or free text."""
 
     def __init__(self, code: str, what: str = "", do: str = "") -> None:
         known = FAULTS.get(code, ("", ""))

@@ -26,8 +26,9 @@ SHORTEST_S = 0.0001  # CUPTI's own default is 10 us, at which buffers fill withi
 
 
 class PmSettings(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[[sources]]` with source = "pm-sampling". interval_cycles: instead of interval_s, cycles of
-    the system clock.
+    """Settings in `[[sources]]` with source = "pm-sampling".
+
+    interval_cycles: instead of interval_s, cycles of the system clock.
 
     buffer_mib: of each GPU, in host memory. pause_dcgm: DCGM's profiling stands still meanwhile,
     for all who read it. node: name in the lake, where it is not the host's.
@@ -44,9 +45,7 @@ SETTINGS = PmSettings
 
 
 def pm_settings(configuration: Configuration) -> PmSettings:
-    """Return the settings of the first entry of this source, the defaults where there is none.
-    Errors: ConfigError.
-    """
+    """Return the first entry's settings of this source, or defaults. Errors: ConfigError."""
     return checked(cast("PmSettings", settings_in(configuration, PM_SAMPLING)[0]))
 
 

@@ -46,8 +46,7 @@ class PmOutput:
 
 
 class PmProcess:
-    """PM sampling of this node. Its own death is a fault, too, and it is started again after
-    growing pauses.
+    """PM sampling of this node in a child process, restarted after growing pauses.
 
     gpus: as CUDA lists them, by number; places: theirs in the order of PCI addresses, as NVML
     numbers them; cut: what of PRIORITY is not measured, of each GPU that is sampled; dropped:

@@ -43,8 +43,7 @@ UNKNOWN_GPUS = frozenset({"mig_index", "index_not_told"})
 
 
 def held_gpus(gres: str) -> dict[int, bool]:
-    """Return the GPUs of one node's GRES, {index: whether the job has a share of it only}; {} where
-    there is none.
+    """Return a node's GPUs from its GRES, {index: whether only a share of it}; {} if none.
 
     >>> held_gpus("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-3,6-7)") == dict.fromkeys((0, 1, 2, 3, 6, 7), False)
     True
@@ -70,8 +69,7 @@ def held_gpus(gres: str) -> dict[int, bool]:
 
 
 def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterator[SlurmEntry]:
-    """Yield the records of `scontrol show job -d`, one per job; `place` is the number of its first
-    line.
+    """Yield records of `scontrol show job -d`, one per job; `place`: first line number.
 
     A record without what users write; `two_readings` where that is ambiguous. `trusted`: no name or
     comment holds a record. Errors: InputError for several records, of which one may be the name of
@@ -241,7 +239,8 @@ def _in_text(record: str, cluster: SlurmCluster) -> RunningJob:
 
 
 def read_controller(document: object) -> Iterator[SlurmEntry]:
-    """Yield the jobs of a `squeue --json`, `scontrol show job --json` or slurmrestd answer;
+    """Yield jobs of an answer of `squeue --json`, `scontrol show job --json` or slurmrestd.
+
     `place` counts them.
     """
     jobs = json_value(document, "jobs")
@@ -377,8 +376,7 @@ _LINE = re.compile(r"(\S+) (prolog|epilog) (.*)")
 def read_log(
     text: str, *, cluster: SlurmCluster
 ) -> tuple[list[SlurmRow], list[RejectedRecord], int, int]:
-    """Return (rows of `allocations`, rejected, records, those of jobs without GPUs) of a prolog and
-    epilog log.
+    """Return (rows of `allocations`, rejected, records, jobs without GPUs) of a prolog log.
 
     A prolog opens the interval of its (job, node), the epilog closes it. A second prolog closes the
     one before (the job was started again); without epilog it stays open; an epilog alone has held

@@ -37,9 +37,7 @@ AnswerFormat = Literal["auto", "json", "text"]
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """What `scontrol show config` reports: name of the cluster, and the controller's clock,
-    seconds since 1970.
-    """
+    """Cluster name and controller's clock (s since 1970), from `scontrol show config`."""
 
     cluster: str | None
     clock: int | None

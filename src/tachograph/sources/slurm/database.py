@@ -156,8 +156,7 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
 
 
 def _waiting(job: Mapping[str, object]) -> str | None:
-    """Indices of an array that do not run yet, as people write them: `0-3%2`. Slurm writes them so,
-    or as bits: `0xF`.
+    """Return the waiting indices of an array, such as `0-3%2`, also from bits (`0xF`).
 
     >>> _waiting({"array": {"task": "0x35", "limits": {"max": {"running": {"tasks": 2}}}}})
     '0,2,4-5%2'

@@ -206,9 +206,7 @@ class AccountingReading:
         self.unread += step.unread
 
     def add_usage(self) -> None:
-        """Give each job that has ended the usage of its record and steps; steps of a requeued
-        job go by their start.
-        """
+        """Add usage from records and steps to ended jobs; a requeued job's steps go by start."""
         runs = Counter((row["cluster"], row["job_id"]) for row in self.jobs)
         steps: dict[tuple[object, object], list[tuple[object, EndedUsage]]] = {}
         for row, usage in zip(self.steps, self.step_usages, strict=True):
@@ -265,9 +263,7 @@ def _in_run(start: object, row: SlurmRow) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ExportFormat:
-    """How one format is read: its records; of their fields the job or step, an example, the
-    steps a job carries.
-    """
+    """Reader of one format: records, their job or step, an example, steps of a job."""
 
     entries: Iterator[SlurmEntry]
     record: Callable[[Mapping[str, Any], SlurmCluster], JobRecord]
@@ -289,8 +285,7 @@ def read_content(
     trusted: bool = False,
     texts: sacct_text.WrittenTexts | None = None,
 ) -> Iterator[AccountingReading]:
-    """Yield what an export holds, `rows_per_chunk` records at a time; one empty reading where it
-    has no records.
+    """Yield readings of an export, `rows_per_chunk` records each; one if it is empty.
 
     `names_gpus`: this accounting is known to name GPUs, also where this part of it has none.
     `trusted`, `texts`: as `sacct_text.read_text` takes them. Errors: InputError naming `where` for

@@ -64,8 +64,7 @@ def json_value(value: object, *path: str) -> object:
 
 
 def json_number(value: object) -> int | None:
-    """Return a number in any of Slurm's shapes: plain, text, {set, infinite, number}; None: not
-    set, or infinite.
+    """Return a number in any of Slurm's forms; None if not set or infinite.
 
     >>> [json_number(one) for one in (5, "7", None, "INFINITE")]
     [5, 7, None, None]
@@ -110,8 +109,7 @@ def json_example(value: object) -> str:
 
 
 def json_text(value: object) -> str | None:
-    """Return a text, the first of a list of texts, a number as text; None for anything else, and
-    for an empty text.
+    """Return a text, a list's first text, or a number as text; otherwise None.
 
     >>> json_text("a"), json_text(["COMPLETED"]), json_text(""), json_text(7), json_text(7.0)
     ('a', 'COMPLETED', None, '7', '7')
@@ -186,8 +184,9 @@ def reported_job_id(
     offset: int | None,
     waiting: str | None = None,
 ) -> JobId:
-    """Return the parts of an id that Slurm reports as numbers; 0 means none. `waiting`: tasks that
-    do not run yet.
+    """Return the parts of an id that Slurm reports as numbers; 0 is none.
+
+    `waiting`: tasks that do not run yet.
 
     >>> reported_job_id(14, array=3, task=0, het=0, offset=None).display
     '3_0'
@@ -320,8 +319,7 @@ _KNOWN = frozenset(STATES)
 
 @lru_cache(maxsize=1024)
 def base_state(written: str) -> str | None:
-    """Return the base state; who cancelled is left out, a state cut off by sacct is completed,
-    flags behind it too.
+    """Return the base state without flags and user; truncated names are completed.
 
     >>> base_state("CANCELLED by 1234"), base_state("OUT_OF_ME+"), base_state("PD"), base_state("")
     ('CANCELLED', 'OUT_OF_MEMORY', 'PENDING', None)

@@ -136,8 +136,7 @@ _GRES_IDS: Mapping[str, str] = {_gres_id(name): name for name in GPU_NAMES}
 
 
 def gres_counts(written: str) -> dict[str, int]:
-    """Return counts under the names of TRES; one without a count is 1. `AllocGRES` counts over all
-    nodes of a job.
+    """Return counts by TRES name, default 1; `AllocGRES` counts over all nodes.
 
     >>> gres_counts("gpu:v100:2,gpu:k80:1,nvme:1"), gres_counts("7696487:4"), gres_counts("gpu")
     ({'gres/gpu:v100': 2, 'gres/gpu:k80': 1}, {'gres/gpu': 4}, {'gres/gpu': 1})

@@ -56,8 +56,7 @@ _LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
 
 @lru_cache(maxsize=8192)
 def submit_constraint(submit_line: str, het_offset: int | None = None) -> str | None:
-    """Return the constraint of a submit line, of the component `het_offset` where it has several (`
-    : `).
+    """Return the constraint of a submit line; `het_offset`: of this component.
 
     It describes what was requested. Users write submit lines, so nothing else is taken from them:
     not that a job had its nodes to itself, nor that it had GPUs.
@@ -79,8 +78,7 @@ def submit_constraint(submit_line: str, het_offset: int | None = None) -> str | 
 
 
 def read_options(written: str) -> list[tuple[str, str]]:
-    """Return options (name, value) of a line behind `#SBATCH`, as they stand; what is behind
-    another word is no option.
+    """Return the options (name, value) of a `#SBATCH` line, up to the first other word.
 
     >>> read_options("--gpus=4 -p gpu -t 30 # for a test --time=1")
     [('gpus', '4'), ('p', 'gpu'), ('t', '30')]
@@ -119,9 +117,7 @@ def _components(tokens: list[str]) -> list[list[tuple[str, str]]]:
 
 
 def _short_option(token: str, following: str) -> tuple[str, str, int]:
-    """Name and value of the option with a value in a cluster of short ones, and how many further
-    tokens it took.
-    """
+    """Return the option with a value in a cluster of short ones, and tokens consumed."""
     for place, letter in enumerate(token[1:], start=1):
         if letter in _SHORT_WITH_VALUE:
             rest = token[place + 1 :]
@@ -193,9 +189,7 @@ SlurmRow = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class SlurmEntry:
-    """One record of a file: its place (line, or position in a JSON list), its text, its fields
-    or why it has none.
-    """
+    """One record of a file: place (line or position), text, fields or a reject reason."""
 
     place: int
     text: str
@@ -513,8 +507,7 @@ def allocation_row(
 
 
 def allocation_rows(row: SlurmRow) -> Iterator[SlurmRow]:
-    """Yield one row of `allocations` per node of a job that ran and held, or may have held, GPUs;
-    `gpu` is null.
+    """Yield one row of `allocations` per node of a job that may have held GPUs; `gpu` null.
 
     Errors: BadRowError when the node list cannot be expanded.
     """

@@ -34,9 +34,7 @@ class _RestProblems(msgspec.Struct):
 
 
 class SlurmrestdAccess(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of slurmrestd: those of every server, the user of the token, and the version
-    where it shall be fixed.
-    """
+    """Settings of slurmrestd: server, user of the token, optional API version."""
 
     api: str = ""  # v0.0.42; default: the latest that slurmrestd offers
 

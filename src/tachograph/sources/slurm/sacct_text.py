@@ -294,8 +294,7 @@ def _text_key(fields: Mapping[str, str]) -> TextKey:
 
 
 def read_texts(content: bytes, *, delimiter: str, where: str) -> WrittenTexts:
-    """Return the texts in an answer of sacct: columns cluster, raw id, submit, texts, and the raw
-    id once more.
+    """Return users' texts in an answer of sacct, whose columns are framed by the raw id.
 
     Errors: InputError where the answer cannot be split: the delimiter is in a text, so somebody saw
     it in time.
@@ -361,8 +360,7 @@ def read_text(
     trusted: bool = False,
     texts: WrittenTexts | None = None,
 ) -> Iterator[SlurmEntry]:
-    """Yield the records of `sacct --parsable2` output, {field: text}; `place` is the number of its
-    first line.
+    """Yield records of `sacct --parsable2`, {field: text}; `place`: first line number.
 
     Bytes that are not UTF-8 become U+FFFD and are counted in `replaced` by field. `texts`: of these
     records, from another answer. `trusted`: no text of this file holds a line that looks like a
@@ -446,9 +444,7 @@ def _are_numbers(lines: Iterable[str], layout: SacctLayout) -> dict[str, str]:
 
 
 def _csv_records(text: str, layout: SacctLayout) -> Iterator[tuple[int, str, list[str] | None]]:
-    """Place, text and fields of the records of a CSV file, in which fields are quoted; no
-    fields: not as many.
-    """
+    """Yield place, text and fields of quoted CSV records; no fields: wrong number."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=layout.delimiter)
     begin = 1
     try:

@@ -187,8 +187,7 @@ def _bytes_mib(written: str) -> float | None:
 
 
 def requested_mib(written: str, *, nodes: int | None, cpus: int | None) -> float | None:
-    """Return the memory requested for a job in MiB; None: none is written, or per node or CPU of an
-    unknown number.
+    """Return a job's requested memory in MiB; None if absent or of unknown scope.
 
     `4Gn` is per node, `4Gc` per CPU, `4G` of the job; 0 all that the nodes have.
 
@@ -224,8 +223,7 @@ def tres_value(written: str, name: str) -> str:
 
 
 def json_usage(record: Mapping[str, object]) -> HostUsage:
-    """Return the usage of a job or step of a document: `time.total`, and `tres.requested`, which
-    steps have for usage.
+    """Return usage of a job or step in JSON: `time.total`, and a step's `tres.requested`.
 
     >>> rows = {"max": [{"type": "mem", "count": 2097152}], "total": [{"type": "cpu", "count": 670}]}
     >>> json_usage({"time": {"total": {"seconds": 1, "microseconds": 500000}}, "tres": {"requested": rows}})
@@ -245,9 +243,7 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
 
 
 def json_request(job: Mapping[str, object], *, nodes: int | None, cpus: int | None) -> float | None:
-    """Return the memory that a job of a document requests, in MiB: its TRES, else per node or
-    CPU, else allocated.
-    """
+    """Return a job's requested memory from JSON in MiB: TRES, per node or CPU, allocated."""
     requested = _json_count(json_value(job, "tres", "requested"), "mem")
     if requested is None:
         per_node, per_cpu = (

@@ -236,8 +236,7 @@ def _host_counters() -> Mapping[str, tuple[str, str]]:
 
 
 def counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor
-    producer gives it.
+    """Return (counter, unit) of a column name, or None; unit "" if unknown.
 
     >>> counter_meaning("utilization.gpu [%]"), counter_meaning("DCGM_FI_DEV_GPU_UTIL"), counter_meaning("fan")
     (('gpu_util', 'percent'), ('gpu_util', 'percent'), None)
@@ -248,8 +247,7 @@ def counter_meaning(name: str) -> tuple[str, str] | None:
 
 
 def host_counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does
-    not give it.
+    """Return (host counter, unit) of a column name, or None; unit "" if not in the name.
 
     >>> [host_counter_meaning(name) for name in ("CPU user [jiffies]", "MemTotal", "rx_bytes#hsn0", "fan")]
     [('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None]

@@ -33,9 +33,7 @@ class SlurmTokens:
 
     @classmethod
     def with_key(cls, file: str) -> SlurmTokens:
-        """Return the check with the key in a file. Errors: ConfigError for one that cannot be
-        read or is too short.
-        """
+        """Return the check with a key from a file. Errors: ConfigError: unreadable or too short."""
         secret = read_secret(file, "serve.slurm_jwt_key")
         if len(secret) < SHORTEST_KEY or len(set(secret)) == 1:
             what = (

@@ -34,9 +34,7 @@ def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
 
 
 def jobs_not_analyzed(view: View, *, user: str | None = None) -> pl.DataFrame:
-    """Return rows of the table `jobs` of visible jobs without results so far, newest first;
-    user: of them alone.
-    """
+    """Return visible jobs without results, newest first; user: only theirs."""
     rows = view.not_analyzed()
     return rows if user is None else rows.filter(pl.col("user") == user)
 
