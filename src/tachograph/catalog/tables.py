@@ -280,7 +280,7 @@ STEPS = LakeTable(
             "Peak host memory of its largest task, as polled.",
             "not polled",
         ),
-        text("state", "State, with the values of those of jobs."),
+        text("state", "State of the step, as for jobs."),
         _count("exit_code", "Exit code.", "code"),
         _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
         text("submit_line", "Its srun line."),

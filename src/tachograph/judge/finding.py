@@ -224,7 +224,7 @@ def _numbers(finding: Finding) -> str:
         return "{}"
     wrong = [name for name, value in finding.evidence.items() if not isfinite(value)]
     if wrong:
-        raise ValueError(f"evidence of {finding.code} is no number: {', '.join(wrong)}")
+        raise ValueError(f"evidence of {finding.code} is not a number: {', '.join(wrong)}")
     return _encode(dict(finding.evidence)).decode()
 
 

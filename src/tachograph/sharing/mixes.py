@@ -88,7 +88,7 @@ def _shares(demands: Sequence[Demand], weights: Sequence[float] | None) -> tuple
     known = [1.0 if None in reported or weight is None else float(weight) for weight in reported]
     total = math.fsum(known)
     if len(known) != len(demands) or not (0 < total < math.inf) or min(known) < 0:
-        raise ValueError(f"weights {known} are no shares of {len(demands)} members")
+        raise ValueError(f"weights {known} do not fit {len(demands)} members")
     return tuple(weight / total for weight in known)
 
 

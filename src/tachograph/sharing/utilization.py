@@ -160,9 +160,9 @@ IDLE = (0.3, 0.1)
 _BLOCKS = _Scale(
     *SLOTS,
     {
-        "high": "its blocks take every place on all SMs: those of others wait",
-        "some": "its blocks take half of the places on the SMs or more",
-        "low": "most places for blocks stay free",
+        "high": "its blocks take every slot on all SMs: other blocks wait",
+        "some": "its blocks take half of the slots on the SMs or more",
+        "low": "most slots for blocks stay free",
         "unknown": "how many blocks fit is unknown",
     },
 )
@@ -188,7 +188,7 @@ _EVENNESS = _Scale(
     *IDLE,
     {
         "high": (
-            "SMs stand idle while others work: its other numbers are those of the SMs that work"
+            "some SMs are idle while others work: its other numbers cover only the busy SMs"
         ),
         "some": "some SMs finish early",
         "low": "all SMs work alike",

@@ -24,7 +24,7 @@ from tachograph.sources.registry import SourceFeed
 
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY = 10  # times the interval
-_REPORT = "please report this defect with its traceback; the source is connected anew"
+_REPORT = "please report this defect with its traceback; the source is reconnected"
 NO_THREAD = "no thread can be started; raise TasksMax or the limit of processes (ulimit -u)"
 
 
