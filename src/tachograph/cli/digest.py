@@ -165,4 +165,4 @@ def _print_mail(opened: OpenedLake, arguments: Arguments, digest: UserDigest | G
             ) from None
     output.print_text(templates.text(digest, url=url))
     if not digest.is_worth_sending:
-        output.print_text("(nothing to change, nothing recovered, no sick GPU: not sent)\n")
+        output.print_text("(nothing to change, nothing recovered, no unhealthy GPU: not sent)\n")

@@ -72,7 +72,7 @@ class GroupDigest:
 
     @property
     def is_worth_sending(self) -> bool:
-        """Whether hours were lost, or a GPU is sick."""
+        """Whether hours were lost, or a GPU is unhealthy."""
         return self.lost >= LEAST_GPU_HOURS or bool(self.sick)
 
     @property

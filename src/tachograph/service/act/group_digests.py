@@ -66,7 +66,7 @@ def group_digests(
     for name, accounts in sorted(managers.items()):
         seen = jobs.filter(visible(name, accounts), pl.col("account").is_in(sorted(accounts)))
         own = findings.join(seen, on="job_key", how="semi")
-        # which GPUs are sick is a matter of staff
+        # only staff see which GPUs are unhealthy
         digests.append(
             make(seen, own, gpus.clear(), audience="managers", name=name, accounts=accounts)
         )
