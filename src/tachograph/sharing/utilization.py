@@ -187,9 +187,7 @@ _ISSUE = _Scale(
 _EVENNESS = _Scale(
     *IDLE,
     {
-        "high": (
-            "some SMs are idle while others work: its other numbers cover only the busy SMs"
-        ),
+        "high": ("some SMs are idle while others work: its other numbers cover only the busy SMs"),
         "some": "some SMs finish early",
         "low": "all SMs work alike",
         "unknown": "the distribution of its work over the SMs is not measured",
