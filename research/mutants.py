@@ -270,7 +270,7 @@ def _processor_s() -> float:
 
 def read_map(path: Path, folders: Sequence[str]) -> TestMap:
     """Return the tests of folders that pass and are not too costly."""
-    starts = tuple(f"{folder.rstrip('/')}/" for folder in folders)
+    starts = tuple(f"{name.rstrip('/')}{end}" for name in folders for end in ("/", "::"))
     tests = {}
     with path.open(encoding="utf-8") as file:
         for text in file:

@@ -64,7 +64,7 @@ class Mutation:
     @property
     def name(self) -> str:
         """What tells it from all others."""
-        return f"{self.path}:{self.line}:{self.column}:{self.operator}:{self.part}"
+        return f"{self.path}:{self.line}:{self.column}:{self.operator}:{self.part}:{self.index}"
 
 
 def mutations(path: Path, package: Path) -> list[Mutation]:
