@@ -23,6 +23,9 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.annexes.lab.simulate.behaviours import JobKind
+from tachograph.annexes.lab.simulate.plan import SimulationPlan
+from tachograph.annexes.lab.simulate.workload import place_runs, sample_requests
 from tachograph.api.advice import read_backtest
 from tachograph.catalog import config
 from tachograph.catalog.config import AdviceOptions
@@ -34,9 +37,6 @@ from tachograph.judge.advice.past_jobs import PastJob
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_latest
-from tachograph.simulate.behaviours import JobKind
-from tachograph.simulate.plan import SimulationPlan
-from tachograph.simulate.workload import place_runs, sample_requests
 
 GOAL_BROKEN = 0.005
 GIB = 1024.0

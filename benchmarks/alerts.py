@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from tachograph.annexes.act.alerts import alert_state
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
-from tachograph.service.act.alerts import alert_state
 
 NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
 PER_NODE = 4

@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from reduce_speed import COLUMNS, ingest_all
+from tachograph.annexes.lab.simulate.cluster import simulate
+from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.catalog import config
 from tachograph.catalog.tables import ANALYSES, COMPUTED, GPU_SAMPLES
 from tachograph.judge.job_judge import JobJudge
@@ -38,8 +40,6 @@ from tachograph.pipeline import run
 from tachograph.pipeline.accumulators import OpenRuns
 from tachograph.pipeline.memory import keep_freed_memory
 from tachograph.pipeline.minutes import MinuteWriter
-from tachograph.simulate.cluster import simulate
-from tachograph.simulate.plan import SimulationPlan
 
 SIZES = (10_000_000, 30_000_000)
 GOAL_US = 0.25  # of processor time, a sample

@@ -21,14 +21,14 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.api.job_sharing import estimators
+from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.job_groups import MOST_KERNELS, GivenProfile
+from tachograph.annexes.share.job_sharing import estimators
+from tachograph.annexes.share.nsight.launches import Chip, Launch
+from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.nsight.launches import Chip, Launch
-from tachograph.report.sharing_text import colocate_lines
-from tachograph.sharing.colocation import ColocateReport, build_colocate_report
-from tachograph.sharing.demand import Calibration
-from tachograph.sharing.job_groups import MOST_KERNELS, GivenProfile
 
 GOAL_S = 10.0
 JOBS, KINDS = 75_272, 5_537

@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from tachograph.sharing.demand import CYCLES, H100_NVL, Demand, Footprint
-from tachograph.sharing.estimate import estimate, matrix
+from tachograph.annexes.share.demand import CYCLES, H100_NVL, Demand, Footprint
+from tachograph.annexes.share.estimate import estimate, matrix
 
 GOAL_S = 1.0
 KERNELS = 1000

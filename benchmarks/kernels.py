@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tachograph.nsight.reports import read_reports
-from tachograph.sharing.kernels import kernels_of
+from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.nsight.reports import read_reports
 
 IDENTITY = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size",
             "Grid Size", "Device", "CC")  # fmt: skip

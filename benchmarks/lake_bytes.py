@@ -29,14 +29,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from tachograph.annexes.lab.simulate.cluster import simulate
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
-from tachograph.simulate.cluster import simulate
-from tachograph.simulate.plan import NodeGroup, SimulationPlan
 from tachograph.sources import ldms
 
 GOAL_RATIO = 1.0

@@ -14,7 +14,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tachograph.service.act.ledger import LEDGER_FILE, ActionLedger, LedgerIndex
+from tachograph.annexes.act.ledger import LEDGER_FILE, ActionLedger, LedgerIndex
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 STEPS = 6  # of a round

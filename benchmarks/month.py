@@ -31,13 +31,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tachograph.annexes.lab.simulate import accounting
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.annexes.lab.simulate.samples import allocations_of, by_gpu
+from tachograph.annexes.lab.simulate.telemetry import parts_of_nodes, write_telemetry
+from tachograph.annexes.lab.simulate.workload import place_runs, sample_requests
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.delta import Lake
-from tachograph.simulate import accounting
-from tachograph.simulate.plan import NodeGroup, SimulationPlan
-from tachograph.simulate.samples import allocations_of, by_gpu
-from tachograph.simulate.telemetry import parts_of_nodes, write_telemetry
-from tachograph.simulate.workload import place_runs, sample_requests
 
 PER_NODE_DAY = 4 * 8640
 BYTES_A_SAMPLE = 26  # 20 of samples, 3 of minutes, and some to spare

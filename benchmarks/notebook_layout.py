@@ -36,10 +36,10 @@ from zoneinfo import ZoneInfo
 import duckdb
 import polars as pl
 
-from tachograph.simulate.accounting import BETWEEN
-from tachograph.simulate.cluster import SimulatedCluster, simulate
-from tachograph.simulate.plan import RECORDED_COUNTERS, NodeGroup, SimulationPlan
-from tachograph.simulate.telemetry import column_name
+from tachograph.annexes.lab.simulate.accounting import BETWEEN
+from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
+from tachograph.annexes.lab.simulate.plan import RECORDED_COUNTERS, NodeGroup, SimulationPlan
+from tachograph.annexes.lab.simulate.telemetry import column_name
 
 ZONE = "America/Los_Angeles"  # the notebooks take the times of slurm.csv for Pacific ones
 KEYS = ("JobID", "step", "hostname", "gpu_id", "ts_ns")

@@ -20,10 +20,10 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.api.policies import backtest_policy
+from tachograph.annexes.act.policy_backtest import PolicyBacktest
+from tachograph.annexes.act.policy_replays import backtest_policy
 from tachograph.catalog.policies import PolicyCheck, PolicyOptions
 from tachograph.cli import main as command
-from tachograph.judge.policy_backtest import PolicyBacktest
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 

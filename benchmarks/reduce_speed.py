@@ -26,6 +26,8 @@ from pathlib import Path
 
 import polars as pl
 
+from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
+from tachograph.annexes.lab.simulate.plan import LEAN_COUNTERS, SimulationPlan
 from tachograph.catalog import config
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.judge.workload.arrays import MinuteLabeller
@@ -38,8 +40,6 @@ from tachograph.pipeline.attribution import attribute, gpu_facts, inventory
 from tachograph.pipeline.job_runs import build_runs
 from tachograph.pipeline.partition import reduce_partition
 from tachograph.pipeline.reduction import Reduction, overlapping_day, part_nodes
-from tachograph.simulate.cluster import SimulatedCluster, simulate
-from tachograph.simulate.plan import LEAN_COUNTERS, SimulationPlan
 from tachograph.sources import ldms, sacct
 
 GOAL_RATIO = 2.5

@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.snapshot import Snapshot
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import GpuHistory
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import Snapshot
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import GpuHistory
 
 GOAL_MS = 10.0  # of 1,000 GPUs: a fifth of what one look a second may cost
 HISTORY = 600

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tachograph.web.answers import problem_name
-from tachograph.web.endpoints import Endpoint
-from tachograph.web.openapi import PROBLEMS, described_parameters
-from tachograph.web.registry import ENDPOINTS
+from tachograph.annexes.serve.answers import problem_name
+from tachograph.annexes.serve.endpoints import Endpoint
+from tachograph.annexes.serve.openapi import PROBLEMS, described_parameters
+from tachograph.annexes.serve.registry import ENDPOINTS
 
 # of lists and of all, described above the reference
 _EVERYWHERE = frozenset({"format", "fields", "limit", "after"})

@@ -28,11 +28,18 @@ from microbench.mps import SHARE, MpsPairs, require_daemon
 from microbench.proofs import PROFILE_COMMAND, launch_once, proofs
 from microbench.run import TIME_UP, BenchPlan, Deadline, MpsProcesses, bench
 from microbench.simulated_device import SimulatedGpu
+from tachograph.annexes.share.demand import (
+    H100_NVL,
+    Calibration,
+    Demand,
+    Estimate,
+    GpuCapacity,
+    Sharing,
+)
+from tachograph.annexes.share.estimate import estimate
+from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.catalog.errors import InputError, TachographError, UsageError
 from tachograph.cli import output
-from tachograph.nsight.reports import read_reports
-from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Estimate, GpuCapacity, Sharing
-from tachograph.sharing.estimate import estimate
 
 _COMPARED = {
     "gain": "time one after the other over time of both at once: 2 is perfect overlap, 1 none",

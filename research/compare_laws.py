@@ -24,11 +24,11 @@ from typing import Any
 import msgspec
 
 from pair_numbers import MATTERS, checks
+from tachograph.annexes.share.calibration import read_calibration
+from tachograph.annexes.share.demand import Calibration, Demand, GpuCapacity, Sharing
+from tachograph.annexes.share.estimate import estimate
+from tachograph.annexes.share.nsight.reports import read_report
 from tachograph.cli import output
-from tachograph.nsight.reports import read_report
-from tachograph.sharing.calibration import read_calibration
-from tachograph.sharing.demand import Calibration, Demand, GpuCapacity, Sharing
-from tachograph.sharing.estimate import estimate
 
 LAWS = ("estimator", "no slowdown", "largest shared sum", "in turn")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tachograph.nsight.launches import Launch
-from tachograph.sharing.demand import Calibration, Demand, GpuCapacity, Sharing
-from tachograph.sharing.estimate import estimate
-from tachograph.sharing.kernels import kernels_of
+from tachograph.annexes.share.demand import Calibration, Demand, GpuCapacity, Sharing
+from tachograph.annexes.share.estimate import estimate
+from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.nsight.launches import Launch
 
 MATTERS = 1.2  # a slowdown from which on nobody would call a pair safe
 

@@ -25,15 +25,15 @@ import nsight_reports
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from servers.web import WebServer, serving
+from tachograph.annexes.serve.application import create_application
+from tachograph.annexes.serve.identity.tokens import create_token
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.viewer import Role
 from tachograph.catalog import config, secrets
 from tachograph.lake.delta import Lake
 from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import AccountingReading
 from tachograph.sources.slurm.records import SlurmCluster as ClusterRecord
-from tachograph.web.application import create_application
-from tachograph.web.identity.tokens import create_token
-from tachograph.web.snapshot import ServedLake
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -13,16 +13,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from tachograph.api.pages import PageEntry
-from tachograph.api.viewer import NOBODY, Role, Viewer
-from tachograph.web.application import WebService
-from tachograph.web.endpoints import API, Endpoint
-from tachograph.web.registry import (
+from tachograph.annexes.serve.application import WebService
+from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.registry import (
     DOCUMENTS,
     ENDPOINTS,
     PAGES,
     load_page,
 )
+from tachograph.api.pages import PageEntry
+from tachograph.api.viewer import NOBODY, Role, Viewer
 
 Entry = PageEntry | Endpoint
 ApiClient = Callable[..., TestClient]

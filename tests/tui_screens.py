@@ -18,14 +18,14 @@ import numpy as np
 from textual.app import App
 from textual.pilot import Pilot
 
+from tachograph.annexes.watch.live.feed import SnapshotJudge
+from tachograph.annexes.watch.live.snapshot import LiveSource, Snapshot, SourceInfo
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.tui.app import WatchApp
 from tachograph.catalog.arrays import Bytes
 from tachograph.judge.health import CRIT, HOT, OK, STATES
 from tachograph.judge.workload.classes import RULED
-from tachograph.live.feed import SnapshotJudge
-from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FleetView, GpuHistory
-from tachograph.tui.app import WatchApp
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 
 from page_image import IMAGES, draw_page
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import GpuHistory
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.monitor import Monitor
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import GpuHistory
 from tui_screens import Clock, app_of, screen
 
 KEYS = ("g", "g", "down", "down")  # by job; the second GPU of the first

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from proof_labels import BY_NAME
 
-from tachograph.live.sources.nvml_calls import GPM_METRICS
+from tachograph.annexes.watch.live.sources.nvml_calls import GPM_METRICS
 
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "nvml"
 _MIB = 1024 * 1024

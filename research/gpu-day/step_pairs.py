@@ -150,10 +150,10 @@ def _real(tools: DayTools, document: StepDocument) -> None:
     """Pairs of real kernels, which the calibration did not see, and what it predicts from their
     profiles.
     """
+    from tachograph.annexes.share.calibration import read_calibration
+    from tachograph.annexes.share.demand import Calibration
+    from tachograph.annexes.share.nsight.reports import read_report
     from tachograph.catalog.errors import TachographError
-    from tachograph.nsight.reports import read_report
-    from tachograph.sharing.calibration import read_calibration
-    from tachograph.sharing.demand import Calibration
 
     file = tools.out / "real-pairs.json"
     words = ["--out", str(file), "--seconds", f"{max(1.0, tools.left_s - 90.0):.0f}"]

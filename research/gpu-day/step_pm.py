@@ -22,8 +22,8 @@ from day_tools import (
 from step_document import ResultTable, StepDocument
 from workloads import KERNELS
 
+from tachograph.annexes.share.nsight.launches import Launch
 from tachograph.catalog.devices import match_device
-from tachograph.nsight.launches import Launch
 
 _SAMPLED_S, _PROFILE_S = 4.0, 60.0
 _INTERVAL_S = 0.01
@@ -148,8 +148,8 @@ def wait_for_steps(
 
 
 def _profiled(tools: DayTools, name: str, warps: int | None) -> dict[str, float | None]:
+    from tachograph.annexes.share.nsight.reports import read_report
     from tachograph.catalog.errors import TachographError
-    from tachograph.nsight.reports import read_report
 
     try:
         launches = read_report(profile(tools, name, _PROFILE_S)).launches

@@ -1,1 +1,1 @@
-"""Micro-benchmarks of a GPU: they calibrate the estimator of `tachograph.sharing`."""
+"""Micro-benchmarks of a GPU: they calibrate the estimator of `tachograph.annexes.share`."""

@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
+from tachograph.annexes.share.calibration import CalibrationFile, read_calibration_file
+from tachograph.annexes.share.demand import CorunMode
 from tachograph.catalog.durable import replace_file
-from tachograph.sharing.calibration import CalibrationFile, read_calibration_file
-from tachograph.sharing.demand import CorunMode
 
 # gain: time one after the other over time together; first, second: slowdown of that one; both: mean
 # of the two

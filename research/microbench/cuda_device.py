@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from microbench.device import HangingError, Lanes, LaunchError, Mark, MemoryFullError
+from tachograph.annexes.share.capacity import gpu_of
+from tachograph.annexes.share.demand import GpuCapacity
+from tachograph.annexes.share.nsight.launches import Chip
+from tachograph.annexes.watch.shared_libraries import load_of_package
 from tachograph.catalog.errors import NotFoundError, TachographError, UsageError
-from tachograph.catalog.shared_libraries import load_of_package
-from tachograph.nsight.launches import Chip
-from tachograph.sharing.capacity import gpu_of
-from tachograph.sharing.demand import GpuCapacity
 
 INSTALL = (
     "`make calibrate` installs it; without make: pip install cuda-core cuda-bindings "

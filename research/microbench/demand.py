@@ -11,9 +11,9 @@ from types import MappingProxyType
 from microbench.device import Lanes
 from microbench.measure import AloneRun
 from microbench.workloads import WARP, BenchWorkload, resident_blocks
-from tachograph.sharing.capacity import computed_fit
-from tachograph.sharing.contention import residency
-from tachograph.sharing.demand import (
+from tachograph.annexes.share.capacity import computed_fit
+from tachograph.annexes.share.contention import residency
+from tachograph.annexes.share.demand import (
     PIPES,
     BandwidthBasis,
     Calibration,

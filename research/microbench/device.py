@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tachograph.annexes.share.demand import GpuCapacity
 from tachograph.catalog.errors import TachographError
-from tachograph.sharing.demand import GpuCapacity
 
 
 class LaunchError(TachographError):

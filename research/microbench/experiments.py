@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from microbench.bench_file import Compared
 from microbench.workloads import FLOAT, KERNELS, BenchWorkload, matmul, over
+from tachograph.annexes.share.capacity import device_called, gpu_of_device
+from tachograph.annexes.share.demand import H100_NVL, GpuCapacity
 from tachograph.catalog.errors import UsageError
-from tachograph.sharing.capacity import device_called, gpu_of_device
-from tachograph.sharing.demand import H100_NVL, GpuCapacity
 
 _LARGE = 4 << 30  # bytes of the array that is copied to measure bandwidth
 _LEAST = 64 << 20  # smaller ones would measure L2

@@ -15,9 +15,9 @@ from microbench.device import Lanes
 from microbench.experiments import Experiment
 from microbench.measure import AloneRun, PairedRun
 from microbench.workloads import BenchWorkload
-from tachograph.sharing.calibration import CalibrationValue
-from tachograph.sharing.contention import residency
-from tachograph.sharing.demand import Calibration, CorunMode, Estimate, GpuCapacity
+from tachograph.annexes.share.calibration import CalibrationValue
+from tachograph.annexes.share.contention import residency
+from tachograph.annexes.share.demand import Calibration, CorunMode, Estimate, GpuCapacity
 
 
 @dataclass(frozen=True, slots=True)

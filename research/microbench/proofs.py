@@ -14,8 +14,8 @@ from microbench.device import BenchDevice
 from microbench.experiments import full_loads
 from microbench.measure import loaded, time_limit
 from microbench.workloads import KERNELS, BenchWorkload
-from tachograph.nsight.launches import Launch
-from tachograph.sharing.kernel_metrics import OCCUPANCY, pipe_metric
+from tachograph.annexes.share.kernel_metrics import OCCUPANCY, pipe_metric
+from tachograph.annexes.share.nsight.launches import Launch
 
 PROFILE_COMMAND = "ncu --set full -f -o bench.ncu-rep .venv/bin/python research/calibrate.py --once"
 Verdict = Literal["reached", "below", "not measured"]

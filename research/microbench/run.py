@@ -33,7 +33,7 @@ from microbench.measure import (
     together,
     tune,
 )
-from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
+from tachograph.annexes.share.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
 
 _STUCK = "not run: a kernel before it did not end"
 TIME_UP = "not run: the time was up; the same command goes on with it"
@@ -100,7 +100,7 @@ class BenchPlan:
     def seconds(self, wanted: Sequence[Experiment], *, mps: bool = False) -> float:
         """Return how long all of it takes.
 
-        >>> from tachograph.sharing.demand import H100_NVL
+        >>> from tachograph.annexes.share.demand import H100_NVL
         >>> from microbench.experiments import experiments
         >>> BenchPlan().seconds(experiments(H100_NVL)) < 8 * 60
         True
@@ -116,7 +116,7 @@ class BenchPlan:
         """Return the plan with as many runs as fit into the time, `FEWEST_RUNS` or all that were
         asked for at least.
 
-        >>> from tachograph.sharing.demand import H100_NVL
+        >>> from tachograph.annexes.share.demand import H100_NVL
         >>> from microbench.experiments import experiments
         >>> BenchPlan(runs=50).within(480.0, experiments(H100_NVL)).runs
         13

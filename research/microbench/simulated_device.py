@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from microbench.device import HangingError, Lanes, LaunchError, MemoryFullError
-from tachograph.sharing.demand import H100_NVL, GpuCapacity
+from tachograph.annexes.share.demand import H100_NVL, GpuCapacity
 
 CLOCK_HZ = 1.7e9
 CURVATURE, SLOPE = 0.571, 0.2133 * (1 + 0.571 * 0.2133**2) / 33  # of u (1 + c u^2) = k b

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from tachograph.sharing.demand import GpuCapacity
+from tachograph.annexes.share.demand import GpuCapacity
 
 WARP = 32  # threads
 FLOAT = 4  # bytes
@@ -260,7 +260,7 @@ def over(kernel: str, array_bytes: float, blocks: int, threads: int = 1024) -> B
 def resident_blocks(workload: BenchWorkload, gpu: GpuCapacity) -> int:
     """Return how many blocks an SM has at once, by threads and blocks alone.
 
-    >>> from tachograph.sharing.demand import H100_NVL
+    >>> from tachograph.annexes.share.demand import H100_NVL
     >>> resident_blocks(BenchWorkload(kernel="sleep", blocks=264, threads=1024), H100_NVL)
     2
     """

@@ -21,14 +21,14 @@ from job_lake import job_lake
 from in_process import run_here
 from servers.process import free_port
 from servers.webhook import webhook_receiver
+from tachograph.annexes.act.advice_table import WrittenAdvice
+from tachograph.annexes.act.ledger import read_ledger
+from tachograph.annexes.act.service import ActApi, ActRound, RoundResult, act, act_once
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions
 from tachograph.catalog.tables import JOBS
+from tachograph.collect.systemd import SystemdNotifier
 from tachograph.lake.delta import Lake
 from tachograph.report.job import JobReport
-from tachograph.service.act.advice_table import WrittenAdvice
-from tachograph.service.act.ledger import read_ledger
-from tachograph.service.act.service import ActApi, ActRound, RoundResult, act, act_once
-from tachograph.service.systemd import SystemdNotifier
 
 ENVIRONMENT = {"TACHOGRAPH_COLLECT_STATE": "state"}
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tachograph.catalog.errors import LakeError
-from tachograph.service.act.ledger import (
+from tachograph.annexes.act.ledger import (
     KEPT_OF_POLICY,
     LEDGER_FILE,
     MOST_ATTEMPTS,
@@ -26,6 +25,7 @@ from tachograph.service.act.ledger import (
     LedgerIndex,
     read_ledger,
 )
+from tachograph.catalog.errors import LakeError
 
 START = datetime(2026, 11, 23, 8, tzinfo=UTC)
 
@@ -147,7 +147,7 @@ _MANY = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from tachograph.service.act.ledger import ActionLedger
+from tachograph.annexes.act.ledger import ActionLedger
 
 folder = Path(sys.argv[1])
 with ActionLedger(folder, clock=lambda: datetime.now(UTC)) as ledger:
@@ -280,7 +280,7 @@ _ARCHIVES = """
 import os, signal, sys
 from datetime import datetime
 from pathlib import Path
-from tachograph.service.act.ledger import ActionLedger
+from tachograph.annexes.act.ledger import ActionLedger
 
 folder, left, now = Path(sys.argv[1]), int(sys.argv[2]), datetime.fromisoformat(sys.argv[3])
 

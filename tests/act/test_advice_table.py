@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 from job_lake import add_run, job_lake
 
 from madelake import summarized
-from tachograph.api.advice import read_past_jobs, read_site
-from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ExportError
-from tachograph.judge.advice.past_jobs import PastJob
-from tachograph.lake.delta import Lake
-from tachograph.lake.filters import JobFilter
-from tachograph.service.act.advice_table import (
+from tachograph.annexes.act.advice_table import (
     BEGIN,
     MOST_BYTES,
     AdviceRow,
@@ -35,6 +29,12 @@ from tachograph.service.act.advice_table import (
     rows_of_past_jobs,
     write_advice,
 )
+from tachograph.api.advice import read_past_jobs, read_site
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ExportError
+from tachograph.judge.advice.past_jobs import PastJob
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -64,7 +64,7 @@ def test_a_service_needs_no_more_than_the_right_to_give_files_away(tmp_path: Pat
         parent.chmod(parent.stat().st_mode | 0o011)
     script = (
         "import os; from datetime import UTC, datetime; from pathlib import Path\n"
-        "from tachograph.service.act.advice_table import ShownLine, AdviceRow, write_advice\n"
+        "from tachograph.annexes.act.advice_table import ShownLine, AdviceRow, write_advice\n"
         "os.umask(0o027)\n"
         "rows = [AdviceRow(user, 'train', '*', (ShownLine('one GPU'),)) for user in ('ann', "
         "'ben')]\n"

@@ -20,9 +20,7 @@ import pytest
 from madelake import fill, held, job, summarized
 from servers.alertmanager import alertmanager
 from servers.webhook import WebhookReceiver, webhook_receiver
-from tachograph.catalog.config import ActOptions, Configuration, WebhookOptions, load
-from tachograph.catalog.errors import ConfigError, LakeError
-from tachograph.judge.alerts import (
+from tachograph.annexes.act.alert_conditions import (
     ALERT_KINDS,
     Alert,
     AlertState,
@@ -30,8 +28,7 @@ from tachograph.judge.alerts import (
     hung_jobs,
     nodes_without_samples,
 )
-from tachograph.lake.delta import Lake
-from tachograph.report.alert_message import (
+from tachograph.annexes.act.alert_message import (
     MOST_LISTED,
     AlertMessage,
     Incident,
@@ -40,7 +37,7 @@ from tachograph.report.alert_message import (
     alert_matrix,
     alert_slack,
 )
-from tachograph.service.act.alerts import (
+from tachograph.annexes.act.alerts import (
     BOOK_FILE,
     HOLD,
     AlertBook,
@@ -48,8 +45,11 @@ from tachograph.service.act.alerts import (
     send_alerts,
     updated,
 )
-from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
-from tachograph.service.act.webhooks import Webhook
+from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, read_ledger
+from tachograph.annexes.act.webhooks import Webhook
+from tachograph.catalog.config import ActOptions, Configuration, WebhookOptions, load
+from tachograph.catalog.errors import ConfigError, LakeError
+from tachograph.lake.delta import Lake
 
 NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
 NASTY = "<!channel> & <script>\u202e\n*b*"
@@ -248,7 +248,7 @@ class Round:
         self.configuration = Configuration(
             act=ActOptions(dry_run=False, alert=True), webhook=webhooks
         )
-        monkeypatch.setattr("tachograph.service.act.alerts.alert_state", self._look)
+        monkeypatch.setattr("tachograph.annexes.act.alerts.alert_state", self._look)
 
     def _look(self, lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
         if self.state is None:
@@ -391,7 +391,7 @@ def test_an_unreadable_lake_delays_no_delivery(
     def unreadable(*given: Any, **more: Any) -> AlertState:
         raise LakeError("cannot be read")
 
-    monkeypatch.setattr("tachograph.service.act.alerts.alert_state", unreadable)
+    monkeypatch.setattr("tachograph.annexes.act.alerts.alert_state", unreadable)
     with pytest.raises(LakeError, match="cannot be read"):
         rounds(20)
     assert len(receiver.received) == 2
@@ -438,10 +438,10 @@ import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from tachograph.catalog.config import load
-from tachograph.judge.alerts import Alert, AlertState
+from tachograph.annexes.act.alert_conditions import Alert, AlertState
 from tachograph.lake.delta import Lake
-from tachograph.service.act import alerts, webhooks
-from tachograph.service.act.ledger import ActionLedger
+from tachograph.annexes.act import alerts, webhooks
+from tachograph.annexes.act.ledger import ActionLedger
 alerts.alert_state = lambda *given, **more: AlertState((Alert("failing_gpu", "x", "x fails."),))
 real = webhooks.Webhook.send
 def send(self, *given, **more):

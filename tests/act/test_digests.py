@@ -19,16 +19,16 @@ import pytest
 from in_process import run_here
 from madelake import fill, held, job, summarized
 from servers.mail_sink import MailSink, mail_sink
+from tachograph.annexes.act.digest import WIDTH, DigestTemplates, digest_json, user_digest
+from tachograph.annexes.act.digests import OPT_OUT_FILE, due_week, send_digests, user_digests
+from tachograph.annexes.act.ledger import LEDGER_FILE, ActionLedger, ActionRecord, read_ledger
+from tachograph.annexes.act.mail import Mail, Mailer
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, SiteOptions
 from tachograph.catalog.errors import ConfigError, ExportError
 from tachograph.judge.usage import USAGE_COLUMNS
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_verdicts, select_jobs
-from tachograph.report.digest import WIDTH, DigestTemplates, digest_json, user_digest
-from tachograph.service.act.digests import OPT_OUT_FILE, due_week, send_digests, user_digests
-from tachograph.service.act.ledger import LEDGER_FILE, ActionLedger, ActionRecord, read_ledger
-from tachograph.service.act.mail import Mail, Mailer
 
 WEEK = date(2026, 11, 16)
 BEGIN = datetime(2026, 11, 17, 8, tzinfo=UTC)
@@ -262,8 +262,8 @@ from pathlib import Path
 from datetime import datetime, UTC
 from tachograph.catalog.config import load
 from tachograph.lake.delta import Lake
-from tachograph.service.act import digests, mail
-from tachograph.service.act.ledger import ActionLedger
+from tachograph.annexes.act import digests, mail
+from tachograph.annexes.act.ledger import ActionLedger
 real = mail.MailConnection.send
 def send(self, *given):
     if sys.argv[3] == "before":

@@ -17,15 +17,15 @@ import pytest
 from in_process import run_here
 from madelake import fill, held, job, summarized
 from servers.mail_sink import MailSink, mail_sink
+from tachograph.annexes.act.commands.act import visible_to
+from tachograph.annexes.act.digest import WIDTH, DigestTemplates
+from tachograph.annexes.act.digests import OPT_OUT_FILE
+from tachograph.annexes.act.group_digest import GroupDigest
+from tachograph.annexes.act.group_digests import group_digests, send_group_digests
+from tachograph.annexes.act.ledger import ActionLedger, ActionRecord
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions
 from tachograph.catalog.errors import ConfigError
-from tachograph.cli.act import visible_to
 from tachograph.lake.delta import Lake
-from tachograph.report.digest import WIDTH, DigestTemplates
-from tachograph.report.group_digest import GroupDigest
-from tachograph.service.act.digests import OPT_OUT_FILE
-from tachograph.service.act.group_digests import group_digests, send_group_digests
-from tachograph.service.act.ledger import ActionLedger, ActionRecord
 
 WEEK = date(2026, 11, 16)
 NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
@@ -209,7 +209,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tachograph.lake.delta import Lake
-from tachograph.service.act import mail
+from tachograph.annexes.act import mail
 import test_group_digests as here
 real, sent = mail.MailConnection.send, []
 def send(self, *given):

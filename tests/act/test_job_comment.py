@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from job_lake import job_lake
 
 from in_process import run_here
+from tachograph.annexes.act.comments import MOST_FAILURES, AdminComments, comment_jobs
+from tachograph.annexes.act.ledger import ActionLedger, read_ledger
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
@@ -28,8 +30,6 @@ from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_comment import MOST_CHARACTERS, comment_json, comment_text, read_comment
 from tachograph.report.job_efficiency import NOT_RECORDED, brief_lines, efficiency_text, job_link
-from tachograph.service.act.comments import MOST_FAILURES, AdminComments, comment_jobs
-from tachograph.service.act.ledger import ActionLedger, read_ledger
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 

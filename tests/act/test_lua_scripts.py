@@ -12,8 +12,8 @@ import pytest
 from slurm_client import LUA
 
 from servers.process import program
+from tachograph.annexes.act import advice_table
 from tachograph.judge.advice.request import name_pattern
-from tachograph.service.act import advice_table
 
 
 @pytest.mark.slow

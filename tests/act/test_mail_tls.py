@@ -13,9 +13,9 @@ import pytest
 import trustme
 
 from servers.mail_sink import mail_sink
+from tachograph.annexes.act.mail import Mail, Mailer
 from tachograph.catalog.config import MailOptions
 from tachograph.catalog.errors import ExportError
-from tachograph.service.act.mail import Mail, Mailer
 
 PASSWORD = "very-secret"
 MAIL = Mail("ann@example.org", "subject", "text")

@@ -20,7 +20,7 @@ from slurm_client import SlurmClient, slurm_client
 
 from in_process import run_here
 from servers.slurm import SlurmCluster
-from tachograph.service.act.advice_table import AdviceRow, ShownLine, write_advice
+from tachograph.annexes.act.advice_table import AdviceRow, ShownLine, write_advice
 
 pytestmark = pytest.mark.slow
 

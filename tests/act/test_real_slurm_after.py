@@ -19,11 +19,11 @@ from slurm_client import LUA
 from in_process import run_here
 from servers.mail_sink import MailSink, mail_sink
 from servers.slurm import SlurmCluster
+from tachograph.annexes.act.comments import KIND
+from tachograph.annexes.act.ledger import read_ledger
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job_comment import read_comment
-from tachograph.service.act.comments import KIND
-from tachograph.service.act.ledger import read_ledger
 
 pytestmark = pytest.mark.slow
 

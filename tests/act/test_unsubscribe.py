@@ -11,6 +11,11 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from tachograph.annexes.act.digests import OPT_OUT_FILE, change_opt_out, read_opt_out
+from tachograph.annexes.act.mail import Mail, Mailer
+from tachograph.annexes.act.unsubscribe import Unsubscribing
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.catalog.config import (
     ActOptions,
     CollectOptions,
@@ -21,11 +26,6 @@ from tachograph.catalog.config import (
 )
 from tachograph.catalog.errors import ConfigError
 from tachograph.lake.delta import Lake
-from tachograph.service.act.digests import OPT_OUT_FILE, change_opt_out, read_opt_out
-from tachograph.service.act.mail import Mail, Mailer
-from tachograph.service.act.unsubscribe import Unsubscribing
-from tachograph.web.application import WebService, create_application
-from tachograph.web.snapshot import ServedLake
 
 URL = "https://hpc.example.org/gpus"
 

@@ -52,7 +52,7 @@ TOGETHER_EVERY = 6
 # imported before children are forked, each of which needs them at once
 WARM = (
     "pipeline.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct",
-    "sources.allocation_map", "service.collect.collector",
+    "sources.allocation_map", "collect.collector",
 )  # fmt: skip
 SLOWER = 2.0  # a step that shares its cores takes about so much longer
 

@@ -44,10 +44,10 @@ from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import ALL_TABLES, GPU_SAMPLES, JOB_SUMMARIES, JOBS
 from tachograph.cli import main as tachograph
+from tachograph.collect.status import CollectStatus, read_status, write_status
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_findings, read_gpus, read_summaries
-from tachograph.service.collect.status import CollectStatus, read_status, write_status
 
 IMAGE_MIB = 96
 CUTS_A_RUN = 8

@@ -35,12 +35,12 @@ import httpx2
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from jobframes import frame, summary
+from tachograph.annexes.serve.server import Listening, serve
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
-from tachograph.web.server import Listening, serve
-from tachograph.web.snapshot import ServedLake
 
 SEED, JOBS, MOST_ROWS = 20260301, 400, 60
 CHANGED = 100  # jobs of a new version: more than are held in memory beside an image

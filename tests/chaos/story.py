@@ -20,6 +20,9 @@ from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.config import CollectOptions
 from tachograph.catalog.tables import ALL_TABLES, ANALYSES, GPU_SAMPLES, REJECTS, TABLES, LakeTable
 from tachograph.cli import main
+from tachograph.collect.collector import Collection, CollectPlan
+from tachograph.collect.readers import PolledSource
+from tachograph.collect.systemd import NO_NOTIFIER
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
@@ -31,9 +34,6 @@ from tachograph.lake.query import (
     read_summaries,
     rows_that_count,
 )
-from tachograph.service.collect.collector import Collection, CollectPlan
-from tachograph.service.collect.readers import PolledSource
-from tachograph.service.systemd import NO_NOTIFIER
 from tachograph.sources.registry import PollOutcome, Watermark
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)  # ten minutes before midnight: two days

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tachograph.cli.demo import _without_overrides
+from tachograph.annexes.lab.commands.demo import _without_overrides
 
 
 def test_the_demo_forgets_the_lake_of_the_environment_while_it_runs() -> None:

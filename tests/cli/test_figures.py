@@ -12,8 +12,8 @@ import pytest
 
 from in_process import run_here
 from madelake import held, job, make_lake, summarized, utc
+from tachograph.annexes.lab.figures.registry import FIGURES, QUESTIONS
 from tachograph.cli import main
-from tachograph.figures.registry import FIGURES, QUESTIONS
 from tachograph.lake.delta import Lake
 
 

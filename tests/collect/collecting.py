@@ -17,10 +17,10 @@ from fake_feeds import Tape
 
 from tachograph.catalog.config import CollectOptions
 from tachograph.cli import end_process
+from tachograph.collect.collector import Collection, CollectPlan, collect
+from tachograph.collect.readers import PolledSource
+from tachograph.collect.systemd import NO_NOTIFIER
 from tachograph.lake.delta import Lake
-from tachograph.service.collect.collector import Collection, CollectPlan, collect
-from tachograph.service.collect.readers import PolledSource
-from tachograph.service.systemd import NO_NOTIFIER
 
 QUIET = CollectOptions(listen="", analyze_s=3600, compact_s=3600)
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 import pytest
 from collecting import until
 
-from tachograph.service.collect.children import Children, ChildStep
-from tachograph.service.collect.journal import CollectJournal
-from tachograph.service.collect.status import StepStatus
+from tachograph.collect.children import Children, ChildStep
+from tachograph.collect.journal import CollectJournal
+from tachograph.collect.status import StepStatus
 
 
 @dataclass

@@ -23,14 +23,14 @@ from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import CollectOptions
 from tachograph.catalog.errors import ConfigError, InputError, LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, LakeTable
+from tachograph.collect import readers
+from tachograph.collect.collector import Collection, CollectPlan
+from tachograph.collect.readers import NO_THREAD, PolledSource
+from tachograph.collect.status import AHEAD_S, SourceStatus, read_status
+from tachograph.collect.systemd import NO_NOTIFIER
+from tachograph.collect.writer import UNREADABLE_CHUNK
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import watermark
-from tachograph.service.collect import readers
-from tachograph.service.collect.collector import Collection, CollectPlan
-from tachograph.service.collect.readers import NO_THREAD, PolledSource
-from tachograph.service.collect.status import AHEAD_S, SourceStatus, read_status
-from tachograph.service.collect.writer import UNREADABLE_CHUNK
-from tachograph.service.systemd import NO_NOTIFIER
 from tachograph.sources.registry import SourceFeed, Watermark
 
 NAME = "fake:one"

@@ -18,7 +18,7 @@ from collecting import until
 from prometheus_client import CollectorRegistry, Gauge
 
 from servers.process import free_port
-from tachograph.service.collect.metrics_server import LARGEST_HEAD, MOST_CONNECTIONS, MetricsServer
+from tachograph.collect.metrics_server import LARGEST_HEAD, MOST_CONNECTIONS, MetricsServer
 
 
 @contextmanager

@@ -20,12 +20,12 @@ from collecting import collecting, plan_of, until
 from fake_feeds import START, STEP, Tape, number_of
 
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, REJECTS
+from tachograph.collect.lock import CollectLock
+from tachograph.collect.readers import PolledSource
+from tachograph.collect.status import overview, read_status, state_folder
+from tachograph.collect.status_text import status_remarks
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
-from tachograph.service.collect.lock import CollectLock
-from tachograph.service.collect.readers import PolledSource
-from tachograph.service.collect.status import overview, read_status, state_folder
-from tachograph.service.collect.status_text import status_remarks
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +148,7 @@ def children_of(pid: int) -> list[int]:
     begun = []
     for kid in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
         with suppress(OSError):  # it ends just now
-            if b"tachograph.service.collect.child" in Path(f"/proc/{kid}/cmdline").read_bytes():
+            if b"tachograph.collect.child" in Path(f"/proc/{kid}/cmdline").read_bytes():
                 begun.append(int(kid))
     return begun
 

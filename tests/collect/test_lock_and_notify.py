@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tachograph.catalog.errors import LakeError
-from tachograph.service.collect.lock import CollectLock
-from tachograph.service.collect.status import state_folder
-from tachograph.service.systemd import NO_NOTIFIER, SystemdNotifier
+from tachograph.collect.lock import CollectLock
+from tachograph.collect.status import state_folder
+from tachograph.collect.systemd import NO_NOTIFIER, SystemdNotifier
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

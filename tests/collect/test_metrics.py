@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 
 from servers.process import free_port, program
 from tachograph.catalog.errors import ConfigError
-from tachograph.service.collect.metrics import MOST_HOSTS, metric_names, serve_metrics
-from tachograph.service.collect.status import CollectStatus, PollMinute, SourceStatus, StepStatus
+from tachograph.collect.metrics import MOST_HOSTS, metric_names, serve_metrics
+from tachograph.collect.status import CollectStatus, PollMinute, SourceStatus, StepStatus
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DEPLOY = REPOSITORY / "deploy"

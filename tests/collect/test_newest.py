@@ -12,13 +12,13 @@ import msgspec
 import polars as pl
 import pytest
 
+from tachograph.annexes.watch.live.allocations import SlurmAllocations
+from tachograph.annexes.watch.live.collected_source import CollectedSource, slurm_of
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.tables import ALLOCATIONS, JOBS
-from tachograph.live.allocations import SlurmAllocations
-from tachograph.live.snapshot import GpuAllocation, GpuId
-from tachograph.service.collect.collected_source import CollectedSource, slurm_of
-from tachograph.service.collect.lock import CollectLock
-from tachograph.service.collect.newest import (
+from tachograph.collect.lock import CollectLock
+from tachograph.collect.newest import (
     NEWEST_FOLDER,
     NewestFile,
     NewestFiles,

@@ -21,7 +21,7 @@ from collecting import until
 
 from servers.process import program
 from tachograph.catalog.errors import LakeError
-from tachograph.service.collect.lock import (
+from tachograph.collect.lock import (
     HOLDER_FILE,
     LOCK_FILE,
     STALE_LOCK_S,

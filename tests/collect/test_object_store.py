@@ -15,10 +15,10 @@ from servers.s3 import S3, s3_server
 from tachograph.catalog.config import CollectOptions
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.cli import main
+from tachograph.collect.collector import CollectPlan
+from tachograph.collect.readers import PolledSource
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
-from tachograph.service.collect.collector import CollectPlan
-from tachograph.service.collect.readers import PolledSource
 
 pytestmark = pytest.mark.slow
 

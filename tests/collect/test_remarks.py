@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tachograph.service.collect.remarks import MOST_LINES, REPEAT_S, ProblemRemarks
+from tachograph.collect.remarks import MOST_LINES, REPEAT_S, ProblemRemarks
 
 
 @dataclass

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.service.collect.readers import PollGrid, retry_s
+from tachograph.collect.readers import PollGrid, retry_s
 
 seconds = st.floats(0.01, 1e5)
 

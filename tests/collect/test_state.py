@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from tachograph.cli import main
-from tachograph.service.collect.journal import CollectJournal
-from tachograph.service.collect.lock import CollectLock
-from tachograph.service.collect.status import (
+from tachograph.collect.journal import CollectJournal
+from tachograph.collect.lock import CollectLock
+from tachograph.collect.status import (
     STATUS_FILE,
     CollectOverview,
     CollectStatus,
@@ -33,7 +33,7 @@ from tachograph.service.collect.status import (
     state_folder,
     write_status,
 )
-from tachograph.service.collect.status_text import (
+from tachograph.collect.status_text import (
     SOURCE_HEADINGS,
     source_row,
     status_headline,
@@ -316,7 +316,7 @@ def test_a_watermark_ahead_of_the_clock_is_an_error_with_its_negative_lag(
 
 SIGNALLED = """
 import os, signal, sys, threading, time
-from tachograph.service.collect.collector import stopping_on_signals
+from tachograph.collect.collector import stopping_on_signals
 stopping = threading.Event()
 with stopping_on_signals(stopping, kill=lambda: os.write(1, b"killed")):
     os.kill(os.getpid(), signal.SIGTERM)

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from fake_feeds import START, chunk_of
 
-from tachograph.service.collect.readers import ChunkQueue, QueuedChunk
+from tachograph.collect.readers import ChunkQueue, QueuedChunk
 
 
 def handed(source: str, number: int = 0, *, reading: int = 0, end: bool = False) -> QueuedChunk:

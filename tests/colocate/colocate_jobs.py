@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 
 from jobframes import START, frame, summary
-from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.sharing.demand import (
+from tachograph.annexes.share.demand import (
     Calibration,
     CorunOutcome,
     Demand,
@@ -21,7 +20,8 @@ from tachograph.sharing.demand import (
     Matrix,
     Sharing,
 )
-from tachograph.sharing.proposals import Estimator
+from tachograph.annexes.share.proposals import Estimator
+from tachograph.catalog.tables import JOB_SUMMARIES
 
 RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")
 

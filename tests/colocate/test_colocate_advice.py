@@ -13,12 +13,9 @@ from colocate_jobs import by_hand
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.catalog.config import InterferenceOptions
-from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.catalog.mig import MIG_PROFILES
-from tachograph.sharing.advice import CONTEXT_BYTES, SharingAdvice, advise, limit
-from tachograph.sharing.capacity import gpu_of_device
-from tachograph.sharing.demand import (
+from tachograph.annexes.share.advice import CONTEXT_BYTES, SharingAdvice, advise, limit
+from tachograph.annexes.share.capacity import gpu_of_device
+from tachograph.annexes.share.demand import (
     Calibration,
     CorunOutcome,
     Demand,
@@ -26,8 +23,11 @@ from tachograph.sharing.demand import (
     Footprint,
     GpuCapacity,
 )
-from tachograph.sharing.mixes import issuing
-from tachograph.sharing.partitions import on_share, smallest_together
+from tachograph.annexes.share.mixes import issuing
+from tachograph.annexes.share.partitions import on_share, smallest_together
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.catalog.mig import MIG_PROFILES
 
 A100, A40 = (gpu_of_device(DEVICES_BY_NAME[name]) for name in ("A100 SXM 80GB", "A40"))
 ALL_OF_IT = Calibration(achievable_share=1.0)

@@ -14,14 +14,14 @@ from colocate_jobs import job
 from profile_csv import Ran, raw
 from test_colocate_profiles import LIKE, OF_THE_LAKE, report
 
-from tachograph.api.job_sharing import estimators
+from tachograph.annexes.share import proposals as judging
+from tachograph.annexes.share.colocation import ColocateReport
+from tachograph.annexes.share.job_groups import GivenProfile, JobGroup
+from tachograph.annexes.share.job_sharing import estimators
+from tachograph.annexes.share.proposals import PairJudge, SharingProposal
+from tachograph.annexes.share.sharing_json import colocate_json
 from tachograph.catalog.arrays import Flags
 from tachograph.catalog.config import InterferenceOptions
-from tachograph.report.sharing_json import colocate_json
-from tachograph.sharing import proposals as judging
-from tachograph.sharing.colocation import ColocateReport
-from tachograph.sharing.job_groups import GivenProfile, JobGroup
-from tachograph.sharing.proposals import PairJudge, SharingProposal
 
 SETTINGS = InterferenceOptions()
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from colocate_jobs import job
 
-from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.sharing.demand import Demand, Matrix
-from tachograph.sharing.mixes import (
+from tachograph.annexes.share.demand import Demand, Matrix
+from tachograph.annexes.share.mixes import (
     Mix,
     busy_of,
     corun_of_mixes,
@@ -19,6 +18,7 @@ from tachograph.sharing.mixes import (
     mix,
     of_means,
 )
+from tachograph.catalog.devices import DEVICES_BY_NAME
 
 
 def demand(name: str = "k", **given: float | None) -> Demand:

@@ -13,17 +13,17 @@ import pytest
 from colocate_jobs import estimator_of, job, lake_of
 from profile_csv import QMC, Ran, raw
 
+from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.job_groups import MOST_KERNELS, GivenProfile
+from tachograph.annexes.share.nsight.launches import Launch
+from tachograph.annexes.share.nsight.reports import read_reports
+from tachograph.annexes.share.sharing_json import colocate_csv, colocate_json
+from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.errors import InputError, NotFoundError, UsageError
 from tachograph.cli.output import json_bytes
-from tachograph.nsight.launches import Launch
-from tachograph.nsight.reports import read_reports
 from tachograph.report.lines import to_text
-from tachograph.report.sharing_json import colocate_csv, colocate_json
-from tachograph.report.sharing_text import colocate_lines
-from tachograph.sharing.colocation import ColocateReport, build_colocate_report
-from tachograph.sharing.demand import Calibration
-from tachograph.sharing.job_groups import MOST_KERNELS, GivenProfile
 
 OF_THE_LAKE = {"gpu_model": "A100 SXM 40GB", "hbm_mib": 40960.0, "dram_active_max": 0.8}
 # while busy: SMs half of the time, little of all else

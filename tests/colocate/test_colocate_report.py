@@ -11,15 +11,15 @@ import polars as pl
 import pytest
 from colocate_jobs import estimator_of, job, lake_of
 
+from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.job_groups import LEFT_OUT
+from tachograph.annexes.share.sharing_json import colocate_csv, colocate_json
+from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.cli.output import json_bytes
 from tachograph.report.lines import to_text
-from tachograph.report.sharing_json import colocate_csv, colocate_json
-from tachograph.report.sharing_text import colocate_lines
-from tachograph.sharing.colocation import ColocateReport, build_colocate_report
-from tachograph.sharing.demand import Calibration
-from tachograph.sharing.job_groups import LEFT_OUT
 
 SETTINGS = InterferenceOptions()
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from colocate_jobs import estimator_of, job, lake_of
 
-from tachograph.api.job_sharing import estimators
+from tachograph.annexes.share import proposals as judging
+from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.demand import Calibration, Demand, Footprint, GpuCapacity
+from tachograph.annexes.share.job_sharing import estimators
+from tachograph.annexes.share.partitions import ruled_out
+from tachograph.annexes.share.proposals import EstimatorOf
+from tachograph.annexes.share.sharing_json import colocate_json
 from tachograph.catalog.arrays import Flags
 from tachograph.catalog.config import InterferenceOptions, Thresholds
-from tachograph.report.sharing_json import colocate_json
-from tachograph.sharing import proposals as judging
-from tachograph.sharing.colocation import ColocateReport, build_colocate_report
-from tachograph.sharing.demand import Calibration, Demand, Footprint, GpuCapacity
-from tachograph.sharing.partitions import ruled_out
-from tachograph.sharing.proposals import EstimatorOf
 
 SETTINGS = InterferenceOptions()
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from colocate_jobs import job, lake_of
 
-from tachograph.api.job_sharing import estimators
+from tachograph.annexes.share.advice import SHARING_MODES
+from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.job_sharing import estimators
+from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.report.lines import to_text
-from tachograph.report.sharing_text import colocate_lines
-from tachograph.sharing.advice import SHARING_MODES
-from tachograph.sharing.colocation import ColocateReport, build_colocate_report
-from tachograph.sharing.demand import Calibration
 
 # busy while an SM works, all the time, on few SMs: so narrow that a part of the GPU costs little
 # even if they are wide

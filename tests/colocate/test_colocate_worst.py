@@ -15,14 +15,14 @@ from colocate_jobs import estimator_of as by_sums
 from colocate_jobs import job, lake_of
 from profile_csv import Ran, raw
 
+from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.demand import Calibration, Demand, GpuCapacity, Matrix, Sharing
+from tachograph.annexes.share.job_groups import GivenProfile
+from tachograph.annexes.share.nsight.reports import read_reports
+from tachograph.annexes.share.proposals import Estimator
+from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
-from tachograph.nsight.reports import read_reports
 from tachograph.report.lines import to_text
-from tachograph.report.sharing_text import colocate_lines
-from tachograph.sharing.colocation import ColocateReport, build_colocate_report
-from tachograph.sharing.demand import Calibration, Demand, GpuCapacity, Matrix, Sharing
-from tachograph.sharing.job_groups import GivenProfile
-from tachograph.sharing.proposals import Estimator
 
 BUSY = {"x": 0.8, "y": 0.6}
 # 1.05 of the issue slots.

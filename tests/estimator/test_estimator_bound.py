@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tachograph.nsight.launches import Chip, Launch
-from tachograph.sharing.capacity import l2_most
-from tachograph.sharing.corun import STARVED
-from tachograph.sharing.demand import (
+from tachograph.annexes.share.capacity import l2_most
+from tachograph.annexes.share.corun import STARVED
+from tachograph.annexes.share.demand import (
     CYCLES,
     H100_NVL,
     Calibration,
@@ -18,7 +17,8 @@ from tachograph.sharing.demand import (
     GpuCapacity,
     Sharing,
 )
-from tachograph.sharing.estimate import estimate
+from tachograph.annexes.share.estimate import estimate
+from tachograph.annexes.share.nsight.launches import Chip, Launch
 
 RTX_5090 = GpuCapacity(
     name="NVIDIA GeForce RTX 5090", sms=170, threads_per_sm=1536, blocks_per_sm=24, registers_per_sm=65536,

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.catalog.errors import InputError
-from tachograph.sharing.contention import residency
-from tachograph.sharing.demand import (
+from tachograph.annexes.share.contention import residency
+from tachograph.annexes.share.demand import (
     CYCLES,
     H100_NVL,
     Calibration,
@@ -20,7 +19,8 @@ from tachograph.sharing.demand import (
     GpuCapacity,
     Sharing,
 )
-from tachograph.sharing.estimate import estimate, matrix
+from tachograph.annexes.share.estimate import estimate, matrix
+from tachograph.catalog.errors import InputError
 
 SHARE = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 ANY = st.floats(0, 1)

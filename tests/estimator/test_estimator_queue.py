@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scheduler import Warps, irregular, regular, served
 
-from tachograph.sharing.contention import DOMINANCE, cycles_rate, elsewhere, through
+from tachograph.annexes.share.contention import DOMINANCE, cycles_rate, elsewhere, through
 
 FEW, MANY = -0.09, 0.05  # told against simulated: at most so much too slow, too fast
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.nsight.reports import read_reports
-from tachograph.sharing.demand import Demand, GpuCapacity
-from tachograph.sharing.estimate import estimate
-from tachograph.sharing.kernels import kernels_of
+from tachograph.annexes.share.demand import Demand, GpuCapacity
+from tachograph.annexes.share.estimate import estimate
+from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.nsight.reports import read_reports
 
 SAMPLE = Path(__file__).parents[2] / "docs" / "samples" / "published-h100.csv"
 PAIRS = (

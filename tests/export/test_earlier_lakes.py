@@ -33,9 +33,9 @@ from tachograph.catalog.tables import (
     JUDGED,
     LakeTable,
 )
+from tachograph.collect.status import STATUS_FILE, CollectStatus, read_status, write_status
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries, read_verdicts
-from tachograph.service.collect.status import STATUS_FILE, CollectStatus, read_status, write_status
 
 LATER_FINDINGS = ("kind", "verdict", "begin", "end", "checks", "needs", "covered_by")
 LATER_MINUTES = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jobframes import frame, summary
+from tachograph.annexes.lab.figures.numbers import Study, StudyOptions
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.figures.numbers import Study, StudyOptions
 
 
 def study_of(*jobs: dict[str, Any], options: StudyOptions | None = None) -> Study:

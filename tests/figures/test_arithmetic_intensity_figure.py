@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from study_of import study_of
 
-from tachograph.figures import arithmetic_intensity as figure
-from tachograph.figures.numbers import StudyOptions
+from tachograph.annexes.lab.figures import arithmetic_intensity as figure
+from tachograph.annexes.lab.figures.numbers import StudyOptions
 
 A100 = "A100 SXM 80GB"
 RIDGE = 9.7e12 / 2.039e12  # FP64

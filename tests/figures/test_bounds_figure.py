@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from study_of import study_of
 
-from tachograph.figures import bounds as figure
-from tachograph.figures.numbers import StudyOptions
+from tachograph.annexes.lab.figures import bounds as figure
+from tachograph.annexes.lab.figures.numbers import StudyOptions
 
 JOBS: list[dict[str, Any]] = [
     *(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from study_of import study_of
 
-from tachograph.figures.consequences import CONSEQUENCES, consequence
-from tachograph.figures.registry import FIGURES, QUESTIONS, load_figure
+from tachograph.annexes.lab.figures.consequences import CONSEQUENCES, consequence
+from tachograph.annexes.lab.figures.registry import FIGURES, QUESTIONS, load_figure
 
 
 def follows(question: str, *jobs: dict[str, Any]) -> str | None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from study_of import study_of
 
-from tachograph.figures import correlation as figure
-from tachograph.figures.numbers import FigureNumbers, Study
+from tachograph.annexes.lab.figures import correlation as figure
+from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study
 
 UTIL = (0.1, 0.2, 0.2, 0.9, 0.5, None)
 POWER = (100.0, 150.0, 200.0, 400.0, 120.0, 300.0)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from study_of import study_of
 
-from tachograph.figures import energy as figure
+from tachograph.annexes.lab.figures import energy as figure
 
 KWH = 3.6e6
 

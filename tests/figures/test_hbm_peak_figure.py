@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from study_of import study_of
 
-from tachograph.figures import hbm_peak as figure
+from tachograph.annexes.lab.figures import hbm_peak as figure
 
 GIB = 1024.0
 

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from study_of import study_of
 
-from tachograph.figures import spatial_imbalance_by_type, temporal_imbalance_by_type
+from tachograph.annexes.lab.figures import spatial_imbalance_by_type, temporal_imbalance_by_type
 
 
 def job(

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from study_of import study_of
 
-from tachograph.figures import job_overview as figure
-from tachograph.figures.numbers import Study
+from tachograph.annexes.lab.figures import job_overview as figure
+from tachograph.annexes.lab.figures.numbers import Study
 
 # GPUs, seconds, mean utilisation
 JOBS = [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from study_of import study_of
 
-from tachograph.figures import pipe_combinations as figure
+from tachograph.annexes.lab.figures import pipe_combinations as figure
 
 ALL = ("fp64", "fp32", "fp16", "tensor")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from study_of import study_of
 
-from tachograph.figures import spatial_imbalance as figure
+from tachograph.annexes.lab.figures import spatial_imbalance as figure
 
 
 def job(util: float | None, imbalance: float | None, **given: Any) -> dict[str, Any]:

@@ -5,7 +5,12 @@ import statistics
 import polars as pl
 import pytest
 
-from tachograph.figures.statistics import box_caption, boxes, cumulative, rank_correlation
+from tachograph.annexes.lab.figures.statistics import (
+    box_caption,
+    boxes,
+    cumulative,
+    rank_correlation,
+)
 
 
 def jobs_of(values: list[float | None], group: str = "a") -> pl.DataFrame:

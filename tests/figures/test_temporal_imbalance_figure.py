@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from study_of import study_of
 
-from tachograph.figures import temporal_imbalance as figure
+from tachograph.annexes.lab.figures import temporal_imbalance as figure
 
 
 def test_bands_and_sentences() -> None:

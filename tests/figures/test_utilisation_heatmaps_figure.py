@@ -6,8 +6,8 @@ import pytest
 from matplotlib.collections import QuadMesh
 from study_of import study_of
 
-from tachograph.figures import utilisation_heatmaps as figure
-from tachograph.figures.numbers import StudyOptions
+from tachograph.annexes.lab.figures import utilisation_heatmaps as figure
+from tachograph.annexes.lab.figures.numbers import StudyOptions
 
 # utilisation, FP64 activity, DRAM activity, type
 JOBS = [

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from study_of import study_of
 
-from tachograph.figures import window_lengths as figure
-from tachograph.figures.numbers import Study
+from tachograph.annexes.lab.figures import window_lengths as figure
+from tachograph.annexes.lab.figures.numbers import Study
 
 JOBS = [
     {"gpu_util_mean": util, "spatial_imbalance": 0.1, "gpus": 4} for util in (0.1, 0.2, 0.9, None)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hostile_lake import PAYLOADS
 
-from tachograph.live.snapshot import (
+from tachograph.annexes.watch.live.snapshot import (
     GpuAllocation,
     GpuDevice,
     GpuId,
@@ -18,7 +18,7 @@ from tachograph.live.snapshot import (
     SourceInfo,
     SourceProblem,
 )
-from tachograph.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
 
 TEXTS = tuple(PAYLOADS.values())
 

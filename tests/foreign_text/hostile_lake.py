@@ -18,13 +18,13 @@ from typing import Any
 import polars as pl
 
 from madelake import held, job, make_lake, summarized
+from tachograph.annexes.share.nsight.launches import Chip, Launch, NcuReport
+from tachograph.annexes.share.profiles import AttachedProfile, attach_profiles
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import write_label
-from tachograph.lake.profiles import AttachedProfile, attach_profiles
 from tachograph.lake.query import read_verdicts, select_jobs
-from tachograph.nsight.launches import Chip, Launch, NcuReport
 
 NOW = datetime(2026, 4, 24, tzinfo=UTC)
 START = datetime(2026, 4, 23, 10, tzinfo=UTC)

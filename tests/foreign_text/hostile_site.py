@@ -12,7 +12,7 @@ from pathlib import Path
 from hostile_lake import PAYLOADS, hostile_lake
 
 import nsight_reports
-from tachograph.service.collect.status import (
+from tachograph.collect.status import (
     CollectStatus,
     SourceStatus,
     StepStatus,

@@ -24,17 +24,17 @@ from starlette.testclient import TestClient
 from written import assert_json, assert_page, assert_plain, assert_table
 
 from served_entries import ENTRIES, Entry, made, parts_of, struct_of
+from tachograph.annexes.lab.figures.registry import FIGURES
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.identity.proof import is_user_name
+from tachograph.annexes.serve.identity.tokens import create_token
+from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.annexes.watch.live.selection import SelectedSource
+from tachograph.annexes.watch.served_fleet import FleetWatch
 from tachograph.api.viewer import Role
 from tachograph.catalog.config import Configuration, ServeOptions
-from tachograph.figures.registry import FIGURES
 from tachograph.lake.delta import Lake
-from tachograph.live.selection import SelectedSource
-from tachograph.web.application import WebService, create_application
-from tachograph.web.endpoints import API, Endpoint
-from tachograph.web.fleet import FleetWatch
-from tachograph.web.identity.proof import is_user_name
-from tachograph.web.identity.tokens import create_token
-from tachograph.web.snapshot import ServedLake
 
 READ = [one for one in ENTRIES if not isinstance(one, Endpoint) or one.method == "GET"]
 NAMES = [name for name in PAYLOADS.values() if len(name) < 500]  # a longer one is no address

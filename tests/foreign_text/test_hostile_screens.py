@@ -11,7 +11,7 @@ from hostile_fleet import TEXTS, HostileSource
 from hostile_lake import MARK
 from written import assert_plain
 
-from tachograph.tui.keys import KEYS, ScreenKey
+from tachograph.annexes.watch.tui.keys import KEYS, ScreenKey
 from tui_screens import Clock, app_of, lines_of, settled, watching
 
 SIZE = (220, 80)  # every GPU is on the screen

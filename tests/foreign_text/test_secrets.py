@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tachograph.annexes.watch.live.snapshot import SourceProblem
 from tachograph.catalog.config import read_secret
 from tachograph.catalog.errors import ExportError, TachographError, UsageError
 from tachograph.catalog.secrets import LEAST, redacted, remember_secrets
 from tachograph.cli import narrate
 from tachograph.export.postgresql import _connected
-from tachograph.live.snapshot import SourceProblem
 from tachograph.sources.http import HttpAnswer, RequestError, Secret, from_status, read_json
 
 

@@ -15,10 +15,10 @@ from typing import Any, get_args
 import pytest
 
 import tachograph
+from tachograph.annexes.act.comments import AdminComments
+from tachograph.annexes.act.slurm_jobs import QUEUE_FIELDS, JobAction, SlurmJob, SlurmJobs
+from tachograph.annexes.watch.record.recorder import job_is_over
 from tachograph.catalog.errors import RefusedError, TachographError
-from tachograph.service.act.comments import AdminComments
-from tachograph.service.act.slurm_jobs import QUEUE_FIELDS, JobAction, SlurmJob, SlurmJobs
-from tachograph.service.record.recorder import job_is_over
 from tachograph.sources.slurm.commands import AccountingSpan, SacctCommand, SiteProgram
 
 # {file: what is in the words of the programs that it starts}. Values of records go through
@@ -27,17 +27,17 @@ STARTERS = {
     "sources/slurm/commands.py": (
         "SiteProgram: words of the configuration, and values by their kind"
     ),
-    "service/record/foreground.py": "the command that the user wrote after `tachograph record`",
-    "service/record/recorder.py": "a fork of itself",
-    "service/collect/children.py": "this program, with the location of the lake",
+    "annexes/watch/record/foreground.py": "the command that the user wrote after `tachograph record`",
+    "annexes/watch/record/recorder.py": "a fork of itself",
+    "collect/children.py": "this program, with the location of the lake",
     "catalog/processes.py": "workers of this program",
-    "web/images.py": "this program, with folders of its own",
-    "web/workers.py": "workers of this program",
-    "nsight/ncu_rep.py": "this program, with the name of a report that the user wrote",
+    "annexes/serve/images.py": "this program, with folders of its own",
+    "annexes/serve/workers.py": "workers of this program",
+    "annexes/share/nsight/ncu_rep.py": "this program, with the name of a report that the user wrote",
     "pipeline/dask_workers.py": "sbatch --test-only, with the name of a file of its own",
-    "live/sources/dmon.py": "dcgmi, with words of its own and numbers of counters",
-    "sources/pm_sampling/dcgm.py": "dcgmi, with words of its own",
-    "sources/pm_sampling/process.py": "this program, with a request as JSON",
+    "annexes/watch/live/sources/dmon.py": "dcgmi, with words of its own and numbers of counters",
+    "annexes/watch/pm_sampling/dcgm.py": "dcgmi, with words of its own",
+    "annexes/watch/pm_sampling/process.py": "this program, with a request as JSON",
 }
 _STARTING = {
     "subprocess": {

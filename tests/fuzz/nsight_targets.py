@@ -14,11 +14,11 @@ from random import Random
 
 from mutators import mutate
 
+from tachograph.annexes.share.calibration import read_calibration
+from tachograph.annexes.share.nsight.launches import NcuReport
+from tachograph.annexes.share.nsight.ncu_rep import MAGIC
+from tachograph.annexes.share.nsight.reports import read_report
 from tachograph.catalog.errors import InputError, TachographError
-from tachograph.nsight.launches import NcuReport
-from tachograph.nsight.ncu_rep import MAGIC
-from tachograph.nsight.reports import read_report
-from tachograph.sharing.calibration import read_calibration
 
 TESTS = Path(__file__).resolve().parent.parent
 LIBRARY_S = 5.0  # of processor time that the process of the library may take

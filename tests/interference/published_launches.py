@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tachograph.nsight.launches import Chip, Launch
-from tachograph.sharing.kernel_metrics import pipe_metric
+from tachograph.annexes.share.kernel_metrics import pipe_metric
+from tachograph.annexes.share.nsight.launches import Chip, Launch
 
 H100 = Chip(
     "NVIDIA H100 NVL",

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from published_launches import COPY, H100, busy, launch
 
+from tachograph.annexes.share import utilization
+from tachograph.annexes.share.capacity import gpu_of
+from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.kernel_limits import NEAR, limits
+from tachograph.annexes.share.kernels import Kernel, kernels_of
+from tachograph.annexes.share.nsight.launches import Chip, Launch
 from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.nsight.launches import Chip, Launch
-from tachograph.sharing import utilization
-from tachograph.sharing.capacity import gpu_of
-from tachograph.sharing.demand import Calibration
-from tachograph.sharing.kernel_limits import NEAR, limits
-from tachograph.sharing.kernels import Kernel, kernels_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
 HALF_THE_TIME = {"sm__cycles_active.avg": 500.0, "gpc__cycles_elapsed.max": 1000.0}

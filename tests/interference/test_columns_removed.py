@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from tachograph.annexes.share.kernel_facts import KernelsRequest
+from tachograph.annexes.share.kernel_report import build_kernels_report
+from tachograph.annexes.share.kernels_json import kernels_json
+from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.catalog.config import Configuration
-from tachograph.nsight.reports import read_reports
-from tachograph.report.kernels_json import kernels_json
-from tachograph.sharing.kernel_facts import KernelsRequest
-from tachograph.sharing.kernel_report import build_kernels_report
 
 SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h100.csv"
 _, NAMES, UNITS, *LINES = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from published_launches import H100, MM
 
+from tachograph.annexes.share.capacity import device_of, gpu_of
+from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.nsight.launches import Chip
 from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.nsight.launches import Chip
-from tachograph.sharing.capacity import device_of, gpu_of
-from tachograph.sharing.kernels import kernels_of
 
 HIT = "lts__t_sector_hit_rate.pct"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from in_process import run_here
-from tachograph.nsight.reports import read_report
-from tachograph.sharing.kernels import Kernel, kernels_of
+from tachograph.annexes.share.kernels import Kernel, kernels_of
+from tachograph.annexes.share.nsight.reports import read_report
 
 # name, unit, value as the raw page writes it
 RAW = (

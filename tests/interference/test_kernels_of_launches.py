@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, waiting
 
-from tachograph.nsight.launches import Chip, Launch
-from tachograph.sharing.kernel_names import labels
-from tachograph.sharing.kernels import Kernel, kernels_of, short_name
-from tachograph.sharing.utilization import sensitivities
+from tachograph.annexes.share.kernel_names import labels
+from tachograph.annexes.share.kernels import Kernel, kernels_of, short_name
+from tachograph.annexes.share.nsight.launches import Chip, Launch
+from tachograph.annexes.share.utilization import sensitivities
 
 L2_HIT = "lts__t_sector_hit_rate.pct"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"

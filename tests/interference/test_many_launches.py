@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from published_launches import H100
 
-from tachograph.nsight.launches import Launch
-from tachograph.sharing.kernels import kernels_of
+from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.nsight.launches import Launch
 
 NAMES = ("gpu__time_duration.sum", "lts__t_sector_hit_rate.pct", "lts__t_sectors.sum", "dram__bytes.sum",
          "sm__inst_issued.avg.per_cycle_active", "sm__cycles_active.avg", "launch__grid_size")  # fmt: skip

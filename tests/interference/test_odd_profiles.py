@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import H100, busy, launch, waiting
 
-from tachograph.nsight.launches import Chip
-from tachograph.sharing import kernel_metrics
-from tachograph.sharing.kernel_facts import facts_of
-from tachograph.sharing.kernel_limits import limits
-from tachograph.sharing.kernels import Kernel, kernels_of
-from tachograph.sharing.utilization import distribution, pitfalls, sensitivities
+from tachograph.annexes.share import kernel_metrics
+from tachograph.annexes.share.kernel_facts import facts_of
+from tachograph.annexes.share.kernel_limits import limits
+from tachograph.annexes.share.kernels import Kernel, kernels_of
+from tachograph.annexes.share.nsight.launches import Chip
+from tachograph.annexes.share.utilization import distribution, pitfalls, sensitivities
 
 ODD = st.sampled_from(
     [0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, 1.7e308, float("nan"), float("inf")]

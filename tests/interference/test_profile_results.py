@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, MM, busy, launch, sleep
 
-from tachograph.nsight.launches import Chip, Launch
-from tachograph.report.kernels_sentences import limits_sentence
-from tachograph.sharing import kernel_metrics
-from tachograph.sharing.capacity import computed_fit
-from tachograph.sharing.demand import Footprint
-from tachograph.sharing.kernel_facts import facts_of
-from tachograph.sharing.kernel_limits import limits
-from tachograph.sharing.kernels import Kernel, kernels_of
-from tachograph.sharing.utilization import Sensitivity, launched, pitfalls, sensitivities
+from tachograph.annexes.share import kernel_metrics
+from tachograph.annexes.share.capacity import computed_fit
+from tachograph.annexes.share.demand import Footprint
+from tachograph.annexes.share.kernel_facts import facts_of
+from tachograph.annexes.share.kernel_limits import limits
+from tachograph.annexes.share.kernels import Kernel, kernels_of
+from tachograph.annexes.share.kernels_sentences import limits_sentence
+from tachograph.annexes.share.nsight.launches import Chip, Launch
+from tachograph.annexes.share.utilization import Sensitivity, launched, pitfalls, sensitivities
 
 
 def only(profiled: Launch) -> Kernel:

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from published_launches import launch
 
-from tachograph.nsight.launches import Launch
-from tachograph.sharing.kernel_facts import facts_of
-from tachograph.sharing.kernels import Kernel, kernels_of
-from tachograph.sharing.utilization import distribution, pitfalls
+from tachograph.annexes.share.kernel_facts import facts_of
+from tachograph.annexes.share.kernels import Kernel, kernels_of
+from tachograph.annexes.share.nsight.launches import Launch
+from tachograph.annexes.share.utilization import distribution, pitfalls
 
 WHILE = "avg.pct_of_peak_sustained_active"
 CLOCK = 1.7e9

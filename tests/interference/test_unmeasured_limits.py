@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from published_launches import MM, launch
 
-from tachograph.report.kernels_sentences import limits_sentence
-from tachograph.sharing.kernel_limits import limits
-from tachograph.sharing.kernels import kernels_of
+from tachograph.annexes.share.kernel_limits import limits
+from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.kernels_sentences import limits_sentence
 
 ISSUED = "sm__inst_issued.avg.per_cycle_active"
 

@@ -15,16 +15,16 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from nsight_reports import PUBLISHED, Made, raw_csv
+from tachograph.annexes.share.kernel_facts import KernelsReport, KernelsRequest
+from tachograph.annexes.share.kernel_names import labels
+from tachograph.annexes.share.kernel_report import build_kernels_report
+from tachograph.annexes.share.kernels_html import kernels_html
+from tachograph.annexes.share.kernels_json import kernels_json
+from tachograph.annexes.share.kernels_sentences import fact_text, factor, limits_sentence
+from tachograph.annexes.share.kernels_text import kernels_lines, limited_by, sensitive_to
+from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.catalog.config import Configuration
-from tachograph.nsight.reports import read_reports
-from tachograph.report.kernels_html import kernels_html
-from tachograph.report.kernels_json import kernels_json
-from tachograph.report.kernels_sentences import fact_text, factor, limits_sentence
-from tachograph.report.kernels_text import kernels_lines, limited_by, sensitive_to
 from tachograph.report.lines import to_text
-from tachograph.sharing.kernel_facts import KernelsReport, KernelsRequest
-from tachograph.sharing.kernel_names import labels
-from tachograph.sharing.kernel_report import build_kernels_report
 
 LONG = (
     "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, "

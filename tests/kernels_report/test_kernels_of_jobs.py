@@ -15,9 +15,9 @@ import pytest
 from in_process import run_here
 from madelake import held, job, make_lake, summarized, utc
 from nsight_reports import PUBLISHED, raw_csv, sample
+from tachograph.annexes.share.attached import MOST_LAUNCHES
 from tachograph.catalog.tables import PROFILES
 from tachograph.lake.delta import Lake
-from tachograph.sharing.attached import MOST_LAUNCHES
 
 JOB = "1000002"
 

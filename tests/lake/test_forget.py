@@ -15,6 +15,7 @@ import pytest
 
 from in_process import run_here
 from madelake import fill, held, job, summarized, utc
+from tachograph.annexes.act.ledger import ActionLedger, read_ledger
 from tachograph.catalog import tables
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.pseudonyms import NameReplacer, PseudonymKey
@@ -24,7 +25,6 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.forget import VOCABULARY, covered_columns, delete_replaced, files_with, forget
 from tachograph.lake.labels import write_label
 from tachograph.lake.query import read_findings, read_summaries
-from tachograph.service.act.ledger import ActionLedger, read_ledger
 
 NAME = "qzwuser"
 NOW = utc(10)

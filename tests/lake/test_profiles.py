@@ -13,22 +13,22 @@ import polars as pl
 import pytest
 
 from madelake import utc
-from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import ALL_TABLES, PROFILES
-from tachograph.lake.compact import compact
-from tachograph.lake.delta import Lake
-from tachograph.lake.forget import delete_replaced, files_with, forget
-from tachograph.lake.profiles import (
+from tachograph.annexes.share.attached import to_attach
+from tachograph.annexes.share.nsight.launches import Chip, Launch, NcuReport
+from tachograph.annexes.share.nsight.packed_launches import VERSION
+from tachograph.annexes.share.profiles import (
     AttachedProfile,
     attach_profiles,
     detach_profiles,
     read_attached,
     read_profiles,
 )
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.tables import ALL_TABLES, PROFILES
+from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
+from tachograph.lake.forget import delete_replaced, files_with, forget
 from tachograph.lake.query import rows_that_count
-from tachograph.nsight.launches import Chip, Launch, NcuReport
-from tachograph.nsight.packed_launches import VERSION
-from tachograph.sharing.attached import to_attach
 
 NOW = utc(10)
 KEY = "c:7:100"

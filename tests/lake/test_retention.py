@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from madelake import fill, held, job, make_lake, summarized, utc
+from tachograph.annexes.share.nsight.launches import NcuReport
+from tachograph.annexes.share.profiles import AttachedProfile, attach_profiles, read_profiles
 from tachograph.catalog.config import Configuration, RetentionOptions, StudyFilters, load
 from tachograph.catalog.errors import ConfigError, LakeError
 from tachograph.catalog.tables import (
@@ -38,7 +40,6 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.labels import write_label
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.profiles import AttachedProfile, attach_profiles, read_profiles
 from tachograph.lake.query import (
     read_findings,
     read_gpus,
@@ -47,7 +48,6 @@ from tachograph.lake.query import (
     rows_that_count,
 )
 from tachograph.lake.retention import EXPIRING, Expiry, expire, removed_before
-from tachograph.nsight.launches import NcuReport
 from tachograph.pipeline.run import analyze
 
 DAYS = 6  # of April, a job on each of two nodes a day, the second from noon to noon of the next day

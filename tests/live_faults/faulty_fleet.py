@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from servers.exporter import Gpu, Node, page
+from tachograph.annexes.watch.live.snapshot import Snapshot, SourceInfo
+from tachograph.annexes.watch.live.sources.feeds import FeedSource, PolledFeed
 from tachograph.catalog.chunks import Chunk
-from tachograph.live.snapshot import Snapshot, SourceInfo
-from tachograph.live.sources.feeds import FeedSource, PolledFeed
 from tachograph.sources.registry import PollOutcome, Watermark
 from tachograph.sources.series import SeriesMemory, SeriesRereads
 from tachograph.sources.series_rows import SeriesRows

@@ -40,18 +40,18 @@ from textual import events
 from textual.app import ScreenStackError
 from textual.pilot import Pilot
 
+from tachograph.annexes.watch.live.selection import GpuSelection, SelectedSource
+from tachograph.annexes.watch.live.snapshot import Snapshot
+from tachograph.annexes.watch.tui import keys
+from tachograph.annexes.watch.tui.app import WatchApp
+from tachograph.annexes.watch.tui.fleet import FleetScreen
+from tachograph.annexes.watch.tui.fleet_table import COLUMNS
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
 from tachograph.catalog.limits import LARGEST_OF_SLICE
-from tachograph.live.selection import GpuSelection, SelectedSource
-from tachograph.live.snapshot import Snapshot
-from tachograph.tui import keys
-from tachograph.tui.app import WatchApp
-from tachograph.tui.fleet import FleetScreen
-from tachograph.tui.fleet_table import COLUMNS
 from tui_screens import lines_of
 
 if TYPE_CHECKING:
-    from tachograph.live.snapshot import LiveSource, SourceInfo
+    from tachograph.annexes.watch.live.snapshot import LiveSource, SourceInfo
 
 SEED = 20261121
 LIFE = 1000  # screens of one app; the fleet goes on from one to the next

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tachograph.annexes.watch.live.fleet_rows import FleetRows, matching, natural, parse_filter
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, Snapshot
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import GpuHistory
+from tachograph.annexes.watch.tui import job_table
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.fleet_rows import FleetRows, matching, natural, parse_filter
-from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import GpuHistory
-from tachograph.tui import job_table
 from tui_screens import ByHand, Clock, app_of, lines_of, settled, watching
 
 

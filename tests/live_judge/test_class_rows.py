@@ -14,6 +14,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tachograph.annexes.watch.explained import explained
 from tachograph.catalog.arrays import Floats
 from tachograph.judge.health import (
     CLOCKS_LOWERED,
@@ -23,7 +24,6 @@ from tachograph.judge.health import (
 )
 from tachograph.judge.workload.arrays import MinuteLabeller, classify_rows
 from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
-from tachograph.judge.workload.explained import explained
 from tachograph.judge.workload.rules import GpuReading, classify
 from tachograph.judge.workload.settings import PRESETS, Weights, WorkloadSettings
 
@@ -165,8 +165,8 @@ def test_codes_of_the_driver() -> None:
 def test_live_judging_is_imported_without_tables_and_compiler() -> None:
     code = (
         "import sys\n"
-        "import tachograph.live.view, tachograph.judge.workload.arrays\n"
-        "import tachograph.judge.workload.explained, tachograph.live.sources.simulated\n"
+        "import tachograph.annexes.watch.live.view, tachograph.judge.workload.arrays\n"
+        "import tachograph.annexes.watch.explained, tachograph.annexes.watch.live.sources.simulated\n"
         "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in "
         "sys.modules] or ''))"
     )

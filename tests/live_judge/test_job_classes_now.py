@@ -15,13 +15,7 @@ import numpy as np
 import pytest
 
 from madelake import held, job, make_lake
-from tachograph.catalog.config import Configuration
-from tachograph.judge.finding import Finding, read_findings
-from tachograph.judge.job_classes import CLASS_CODES
-from tachograph.judge.job_judge import JobJudge
-from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.lake.query import read_summaries, read_verdicts
-from tachograph.live.job_classes import (
+from tachograph.annexes.watch.live.job_classes import (
     EVERY_S,
     FORGET_S,
     JOB_CLASS_COUNTERS,
@@ -29,9 +23,21 @@ from tachograph.live.job_classes import (
     JobMinutes,
     LiveJobClasses,
 )
-from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
-from tachograph.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+)
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.catalog.config import Configuration
+from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.job_classes import CLASS_CODES
+from tachograph.judge.job_judge import JobJudge
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.pipeline.run import analyze
 
 START = datetime(2026, 4, 7, 9, 0, 20, tzinfo=UTC)

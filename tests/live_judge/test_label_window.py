@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_gpu import Smoothed, smooth
+from tachograph.annexes.watch.live.monitor import SmoothingWindow
 from tachograph.judge.workload.arrays import COUNTERS
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.rules import GpuReading
 from tachograph.judge.workload.settings import PRESETS, WorkloadSettings
-from tachograph.live.monitor import SmoothingWindow
 
 LEVELS = [0.0, 0.04, 0.1, 0.15, 0.2, 0.3, 0.45, 0.55, 0.7, 0.9]
 # what a GPU does next: how much its clock moves (0: the value is read again), and its reading;

@@ -13,14 +13,20 @@ import numpy as np
 import pytest
 
 from one_gpu import EventMemory, Smoothed, remember, smooth
+from tachograph.annexes.watch.live.monitor import GONE_S, Monitor
+from tachograph.annexes.watch.live.snapshot import (
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+)
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory, gpu_reasons
 from tachograph.judge.health import HealthReading, health_of, limits_of
 from tachograph.judge.workload.classes import UNKNOWN
 from tachograph.judge.workload.rules import reading_of
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.monitor import GONE_S, Monitor
-from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FleetView, GpuHistory, gpu_reasons
 
 ABOUT = SourceInfo("made", "made for tests")
 BUSY = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_active": 0.9, "fp64_active": 0.0,
@@ -242,9 +248,9 @@ def test_history_is_a_ring_of_single_precision() -> None:
 
 def test_the_way_to_the_first_view_has_no_tables_and_no_compiler() -> None:
     code = (
-        "import sys\nfrom tachograph.live.monitor import Monitor\n"
-        "from tachograph.live.sources.simulated import SimulatedSource\n"
-        "from tachograph.live.view import GpuHistory\nfrom tachograph.judge.workload.settings "
+        "import sys\nfrom tachograph.annexes.watch.live.monitor import Monitor\n"
+        "from tachograph.annexes.watch.live.sources.simulated import SimulatedSource\n"
+        "from tachograph.annexes.watch.live.view import GpuHistory\nfrom tachograph.judge.workload.settings "
         "import WorkloadSettings\n"
         "source = SimulatedSource(4)\n"
         "Monitor(source.about, settings=WorkloadSettings(), "

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from one_gpu import EventMemory, remember
-from tachograph.live.monitor import RecentReplays
+from tachograph.annexes.watch.live.monitor import RecentReplays
 
 COUNT = st.one_of(st.none(), st.integers(0, 4))
 LOOK = st.tuples(

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from plain_numbers import BOTTLENECKS, MODELS, PRESETS, Values, health, kind, real
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.render import json_rows
+from tachograph.annexes.watch.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory, gpu_reasons
 from tachograph.catalog.config import WorkloadOptions
 from tachograph.judge.workload.settings import settings_of
-from tachograph.live.monitor import Monitor
-from tachograph.live.render import json_rows
-from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
-from tachograph.live.view import FleetView, GpuHistory, gpu_reasons
 
 ABOUT = SourceInfo("made", "made for tests")
 # thresholds of the table and their neighbours

@@ -16,19 +16,25 @@ import numpy as np
 import pytest
 
 from plain_numbers import Values, percent
+from tachograph.annexes.watch.live.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.render import (
+    ALL_COLUMNS,
+    csv_header,
+    csv_row,
+    json_rows,
+    text_table,
+)
+from tachograph.annexes.watch.live.snapshot import Snapshot
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.tui.fleet_table import fit, pieces
+from tachograph.annexes.watch.tui.focus import focus
+from tachograph.annexes.watch.tui.header import HeaderState, header
+from tachograph.annexes.watch.tui.job import job_lines
+from tachograph.annexes.watch.tui.job_table import job_facts
+from tachograph.annexes.watch.tui.page import Row
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
-from tachograph.live.monitor import Monitor
-from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows, text_table
-from tachograph.live.snapshot import Snapshot
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FleetView, GpuHistory
-from tachograph.tui.fleet_table import fit, pieces
-from tachograph.tui.focus import focus
-from tachograph.tui.header import HeaderState, header
-from tachograph.tui.job import job_lines
-from tachograph.tui.job_table import job_facts
-from tachograph.tui.page import Row
 
 BEGIN = 1_800_000_000.0
 LOOKS = 200

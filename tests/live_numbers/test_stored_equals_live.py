@@ -16,18 +16,18 @@ import pytest
 
 from madelake import held, job, make_lake
 from plain_numbers import PRESETS, Values, kind
+from tachograph.annexes.watch.live.job_classes import LiveJobClasses
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, Snapshot
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.tui.job_table import job_facts
 from tachograph.catalog.config import Configuration
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
-from tachograph.live.job_classes import LiveJobClasses
-from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FleetView, GpuHistory
 from tachograph.pipeline.run import analyze
-from tachograph.tui.job_table import job_facts
 
 START = datetime(2026, 4, 7, 9, 0, tzinfo=UTC)
 BEGIN = START.timestamp()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.tui.app import WatchApp
+from tachograph.annexes.watch.tui.job import JobScreen
 from tachograph.catalog.config import Configuration
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.tui.app import WatchApp
-from tachograph.tui.job import JobScreen
 from tui_screens import Clock, app_of, settled, watching
 
 

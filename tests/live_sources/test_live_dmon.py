@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from tachograph.annexes.watch.live.snapshot import GpuId, Snapshot
+from tachograph.annexes.watch.live.sources.dmon import DmonSource, connect
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError
-from tachograph.live.snapshot import GpuId, Snapshot
-from tachograph.live.sources.dmon import DmonSource, connect
 from tachograph.sources.dcgmi import (
     DcgmEntity,
     DmonRow,

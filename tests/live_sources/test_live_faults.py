@@ -12,11 +12,11 @@ import pytest
 
 from plain_numbers import FIELDS, WHOLE_NUMBERS, expected
 from servers.exporter import Gpu, Node, page
+from tachograph.annexes.watch.live.newest_snapshot import newest_snapshot
+from tachograph.annexes.watch.live.snapshot import Snapshot
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
 from tachograph.lake.newest_rows import NewestRows
-from tachograph.live.newest_snapshot import newest_snapshot
-from tachograph.live.snapshot import Snapshot
 from tachograph.sources.dcgmi import DmonStream
 from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import SeriesRows

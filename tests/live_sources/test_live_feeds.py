@@ -18,17 +18,17 @@ from servers.faulty import CutOff, Garbage, HangUp, Reply, Silence, Status, faul
 from servers.process import free_port
 from servers.prometheus import Series, prometheus
 from servers.victoria import put, victoria
-from tachograph.catalog.config import Configuration
-from tachograph.catalog.counters import COUNTER_NAMES
-from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.live.snapshot import GpuId, Snapshot
-from tachograph.live.sources.feeds import (
+from tachograph.annexes.watch.live.snapshot import GpuId, Snapshot
+from tachograph.annexes.watch.live.sources.feeds import (
     FeedSource,
     connect_exporters,
     connect_server,
     exporter_source,
 )
-from tachograph.live.unsupported import NO_VALUE, unsupported_summary
+from tachograph.annexes.watch.live.unsupported import NO_VALUE, unsupported_summary
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sources.endpoints import ExporterSettings
 
 UTIL, POWER, SM = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_SM_ACTIVE"

@@ -17,8 +17,8 @@ from microbench.bench_file import BenchRow, read_bench_file, write_bench_file
 from microbench.conditions import Conditions
 from microbench.run import TIME_UP
 from microbench.simulated_device import SimulatedGpu, SimulatedMark
+from tachograph.annexes.share.demand import H100_NVL
 from tachograph.catalog.errors import InputError
-from tachograph.sharing.demand import H100_NVL
 
 ONLY = ("--only", "fp64", "--only", "blocks", "--runs", "3")
 

@@ -12,10 +12,10 @@ from microbench.bench_file import read_bench_file
 from microbench.conditions import Conditions, conditions
 from microbench.experiments import experiments, gpu_called, half_of_an_sm
 from microbench.simulated_device import SimulatedGpu
+from tachograph.annexes.share.calibration import read_calibration
+from tachograph.annexes.share.demand import H100_NVL
 from tachograph.catalog.devices import DEVICE_CATALOGUE
 from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.sharing.calibration import read_calibration
-from tachograph.sharing.demand import H100_NVL
 
 
 def measure(device: SimulatedGpu, *words: str) -> int:

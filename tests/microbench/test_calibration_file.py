@@ -19,16 +19,16 @@ from microbench.bench_file import (
     read_bench_file,
     write_bench_file,
 )
-from tachograph.catalog import config
-from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.sharing.calibration import (
+from tachograph.annexes.share.calibration import (
     CALIBRATION_LIMITS,
     CalibrationValue,
     calibration_of,
     read_calibration,
     shipped_calibrations,
 )
-from tachograph.sharing.demand import Calibration
+from tachograph.annexes.share.demand import Calibration
+from tachograph.catalog import config
+from tachograph.catalog.errors import ConfigError, InputError
 
 SOME = BenchFile(
     gpu='NVIDIA "H200"\n',

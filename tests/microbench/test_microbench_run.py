@@ -24,8 +24,8 @@ from microbench.simulated_device import (
     SimulatedGpu,
     utilisation,
 )
-from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
-from tachograph.sharing.estimate import estimate
+from tachograph.annexes.share.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
+from tachograph.annexes.share.estimate import estimate
 
 QUICK = BenchPlan(runs=3, target_s=0.02)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from tachograph.nsight.launches import NcuReport
-from tachograph.nsight.reports import read_report
+from tachograph.annexes.share.nsight.launches import NcuReport
+from tachograph.annexes.share.nsight.reports import read_report
 
 PUSH_POP = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 START_STOP = "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ncu_csv import COPY, LAUNCHES, details, raw, read
 
-from tachograph.nsight.reports import read_reports
+from tachograph.annexes.share.nsight.reports import read_reports
 
 DENIED = (
     "==PROF== Connected to process 4711 (/usr/bin/python3)\n"

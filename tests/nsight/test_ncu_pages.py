@@ -26,8 +26,8 @@ from ncu_csv import (
     read,
 )
 
-from tachograph.nsight.launches import NcuReport
-from tachograph.nsight.metrics import unit_factor
+from tachograph.annexes.share.nsight.launches import NcuReport
+from tachograph.annexes.share.nsight.metrics import unit_factor
 
 OWN = "Command line profiler metrics"
 TIMES = {

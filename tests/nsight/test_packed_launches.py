@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.catalog.errors import InputError
-from tachograph.nsight.launches import Chip, Launch, encodable
-from tachograph.nsight.packed_launches import (
+from tachograph.annexes.share.nsight.launches import Chip, Launch, encodable
+from tachograph.annexes.share.nsight.packed_launches import (
     VERSION,
     PackedLaunches,
     pack_launches,
     unpack_launches,
 )
+from tachograph.catalog.errors import InputError
 
 NAMES = st.text(st.characters(exclude_categories=()), max_size=12)  # also halves of surrogate pairs
 METRICS = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(), max_size=6)

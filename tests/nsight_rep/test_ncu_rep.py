@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
+from tachograph.annexes.share.nsight.launches import Chip, Launch, NcuReport
+from tachograph.annexes.share.nsight.ncu_rep import read_ncu_rep
 from tachograph.catalog.errors import InputError
-from tachograph.nsight.launches import Chip, Launch, NcuReport
-from tachograph.nsight.ncu_rep import read_ncu_rep
 
 H200: dict[str, Value] = {
     "device__attribute_display_name": "NVIDIA H200",

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from made_report import Instanced, MadeLaunch, compressed, report, write
+from tachograph.annexes.share.nsight.ncu_rep import read_ncu_rep
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
-from tachograph.nsight.ncu_rep import read_ncu_rep
 
 MADE = [
     MadeLaunch(

@@ -13,10 +13,10 @@ from typing import Any
 
 import pynvml
 
+from tachograph.annexes.watch.live.snapshot import Snapshot
+from tachograph.annexes.watch.live.sources import nvml
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import TachographError
-from tachograph.live.snapshot import Snapshot
-from tachograph.live.sources import nvml
 
 
 def reported(snapshot: Snapshot) -> dict[str, Any]:

@@ -12,8 +12,13 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, handle
 
-from tachograph.live.sources.nvml import NvmlSource
-from tachograph.live.sources.nvml_calls import GPM_METRICS, MIN_GAP_S, GpmGauge, GpmMetrics
+from tachograph.annexes.watch.live.sources.nvml import NvmlSource
+from tachograph.annexes.watch.live.sources.nvml_calls import (
+    GPM_METRICS,
+    MIN_GAP_S,
+    GpmGauge,
+    GpmMetrics,
+)
 
 
 def answers(reported: dict[int, float], codes: dict[int, int] | None = None) -> Any:

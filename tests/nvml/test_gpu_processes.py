@@ -12,9 +12,9 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, handle
 
-from tachograph.live.snapshot import GpuId, GpuProcess
-from tachograph.live.sources.nvml import NvmlSource
-from tachograph.live.sources.nvml_devices import GpuProcesses
+from tachograph.annexes.watch.live.snapshot import GpuId, GpuProcess
+from tachograph.annexes.watch.live.sources.nvml import NvmlSource
+from tachograph.annexes.watch.live.sources.nvml_devices import GpuProcesses
 
 MIB = 1024 * 1024
 HOST = "pid:[4026531836]"

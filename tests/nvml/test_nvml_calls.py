@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pynvml
 from in_process_nvml import Code, InProcessNvml, handle
 
+from tachograph.annexes.watch.live.sources import nvml_calls
+from tachograph.annexes.watch.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents
 from tachograph.catalog.counters import COUNTERS
-from tachograph.live.sources import nvml_calls
-from tachograph.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents
 
 
 def test_every_counter_of_the_catalogue_is_asked_for_once() -> None:

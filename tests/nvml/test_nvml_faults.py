@@ -13,8 +13,8 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, index_of
 
+from tachograph.annexes.watch.live.sources.nvml import NvmlSource
 from tachograph.catalog.counters import COUNTERS_BY_NAME
-from tachograph.live.sources.nvml import NvmlSource
 
 CODES = (1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 19, 20, 26, 27, 28, 999, 12345)
 GPUS = 3

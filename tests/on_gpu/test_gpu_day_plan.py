@@ -34,8 +34,8 @@ from workloads import SITE, load_torch  # noqa: E402
 
 import pair_numbers  # noqa: E402
 from nsight_reports import raw_csv  # noqa: E402
-from tachograph.nsight.reports import read_report  # noqa: E402
-from tachograph.sharing.demand import Calibration  # noqa: E402
+from tachograph.annexes.share.demand import Calibration  # noqa: E402
+from tachograph.annexes.share.nsight.reports import read_report  # noqa: E402
 
 MODULES = (
     "day_pack", "day_tools", "gpu_day", "pair_numbers", "proof_numbers", "real_pairs", "step_document", "step_overhead",

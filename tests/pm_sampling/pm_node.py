@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import tachograph
-from tachograph.sources.pm_sampling.library import CudaGpu, PmLibrary, list_gpus
+from tachograph.annexes.watch.pm_sampling.library import CudaGpu, PmLibrary, list_gpus
 
 STAND_IN = Path(__file__).parent / "cupti_stand_in"
 SOURCES = Path(tachograph.__file__).parent.parent

@@ -65,7 +65,10 @@ def sampler_of(pid: int) -> int | None:
     """The process that samples, below another."""
     for one in children(pid):
         try:
-            if b"tachograph.sources.pm_sampling.child" in Path(f"/proc/{one}/cmdline").read_bytes():
+            if (
+                b"tachograph.annexes.watch.pm_sampling.child"
+                in Path(f"/proc/{one}/cmdline").read_bytes()
+            ):
                 return one
         except OSError:
             continue
@@ -278,8 +281,8 @@ def test_a_killed_recorder_leaves_the_job_and_ends_the_sampler(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_library_that_crashes_is_started_again(tmp_path: Path) -> None:
-    from tachograph.sources.pm_sampling.child import PmRequest
-    from tachograph.sources.pm_sampling.process import PmProcess
+    from tachograph.annexes.watch.pm_sampling.child import PmRequest
+    from tachograph.annexes.watch.pm_sampling.process import PmProcess
 
     node = PmNode(tmp_path)
     process = PmProcess(PmRequest(report_s=0.1), environment=node.environment(), restart_s=0.1)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pm_node import PmNode, gpu
 
-from tachograph.sources.pm_sampling.faults import FAULTS, RETRIED, PmSamplingError, is_running
-from tachograph.sources.pm_sampling.library import list_gpus, load_library
-from tachograph.sources.pm_sampling.sampler import DeviceSampler, PmInterval
+from tachograph.annexes.watch.pm_sampling.faults import FAULTS, RETRIED, PmSamplingError, is_running
+from tachograph.annexes.watch.pm_sampling.library import list_gpus, load_library
+from tachograph.annexes.watch.pm_sampling.sampler import DeviceSampler, PmInterval
 
 CASES = [
     ("enable", "PermissionError:Insufficient privileges", (), "privileges"),

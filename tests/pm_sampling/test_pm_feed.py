@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 from pm_node import PmNode
 
+from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
+from tachograph.annexes.watch.pm_sampling.feed import PmFeed, PmSettings
+from tachograph.annexes.watch.pm_sampling.library import CudaGpu
+from tachograph.annexes.watch.pm_sampling.process import PmDeviceFault, PmOutput, PmProcess
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import GPU_SCORES
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
-from tachograph.sources.pm_sampling.faults import PmSamplingError
-from tachograph.sources.pm_sampling.feed import PmFeed, PmSettings
-from tachograph.sources.pm_sampling.library import CudaGpu
-from tachograph.sources.pm_sampling.process import PmDeviceFault, PmOutput, PmProcess
-from tachograph.sources.pm_sampling.sums import PmSums
 from tachograph.sources.registry import configured_feeds, load_feed
+from tachograph.sources.score_sums import PmSums
 
 START = datetime(2026, 4, 1, 12, tzinfo=UTC)
 SUMS = {
@@ -91,7 +91,7 @@ def test_a_gpu_that_is_not_sampled_is_reported_and_the_others_are_read() -> None
 
 
 def test_it_samples_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tachograph.sources.pm_sampling.child import PmRequest
+    from tachograph.annexes.watch.pm_sampling.child import PmRequest
 
     process = PmProcess(PmRequest(), environment=PmNode(tmp_path).environment())
     process.begin()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pm_node import PmNode, gpu
 
-from tachograph.sources.pm_sampling.faults import PmSamplingError
-from tachograph.sources.pm_sampling.metrics import PRIORITY, PmMetricSet, choose_metrics
-from tachograph.sources.pm_sampling.sampler import DeviceSampler, PmInterval
+from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
+from tachograph.annexes.watch.pm_sampling.metrics import PRIORITY, PmMetricSet, choose_metrics
+from tachograph.annexes.watch.pm_sampling.sampler import DeviceSampler, PmInterval
 
 EVERY = [metric for metrics in PRIORITY.values() for metric in metrics]
 

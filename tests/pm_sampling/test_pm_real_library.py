@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pm_node import STAND_IN
 
-from tachograph.sources.pm_sampling.library import LEAST_VERSION, PACKAGE, release
+from tachograph.annexes.watch.pm_sampling.library import LEAST_VERSION, PACKAGE, release
 
 # {module: what of it is used}
 USED: dict[str, dict[str, tuple[str, ...]]] = {

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pm_node import GpuClock, PmNode, gpu
 
-from tachograph.sources.pm_sampling.faults import PmSamplingError
-from tachograph.sources.pm_sampling.sampler import DeviceSampler, PmInterval
-from tachograph.sources.pm_sampling.sums import PmSums, total
+from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
+from tachograph.annexes.watch.pm_sampling.sampler import DeviceSampler, PmInterval
+from tachograph.sources.score_sums import PmSums, total
 
 RECORD = 4096  # bytes of a sample in the stand-in's buffer
 

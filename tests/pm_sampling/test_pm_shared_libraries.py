@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.catalog.shared_libraries import load_of_package
+from tachograph.annexes.watch.shared_libraries import load_of_package
 
 
 def test_libraries_of_a_package_are_loaded_in_order(

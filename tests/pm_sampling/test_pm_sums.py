@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tachograph.annexes.share import nsight_scores
 from tachograph.judge.score_ways import profiled_way, sampled_way
 from tachograph.judge.scores import with_scores
-from tachograph.sharing import nsight_scores
-from tachograph.sources.pm_sampling.sums import PmSums, joined, sums_of, sums_of_row, total
+from tachograph.sources.score_sums import PmSums, joined, sums_of, sums_of_row, total
 
 SM_HZ, DRAM_HZ, W_HW = 1.98e9, 3.201e9, 64
 METRICS = (

@@ -16,13 +16,13 @@ from in_process import run_here
 from servers.mail_sink import mail_sink
 from servers.process import free_port
 from servers.webhook import webhook_receiver
+from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, read_ledger
+from tachograph.annexes.act.policies import apply_policies, policy_cases
+from tachograph.annexes.act.slurm_jobs import QUEUE_FIELDS, SlurmJobs
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions, load
 from tachograph.catalog.errors import ConfigError, ExportError, InputError, RefusedError
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.lake.delta import Lake
-from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
-from tachograph.service.act.policies import apply_policies, policy_cases
-from tachograph.service.act.slurm_jobs import QUEUE_FIELDS, SlurmJobs
 
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 NOW = START + timedelta(minutes=51)

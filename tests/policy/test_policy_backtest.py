@@ -7,8 +7,8 @@ from typing import Any
 from test_policy_evidence import minutes
 
 from jobframes import START, gpus
+from tachograph.annexes.act.policy_backtest import PolicyReplay, replay
 from tachograph.catalog.policies import PolicyOptions
-from tachograph.judge.policy_backtest import PolicyReplay, replay
 
 POLICY = PolicyOptions("a", "hung", "cancel", minutes=20, warnings=1, warning_minutes=30)
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import START, frame, gpus
+from tachograph.annexes.act.policy import PolicyEvidence, exemption, fault_evidence, idle_evidence
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.catalog.tables import JOB_MINUTES, TIME
-from tachograph.judge.policy import PolicyEvidence, exemption, fault_evidence, idle_evidence
 
 LEVELS = {
     "W": {"gpu_util": 0.95, "tensor_active": 0.3, "dram_active": 0.2, "sm_active": 0.6},

@@ -16,10 +16,10 @@ from test_real_slurm_policies import CANCEL, applied, configured
 
 from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
+from tachograph.annexes.act.comments import AdminComments
+from tachograph.annexes.act.slurm_jobs import JobAction, SlurmJob, SlurmJobs
 from tachograph.catalog.errors import ExportError, RefusedError
 from tachograph.report.job_comment import comment_text, read_comment
-from tachograph.service.act.comments import AdminComments
-from tachograph.service.act.slurm_jobs import JobAction, SlurmJob, SlurmJobs
 
 pytestmark = pytest.mark.slow
 SUMMARY = {"nodes": {}, "gpus": 1, "tachograph": {"v": 1}}

@@ -19,14 +19,14 @@ from hung_lake import NODE, hung_lake, then
 from madelake import fill, summarized
 from servers.mail_sink import mail_sink
 from servers.slurm import SlurmCluster
+from tachograph.annexes.act.advice_table import WrittenAdvice
+from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, read_ledger
+from tachograph.annexes.act.policies import apply_policies
+from tachograph.annexes.act.service import ActApi, ActRound, RoundResult, act_once
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.lake.delta import Lake
 from tachograph.report.job import JobReport
-from tachograph.service.act.advice_table import WrittenAdvice
-from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
-from tachograph.service.act.policies import apply_policies
-from tachograph.service.act.service import ActApi, ActRound, RoundResult, act_once
 
 pytestmark = pytest.mark.slow
 CANCEL = PolicyOptions("cancel-hung", "hung", "cancel", dry_run=False, minutes=10, warnings=0)

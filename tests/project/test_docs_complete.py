@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS
+from tachograph.annexes.lab.simulate.defects import DefectKind
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import Configuration, keys, sections
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.tables import COMPUTED, JOB_SUMMARIES, JOBS, MINUTE_MEANS, PIPES, TABLES
 from tachograph.cli.registry import COMMANDS, CommandEntry
 from tachograph.judge.checks import CHECKS
-from tachograph.simulate.behaviours import JOB_KINDS
-from tachograph.simulate.defects import DefectKind
 from tachograph.sources.registry import SOURCES, SourceEntry
 from tachograph.sources.table.mapping import (
     MappingKey,

@@ -341,22 +341,24 @@ def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
 def test_a_row_adds_a_label_of_nsight_compute(package: Path) -> None:
     row = '        "Replayed Instructions": "smsp__inst_replayed.sum",'
     replace(
-        package / "nsight" / "metrics.py",
+        package / "annexes" / "share" / "nsight" / "metrics.py",
         {'    "Instruction Statistics": {': f'    "Instruction Statistics": {{\n{row}'},
     )
     code = (
-        "from tachograph.nsight.metrics import metric_of\n"
+        "from tachograph.annexes.share.nsight.metrics import metric_of\n"
         "print(metric_of('Instruction Statistics', 'Replayed Instructions'))"
     )
     assert python(package, "-c", code).strip() == "smsp__inst_replayed.sum"
 
 
 def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
-    replace(package / "sharing" / "demand.py", {'"uniform", "xu")': '"uniform", "xu", "ray")'})
+    replace(
+        package / "annexes" / "share" / "demand.py", {'"uniform", "xu")': '"uniform", "xu", "ray")'}
+    )
     code = (
-        "from tachograph.sharing.demand import H100_NVL, Demand\n"
-        "from tachograph.sharing.estimate import estimate\n"
-        "from tachograph.sharing.estimate import matrix\n"
+        "from tachograph.annexes.share.demand import H100_NVL, Demand\n"
+        "from tachograph.annexes.share.estimate import estimate\n"
+        "from tachograph.annexes.share.estimate import matrix\n"
         "rays = Demand(name='rays', cycles={'issue': 0.1, 'ray': 0.75}, irregular=0.0, "
         "seconds=1.0)\n"
         "member = estimate([rays, rays], gpu=H100_NVL).members[0]\n"

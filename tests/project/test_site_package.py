@@ -143,8 +143,8 @@ from starlette.testclient import TestClient
 from served_entries import NamedService, proof
 from tachograph.catalog.config import Configuration
 from tachograph.lake.delta import Lake
-from tachograph.web.application import create_application
-from tachograph.web.snapshot import ServedLake
+from tachograph.annexes.serve.application import create_application
+from tachograph.annexes.serve.snapshot import ServedLake
 service = NamedService.of(ServedLake(Lake.open(sys.argv[1]), Configuration()))
 client = TestClient(create_application(service))
 for name in ("ann", "bob"):

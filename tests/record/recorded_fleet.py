@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from tachograph.annexes.watch.live.snapshot import LiveSource, Snapshot, SourceInfo
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.record.foreground import CommandEnd
+from tachograph.annexes.watch.record.sampler import SpoolSampler
+from tachograph.annexes.watch.record.spooling import JobIdentity, RecordPlan, _head
 from tachograph.catalog.spool import SpoolWriter
-from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.service.record.foreground import CommandEnd
-from tachograph.service.record.sampler import SpoolSampler
-from tachograph.service.record.spooling import JobIdentity, RecordPlan, _head
 
 BEGIN = 1_741_080_000.0  # 2025-03-04 09:20 UTC
 SILENT_GPU, SILENT_FROM, SILENT_TO = 2, 20, 30  # looks

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from recorded_fleet import BEGIN, SILENT_FROM, SILENT_GPU, Clock, recorded
 
+from tachograph.annexes.watch.live.discovery import SourceRequest, choose_source
+from tachograph.annexes.watch.live.snapshot import GpuId, Snapshot, SourceInfo
+from tachograph.annexes.watch.live.sources.recording import LAST_S, RecordingSource, connect
+from tachograph.annexes.watch.record.commit import commit_spool
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError, NotFoundError
 from tachograph.cli import main
 from tachograph.lake.delta import Lake
-from tachograph.live.discovery import SourceRequest, choose_source
-from tachograph.live.snapshot import GpuId, Snapshot, SourceInfo
-from tachograph.live.sources.recording import LAST_S, RecordingSource, connect
-from tachograph.service.record.commit import commit_spool
 
 EVERY_S = 10.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tachograph.service.record.spooling import identify
+from tachograph.annexes.watch.record.spooling import identify
 
 SLURM = {
     "SLURM_JOB_ID": "77", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_NAME": "fit",

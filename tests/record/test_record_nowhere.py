@@ -14,8 +14,8 @@ import pytest
 from test_recorder_processes import RECORD, RECORDED, environment, record, start
 
 from in_process import run_here
+from tachograph.annexes.watch.record.spooling import folder_errors
 from tachograph.catalog.errors import LakeError
-from tachograph.service.record.spooling import folder_errors
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ import pytest
 from ending import ending_all
 from test_recorder_processes import environment, spool_of
 
+from tachograph.annexes.watch.record.recorder import job_is_over
 from tachograph.catalog.tables import GPU_SAMPLES, JOBS
 from tachograph.lake.delta import Lake
-from tachograph.service.record.recorder import job_is_over
 
 RECORD = [
     sys.executable,

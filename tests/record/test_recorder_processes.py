@@ -329,8 +329,8 @@ def test_keys_of_a_terminal_work_as_without_us(tmp_path: Path) -> None:
 HANGING = """
 import sys, time
 from pathlib import Path
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.service.record import recorder
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.record import recorder
 
 class Hanging(SimulatedSource):
     def read(self):

@@ -12,11 +12,11 @@ from pathlib import Path
 import polars as pl
 from recorded_fleet import BEGIN, JOB, SILENT_FROM, SILENT_GPU, recorded
 
+from tachograph.annexes.watch.record.commit import commit_spool
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import IngestReport, ingest
-from tachograph.service.record.commit import commit_spool
 from tachograph.sources.recording import read
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

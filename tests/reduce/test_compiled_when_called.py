@@ -16,7 +16,7 @@ from tachograph.catalog.compiled import Compiled, compiled, reordered
 
 KERNELS = (
     *("tachograph.judge.classes.kernel", "tachograph.pipeline.kernel", "tachograph.pipeline.hosts"),
-    *("tachograph.sources.prometheus_query", "tachograph.sharing.estimate"),
+    *("tachograph.sources.prometheus_query", "tachograph.annexes.share.estimate"),
 )
 
 

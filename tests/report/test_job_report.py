@@ -16,8 +16,8 @@ from syrupy.assertion import SnapshotAssertion
 from jobframes import START, gpus, measured, minutes, summary
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
-from tachograph.figures.job_page import OverTime
-from tachograph.figures.timeline import MAX_BINS, build_timeline
+from tachograph.report.drawing.job_page import OverTime
+from tachograph.report.drawing.timeline import MAX_BINS, build_timeline
 from tachograph.report.findings import check_text, checks_text
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
 from tachograph.report.job_page import job_html, job_plots

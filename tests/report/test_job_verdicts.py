@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from synthetic_job import NOW, judged, synthetic_report
 
 from jobframes import START, gpus, minutes, summary
-from tachograph.figures import job_page
-from tachograph.figures.timeline import Mark, extent, lanes
 from tachograph.judge.finding import CheckedValue, Finding, findings_frame
+from tachograph.report.drawing import job_page
+from tachograph.report.drawing.timeline import Mark, extent, lanes
 from tachograph.report.findings import (
     CHECK_GROUPS,
     by_group,

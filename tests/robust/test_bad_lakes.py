@@ -28,7 +28,7 @@ from bad_input import (
     tachograph,
 )
 
-from tachograph.service.collect.lock import CollectLock
+from tachograph.collect.lock import CollectLock
 
 _LIBC = ctypes.CDLL(None)
 

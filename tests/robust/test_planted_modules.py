@@ -20,9 +20,9 @@ from every_command import SmallSite
 from made_report import MadeLaunch, write
 from servers.exporter import exporter
 from servers.process import running
+from tachograph.annexes.serve.images import JobImages
 from tachograph.catalog.processes import SAFE_PATH, spawned_workers
 from tachograph.lake.delta import Lake
-from tachograph.web.images import JobImages
 
 TESTS = Path(__file__).resolve().parent.parent
 SOURCES = TESTS.parent / "src" / "tachograph"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tachograph.sharing import nsight_scores
+from tachograph.annexes.share import nsight_scores
 
 KERNEL = {
     "sm__warps_active.avg": 24_000.0,  # cumulative: 24 a cycle

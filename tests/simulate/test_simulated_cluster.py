@@ -17,12 +17,12 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import pytest
 
+from tachograph.annexes.lab.simulate import accounting
+from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS, JobKind
+from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import LakeError, UsageError
-from tachograph.simulate import accounting
-from tachograph.simulate.behaviours import JOB_KINDS, JobKind
-from tachograph.simulate.cluster import SimulatedCluster, simulate
-from tachograph.simulate.plan import NodeGroup, SimulationPlan
 
 PREFIX = "nersc_ldms_dcgm_"
 KEY = ["ProducerName", "gpu_id", "ts_ns"]

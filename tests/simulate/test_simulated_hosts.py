@@ -11,6 +11,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tachograph.annexes.lab.fill import fill
+from tachograph.annexes.lab.simulate.behaviours import JobKind
+from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
+from tachograph.annexes.lab.simulate.plan import LEAN_COUNTERS, NodeGroup, SimulationPlan
 from tachograph.catalog.config import load
 from tachograph.catalog.tables import (
     ALLOCATIONS,
@@ -25,10 +29,6 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_node_minutes, read_summaries
 from tachograph.pipeline.run import analyze
-from tachograph.service.fill import fill
-from tachograph.simulate.behaviours import JobKind
-from tachograph.simulate.cluster import SimulatedCluster, simulate
-from tachograph.simulate.plan import LEAN_COUNTERS, NodeGroup, SimulationPlan
 from tachograph.sources import ldms
 
 pytestmark = pytest.mark.slow  # a cluster of all kinds of jobs takes long

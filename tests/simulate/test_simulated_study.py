@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tachograph.simulate.behaviours import JobKind
-from tachograph.simulate.cluster import SimulatedCluster, simulate
-from tachograph.simulate.plan import NodeGroup, SimulationPlan
-from tachograph.simulate.workload import (
+from tachograph.annexes.lab.simulate.behaviours import JobKind
+from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.annexes.lab.simulate.workload import (
     STUDY_LONGEST_S,
     STUDY_SIZES,
     SimulatedRun,

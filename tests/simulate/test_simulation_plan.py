@@ -13,15 +13,20 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tachograph.annexes.lab.simulate import accounting
+from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS, JobKind, behave
+from tachograph.annexes.lab.simulate.defects import DefectKind
+from tachograph.annexes.lab.simulate.defects import sample_defects as draw_defects
+from tachograph.annexes.lab.simulate.plan import DRIVER, NodeGroup, SimulationPlan
+from tachograph.annexes.lab.simulate.telemetry import parts_of_nodes
+from tachograph.annexes.lab.simulate.workload import (
+    SimulatedRequest,
+    SimulatedRun,
+    place_runs,
+    sample_requests,
+)
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import UsageError
-from tachograph.simulate import accounting
-from tachograph.simulate.behaviours import JOB_KINDS, JobKind, behave
-from tachograph.simulate.defects import DefectKind
-from tachograph.simulate.defects import sample_defects as draw_defects
-from tachograph.simulate.plan import DRIVER, NodeGroup, SimulationPlan
-from tachograph.simulate.telemetry import parts_of_nodes
-from tachograph.simulate.workload import SimulatedRequest, SimulatedRun, place_runs, sample_requests
 
 LARGE = SimulationPlan(
     days=6, groups=(NodeGroup(200, 4, "A100 SXM 40GB"), NodeGroup(40, 4, "A100 SXM 80GB"))

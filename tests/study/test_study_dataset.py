@@ -8,15 +8,15 @@ import polars as pl
 import pytest
 
 from jobframes import START, frame, summary
-from tachograph.catalog.counters import COUNTERS
-from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
-from tachograph.figures.dataset import (
+from tachograph.annexes.lab.figures.dataset import (
     Dataset,
     DatasetModel,
     RecordedSamples,
     choose_jobs,
     describe_dataset,
 )
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.lake.filters import JobFilter
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from studied_lake import figures
 
-from tachograph.figures.registry import FIGURES
+from tachograph.annexes.lab.figures.registry import FIGURES
 
 SMALL = ("--figure", "spatial_imbalance", "--format", "svg")
 

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from jobframes import frame, summary
+from tachograph.annexes.lab.figures.dataset import FILTER_REASONS, JobSet, choose_jobs
 from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
-from tachograph.figures.dataset import FILTER_REASONS, JobSet, choose_jobs
 from tachograph.lake.filters import JobFilter
 from tachograph.pipeline.summaries import excluded as exclude
 

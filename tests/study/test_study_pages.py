@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from studied_lake import configuration_beside
 
+from tachograph.annexes.lab.figures.registry import QUESTIONS
+from tachograph.annexes.lab.figures.study import StudyReport
+from tachograph.annexes.lab.study import escaped, methods, study_json, study_markdown
+from tachograph.annexes.lab.study_files import study_html
 from tachograph.api.open_lake import open_lake
-from tachograph.figures.registry import QUESTIONS
-from tachograph.figures.study import StudyReport
-from tachograph.report.study import escaped, methods, study_json, study_markdown
-from tachograph.report.study_files import study_html
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ from typing import Any
 from neighbours import neighbour
 from simulated_lake import lake_of, sample_rows
 
+from tachograph.annexes.lab.figures.correlation import COMPARED
+from tachograph.annexes.lab.figures.numbers import Study, StudyOptions
+from tachograph.annexes.lab.simulate.cluster import simulate
+from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.catalog.config import AnalysisOptions, StudyFilters
-from tachograph.figures.correlation import COMPARED
-from tachograph.figures.numbers import Study, StudyOptions
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
-from tachograph.simulate.cluster import simulate
-from tachograph.simulate.plan import SimulationPlan
 
 plain = neighbour("reduce", "plain_reference")
 Job = dict[str, Any]

@@ -14,10 +14,10 @@ import pytest
 from in_memory import outcome
 from jobframes import frame
 from madelake import held, job, utc
+from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study
+from tachograph.annexes.lab.figures.registry import find_figure, load_figure
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.figures.numbers import FigureNumbers, Study
-from tachograph.figures.registry import find_figure, load_figure
 from tachograph.pipeline.summaries import as_in_notebooks
 
 STEP_S, SAMPLES = 10, 60

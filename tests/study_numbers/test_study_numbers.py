@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 from raw_jobs import PIPES, Job, Recomputed, agreed, recomputed, same
 
-from tachograph.figures.correlation import COMPARED
-from tachograph.figures.numbers import FigureNumbers
-from tachograph.figures.registry import FIGURES, FigureEntry, load_figure
-from tachograph.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.annexes.lab.figures.correlation import COMPARED
+from tachograph.annexes.lab.figures.numbers import FigureNumbers
+from tachograph.annexes.lab.figures.registry import FIGURES, FigureEntry, load_figure
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 
 SMALL, LARGE = NodeGroup(4, 4, "A100 SXM 40GB"), NodeGroup(3, 4, "A100 SXM 80GB")
 LACKING = NodeGroup(3, 4, "A100 SXM 80GB", lacks=("fp64_active", "mem_temp_c"))

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from tachograph.annexes.watch.live.feed import FeedFailure, ViewFeed
+from tachograph.annexes.watch.live.snapshot import Snapshot, SourceInfo, SourceProblem
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import FleetView
+from tachograph.annexes.watch.tui.app import WatchApp
 from tachograph.catalog.errors import NotFoundError
-from tachograph.live.feed import FeedFailure, ViewFeed
-from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FleetView
-from tachograph.tui.app import WatchApp
 from tui_screens import StandIn, app_of, lines_of, settled, watching
 
 

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tachograph.catalog.errors import UsageError
-from tachograph.live.fleet_rows import (
+from tachograph.annexes.watch.live.fleet_rows import (
     FleetGroup,
     FleetRows,
     fleet_lines,
@@ -17,10 +16,11 @@ from tachograph.live.fleet_rows import (
     parse_filter,
     sorted_rows,
 )
-from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
-from tachograph.live.view import FleetView
-from tachograph.tui.fleet_table import COLUMNS, fit, pieces
-from tachograph.tui.header import HeaderState, header
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, Snapshot
+from tachograph.annexes.watch.live.view import FleetView
+from tachograph.annexes.watch.tui.fleet_table import COLUMNS, fit, pieces
+from tachograph.annexes.watch.tui.header import HeaderState, header
+from tachograph.catalog.errors import UsageError
 from tui_screens import Clock, StandIn, app_of
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import GpuHistory
+from tachograph.annexes.watch.tui import keys, screens
+from tachograph.annexes.watch.tui.app import WatchApp
+from tachograph.annexes.watch.tui.fleet_table import COLUMNS
+from tachograph.annexes.watch.tui.help import ABBREVIATIONS, real_sentence
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.monitor import Monitor
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import GpuHistory
-from tachograph.tui import keys, screens
-from tachograph.tui.app import WatchApp
-from tachograph.tui.fleet_table import COLUMNS
-from tachograph.tui.help import ABBREVIATIONS, real_sentence
 from tui_screens import Clock, app_of, screen, settled, watching
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
@@ -31,7 +31,9 @@ def test_a_key_does_something(key: keys.ScreenKey) -> None:
         owner: type = WatchApp
     else:
         entry = screens.SCREENS[key.place]
-        module = __import__(f"tachograph.tui.{entry.module}", fromlist=[entry.class_name])
+        module = __import__(
+            f"tachograph.annexes.watch.tui.{entry.module}", fromlist=[entry.class_name]
+        )
         owner = getattr(module, entry.class_name)
     assert callable(getattr(owner, method))
 

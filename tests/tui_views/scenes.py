@@ -11,15 +11,21 @@ from dataclasses import replace
 import numpy as np
 from textual.pilot import Pilot
 
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuId,
+    GpuProcess,
+    Snapshot,
+    SourceInfo,
+)
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.unsupported import unsupported_counters
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.tui.page import Page, Row
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import GpuAllocation, GpuId, GpuProcess, Snapshot, SourceInfo
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.unsupported import unsupported_counters
-from tachograph.live.view import FleetView, GpuHistory
-from tachograph.tui.page import Page, Row
 from tui_screens import ByHand, Clock, app_of, settled, watching
 
 JOB = "4711"

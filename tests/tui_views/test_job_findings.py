@@ -6,9 +6,9 @@ import time
 
 from scenes import JOB, Scene, text_of, view_of
 
+from tachograph.annexes.watch.tui.job import JobFindings, LiveJobJudge, finding_rows, past
 from tachograph.catalog.config import Configuration
 from tachograph.judge.finding import Finding
-from tachograph.tui.job import JobFindings, LiveJobJudge, finding_rows, past
 from tui_screens import Clock
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.tui.job_table import never_used, spread
+from tachograph.annexes.watch.tui.job_table import never_used, spread
 
 _NAN = math.nan
 _ACTIVITY = st.lists(

@@ -12,15 +12,15 @@ import pytest
 from scenes import JOB, Scene, drawn, text_of, view_of
 from syrupy.assertion import SnapshotAssertion
 
-from tachograph.live.fleet_rows import FleetRows, absent_columns
-from tachograph.live.snapshot import GpuId, SourceInfo
-from tachograph.live.unsupported import unsupported_counters
-from tachograph.tui.fleet_table import MORE, fit, pieces, titles
-from tachograph.tui.focus import focus
-from tachograph.tui.header import HeaderState, header
-from tachograph.tui.help import help_rows
-from tachograph.tui.job import JobLines, job_lines, nothing
-from tachograph.tui.job_table import job_facts
+from tachograph.annexes.watch.live.fleet_rows import FleetRows, absent_columns
+from tachograph.annexes.watch.live.snapshot import GpuId, SourceInfo
+from tachograph.annexes.watch.live.unsupported import unsupported_counters
+from tachograph.annexes.watch.tui.fleet_table import MORE, fit, pieces, titles
+from tachograph.annexes.watch.tui.focus import focus
+from tachograph.annexes.watch.tui.header import HeaderState, header
+from tachograph.annexes.watch.tui.help import help_rows
+from tachograph.annexes.watch.tui.job import JobLines, job_lines, nothing
+from tachograph.annexes.watch.tui.job_table import job_facts
 from tui_screens import Clock
 
 SIZES = [(80, 24), (120, 40), (200, 50)]

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from scenes import JOB, Scene, body, page
 from textual.pilot import Pilot
 
+from tachograph.annexes.watch.live.snapshot import GpuId
+from tachograph.annexes.watch.tui.counter_rows import GROUPS, counter_text
+from tachograph.annexes.watch.tui.focus import FocusScreen
+from tachograph.annexes.watch.tui.job import JobScreen
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.units import text
-from tachograph.live.snapshot import GpuId
-from tachograph.tui.counter_rows import GROUPS, counter_text
-from tachograph.tui.focus import FocusScreen
-from tachograph.tui.job import JobScreen
 from tui_screens import ByHand, Clock, app_of, settled, watching
 
 G = [GpuId("sim001", place) for place in range(8)]

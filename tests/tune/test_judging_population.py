@@ -9,10 +9,10 @@ from collections import Counter
 import polars as pl
 import pytest
 
-from tachograph.simulate.behaviours import SCENARIOS
-from tachograph.simulate.plan import SimulationPlan
-from tachograph.simulate.truth import classes_frame
-from tachograph.simulate.workload import SimulatedRun, place_runs, sample_requests
+from tachograph.annexes.lab.simulate.behaviours import SCENARIOS
+from tachograph.annexes.lab.simulate.plan import SimulationPlan
+from tachograph.annexes.lab.simulate.truth import classes_frame
+from tachograph.annexes.lab.simulate.workload import SimulatedRun, place_runs, sample_requests
 
 PLAN = SimulationPlan.judging(300, seed=11)
 

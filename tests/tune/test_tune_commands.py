@@ -13,12 +13,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tachograph.annexes.lab.accuracy import with_keys
+from tachograph.annexes.lab.commands.classify import classified
+from tachograph.annexes.lab.tune.configuration import check_target, to_toml
 from tachograph.catalog import config
 from tachograph.catalog.errors import UsageError
 from tachograph.cli import main
-from tachograph.cli.classify import classified
-from tachograph.judge.accuracy import with_keys
-from tachograph.judge.tune.configuration import check_target, to_toml
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tachograph.annexes.lab.tune.labels import match, read_labels, reasons
 from tachograph.catalog.errors import InputError
-from tachograph.judge.tune.labels import match, read_labels, reasons
 
 CLASSES = ("job_hang", "stall")
 

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from tachograph.judge.accuracy import VerdictScore, score_verdicts, wilson
+from tachograph.annexes.lab.accuracy import VerdictScore, score_verdicts, wilson
 from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
 
 

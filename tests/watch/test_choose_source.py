@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
+from tachograph.annexes.watch.live.allocations import SlurmAllocations
+from tachograph.annexes.watch.live.discovery import SourceOpeners, SourceRequest, choose_source
+from tachograph.annexes.watch.live.snapshot import GpuAllocation
 from tachograph.catalog.config import Configuration, WatchOptions
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import (
@@ -18,9 +21,6 @@ from tachograph.catalog.errors import (
     TachographError,
     UsageError,
 )
-from tachograph.live.allocations import SlurmAllocations
-from tachograph.live.discovery import SourceOpeners, SourceRequest, choose_source
-from tachograph.live.snapshot import GpuAllocation
 
 EVERY = COUNTER_NAMES
 PLAIN = [

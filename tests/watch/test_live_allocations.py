@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
-from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.live.allocations import (
+from tachograph.annexes.watch.live.allocations import (
     AllocatedSource,
     SlurmAllocations,
     allocation_poller,
@@ -23,7 +21,9 @@ from tachograph.live.allocations import (
     merged_allocations,
     read_allocations,
 )
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sources.slurm.records import SlurmCluster
 
 RECORDED = Path(__file__).parent.parent / "slurm" / "recorded"

@@ -6,10 +6,8 @@ import re
 
 import pytest
 
-from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
-from tachograph.judge.workload.classes import DECIDING
-from tachograph.live.snapshot import SourceInfo
-from tachograph.live.unsupported import (
+from tachograph.annexes.watch.live.snapshot import SourceInfo
+from tachograph.annexes.watch.live.unsupported import (
     CounterFix,
     absent_counters,
     counter_fix,
@@ -19,6 +17,8 @@ from tachograph.live.unsupported import (
     unsupported_lines,
     unsupported_summary,
 )
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
+from tachograph.judge.workload.classes import DECIDING
 from tachograph.sources.exporter_mapping import ExporterMapping
 from tachograph.sources.exporters import exporter_mappings
 

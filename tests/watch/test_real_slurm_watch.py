@@ -19,16 +19,16 @@ import pytest
 from servers.exporter import Exporter, exporter
 from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
-from tachograph.catalog.config import load
-from tachograph.cli import main
-from tachograph.live.allocations import (
+from tachograph.annexes.watch.live.allocations import (
     SlurmAllocations,
     allocation_poller,
     free_gpus,
     merged_allocations,
 )
-from tachograph.service.collect.collected_source import CollectedSource
-from tachograph.service.collect.newest import NewestFiles
+from tachograph.annexes.watch.live.collected_source import CollectedSource
+from tachograph.catalog.config import load
+from tachograph.cli import main
+from tachograph.collect.newest import NewestFiles
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
-from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.live.allocations import job_environment, select_own
-from tachograph.live.selection import (
+from tachograph.annexes.watch.live.allocations import job_environment, select_own
+from tachograph.annexes.watch.live.selection import (
     GpuSelection,
     SelectedSource,
     gpu_terms,
@@ -17,7 +16,14 @@ from tachograph.live.selection import (
     select_named,
     subset,
 )
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+)
+from tachograph.catalog.errors import NotFoundError, UsageError
 
 NVML, EXPORTER = SourceInfo("nvml", "NVML"), SourceInfo("dcgm-exporter", "an exporter")
 EIGHT = snapshot_of(node_of(8))

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from watching import NAN, node_of, snapshot_of, view_of
 
-from tachograph.catalog.counters import COUNTERS
-from tachograph.catalog.errors import UsageError
-from tachograph.live.render import (
+from tachograph.annexes.watch.live.render import (
     ALL_COLUMNS,
     DEFAULT_COLUMNS,
     csv_columns,
@@ -25,9 +23,11 @@ from tachograph.live.render import (
     short_model,
     text_table,
 )
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FleetView
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuDevice, GpuId
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import FleetView
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.errors import UsageError
 
 KEMPNER_DEFAULT = (
     "timestamp gpu_id model gpu_util_pct mem_used_mib real_util_pct sm_active_pct "

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tachograph.catalog.arrays import Floats
-from tachograph.judge.health import STATES
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES
-from tachograph.live.snapshot import (
+from tachograph.annexes.watch.live.snapshot import (
     GpuAllocation,
     GpuDevice,
     GpuId,
@@ -18,8 +15,11 @@ from tachograph.live.snapshot import (
     SourceInfo,
     SourceProblem,
 )
-from tachograph.live.unsupported import unsupported_counters
-from tachograph.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.live.unsupported import unsupported_counters
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.catalog.arrays import Floats
+from tachograph.judge.health import STATES
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 
 NAN = float("nan")
 H100 = "NVIDIA H100 80GB HBM3"

@@ -12,14 +12,14 @@ import polars as pl
 from starlette.testclient import TestClient
 
 from madelake import held, job, make_lake, summarized, utc
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.identity.identities import StartLink
+from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.annexes.share.nsight.launches import Chip, Launch, NcuReport
+from tachograph.annexes.share.profiles import AttachedProfile, attach_profiles
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
-from tachograph.lake.profiles import AttachedProfile, attach_profiles
 from tachograph.lake.query import read_summaries
-from tachograph.nsight.launches import Chip, Launch, NcuReport
-from tachograph.web.application import WebService, create_application
-from tachograph.web.identity.identities import StartLink
-from tachograph.web.snapshot import ServedLake
 
 ANN, BOB = "annqz", "bobqz"
 ANNS_JOB, BOBS_JOB = "410014", "770077"

@@ -13,10 +13,10 @@ import greedy
 import pytest
 
 from served_entries import until
+from tachograph.annexes.serve.workers import Ending, WorkerError, Workers, silent
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import SeveralJobsError
 from tachograph.lake.delta import Lake
-from tachograph.web.workers import Ending, WorkerError, Workers, silent
 
 pytestmark = pytest.mark.slow
 _SOON_S = 60.0

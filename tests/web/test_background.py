@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from tachograph.annexes.serve.background import Background, Drawings
 from tachograph.api.pages import Pending
 from tachograph.catalog.errors import LakeError, NotFoundError
-from tachograph.web.background import Background, Drawings
 
 
 def test_a_report_is_made_once_and_pending_until_then() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from tachograph.annexes.serve.registry import PAGES
 from tachograph.api.pages import PageEntry
-from tachograph.web.registry import PAGES
 
 # The study takes seconds: test_site_pages.py makes it.
 PLAIN = [entry for entry in PAGES if "{" not in entry.path and entry.name != "study"]

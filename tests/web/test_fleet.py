@@ -8,25 +8,25 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from tachograph.api.viewer import NOBODY, Role, Viewer
-from tachograph.catalog.config import Configuration, WatchOptions
-from tachograph.catalog.errors import NotFoundError
-from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.discovery import SourceRequest
-from tachograph.live.fleet_report import GROUPINGS, FleetChoice, build_fleet_report
-from tachograph.live.monitor import Monitor
-from tachograph.live.selection import SelectedSource
-from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
-from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FleetView, GpuHistory
-from tachograph.web import fleet
-from tachograph.web.fleet import (
+from tachograph.annexes.serve.snapshot import running_jobs
+from tachograph.annexes.watch import served_fleet as fleet
+from tachograph.annexes.watch.live.discovery import SourceRequest
+from tachograph.annexes.watch.live.fleet_report import GROUPINGS, FleetChoice, build_fleet_report
+from tachograph.annexes.watch.live.monitor import Monitor
+from tachograph.annexes.watch.live.selection import SelectedSource
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, SourceProblem
+from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.served_fleet import (
     FleetWatch,
     LiveState,
     fleet_report,
     visible_allocations,
 )
-from tachograph.web.snapshot import running_jobs
+from tachograph.api.viewer import NOBODY, Role, Viewer
+from tachograph.catalog.config import Configuration, WatchOptions
+from tachograph.catalog.errors import NotFoundError
+from tachograph.judge.workload.settings import WorkloadSettings
 
 ANA, EVE, SUPPORT = (
     Viewer("ana", Role.USER),
@@ -128,7 +128,7 @@ class _Opened:
         self.closed = threading.Event()
 
     def __call__(self, request: SourceRequest) -> SelectedSource:
-        from tachograph.live.discovery import choose_source
+        from tachograph.annexes.watch.live.discovery import choose_source
 
         self.requests.append(request)
         if request.simulate is None:

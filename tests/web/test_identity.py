@@ -13,24 +13,24 @@ from marked_lake import ANN, BOB, connect
 from starlette.applications import Starlette
 from starlette.requests import Request
 
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.endpoints import API
+from tachograph.annexes.serve.guard import Guard
+from tachograph.annexes.serve.identity.identities import Identities
+from tachograph.annexes.serve.identity.proof import NotIdentifiedError, Proven
+from tachograph.annexes.serve.identity.proxy_header import ProxyAddress, ProxyHeaders
+from tachograph.annexes.serve.identity.roles import AGAIN_S, KEPT_S, Roles
+from tachograph.annexes.serve.identity.safety import check_safe
+from tachograph.annexes.serve.identity.socket_peer import Peer, peer_of
+from tachograph.annexes.serve.identity.tokens import create_token, read_tokens, revoke_token
+from tachograph.annexes.serve.login import local_path
+from tachograph.annexes.serve.registry import DOCUMENTS, ENDPOINTS, PAGES
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.viewer import Role
 from tachograph.catalog import config
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import ConfigError, InputError, NotFoundError
 from tachograph.lake.delta import Lake
-from tachograph.web.application import WebService, create_application
-from tachograph.web.endpoints import API
-from tachograph.web.guard import Guard
-from tachograph.web.identity.identities import Identities
-from tachograph.web.identity.proof import NotIdentifiedError, Proven
-from tachograph.web.identity.proxy_header import ProxyAddress, ProxyHeaders
-from tachograph.web.identity.roles import AGAIN_S, KEPT_S, Roles
-from tachograph.web.identity.safety import check_safe
-from tachograph.web.identity.socket_peer import Peer, peer_of
-from tachograph.web.identity.tokens import create_token, read_tokens, revoke_token
-from tachograph.web.login import local_path
-from tachograph.web.registry import DOCUMENTS, ENDPOINTS, PAGES
-from tachograph.web.snapshot import ServedLake
 
 PAGE = {"accept": "text/html"}
 
@@ -326,7 +326,7 @@ def test_other_machines_reach_no_server_without_a_way_to_prove_who_they_are(
 
 
 def test_a_name_that_no_user_has_proves_nothing() -> None:
-    from tachograph.web.identity.proof import proven_name
+    from tachograph.annexes.serve.identity.proof import proven_name
 
     names: list[object] = ["", "a b", "a\n", "x" * 300, None, 7, "\x00", "a\u202eb"]
     for name in names:

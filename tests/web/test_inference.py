@@ -14,13 +14,13 @@ from marked_lake import ANN, ANNS_JOB, BOB, BOBS_JOB, marked_lake
 from starlette.testclient import TestClient
 
 from served_entries import NamedService, parts_of, proof
+from tachograph.annexes.serve.application import create_application
+from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.registry import ENDPOINTS, PAGES
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.pages import PageEntry
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
-from tachograph.web.application import create_application
-from tachograph.web.endpoints import API, Endpoint
-from tachograph.web.registry import ENDPOINTS, PAGES
-from tachograph.web.snapshot import ServedLake
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 # {part of the path: what stands in it}

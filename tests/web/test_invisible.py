@@ -29,21 +29,21 @@ from starlette.testclient import TestClient
 
 import tachograph
 from served_entries import ENTRIES, Entry, addresses, made, parts_of, struct_of
+from tachograph.annexes.serve.answers import FormatChoice
+from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.identity.tokens import create_token
+from tachograph.annexes.serve.paging import Paging
+from tachograph.annexes.serve.registry import ENDPOINTS
 from tachograph.api.viewer import Role
-from tachograph.lake.delta import Lake
-from tachograph.lake.query import read_summaries
-from tachograph.service.collect.status import (
+from tachograph.collect.status import (
     CollectStatus,
     SourceStatus,
     StepStatus,
     state_folder,
     write_status,
 )
-from tachograph.web.answers import FormatChoice
-from tachograph.web.endpoints import API, Endpoint
-from tachograph.web.identity.tokens import create_token
-from tachograph.web.paging import Paging
-from tachograph.web.registry import ENDPOINTS
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
 
 ABSENT = "880088"
 LIBRARIES = (

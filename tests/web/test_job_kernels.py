@@ -13,19 +13,20 @@ import polars as pl
 import pytest
 
 import nsight_reports
+from tachograph.annexes.serve.pages import job, job_scores
+from tachograph.annexes.serve.rest import jobs as rest_jobs
+from tachograph.annexes.serve.snapshot import ServedLake, View
+from tachograph.annexes.share.attached import to_attach
+from tachograph.annexes.share.nsight.reports import read_reports
+from tachograph.annexes.share.pages import job_kernels
+from tachograph.annexes.share.profiles import attach_profiles
 from tachograph.api.pages import Pending
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog import config
 from tachograph.catalog.errors import InputError, NotFoundError
 from tachograph.lake.delta import Lake
-from tachograph.lake.profiles import attach_profiles
 from tachograph.lake.query import read_summaries
-from tachograph.nsight.reports import read_reports
 from tachograph.report.json_values import json_values
-from tachograph.sharing.attached import to_attach
-from tachograph.web.pages import job, job_kernels, job_scores
-from tachograph.web.rest import jobs as rest_jobs
-from tachograph.web.snapshot import ServedLake, View
 
 ADMIN, OWNER = Viewer("eve", Role.ADMIN), Viewer("user000", Role.USER)
 _LONGEST_S = 120.0

@@ -20,16 +20,16 @@ from joserfc.jwk import OctKey
 from marked_lake import ANN, ANNS_JOB, BOB, connect, service_of
 from starlette.testclient import TestClient
 
+from tachograph.annexes.serve.application import create_application
+from tachograph.annexes.serve.endpoints import API
+from tachograph.annexes.serve.guard import log_line, without_secrets
+from tachograph.annexes.serve.identity.identities import NO_LINK, Identities
+from tachograph.annexes.serve.identity.slurm_tokens import SlurmTokens
+from tachograph.annexes.serve.lanes import Lanes
+from tachograph.annexes.serve.registry import ENDPOINTS, PAGES
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.lake.delta import Lake
-from tachograph.web.application import create_application
-from tachograph.web.endpoints import API
-from tachograph.web.guard import log_line, without_secrets
-from tachograph.web.identity.identities import NO_LINK, Identities
-from tachograph.web.identity.slurm_tokens import SlurmTokens
-from tachograph.web.lanes import Lanes
-from tachograph.web.registry import ENDPOINTS, PAGES
 
 ME = f"{API}/me"
 SECRET = bytes(range(32))

@@ -13,14 +13,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from served_entries import ApiClient
+from tachograph.annexes.lab.tune.labels import labels_of_lake
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.identity.identities import StartLink
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.catalog import config
-from tachograph.judge.tune.labels import labels_of_lake
 from tachograph.lake.delta import Lake
 from tachograph.lake.labels import read_labels, write_label
 from tachograph.lake.query import read_summaries
-from tachograph.web.application import WebService, create_application
-from tachograph.web.identity.identities import StartLink
-from tachograph.web.snapshot import ServedLake
 
 AT = datetime(2025, 3, 6, tzinfo=UTC)
 

@@ -20,17 +20,17 @@ from starlette.testclient import TestClient
 
 from served_entries import until
 from servers.exporter import Exporter, exporter
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.identity.identities import StartLink
+from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.annexes.watch import served_fleet as fleet
+from tachograph.annexes.watch.live.discovery import SourceRequest, choose_source
+from tachograph.annexes.watch.live.selection import SelectedSource
+from tachograph.annexes.watch.served_fleet import FleetWatch
 from tachograph.catalog import config
+from tachograph.collect.newest import NEWEST_FOLDER
+from tachograph.collect.status import read_status
 from tachograph.lake.delta import Lake
-from tachograph.live.discovery import SourceRequest, choose_source
-from tachograph.live.selection import SelectedSource
-from tachograph.service.collect.newest import NEWEST_FOLDER
-from tachograph.service.collect.status import read_status
-from tachograph.web import fleet
-from tachograph.web.application import WebService, create_application
-from tachograph.web.fleet import FleetWatch
-from tachograph.web.identity.identities import StartLink
-from tachograph.web.snapshot import ServedLake
 
 pytestmark = pytest.mark.slow
 NODES = {

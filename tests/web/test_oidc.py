@@ -21,10 +21,10 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 from marked_lake import ANN, connect
 
+from tachograph.annexes.serve.identity.oidc import OidcProvider
+from tachograph.annexes.serve.identity.proof import NotIdentifiedError
 from tachograph.catalog.errors import InputError
 from tachograph.lake.delta import Lake
-from tachograph.web.identity.oidc import OidcProvider
-from tachograph.web.identity.proof import NotIdentifiedError
 
 ISSUER = "https://login.example.org"
 CLIENT = "tachograph"

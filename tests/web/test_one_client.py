@@ -23,9 +23,9 @@ import pytest
 
 from served_entries import addresses, until
 from servers.web import WebServer, serving
+from tachograph.annexes.serve.identity.tokens import create_token
+from tachograph.annexes.serve.registry import ENDPOINTS
 from tachograph.api.viewer import Role
-from tachograph.web.identity.tokens import create_token
-from tachograph.web.registry import ENDPOINTS
 
 pytestmark = pytest.mark.slow
 _ATTACKERS = 200

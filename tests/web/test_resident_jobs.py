@@ -19,6 +19,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jobframes import START, frame, summary
+from tachograph.annexes.serve.images import JobImages, write_beside
+from tachograph.annexes.serve.jobs import VisibleJobs
+from tachograph.annexes.serve.pages import status
+from tachograph.annexes.serve.snapshot import NotReadyError, ServedLake
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import UsageError
@@ -30,10 +34,6 @@ from tachograph.lake.forget import forget
 from tachograph.lake.query import read_answers, read_summaries, rows_that_count
 from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, open_image, write_image
 from tachograph.report.jobs import build_jobs_table
-from tachograph.web.images import JobImages, write_beside
-from tachograph.web.jobs import VisibleJobs
-from tachograph.web.pages import status
-from tachograph.web.snapshot import NotReadyError, ServedLake
 
 CODES = ("idle_job", "job_hang", "one_gpu_of_many", "of_a_rule")
 USERS = ("ann", "bob", None)

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 
 from madelake import fill, held, job, make_lake, summarized, utc
+from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.api.viewer import NOBODY, Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, GPU_SCORES, JOBS, STEPS
-from tachograph.web.snapshot import ServedLake, View
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from starlette.testclient import TestClient
 
 import serve
 from served_entries import NamedService, proof
+from tachograph.annexes.serve.application import create_application
+from tachograph.annexes.serve.endpoints import API
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
-from tachograph.web.application import create_application
-from tachograph.web.endpoints import API
-from tachograph.web.snapshot import ServedLake
 
 
 @pytest.mark.slow

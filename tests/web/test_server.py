@@ -13,7 +13,7 @@ import pytest
 
 from in_process import run_here
 from servers.web import WebServer, serving
-from tachograph.web.server import Listening
+from tachograph.annexes.serve.server import Listening
 
 pytestmark = pytest.mark.slow
 

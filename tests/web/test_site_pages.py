@@ -18,6 +18,11 @@ import polars as pl
 import pytest
 
 from served_entries import ApiClient
+from tachograph.annexes.lab.pages import study, study_figure
+from tachograph.annexes.serve import snapshot
+from tachograph.annexes.serve.pages import node, rules, status
+from tachograph.annexes.serve.snapshot import ServedLake, View
+from tachograph.annexes.share.pages import sharing
 from tachograph.api.open_lake import OpenLake
 from tachograph.api.pages import Pending, Progress
 from tachograph.api.rule_jobs import backtest
@@ -27,9 +32,6 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.delta import Lake
-from tachograph.web import snapshot
-from tachograph.web.pages import node, rules, sharing, status, study, study_figure
-from tachograph.web.snapshot import ServedLake, View
 
 SUPPORT = Viewer("support", Role.SUPPORT)
 _LONGEST_S = 300.0

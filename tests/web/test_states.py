@@ -28,15 +28,15 @@ from stated_lake import (
 )
 
 from madelake import fill, job, summarized, utc
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.identity.identities import StartLink
+from tachograph.annexes.serve.identity.tokens import create_token
+from tachograph.annexes.serve.registry import PAGES
+from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.api.pages import PageEntry, Pending
 from tachograph.api.viewer import Role
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
-from tachograph.web.application import WebService, create_application
-from tachograph.web.identity.identities import StartLink
-from tachograph.web.identity.tokens import create_token
-from tachograph.web.registry import PAGES
-from tachograph.web.snapshot import ServedLake, View
 
 PAGE = {"Accept": "text/html"}
 

@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from served_entries import ApiClient
+from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.annexes.watch.live.render import json_rows
+from tachograph.annexes.watch.served_fleet import fleet_of
 from tachograph.api.viewer import Role, Viewer
-from tachograph.live.render import json_rows
-from tachograph.web.fleet import fleet_of
-from tachograph.web.snapshot import ServedLake
 
 LABELS = "/api/v1/labels"
 

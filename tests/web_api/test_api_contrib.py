@@ -17,9 +17,9 @@ import yaml
 from starlette.testclient import TestClient
 
 from served_entries import ApiClient, NamedService, proof
-from tachograph.web.application import create_application
-from tachograph.web.endpoints import API
-from tachograph.web.snapshot import ServedLake
+from tachograph.annexes.serve.application import create_application
+from tachograph.annexes.serve.endpoints import API
+from tachograph.annexes.serve.snapshot import ServedLake
 
 CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
 GRAFANA = CONTRIB / "grafana"

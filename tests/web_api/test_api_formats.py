@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from tachograph.annexes.serve.answers import FORMATS, choose_format, public_rows
 from tachograph.catalog.spreadsheets import harmless_cells
 from tachograph.catalog.units import printable
 from tachograph.lake.query import read_summaries
 from tachograph.report.json_values import json_rows
-from tachograph.web.answers import FORMATS, choose_format, public_rows
 
 TABLES = [
     "/jobs",

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from tachograph.annexes.serve.cursors import encode_cursor
+from tachograph.annexes.serve.paging import Paging, page_of
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.errors import UsageError
-from tachograph.web.cursors import encode_cursor
-from tachograph.web.paging import Paging, page_of
-from tachograph.web.snapshot import ServedLake
 
 
 def parts(client: TestClient, url: str) -> Iterator[list[dict[str, Any]]]:

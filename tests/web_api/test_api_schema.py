@@ -20,16 +20,16 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from served_entries import ApiClient, proof
-from tachograph.web.endpoints import API, Endpoint
-from tachograph.web.openapi import (
+from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.openapi import (
     PROBLEMS,
     VERSION,
     described_parameters,
     openapi_document,
     operation_id,
 )
-from tachograph.web.registry import ENDPOINTS
-from tachograph.web.shapes import row_properties
+from tachograph.annexes.serve.registry import ENDPOINTS
+from tachograph.annexes.serve.shapes import row_properties
 
 # {first part of the path: field of a job that stands in it}
 PLACES = {

@@ -10,11 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from served_entries import ApiClient
+from tachograph.annexes.serve.endpoints import API
+from tachograph.annexes.serve.registry import ENDPOINTS
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.viewer import Role
 from tachograph.catalog.version import __version__
-from tachograph.web.endpoints import API
-from tachograph.web.registry import ENDPOINTS
-from tachograph.web.snapshot import ServedLake
 
 
 def test_nothing_new_is_304(admin: TestClient, as_viewer: ApiClient) -> None:

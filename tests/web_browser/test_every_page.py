@@ -14,7 +14,7 @@ from page_examples import EXAMPLES
 from playwright.sync_api import Browser
 
 from servers.web import WebServer
-from tachograph.web.registry import PAGES
+from tachograph.annexes.serve.registry import PAGES
 
 pytestmark = pytest.mark.slow
 VIEWS = [path for entry in PAGES for path in EXAMPLES.get(entry.name, (entry.path,))]

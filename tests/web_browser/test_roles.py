@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 import nsight_reports
 from served_entries import ApiClient, until
+from tachograph.annexes.serve.registry import PAGES
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.viewer import Role
 from tachograph.catalog import config
 from tachograph.lake.delta import Lake
-from tachograph.web.registry import PAGES
-from tachograph.web.snapshot import ServedLake
 
 pytestmark = pytest.mark.slow
 PEOPLE = {

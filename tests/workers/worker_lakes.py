@@ -18,6 +18,8 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 from tachograph.catalog import config
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
@@ -27,8 +29,6 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_findings, read_gpus, read_summaries
 from tachograph.pipeline.reduction import PendingResult, TaskPool
-from tachograph.simulate.cluster import SimulatedCluster, simulate
-from tachograph.simulate.plan import NodeGroup, SimulationPlan
 from tachograph.sources import ldms, sacct
 
 INGESTED = datetime(2025, 4, 1, tzinfo=UTC)

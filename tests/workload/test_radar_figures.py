@@ -16,11 +16,11 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
+from tachograph.annexes.lab.figures import radar
+from tachograph.annexes.lab.radar import build_radar, radar_json, write_radar
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.figures import radar
 from tachograph.judge.workload.classes import AXES, WORKLOAD_CLASSES
-from tachograph.report.radar import build_radar, radar_json, write_radar
 
 MEANS = (
     "sm_active_mean", "tensor_active_mean", "dram_active_mean", "gr_engine_active_mean", "gpu_util_mean",

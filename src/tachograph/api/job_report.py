@@ -25,8 +25,8 @@ from tachograph.lake.query import (
     read_verdicts,
 )
 from tachograph.report.job import JobReport, build_job_report
+from tachograph.report.job_kernels import NO_KERNELS, JobKernels
 from tachograph.report.next_time import HostMemory, may_change_memory
-from tachograph.sharing.job_kernels import NO_KERNELS, JobKernels
 
 # by which jobs are alike, and what is recorded of those that are
 _ALIKE = (

@@ -15,7 +15,7 @@ from tachograph.catalog.tables import GPU_SCORES, JOB_SUMMARIES, PROFILES
 from tachograph.judge.score_ways import ScoreWay, profiled_way, recorded_way, sampled_way
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_consistently, read_gpus, read_job_row, read_of_gpus
-from tachograph.sources.pm_sampling.sums import warps_of
+from tachograph.sources.score_sums import warps_of
 
 
 @dataclass(frozen=True, slots=True)

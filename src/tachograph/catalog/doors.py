@@ -36,20 +36,20 @@ N = TypeVar("N", bound=NamedEntry)
 # the core nor another annex imports an annex.
 ANNEX_FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "live_rows": "tachograph.web.fleet:live_rows",
-        "held_file": "tachograph.service.act.ledger:held_file",
-        "refresh_advice": "tachograph.service.act.advice_table:refresh_advice",
-        "opt_out": "tachograph.service.act.digests:opt_out_links",
-        "remove_forgotten_images": "tachograph.web.images:remove_forgotten_images",
-        "job_kernels": "tachograph.sharing.attached:attached_job_kernels",
-        "kernels_sentence": "tachograph.report.attached_kernels:kernels_sentence",
-        "kernel_values": "tachograph.report.attached_kernels:kernel_values",
-        "profiled_launches": "tachograph.sharing.attached:profiled_launches",
-        "reports_given": "tachograph.sharing.job_groups:reports_given",
-        "sharing": "tachograph.api.job_sharing:read_sharing",
-        "lake_study": "tachograph.api.study:LakeStudy",
-        "study_fields": "tachograph.api.study:dataset_type",
-        "figure_names": "tachograph.figures.registry:figure_names",
+        "live_rows": "tachograph.annexes.watch.served_fleet:live_rows",
+        "held_file": "tachograph.annexes.act.ledger:held_file",
+        "refresh_advice": "tachograph.annexes.act.advice_table:refresh_advice",
+        "opt_out": "tachograph.annexes.act.digests:opt_out_links",
+        "remove_forgotten_images": "tachograph.annexes.serve.images:remove_forgotten_images",
+        "job_kernels": "tachograph.annexes.share.attached:attached_job_kernels",
+        "kernels_sentence": "tachograph.annexes.share.attached_kernels:kernels_sentence",
+        "kernel_values": "tachograph.annexes.share.attached_kernels:kernel_values",
+        "profiled_launches": "tachograph.annexes.share.attached:profiled_launches",
+        "reports_given": "tachograph.annexes.share.job_groups:reports_given",
+        "sharing": "tachograph.annexes.share.job_sharing:read_sharing",
+        "lake_study": "tachograph.annexes.lab.lake_study:LakeStudy",
+        "study_fields": "tachograph.annexes.lab.lake_study:dataset_type",
+        "figure_names": "tachograph.annexes.lab.figures.registry:figure_names",
     }
 )
 

@@ -13,8 +13,8 @@ from tachograph.cli.options import Arguments, Parser, configuration_of
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
-    from tachograph.service.collect.collector import CollectPlan, SourceCheck
-    from tachograph.service.collect.status import CollectStatus
+    from tachograph.collect.collector import CollectPlan, SourceCheck
+    from tachograph.collect.status import CollectStatus
     from tachograph.sources.registry import FeedSettings
 
 
@@ -51,9 +51,9 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
     Errors: ConfigError.
     """
     from tachograph.catalog.config import FILE_NAME
+    from tachograph.collect.collector import CollectPlan
+    from tachograph.collect.readers import PolledSource
     from tachograph.lake.delta import Lake
-    from tachograph.service.collect.collector import CollectPlan
-    from tachograph.service.collect.readers import PolledSource
     from tachograph.sources.registry import configured_feeds, load_feed
 
     def source_of(settings: FeedSettings) -> PolledSource:
@@ -76,8 +76,8 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
 def _collect(plan: CollectPlan, arguments: Arguments) -> int:
     import os
 
-    from tachograph.service.collect.collector import collect
-    from tachograph.service.systemd import SystemdNotifier
+    from tachograph.collect.collector import collect
+    from tachograph.collect.systemd import SystemdNotifier
 
     notifier = SystemdNotifier.of(os.environ)
     say = Narrator.of(arguments).say
@@ -117,8 +117,8 @@ def _print_once(status: CollectStatus) -> int:
 
 
 def _check(plan: CollectPlan, configuration: Configuration, arguments: Arguments) -> int:
-    from tachograph.service.collect.collector import check_source
-    from tachograph.service.collect.status import utc_now
+    from tachograph.collect.collector import check_source
+    from tachograph.collect.status import utc_now
 
     checked = [check_source(source, plan.lake, now=utc_now()) for source in plan.sources]
     for source in plan.sources:

@@ -63,9 +63,9 @@ def option_values() -> Mapping[str, Iterable[str]]:
     from tachograph.catalog.codes import CODES
     from tachograph.catalog.doors import annex_function
     from tachograph.cli.registry import COMMANDS
-    from tachograph.figures.style import FORMATS
     from tachograph.judge.finding import VERDICTS
     from tachograph.lake.filters import ATTRIBUTIONS, JOB_STATES
+    from tachograph.report.drawing.style import FORMATS
     from tachograph.report.jobs import KNOWN
 
     return {

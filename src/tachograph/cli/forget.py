@@ -11,7 +11,7 @@ from tachograph.cli.options import Arguments, Parser, add_json, open_lake
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tachograph.service.forget import Forgotten
+    from tachograph.collect.forget import Forgotten
 
 _MOST_FILES = 5  # that are listed by name
 
@@ -93,7 +93,7 @@ def _forget(arguments: Arguments) -> int:
     from tachograph.catalog.doors import annex_function
     from tachograph.catalog.private_files import cache_folder
     from tachograph.catalog.pseudonyms import PseudonymKey
-    from tachograph.service.forget import forget_user
+    from tachograph.collect.forget import forget_user
 
     opened = open_lake(arguments)
     name, stands = arguments.user.strip(), None

@@ -53,9 +53,9 @@ def run(arguments: Arguments) -> int:
 
 def _repair(arguments: Arguments) -> int:
     from tachograph.cli.options import open_lake
+    from tachograph.collect.lock import CollectLock
+    from tachograph.collect.status import state_folder
     from tachograph.lake.repair import give_up, lost_files, repair
-    from tachograph.service.collect.lock import CollectLock
-    from tachograph.service.collect.status import state_folder
 
     opened = open_lake(arguments)
     location = opened.lake.location

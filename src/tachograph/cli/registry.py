@@ -54,7 +54,7 @@ class CommandEntry:
 COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "demo",
-        ".demo",
+        "tachograph.annexes.lab.commands.demo",
         "simulate a cluster with planted problems, analyze it, show the findings",
         "start",
     ),
@@ -98,14 +98,24 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "advise what to request for a job, from what past jobs like it used",
         "look",
     ),
-    CommandEntry("serve", ".serve", "serve pages and a REST API of the lake", "look"),
+    CommandEntry(
+        "serve",
+        "tachograph.annexes.serve.commands.serve",
+        "serve pages and a REST API of the lake",
+        "look",
+    ),
     CommandEntry(
         "seff",
         ".seff",
         "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does",
         "look",
     ),
-    CommandEntry("record", ".record", "run a command, record its GPUs, report the job", "look"),
+    CommandEntry(
+        "record",
+        "tachograph.annexes.watch.commands.record",
+        "run a command, record its GPUs, report the job",
+        "look",
+    ),
     CommandEntry(
         "export",
         ".export",
@@ -114,7 +124,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry(
         "study",
-        ".study",
+        "tachograph.annexes.lab.commands.study",
         "write the published study for this system: figures, numbers, answers",
         "look",
     ),
@@ -139,78 +149,87 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry(
         "act",
-        ".act",
+        "tachograph.annexes.act.commands.act",
         "act in rounds: alerts, policies, comments, advice, digests; a dry run by default",
         "act",
     ),
     CommandEntry(
         "act comment",
-        ".comment",
+        "tachograph.annexes.act.commands.comment",
         "write summaries of ended jobs into Slurm's accounting (AdminComment)",
         "act",
     ),
     CommandEntry(
         "act digest",
-        ".digest",
+        "tachograph.annexes.act.commands.digest",
         "show weekly digests of users: what was good, one thing to change",
         "act",
     ),
     CommandEntry(
         "act policy",
-        ".policy",
+        "tachograph.annexes.act.commands.policy",
         "check and backtest policies for running jobs, show what they did",
         "act",
     ),
     CommandEntry(
-        "watch", ".watch", "show GPUs live: on a screen, as a table, JSON or CSV", "watch"
+        "watch",
+        "tachograph.annexes.watch.commands.watch",
+        "show GPUs live: on a screen, as a table, JSON or CSV",
+        "watch",
     ),
     CommandEntry(
         "watch sample",
-        ".sample",
+        "tachograph.annexes.watch.commands.sample",
         "show published GPU scores of this node's GPUs, from CUPTI PM sampling",
         "watch",
     ),
     CommandEntry(
         "share kernels",
-        ".kernels",
+        "tachograph.annexes.share.commands.kernels",
         "report demand and sensitivity of kernels from Nsight Compute reports",
         "share",
     ),
     CommandEntry(
         "share colocate",
-        ".colocate",
+        "tachograph.annexes.share.commands.colocate",
         "propose which jobs of a lake could share a GPU, how, and why",
         "share",
     ),
     CommandEntry(
         "lab rules",
-        ".rules",
+        "tachograph.annexes.lab.commands.rules",
         "list, check, run, back-test and import performance-pattern rules",
         "lab",
     ),
     CommandEntry(
         "lab classify",
-        ".classify",
+        "tachograph.annexes.lab.commands.classify",
         "judge job classes again from stored minutes; print verdicts and intervals",
         "lab",
     ),
     CommandEntry(
         "lab tune",
-        ".tune",
+        "tachograph.annexes.lab.commands.tune",
         "compare thresholds of job classes with labelled jobs, or propose some",
         "lab",
     ),
     CommandEntry(
         "lab scores",
-        ".scores",
+        "tachograph.annexes.lab.commands.scores",
         "show the GPU scores of a job by each measurement method",
         "lab",
     ),
     CommandEntry(
-        "lab simulate", ".simulate", "write a simulated cluster with its ground truth", "lab"
+        "lab simulate",
+        "tachograph.annexes.lab.commands.simulate",
+        "write a simulated cluster with its ground truth",
+        "lab",
     ),
     CommandEntry(
-        "lab accuracy", ".accuracy", "measure the accuracy of verdicts on simulated jobs", "lab"
+        "lab accuracy",
+        "tachograph.annexes.lab.commands.accuracy",
+        "measure the accuracy of verdicts on simulated jobs",
+        "lab",
     ),
 )
 

@@ -12,7 +12,7 @@ from tachograph.cli.options import Arguments, Parser, add_json, configuration_of
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
-    from tachograph.service.collect.status import CollectOverview
+    from tachograph.collect.status import CollectOverview
 
 UNHEALTHY = 1
 
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print sources, their errors, the last analysis and compaction."""
     from tachograph.catalog import config
-    from tachograph.service.collect.status import configured_overview, utc_now
+    from tachograph.collect.status import configured_overview, utc_now
 
     configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
@@ -39,7 +39,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _print(found: CollectOverview, configuration: Configuration, arguments: Arguments) -> None:
-    from tachograph.service.collect.status_text import (
+    from tachograph.collect.status_text import (
         SOURCE_HEADINGS,
         source_row,
         status_headline,

@@ -25,7 +25,7 @@ from tachograph.catalog.score_formulas import (
 )
 from tachograph.catalog.tables import SCORES
 from tachograph.catalog.units import plural, text
-from tachograph.sources.pm_sampling.sums import sums_of_row, total, warps_of
+from tachograph.sources.score_sums import sums_of_row, total, warps_of
 
 TITLES: Mapping[str, str] = {
     "dcgm": "means of recorded counters (DCGM, NVML)",

@@ -20,12 +20,12 @@ from tachograph.catalog.columns import COLUMN_UNITS, local_time
 from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
-from tachograph.figures.timeline import JobTimeline, Mark, Series, build_timeline
 from tachograph.judge.activity import PIPE_NAMES, activity_counter, gpu_label, number
 from tachograph.judge.culprit import Culprit, hang_culprit, with_culprit
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.steps import JobSteps
+from tachograph.report.drawing.timeline import JobTimeline, Mark, Series, build_timeline
 from tachograph.report.findings import (
     SHOWN_COUNTERS,
     as_reported,
@@ -35,6 +35,7 @@ from tachograph.report.findings import (
     missing_counters,
     worth_knowing,
 )
+from tachograph.report.job_kernels import NO_KERNELS, JobKernels
 from tachograph.report.job_sentences import (
     balance_sentences,
     caveat_sentences,
@@ -49,7 +50,6 @@ from tachograph.report.json_values import json_values, public_row
 from tachograph.report.next_time import HostMemory, NextTime, next_time
 from tachograph.report.steps import steps_json
 from tachograph.report.verdict import verdict_sentence, worst_first
-from tachograph.sharing.job_kernels import NO_KERNELS, JobKernels
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
 EXTREMES = 4  # if there are more GPUs: this many least and most busy ones

@@ -9,9 +9,9 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.units import capitalized
-from tachograph.figures.job_page import OverTime
-from tachograph.figures.timeline import Series
 from tachograph.judge.activity import ACTIVITY_NAMES, number
+from tachograph.report.drawing.job_page import OverTime
+from tachograph.report.drawing.timeline import Series
 from tachograph.report.job import JobReport
 
 WINDOW = 12  # bins

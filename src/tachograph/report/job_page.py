@@ -18,11 +18,11 @@ from markupsafe import Markup
 
 from tachograph.catalog.doors import annex_function
 from tachograph.catalog.version import __version__
-from tachograph.figures import job_page
-from tachograph.figures.style import DRAWING
-from tachograph.figures.timeline import Mark, Series
 from tachograph.judge.activity import number
 from tachograph.judge.steps import StepUse
+from tachograph.report.drawing import job_page
+from tachograph.report.drawing.style import DRAWING
+from tachograph.report.drawing.timeline import Mark, Series
 from tachograph.report.findings import check_text, checks_text, evidence_texts, severity_text
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_over_time import floats, hover_json, over_time

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import plural, text
 from tachograph.catalog.version import __version__
-from tachograph.figures import waste_page
-from tachograph.figures.style import DRAWING
 from tachograph.judge.ledger import WASTE_LEFT_OUT, WasteReport
+from tachograph.report.drawing import waste_page
+from tachograph.report.drawing.style import DRAWING
 from tachograph.report.pages import environment
 from tachograph.report.waste import (
     WASTE_HELD,

@@ -34,7 +34,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.sources.pm_sampling.sums import PmSums, joined, sums_of, warps_of
+from tachograph.sources.score_sums import PmSums, joined, sums_of, warps_of
 
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole

@@ -241,7 +241,7 @@ FEEDS: Mapping[str, str] = MappingProxyType(
         "slurm-live": ".slurm_live",
         "allocation-map": ".allocation_map",
         "dcgm-exporter": ".dcgm_exporter",
-        "pm-sampling": ".pm_sampling.feed",
+        "pm-sampling": "tachograph.annexes.watch.pm_sampling.feed",
     }
 )
 

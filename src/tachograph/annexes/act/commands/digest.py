@@ -1,0 +1,168 @@
+"""`tachograph act digest`: shows the weekly digest of users; keeps the list of those who get
+none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.units import plural
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, OpenedLake, Parser, add_json, open_lake
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from tachograph.annexes.act.digest import UserDigest
+    from tachograph.annexes.act.group_digest import GroupDigest
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare user, week, `--html`, and who gets no digest."""
+    parser.add_argument(
+        "user",
+        nargs="?",
+        metavar="USER",
+        help="user of the digest (default: all users, one line each)",
+    )
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--staff", action="store_true", help="the digest for staff, about all jobs")
+    group.add_argument("--manager", metavar="NAME", help="the digest for a coordinator of accounts")
+    parser.add_argument(
+        "--as-of", metavar="TIME", help="digest of the last complete week before this time"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the digest as HTML, as in its mail")
+    lists = parser.add_mutually_exclusive_group()
+    lists.add_argument(
+        "--preview", action="store_true", help="show digests, send nothing (default)"
+    )
+    lists.add_argument("--opt-out", metavar="NAME", help="send no digests to this user")
+    lists.add_argument("--opt-in", metavar="NAME", help="send digests to this user again")
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Show digests, or change who gets them; nothing is sent."""
+    of_group = arguments.staff or arguments.manager
+    if arguments.html and not (arguments.user or of_group):
+        raise UsageError("--html: whose digest?", do="name the user")
+    if of_group and arguments.user:
+        raise UsageError("USER cannot be given with --staff or --manager", do="leave one out")
+    opened = open_lake(arguments)
+    if of_group and not (arguments.opt_out or arguments.opt_in):
+        return _show_group(opened, arguments)
+    return (
+        _change(opened, arguments)
+        if arguments.opt_out or arguments.opt_in
+        else _show(opened, arguments)
+    )
+
+
+def _change(opened: OpenedLake, arguments: Arguments) -> int:
+    from tachograph.annexes.act.digests import OPT_OUT_FILE, change_opt_out
+    from tachograph.collect.status import state_folder
+
+    name = (arguments.opt_out or arguments.opt_in).strip()
+    if not name.isprintable() or not name:
+        raise UsageError(f"invalid user name: {name!r}", do="name one user")
+    file = state_folder(opened.lake.location, opened.configuration.collect.state) / OPT_OUT_FILE
+    change_opt_out(file, name, out=bool(arguments.opt_out))
+    output.print_text(f"{name} gets {'no ' if arguments.opt_out else ''}digests\n")
+    return 0
+
+
+def _show(opened: OpenedLake, arguments: Arguments) -> int:
+    from tachograph.annexes.act.digest import digest_json, digest_week, week_name
+    from tachograph.annexes.act.digests import user_digests
+    from tachograph.catalog.units import text, zone
+
+    configuration = opened.configuration
+    week = digest_week(opened.now.astimezone(zone(configuration.site.time_zone)))
+    users = (arguments.user,) if arguments.user else ()
+    digests = list(user_digests(opened.lake, configuration, week, users=users))
+    if arguments.user and not digests:
+        raise _nothing(opened, f"no job of {arguments.user!r}", week)
+    if arguments.json:
+        shown = [digest_json(one) for one in digests]
+        output.print_json(shown[0] if arguments.user else shown)
+    elif arguments.user:
+        _print_mail(opened, arguments, digests[0])
+    else:
+        sent = sum(one.is_worth_sending for one in digests)
+        rows = [
+            (one.user, f"{one.jobs:,}", text(one.gpu_hours, "h"), text(one.lost, "h"), _word(one))
+            for one in digests
+        ]
+        output.print_table(
+            ("user", "jobs", "gpu_hours", "lost", "change"), rows, no_color=arguments.no_color
+        )
+        output.print_text(
+            f"{week_name(week)}: {plural(sent, 'digest')} of {plural(len(digests), 'user')}\n"
+        )
+    return 0
+
+
+def _nothing(opened: OpenedLake, whose: str, week: date) -> NotFoundError:
+    from tachograph.annexes.act.digest import week_name
+    from tachograph.cli.options import newest_job
+    from tachograph.lake.query import read_summaries
+
+    zone_name = opened.configuration.site.time_zone
+    newest = newest_job(read_summaries(opened.lake, ("start",)), zone_name=zone_name)
+    what = f"{whose} ended in {week_name(week)} with known GPU-hours"
+    return NotFoundError(
+        f"{what}; {newest}" if newest else what, do="choose another week with --as-of"
+    )
+
+
+def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
+    from tachograph.annexes.act.commands.act import visible_to
+    from tachograph.annexes.act.digest import digest_week
+    from tachograph.annexes.act.group_digest import group_digest_json
+    from tachograph.annexes.act.group_digests import STAFF, group_digests
+    from tachograph.api.managers import managers_of
+    from tachograph.catalog.units import zone
+
+    configuration = opened.configuration
+    week = digest_week(opened.now.astimezone(zone(configuration.site.time_zone)))
+    managers = managers_of(configuration.serve)() if arguments.manager else {}
+    if arguments.manager and arguments.manager not in managers:
+        raise NotFoundError(
+            f"{arguments.manager!r} coordinates no account", do="see serve.managers"
+        )
+    chosen = ("managers", arguments.manager) if arguments.manager else ("staff", STAFF)
+    digests = group_digests(opened.lake, configuration, week, managers, visible_to)
+    digest = next((one for one in digests if (one.audience, one.name) == chosen), None)
+    if digest is None:
+        raise _nothing(opened, "no job", week)
+    if arguments.json:
+        output.print_json(group_digest_json(digest))
+    else:
+        _print_mail(opened, arguments, digest)
+    return 0
+
+
+def _word(digest: UserDigest) -> str:
+    if digest.change is not None:
+        return digest.change.code
+    return "(none)" if digest.is_worth_sending else "(nothing to send)"
+
+
+def _print_mail(opened: OpenedLake, arguments: Arguments, digest: UserDigest | GroupDigest) -> None:
+    from pathlib import Path
+
+    from tachograph.annexes.act.digest import DigestTemplates
+
+    templates = DigestTemplates.of()
+    url = opened.configuration.serve.url
+    if arguments.html:
+        try:
+            Path(arguments.html).write_text(templates.html(digest, url=url), encoding="utf-8")
+        except OSError as problem:
+            raise UsageError(
+                f"--html: {problem.strerror}", where=arguments.html, do="name another file"
+            ) from None
+    output.print_text(templates.text(digest, url=url))
+    if not digest.is_worth_sending:
+        output.print_text("(nothing to change, nothing recovered, no unhealthy GPU: not sent)\n")

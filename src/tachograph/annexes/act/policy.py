@@ -1,0 +1,242 @@
+"""Evidence for policies: it must hold in two consecutive windows, for all GPUs of a job.
+
+What was not measured, is old, or has a gap is no evidence. Every reason why there is none is a
+sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tachograph.annexes.act.alert_conditions import FRESH, HANG, HEALTH_COUNTERS, failing_gpus
+from tachograph.catalog.policies import ON_JOBS, PolicyOptions, matches
+from tachograph.catalog.units import plural, text
+from tachograph.judge.activity import UNIT
+from tachograph.judge.gpu_series import (
+    IDLE,
+    LEAST_WORK,
+    POLLING,
+    UNMEASURED,
+    WORKING,
+    GpuSeries,
+    GpuStates,
+)
+from tachograph.judge.health import XID_CRITICAL
+
+# Of the minutes of a window, of each GPU, are measured, and as many show that it does no work.
+MEASURED = 0.9
+LONGEST_GAP = 3.0  # times the usual distance of two measured minutes
+# {check: findings, one of which must hold in the job's newest result}
+FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": (HANG,), "held_idle": ("idle_job", HANG)}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEvidence:
+    """Why a policy applies. since: when work stopped, or the fault was seen first; until: of the
+    newest sample.
+
+    gpu_hours: without work in between; None for a fault. nodes: with the fault.
+    """
+
+    sentence: str
+    since: datetime
+    until: datetime
+    gpu_hours: float | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuietWindows:
+    """Two windows without work. stop: the minute after the last one at work (0: none was);
+    measured: least share.
+    """
+
+    stop: int
+    end: int
+    measured: float
+
+
+def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
+    """Return why a policy does not apply to a job, or "".
+
+    job: user, account, qos, partition, het_job_id.
+
+    >>> exemption(PolicyOptions("a", "hung", partitions=("gpu*",)), {"partition": "cpu"})
+    'partition cpu is not covered by the policy'
+    """
+    if policy.partitions and not matches(job.get("partition"), policy.partitions):
+        return f"partition {job.get('partition') or 'unknown'} is not covered by the policy"
+    for kind in ("user", "account", "qos"):
+        patterns: Sequence[str] = getattr(
+            policy, f"exempt_{kind}s" if kind != "qos" else "exempt_qos"
+        )
+        if patterns and job.get(kind) is None:
+            return f"its {kind} is not known"
+        if matches(job.get(kind), patterns):
+            return f"{kind} {job[kind]} is exempt"
+    return (
+        "a heterogeneous job is left alone"
+        if policy.action in ON_JOBS and job.get("het_job_id")
+        else ""
+    )
+
+
+def uncertain(job: Mapping[str, Any]) -> str:
+    """Return why the GPUs of a job are not known well enough to act on it, or "".
+
+    >>> uncertain({"gpus": 4, "start": 0, "attribution": "ambiguous"})
+    'which GPUs it holds is ambiguous'
+    """
+    if not job["gpus"] or job["start"] is None:
+        return "its GPUs or its start are not known"
+    return "which GPUs it holds is ambiguous" if job["attribution"] == "ambiguous" else ""
+
+
+def quiet_windows(series: GpuSeries, check: str, *, window: int) -> QuietWindows | str:
+    """Return the two last windows of `window` minutes that were measured, without work.
+
+    A sentence, where they show no such thing: a GPU worked, or was not measured throughout. `hung`
+    takes GPUs that wait by polling for idle, and wants work before.
+    """
+    end = series.length
+    middle, begin = end - window, end - 2 * window
+    if begin < 0:
+        return f"it has not run for two windows of {window} min"
+    kinds = (IDLE, POLLING) if check == "hung" else (IDLE,)
+    gap, least = series.gap(), 1.0
+    for first, last in ((begin, middle), (middle, end)):
+        for place in range(len(series.units)):
+            row = series.state[place, first:last]
+            if (row == WORKING).any():
+                return f"{series.label(place)} worked in the last {2 * window} min"
+            expected = max(1.0, window / gap)
+            share = min(1.0, float((row != UNMEASURED).sum()) / expected)
+            if share < MEASURED or _longest_gap(row) > LONGEST_GAP * gap:
+                return (
+                    f"{series.label(place)} was not measured throughout the last {2 * window} min"
+                )
+            if np.isin(row, kinds).sum() / expected < MEASURED:
+                return f"{series.label(place)} was not clearly idle in the last {2 * window} min"
+            least = min(least, share)
+    worked = (series.state[:, :begin] == WORKING).sum(1)
+    if check == "hung" and not (worked >= LEAST_WORK).any():
+        return "its GPUs never worked, so none stopped"
+    at_work = np.flatnonzero((series.state[:, :begin] == WORKING).any(0))
+    return QuietWindows(int(at_work[-1]) + 1 if at_work.size else 0, end, least)
+
+
+def _longest_gap(row: GpuStates) -> int:
+    """Longest run of minutes that were not measured.
+
+    >>> _longest_gap(np.array([1, -1, -1, 1, -1], np.int8)), _longest_gap(np.array([1], np.int8))
+    (2, 0)
+    """
+    places = np.flatnonzero(row != UNMEASURED)
+    return int(np.diff(places, prepend=-1, append=len(row)).max()) - 1
+
+
+def idle_evidence(
+    policy: PolicyOptions,
+    job: Mapping[str, Any],
+    gpus: pl.DataFrame,
+    minutes: pl.DataFrame,
+    *,
+    now: datetime,
+) -> PolicyEvidence | str:
+    """Return the evidence that a running job is hung or held idle, or why there is none.
+
+    job: gpus, start, attribution; gpus: its rows of job_gpus; minutes: of job_minutes.
+    """
+    units = gpus.select(*UNIT).rows()
+    if reason := uncertain(job):
+        return reason
+    if len(units) != job["gpus"]:
+        return f"{plural(job['gpus'], 'GPU')} were allocated, samples are of {len(units)}"
+    series = GpuSeries.of(units, minutes)
+    if series is None:
+        return "neither arithmetic nor memory traffic was measured"
+    until = job["start"] + timedelta(minutes=series.length)
+    if now - until > FRESH:
+        return f"its newest sample is {text((now - until).total_seconds(), 's')} old"
+    found = quiet_windows(series, policy.check, window=policy.minutes)
+    if isinstance(found, str):
+        return found
+    hours = (found.end - found.stop) / 60 * len(units)
+    if hours < policy.gpu_hours:
+        return f"{text(hours, 'h')} GPU time without work, less than {text(policy.gpu_hours, 'h')}"
+    how = "idle or polling" if policy.check == "hung" else "idle"
+    after = (
+        f"from {text(found.stop * 60, 's')} after the start on"
+        if found.stop
+        else "from the start on"
+    )
+    sentence = (
+        f"{plural(len(units), 'GPU')} did no work {after}, for "
+        f"{text((found.end - found.stop) * 60, 's')} "
+        f"({text(hours, 'h')} GPU time); {how} in both of the last two windows of "
+        f"{policy.minutes} min, "
+        f"{text(found.measured, 'fraction')} measured."
+    )
+    return PolicyEvidence(sentence, job["start"] + timedelta(minutes=found.stop), until, hours)
+
+
+def fault_evidence(
+    policy: PolicyOptions,
+    job: Mapping[str, Any],
+    gpus: pl.DataFrame,
+    samples: pl.DataFrame,
+    *,
+    now: datetime,
+) -> PolicyEvidence | str:
+    """Return the evidence that a GPU of a running job fails, or why there is none.
+
+    job: as of `idle_evidence`; gpus: rows of job_gpus; samples: of 24 h, as `failing_gpus` takes
+    them. The fault shows in both windows before the newest sample of the GPU: a failed row
+    remapping, a critical XID, more remapped rows than at the begin.
+    """
+    if reason := uncertain(job):
+        return reason
+    mine = samples.join(gpus.select("node", "gpu").unique(), on=["node", "gpu"], how="semi")
+    found = []
+    for alert in failing_gpus(mine, now=now).firing:
+        node, gpu = alert.labels["node"], int(alert.labels["gpu"])
+        of_gpu = mine.filter(pl.col("node") == node, pl.col("gpu") == gpu).sort("t")
+        newest = of_gpu.get_column("t")[-1]
+        if now - newest <= FRESH and _faulty_twice(
+            of_gpu, newest, timedelta(minutes=policy.minutes)
+        ):
+            found.append(
+                (alert.sentence, node, of_gpu.filter(_has_fault(of_gpu)).get_column("t")[0], newest)
+            )
+    if not found:
+        return "none of its GPUs shows a fault in two windows"
+    sentence = " ".join(sentence for sentence, *_ in found[:4])
+    since, until = min(first for *_, first, _ in found), max(last for *_, last in found)
+    return PolicyEvidence(
+        sentence, since, until, nodes=tuple(sorted({node for _, node, *_ in found}))
+    )
+
+
+def _has_fault(samples: pl.DataFrame) -> pl.Expr:
+    """Which samples of a GPU show a fault. Null counters show none."""
+    xid, rows, failure = (pl.col(name) for name in HEALTH_COUNTERS)
+    first = samples.get_column("remapped_rows_uncorrectable").drop_nulls()
+    more = rows > first[0] if first.len() else pl.lit(value=False)
+    critical = xid.cast(pl.Int64).is_in(sorted(XID_CRITICAL))
+    return (
+        critical.fill_null(value=False)
+        | more.fill_null(value=False)
+        | (failure > 0).fill_null(value=False)
+    )
+
+
+def _faulty_twice(samples: pl.DataFrame, newest: datetime, window: timedelta) -> bool:
+    faulty = samples.filter(_has_fault(samples)).get_column("t")
+    age = newest - faulty
+    return bool((age < window).any() and ((age >= window) & (age < 2 * window)).any())

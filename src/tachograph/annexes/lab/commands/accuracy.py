@@ -1,0 +1,254 @@
+"""`tachograph lab accuracy`: simulate jobs with ground truth, analyze them, and measure the
+accuracy of the verdicts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tachograph.catalog.errors import UsageError
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json, seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tachograph.annexes.lab.accuracy import ClassAccuracy, VerdictScore
+    from tachograph.annexes.lab.simulate.plan import SimulationPlan
+    from tachograph.catalog.config import Configuration
+    from tachograph.lake.delta import Lake
+
+LEAST, MOST = 30, 100_000
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the jobs, the seed, and where to leave them."""
+    parser.add_argument(
+        "--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=2, help="seed of the simulated jobs (default 2)"
+    )
+    parser.add_argument(
+        "--keep", metavar="DIR", help="keep lake, accounting and ground truth in this new folder"
+    )
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Simulate, analyze, compare, print; with the thresholds of --config, else with the built-in
+    ones.
+    """
+    from tachograph.annexes.lab.accuracy import CHOSEN_ON
+    from tachograph.catalog import config
+
+    if not LEAST <= arguments.jobs <= MOST:
+        raise UsageError(f"invalid --jobs {arguments.jobs}", do=f"use {LEAST} to {MOST}")
+    settings = config.load(arguments.config) if arguments.config else config.Configuration()
+    narrator = Narrator.of(arguments)
+    if arguments.seed == CHOSEN_ON:
+        narrator.say(f"the built-in thresholds were chosen on seed {CHOSEN_ON}: use another seed")
+    with _folder(arguments.keep) as folder:
+        found, known, ambiguous = _measured(arguments, folder, settings, narrator)
+    if arguments.json:
+        output.print_json(_as_json(arguments, found, known, ambiguous))
+    else:
+        _show(arguments, found, known, ambiguous)
+    return 0
+
+
+@contextlib.contextmanager
+def _folder(keep: str | None) -> Iterator[Path]:
+    import tempfile
+
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="tachograph-accuracy-") as made:
+            yield Path(made)
+        return
+    folder = Path(keep)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError("not an empty folder", where=keep, do="name a new folder with --keep")
+    yield folder
+
+
+def _measured(
+    arguments: Arguments, folder: Path, settings: Configuration, narrator: Narrator
+) -> tuple[Sequence[ClassAccuracy], int, int]:
+    """Return accuracies, judged jobs, and jobs whose GPUs are not recorded."""
+    import polars as pl
+
+    from tachograph.annexes.lab.accuracy import accuracies, with_keys
+    from tachograph.annexes.lab.commands.classify import classified
+    from tachograph.annexes.lab.simulate.plan import SimulationPlan
+    from tachograph.annexes.lab.simulate.truth import CLASSES_FILE
+    from tachograph.lake.query import read_summaries
+
+    plan = SimulationPlan.judging(arguments.jobs, seed=arguments.seed)
+    with narrator.steps() as progress:
+        lake, configuration = _analyzed(plan, folder, settings, progress)
+        jobs = read_summaries(lake)
+        verdicts = classified(lake, jobs, configuration, progress)
+    truth = with_keys(pl.read_parquet(folder / "cluster" / "truth" / CLASSES_FILE), jobs)
+    known = truth.filter(pl.col("known"))
+    return accuracies(known, verdicts), known.height, truth.height - known.height
+
+
+def _analyzed(
+    plan: SimulationPlan,
+    folder: Path,
+    settings: Configuration,
+    progress: Callable[[str, int, int], None],
+) -> tuple[Lake, Configuration]:
+    """The simulated jobs in a lake, analyzed, and the configuration of the simulated site."""
+    import msgspec
+
+    from tachograph.annexes.lab.fill import fill
+    from tachograph.catalog import config
+    from tachograph.judge.job_judge import JobJudge
+    from tachograph.lake.delta import Lake
+    from tachograph.pipeline.run import analyze
+
+    cluster, location = folder / "cluster", str(folder / "lake")
+    fill(plan, location, cluster, lambda done, total: progress("simulate", done, total))
+    site = config.load(str(cluster / "tachograph.toml"), {})
+    lake = Lake.open(location)
+    configuration = msgspec.structs.replace(site, classes=settings.classes)
+    analyze(lake, configuration, judge=JobJudge, now=plan.end, progress=progress)
+    return lake, configuration
+
+
+def _as_json(
+    arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int
+) -> dict[str, Any]:
+    from tachograph.annexes.lab.accuracy import CHOSEN_ON
+
+    return {
+        "jobs": arguments.jobs,
+        "seed": arguments.seed,
+        "chosen_on_seed": CHOSEN_ON,
+        "configuration": arguments.config,
+        "judged": known,
+        "ambiguous": ambiguous,
+        "classes": [
+            {
+                "class": each.code,
+                **score_json(each.score),
+                "too_near": each.too_near,
+                "published": each.published,
+            }
+            for each in found
+        ],
+    }
+
+
+def score_json(score: VerdictScore) -> dict[str, Any]:
+    """Return a score for JSON: counts, accuracy of the decided verdicts, its interval."""
+    return {
+        "jobs": score.jobs,
+        "positives": score.positives,
+        "accuracy": score.accuracy,
+        "accuracy_interval": score.interval,
+        "true_positives": score.true_positives,
+        "false_positives": score.false_positives,
+        "true_negatives": score.true_negatives,
+        "false_negatives": score.false_negatives,
+        "unknown_positives": score.undecided_positives,
+        "unknown_negatives": score.undecided_negatives,
+        "false_positive_rate": score.false_positive_rate,
+    }
+
+
+def percent(share: float | None) -> str | None:
+    """Return a share with two places: accuracies differ in the last one.
+
+    >>> percent(0.9962)
+    '99.62 %'
+    """
+    return None if share is None else f"{100 * share:.2f} %"
+
+
+def interval(score: VerdictScore) -> str | None:
+    """Return the interval of the accuracy as text."""
+    return (
+        None
+        if score.interval is None
+        else f"{100 * score.interval[0]:.2f} to {100 * score.interval[1]:.2f} %"
+    )
+
+
+def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> None:
+    from tachograph.annexes.lab.accuracy import CHOSEN_ON
+
+    thresholds = (
+        f"those of {arguments.config}"
+        if arguments.config
+        else f"built in, chosen on seed {CHOSEN_ON}"
+    )
+    output.print_text(
+        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; "
+        f"{known:,} judged, "
+        f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: "
+        f"{thresholds}.\n\n"
+    )
+    headings = [
+        *(
+            "class",
+            ">jobs",
+            ">positives",
+            ">accuracy",
+            ">95 % interval",
+            ">false positives",
+            ">false negatives",
+        ),
+        *(">unknown", ">published (jobs, false positives)"),
+    ]
+    output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
+    output.print_text("\n")
+    pairs = [
+        f">{verdict} ({truth})"
+        for truth in ("is", "is not")
+        for verdict in ("yes", "no", "unknown")
+    ]
+    headings = ["class", *pairs, ">too near to call"]
+    output.print_table(headings, [_matrix(each) for each in found], no_color=arguments.no_color)
+
+
+def _cells(each: ClassAccuracy) -> list[str | None]:
+    score, paper = each.score, each.published
+    published = (
+        None
+        if paper is None
+        else f"{100 * paper.accuracy:.1f} % ({paper.jobs}, {paper.false_positives})"
+    )
+    counts = (score.false_positives, score.false_negatives, score.unknown)
+    return [
+        each.code,
+        f"{score.jobs:,}",
+        f"{score.positives:,}",
+        percent(score.accuracy),
+        interval(score),
+        *(f"{count:,}" for count in counts),
+        published,
+    ]
+
+
+def _matrix(each: ClassAccuracy) -> list[str | None]:
+    return [each.code, *confusion_cells(each.score), f"{each.too_near:,}"]
+
+
+def confusion_cells(score: VerdictScore) -> list[str]:
+    """Return counts as text: verdicts yes, no, unknown on jobs that are of the class, then on
+    the others.
+    """
+    counts = (
+        score.true_positives,
+        score.false_negatives,
+        score.undecided_positives,
+        score.false_positives,
+        score.true_negatives,
+        score.undecided_negatives,
+    )
+    return [f"{count:,}" for count in counts]

@@ -1,0 +1,246 @@
+"""`tachograph demo`: a simulated cluster with planted problems, processed by the real commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.version import __version__
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, seed
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tachograph.annexes.lab.simulate.cluster import SimulatedCluster
+
+FOLDER = "tachograph-demo"
+_MARK = ".tachograph-demo"
+_LAKE = "lake"  # inside the folder
+# {planted problem: job class that reports a long one}
+CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
+    {
+        "job_hang": "job_hang",
+        "busy_waiting": "job_hang",
+        "cold_start": "cold_start",
+        "stall": "stall",
+    }
+)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the folder and the seed."""
+    parser.add_argument(
+        "--folder", default=FOLDER, metavar="DIR", help=f"folder of the demo (default ./{FOLDER})"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=7, help="seed of the simulated cluster (default 7)"
+    )
+    parser.add_argument(
+        "--serve",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help=("then serve its pages, on HOST:PORT if given; an existing demo is kept"),
+    )
+
+
+def run(arguments: Arguments) -> int:
+    """Simulate, ingest, analyze, show; write the page; print what to try next, or serve."""
+    folder = Path(arguments.folder)
+    serves = arguments.serve is not None
+    if not (serves and _is_complete(folder, arguments.seed)):
+        _make(folder, arguments)
+    return _serve(folder, arguments.serve) if serves else 0
+
+
+def _make(folder: Path, arguments: Arguments) -> None:
+    from tachograph.annexes.lab.simulate.cluster import simulate
+    from tachograph.annexes.lab.simulate.plan import SimulationPlan
+
+    _make_room(folder)
+    narrator = Narrator.of(arguments)
+    narrator.say(
+        "Simulated cluster: 36 nodes, 144 GPUs, two days, with planted problems and telemetry "
+        "defects."
+    )
+    narrator.say("The commands below are the same on a real cluster.")
+    plan = SimulationPlan.demo(seed=arguments.seed)
+    with narrator.steps() as progress:
+        cluster = simulate(
+            plan, folder / "cluster", lambda done, total: progress("simulate", done, total)
+        )
+    configuration = cluster.configuration.read_text(encoding="utf-8")
+    (folder / "tachograph.toml").write_text(
+        f'lake = "{_LAKE}"\n\n{configuration}', encoding="utf-8"
+    )
+    with contextlib.chdir(folder), _without_overrides(os.environ):
+        worst = _walk(plan.end.isoformat())
+        output.print_text(_truth(cluster))
+    output.print_text(_next(folder, worst))
+    (folder / _MARK).write_text(_made_by(arguments.seed), encoding="utf-8")
+
+
+def _made_by(seed: int) -> str:
+    return f"tachograph {__version__}, seed {seed}\n"
+
+
+def _is_complete(folder: Path, seed: int) -> bool:
+    """Whether a demo of this version and seed was made there, up to its end."""
+    mark = folder / _MARK
+    return mark.is_file() and mark.read_text(encoding="utf-8") == _made_by(seed)
+
+
+def _serve(folder: Path, address: str) -> int:
+    from tachograph.cli.registry import execute
+
+    with contextlib.chdir(folder), _without_overrides(os.environ):
+        return execute(["serve", *(["--listen", address] if address else [])])
+
+
+@contextlib.contextmanager
+def _without_overrides(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """An environment without TACHOGRAPH_ variables, so that synthetic jobs reach no other lake."""
+    own = {name: value for name, value in environment.items() if name.startswith("TACHOGRAPH_")}
+    for name in own:
+        del environment[name]
+    try:
+        yield
+    finally:
+        environment.update(own)
+
+
+def _walk(end: str) -> str:
+    """Run the commands inside the demo's folder; return the job whose page was shown."""
+    _step(["ingest", "ldms", "cluster/telemetry"])
+    _step(["ingest", "sacct", "cluster/accounting/sacct.txt"])
+    _step(["ingest", "allocation-map", "cluster/allocations/gpu_map.csv"])
+    _step(["ingest", "table", "cluster/devices.csv", "--mapping", "cluster/devices.toml"])
+    _step(["analyze", "--as-of", end])
+    _step(["jobs", "--where", "gpu_hours>2", "--sort", "gpu_util_mean", "--limit", "15"])
+    worst = _worst()
+    _step(["job", worst])
+    if find_spec("matplotlib") is not None:  # the core alone draws no plots
+        _step(["job", worst, "--html", _page(worst)])
+    return worst
+
+
+def _page(job_id: str) -> str:
+    return f"job-{job_id}.html"
+
+
+def _make_room(folder: Path) -> None:
+    """Create an empty folder; files of an earlier demo are removed.
+
+    Errors: UsageError where the folder holds other files.
+    """
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / _MARK).exists():
+            raise UsageError(
+                "not empty and not from a demo",
+                where=str(folder),
+                do="name another folder with --folder",
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / _MARK).touch()
+
+
+def _step(command: list[str]) -> None:
+    """Print a command as typed, and run it."""
+    from tachograph.cli.registry import execute
+
+    output.print_text(f"\n$ tachograph {shlex.join(command)}\n")
+    output.flush()
+    execute(command)
+
+
+def _worst() -> str:
+    """The finished job with a problem and most unused GPU-hours."""
+    import polars as pl
+
+    from tachograph.lake.delta import Lake
+    from tachograph.lake.query import read_findings, read_summaries
+
+    opened = Lake.open(_LAKE)
+    summaries = read_summaries(opened)
+    problems = read_findings(opened, summaries).filter(pl.col("severity") == "problem")
+    unused = (pl.col("gpu_hours") * (1 - pl.col("gpu_util_mean"))).alias("unused")
+    ended = summaries.filter(pl.col("end").is_not_null()).join(problems, on="job_key", how="semi")
+    return str(ended.sort(unused, descending=True, nulls_last=True).get_column("display_id")[0])
+
+
+def _truth(cluster: SimulatedCluster) -> str:
+    """Planted problems and how many of them were found, as a text table."""
+    import polars as pl
+
+    from tachograph.lake.delta import Lake
+    from tachograph.lake.query import read_summaries, read_verdicts
+
+    opened = Lake.open(_LAKE)
+    summaries = read_summaries(opened)
+    known = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
+    holds = (pl.col("verdict") == "yes") & pl.col("covered_by").is_null()  # mere facts too
+    counted = _found(cluster.jobs, known, read_verdicts(opened, known, holds, holding=True))
+    lines = [
+        f"  {problem:<22} {planted:>7} {found:>6}"
+        for problem, planted, found in counted.iter_rows()
+    ]
+    head = "\nPlanted and found problems in finished jobs with known GPUs\n"
+    total = f"  {'total':<22} {counted['planted'].sum():>7} {counted['found'].sum():>6}\n"
+    return (
+        f"{head}  {'problem':<22} {'planted':>7} {'found':>6}\n" + "\n".join(lines) + "\n" + total
+    )
+
+
+def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    """Return planted problems and how many were found, by the same code or as job class."""
+    import polars as pl
+
+    planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")
+    planted = planted.join(
+        summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner"
+    )
+    names = [pl.col("problem"), pl.col("problem").replace(CLASS_OF_PROBLEM)]
+    found = pl.concat([planted.with_columns(code=name) for name in names])
+    found = (
+        found.join(findings, on=["job_key", "code"], how="semi")
+        .select("job_key", "problem")
+        .unique()
+    )
+    hits = planted.join(
+        found.with_columns(hit=pl.lit(value=True)), on=["job_key", "problem"], how="left"
+    )
+    return (
+        hits.group_by("problem")
+        .agg(planted=pl.len(), found=pl.col("hit").sum().cast(pl.Int64))
+        .sort("planted", "problem", descending=[True, False])
+    )
+
+
+def _next(folder: Path, worst: str) -> str:
+    program = "tachograph" if shutil.which("tachograph") else str(Path(sys.argv[0]).resolve())
+    page = folder / _page(worst)
+    seen = f"\nThe page of job {worst} with its plots: {page}\n" if page.exists() else ""
+    return f"""{seen}
+Try next
+  cd {shlex.quote(str(folder))}
+  {program} jobs --finding job_hang
+  {program} lab classify {worst}  hang, cold start, stall, idle nodes or GPUs
+  {program} waste                unused GPU-hours by cause, cost, recoverable part
+  {program} share colocate --runs 1  jobs that could share a GPU: mode, slowdown, savings
+  {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
+  {program} serve                pages of all of it, in a browser
+  {program} lake
+  {program} ingest --help        read your own recordings and accounting
+"""

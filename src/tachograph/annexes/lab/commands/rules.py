@@ -1,0 +1,541 @@
+"""`tachograph lab rules`: list, check, run, back-test and import performance-pattern rules. No
+stored verdict changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.units import column_texts, plural, printable, text
+from tachograph.cli import narrate, output
+from tachograph.cli.options import (
+    Arguments,
+    OpenedLake,
+    Parser,
+    actions_of,
+    add_filters,
+    configuration_of,
+    job_filter,
+    open_lake,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tachograph.catalog.config import Configuration
+    from tachograph.judge.rules.clustercockpit import Translated
+    from tachograph.judge.rules.ruleset import RuleSet
+
+_LIMIT = 40  # rows of a printed table
+_WHOSE = ("display_id", "user", "account")
+_PARAMETERS = "parameters.json"  # of ClusterCockpit
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the actions, each with its own options."""
+    action = actions_of(parser)
+    action("list", "list the rules in use with parameters and needed counters", _of_list)
+    action("check", "validate files of rules", _of_check)
+    action("run", "judge stored jobs by rules; no stored verdict changes", _of_run)
+    action("backtest", "list the jobs whose verdict changes with a parameter or rule", _of_backtest)
+    action("import-clustercockpit", "translate job classes of ClusterCockpit", _of_import)
+
+
+def _of_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="print these rules in full")
+    _add_folder(parser)
+
+
+def _of_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders of rules")
+
+
+def _of_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="only these rules")
+    add_filters(parser)
+    _add_folder(parser)
+    _add_set(parser)
+    parser.add_argument(
+        "--show", choices=("yes", "no", "unknown"), help="jobs with this verdict (default: yes)"
+    )
+
+
+def _of_backtest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rule", metavar="RULE", help="a rule, or the tag of several")
+    add_filters(parser)
+    _add_folder(parser)
+    _add_set(parser)
+    parser.add_argument(
+        "--file", metavar="FILE", help="file with the changed rule, under the same name"
+    )
+    parser.add_argument(
+        "--labels", metavar="FILE", help="labels of jobs: CSV with job_id, class, label"
+    )
+
+
+def _of_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", metavar="DIR", help="folder of job classes, with their parameters.json"
+    )
+    parser.add_argument("-o", "--output", metavar="DIR", help="write the rules into this folder")
+    parser.add_argument("--cluster", metavar="FILE", help="cluster.json with the limits of metrics")
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--folder", metavar="DIR", help="folder of the site's rules (default: rules.folder)"
+    )
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changed",
+        metavar="PARAMETER=VALUE",
+        help="override a parameter, also RULE.PARAMETER=VALUE; repeatable",
+    )
+
+
+def run(arguments: Arguments) -> int:
+    """Run the action."""
+    actions: dict[str, Callable[[Arguments], int]] = {
+        "list": _list,
+        "check": _check_rules,
+        "run": _run,
+        "backtest": _backtest,
+        "import-clustercockpit": _import_classes,
+    }
+    return actions[arguments.action](arguments)
+
+
+def _list(arguments: Arguments) -> int:
+    from tachograph.judge.rules.listing import rules_json, rules_text
+
+    ruleset = _ruleset_of(arguments, configuration_of(arguments))
+    chosen = ruleset.only(arguments.rules) if arguments.rules else ruleset
+    if arguments.json:
+        output.print_json(rules_json(chosen))
+    elif arguments.rules:
+        output.print_text(rules_text(chosen, width=min(output.width(), 110)))
+    else:
+        _show_rules(ruleset, arguments)
+    return 0
+
+
+def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
+    from tachograph.judge.rules.listing import parameter_text
+
+    headings = ("rule", "name", "level", "severity", "parameter", "value", "counters")
+    rows = []
+    for entry in (*ruleset.entries, *ruleset.disabled):
+        state = "off" if entry in ruleset.disabled else entry.severity
+        first = [entry.code, entry.rule.name, entry.rule.level, state]
+        lines = [parameter_text(entry, name) for name in entry.values] or [("", "")]
+        needs = ", ".join(entry.counters)
+        for place, (name, value) in enumerate(lines):
+            rows.append([*(first if not place else [""] * 4), name, value, "" if place else needs])
+    output.print_table(headings, rows, no_color=arguments.no_color)
+    _remark_skipped(ruleset)
+
+
+def _remark_skipped(ruleset: RuleSet) -> None:
+    """Report the rules that were skipped, and why."""
+
+    for problem in ruleset.errors:
+        narrate.remark(f"rule skipped: {problem}")
+
+
+def _check_rules(arguments: Arguments) -> int:
+    from tachograph.judge.judge import RESERVED
+    from tachograph.judge.rules.listing import rules_json
+    from tachograph.judge.rules.ruleset import read_files
+
+    ruleset = read_files(map(Path, arguments.files), reserved=RESERVED)
+    if arguments.json:
+        output.print_json(rules_json(ruleset))
+    else:
+        for problem in ruleset.problems:
+            output.print_text(f"{printable(str(problem))}\n")
+        for entry in ruleset.entries:
+            needs = ", ".join(entry.counters) or "none"
+            output.print_text(
+                f"{entry.rule.file}: {entry.code} valid; level: {entry.rule.level}; counters: "
+                f"{needs}\n"
+            )
+    if not ruleset.entries and not ruleset.problems:
+        raise InputError(
+            "no rules found",
+            where=", ".join(arguments.files),
+            do="name files of rules, or their folder",
+        )
+    return InputError.exit_code if ruleset.errors else 0
+
+
+def _ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
+    """The rules in use; `--folder` replaces the folder of the configuration."""
+    import msgspec
+
+    from tachograph.judge.judge import rules_in_use
+
+    if arguments.folder is not None:
+        rules = msgspec.structs.replace(configuration.rules, folder=arguments.folder)
+        configuration = msgspec.structs.replace(configuration, rules=rules)
+    return rules_in_use(configuration)
+
+
+def _run(arguments: Arguments) -> int:
+    """Judge the chosen jobs by the chosen rules; print findings, and the number of jobs per
+    verdict.
+    """
+    import polars as pl
+
+    from tachograph.api.rule_jobs import rule_batches
+    from tachograph.judge.rules.ruleset import with_settings
+    from tachograph.judge.rules.verdicts import judge_rules
+
+    opened = open_lake(arguments)
+    ruleset = _ruleset_of(arguments, opened.configuration)
+    ruleset = with_settings(
+        ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed
+    )
+    jobs = _jobs(arguments, opened)
+    parts = [judge_rules(*tables, ruleset) for tables in rule_batches(opened.lake, jobs, ruleset)]
+    names = jobs.select("job_key", *_WHOSE, "gpu_hours")
+    found = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
+    if arguments.show or not arguments.json:
+        found = found.filter(pl.col("verdict") == (arguments.show or "yes"))
+    counted = pl.concat(parts).group_by("code", "verdict", maintain_order=True).agg(jobs=pl.len())
+    if arguments.json:
+        from tachograph.judge.rules.listing import verdict_json
+
+        output.print_json({"verdicts": list(map(verdict_json, found.iter_rows(named=True))),
+                           "counts": counted.to_dicts(), "problems": list(map(str, ruleset.problems))})  # fmt: skip
+        return 0
+    _show_verdicts(found, arguments)
+    _show_counts(counted, [entry.code for entry in ruleset.entries], arguments)
+    _remark_skipped(ruleset)
+    return 0
+
+
+def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
+    if found.is_empty():
+        output.print_text(f"No job with verdict {arguments.show or 'yes'}.\n")
+        return
+    _print_jobs(found, ("sentence",), ("finding",), arguments)
+
+
+def _print_jobs(
+    rows: pl.DataFrame,
+    columns: Sequence[str],
+    headings: Sequence[str],
+    arguments: Arguments,
+    *,
+    title: str = "",
+) -> None:
+    """Print jobs with their users and the rule; on a terminal the first of them."""
+    shown = rows.head(_LIMIT) if output.is_shown() else rows
+    _, hours = column_texts(shown.get_column("gpu_hours").to_list(), "h")
+    cells = [
+        [row["display_id"] or row["job_id"], row["user"], row["account"], row["code"], held,
+         *(row[name] for name in columns)]
+        for row, held in zip(shown.iter_rows(named=True), hours, strict=True)
+    ]  # fmt: skip
+    output.print_table(("job", "user", "account", "rule", ">GPU-h", *headings), cells, title=title,
+                       no_color=arguments.no_color)  # fmt: skip
+    if rows.height > shown.height:
+        output.print_text(f"... and {rows.height - shown.height} more: see --json\n")
+
+
+def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Arguments) -> None:
+    from tachograph.judge.finding import VERDICTS
+
+    numbers = {(code, verdict): jobs for code, verdict, jobs in counted.iter_rows()}
+    rows = [
+        [code, *(str(numbers.get((code, verdict), 0)) for verdict in VERDICTS)] for code in codes
+    ]
+    output.print_text("\n")
+    output.print_table(
+        ["rule", *(f">{verdict}" for verdict in VERDICTS)],
+        rows,
+        title="Jobs by verdict",
+        no_color=arguments.no_color,
+    )
+
+
+def _backtest(arguments: Arguments) -> int:
+    """Judge the chosen jobs by a rule before and after a change; print the differences."""
+    import polars as pl
+
+    from tachograph.api.rule_jobs import rule_batches
+    from tachograph.judge.rules.ruleset import with_settings
+    from tachograph.judge.rules.verdicts import compare
+
+    opened = open_lake(arguments)
+    before = _ruleset_of(arguments, opened.configuration).only([arguments.rule])
+    after = with_settings(_replaced(before, arguments.file), arguments.changed)
+    if after == before:
+        raise UsageError(
+            "the rule is unchanged",
+            do="give --set PARAMETER=VALUE with another value, or --file FILE",
+        )
+    jobs = _jobs(arguments, opened)
+    labels = _labels(arguments.labels, before, jobs)
+    compared = pl.concat(
+        [
+            compare(*tables, before, after)
+            for tables in rule_batches(opened.lake, jobs, before, after)
+        ]
+    )
+    names = jobs.select("job_key", "job_id", *_WHOSE)
+    compared = compared.join(names, on="job_key", how="left", maintain_order="left")
+    _show_backtest(compared, labels, arguments)
+    return 0
+
+
+def _show_backtest(
+    compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]], arguments: Arguments
+) -> None:
+    from tachograph.judge.rules.verdicts import changes, counts
+
+    changed, counted, agreed = (
+        changes(compared),
+        counts(compared),
+        list(_agreements(compared, labels)),
+    )
+    if arguments.json:
+        output.print_json(
+            {"changes": changed.to_dicts(), "counts": counted.to_dicts(), "labels": agreed}
+        )
+        return
+    columns, headings = ("before", "after", "sentence_after"), ("before", "after", "finding after")
+    _print_jobs(changed, columns, headings, arguments, title="Jobs whose verdict changes")
+    _, hours = column_texts(counted.get_column("gpu_hours").to_list(), "h")
+    rows = [[row["code"], row["before"], row["after"], str(row["jobs"]), held]
+            for row, held in zip(counted.iter_rows(named=True), hours, strict=True)]  # fmt: skip
+    output.print_text("\n")
+    output.print_table(
+        ("rule", "before", "after", ">jobs", ">GPU-h"),
+        rows,
+        title="Jobs by verdict",
+        no_color=arguments.no_color,
+    )
+    for one in agreed:
+        share = text(one["accuracy"], "fraction")
+        output.print_text(
+            f"{one['code']} {one['when']}: accuracy {share}; false positives {one['wrong_yes']}, "
+            f"false negatives {one['wrong_no']}, undecided {one['undecided']}\n"
+        )
+
+
+def _agreements(
+    compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]]
+) -> Iterator[dict[str, Any]]:
+    """Agreement of verdicts with labels, before and after."""
+    from dataclasses import asdict
+
+    import polars as pl
+
+    from tachograph.judge.rules.verdicts import agreement
+
+    for code, labelled in labels.items():
+        mine = compared.filter(pl.col("code") == code)
+        for when in ("before", "after"):
+            found = agreement(dict(mine.select("job_key", when).iter_rows()), labelled)
+            yield {"code": code, "when": when, **asdict(found), "accuracy": found.accuracy}
+
+
+def _labels(
+    file: str | None, ruleset: RuleSet, jobs: pl.DataFrame
+) -> Mapping[str, Mapping[str, bool]]:
+    """{code: {job_key: label}}; unused lines are reported."""
+    if file is None:
+        return {}
+    from tachograph.annexes.lab.tune.labels import match, read_labels, reasons
+
+    labels, refused = read_labels(file, [entry.code for entry in ruleset.entries])
+    labelled = match(labels, refused, jobs)
+    for line in reasons(labelled.refused, file):
+        narrate.remark(line)
+    return labelled.of
+
+
+def _replaced(before: RuleSet, file: str | None) -> RuleSet:
+    """The rules as a file defines them.
+
+    Errors: InputError where it is invalid or defines none of them.
+    """
+    if file is None:
+        return before
+    from tachograph.judge.rules.ruleset import read_changed
+
+    entries, problems = read_changed(Path(file), before.entries)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        raise InputError(
+            str(errors[0]), do="fix it; `tachograph lab rules check` lists all mistakes"
+        )
+    if not entries:
+        names = ", ".join(entry.code for entry in before.entries)
+        raise InputError(f"no rule {names}", where=file, do="give the rule the same tag or id")
+    return replace(before, entries=entries)
+
+
+def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
+    """Summaries of the jobs that the filters choose, in order of start."""
+    from tachograph.lake.query import select_jobs
+
+    return select_jobs(opened.lake, job_filter(arguments, opened)).jobs.sort("start", "job_key")
+
+
+def _import_classes(arguments: Arguments) -> int:
+    """Translate job classes, report, and write them where a folder is named.
+
+    Errors: InputError for a folder without job classes, or where none can be translated.
+    """
+    from tachograph.judge.rules.clustercockpit import limits_of
+
+    folder = Path(arguments.folder)
+    texts = _classes(folder)
+    parameters = _parameters(folder / _PARAMETERS)
+    limits = limits_of(_json(Path(arguments.cluster))) if arguments.cluster else {}
+    found = _without_taken_tags(
+        [_translated(source, text, parameters, limits) for source, text in texts]
+    )
+    if arguments.output:
+        _write(Path(arguments.output), found)
+    if arguments.json:
+        output.print_json([_as_json(one) for one in found])
+    else:
+        _report(found, arguments)
+    if not any(one.text for one in found):
+        raise InputError(
+            "no job class could be translated", where=str(folder), do="see the missing parts above"
+        )
+    return 0
+
+
+def _classes(folder: Path) -> list[tuple[str, str | None]]:
+    """Names and texts of the files of job classes; None: unreadable."""
+    from tachograph.judge.rules.ruleset import read_source
+
+    if not folder.is_dir():
+        what = "not a folder" if folder.exists() else "no such folder"
+        raise InputError(what, where=str(folder), do="name the folder of job classes, jobclasses/")
+    files = [path for path in sorted(folder.glob("*.json")) if path.name != _PARAMETERS]
+    if not files:
+        raise InputError(
+            "no job classes found", where=str(folder), do="name the folder with their .json files"
+        )
+    return [(path.name, read_source(path).text) for path in files]
+
+
+def _translated(
+    name: str,
+    text: str | None,
+    parameters: Mapping[str, float],
+    limits: Mapping[str, Mapping[str, float]],
+) -> Translated:
+    from tachograph.judge.rules.clustercockpit import Translated, translate_class
+
+    if text is None:
+        return Translated(name, "", None, {}, ("unreadable text",))
+    return translate_class(text, name, parameters, limits)
+
+
+def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
+    """Return the translated classes, each tag only once."""
+    from tachograph.catalog.config import Configuration
+    from tachograph.judge.judge import RESERVED, rules_in_use
+
+    taken = dict.fromkeys(RESERVED, "Tachograph")
+    taken |= {entry.code: "a shipped rule" for entry in rules_in_use(Configuration()).entries}
+    kept = []
+    for one in found:
+        if one.text is not None and one.tag in taken:
+            taken_by = f"tag {one.tag} is used by {taken[one.tag]}: choose another"
+            kept.append(replace(one, text=None, missing=(taken_by,)))
+            continue
+        if one.text is not None:
+            taken[one.tag] = one.file
+        kept.append(one)
+    return kept
+
+
+def _parameters(path: Path) -> dict[str, float]:
+    if not path.exists():
+        return {}
+    given = _json(path)
+    if not isinstance(given, dict):
+        raise InputError(
+            "not an object of parameters", where=str(path), do='write {"name": number, ...}'
+        )
+    return {
+        str(name): float(value)
+        for name, value in given.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    }
+
+
+def _json(path: Path) -> Any:
+    from tachograph.judge.rules.ruleset import read_source
+
+    source = read_source(path)
+    if source.text is None:
+        raise InputError(source.problem, where=str(path), do="name a file of JSON")
+    try:
+        return json.loads(source.text)
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"invalid JSON: {problem}", where=str(path), do="fix it") from None
+
+
+def _write(folder: Path, found: Sequence[Translated]) -> None:
+    """Write rules and parameters; no file is overwritten.
+
+    Errors: UsageError where a file of that name exists.
+    """
+    from tachograph.judge.rules.clustercockpit import parameters_toml
+    from tachograph.judge.rules.ruleset import PARAMETERS
+
+    documents = {one.file: one.text for one in found if one.text is not None}
+    documents[PARAMETERS] = parameters_toml(found)
+    there = [name for name in documents if (folder / name).exists()]
+    if there:
+        raise UsageError(
+            "file exists", where=str(folder / there[0]), do="name a new folder with -o"
+        )
+    with output.writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in documents.items():
+            (folder / name).write_text(text or "", encoding="utf-8")
+
+
+def _as_json(one: Translated) -> dict[str, Any]:
+    return {
+        "file": one.file,
+        "rule": one.tag if one.text is not None else None,
+        "parameters": one.parameters,
+        "missing": one.missing,
+        "remarks": one.remarks,
+    }
+
+
+def _report(found: Sequence[Translated], arguments: Arguments) -> None:
+    for one in found:
+        state = f"rule {one.tag}" if one.text is not None else "not translated"
+        output.print_text(f"{printable(one.file)}: {state}\n")
+        for what, lines in (("no counterpart", one.missing), ("remark", one.remarks)):
+            output.print_text("".join(f"  {what}: {printable(line)}\n" for line in lines))
+    done = sum(one.text is not None for one in found)
+    where = f", written to {arguments.output}" if arguments.output else "; write them with -o DIR"
+    narrate.Narrator.of(arguments).say(
+        f"{done} of {plural(len(found), 'job class').replace('classs', 'classes')} "
+        f"translated{where}"
+    )

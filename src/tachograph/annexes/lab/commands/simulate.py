@@ -1,0 +1,114 @@
+"""`tachograph lab simulate DIR`: write a simulated cluster with its ground truth, in the formats of
+real recordings.
+
+With `--lake` each file of samples is ingested into a lake and removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.errors import UsageError
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json, seed
+
+if TYPE_CHECKING:
+    from tachograph.annexes.lab.simulate.plan import SimulationPlan
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare size, seed, and telemetry defects."""
+    parser.add_argument("folder", metavar="DIR", help="a new folder")
+    parser.add_argument(
+        "--seed", type=seed, default=7, help="the same seed gives the same files (default 7)"
+    )
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="nodes with four A100 each (default: 36 mixed ones)"
+    )
+    parser.add_argument("--days", type=int, metavar="N", help="days of the recording (default 2)")
+    parser.add_argument(
+        "--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)"
+    )
+    parser.add_argument(
+        "--no-defects", action="store_true", help="no gaps, resets, duplicates, blanks, clock skew"
+    )
+    parser.add_argument(
+        "--hosts", action="store_true", help="also host metrics: CPU, network, files, caches"
+    )
+    parser.add_argument(
+        "--job-groups",
+        type=int,
+        default=0,
+        metavar="N",
+        help="users repeat N jobs (default: every job is different)",
+    )
+    parser.add_argument(
+        "--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples"
+    )
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Write the cluster, into files or into a lake; print its size."""
+    from tachograph.annexes.lab.fill import fill
+    from tachograph.annexes.lab.simulate.cluster import simulate
+
+    plan = _plan(arguments)
+    with Narrator.of(arguments).steps() as progress:
+
+        def tell(done: int, total: int) -> None:
+            progress("simulate", done, total)
+
+        if arguments.lake is None:
+            cluster = simulate(plan, arguments.folder, tell)
+        else:
+            cluster = fill(plan, str(arguments.lake), arguments.folder, tell)
+    problems = cluster.jobs.get_column("problem").drop_nulls().len()
+    if arguments.json:
+        output.print_json(
+            {
+                "folder": str(cluster.folder),
+                "samples": cluster.rows,
+                "jobs": cluster.jobs.height,
+                "planted_problems": problems,
+                "start": plan.start,
+                "end": plan.end,
+            }
+        )
+        return 0
+    place = cluster.folder if arguments.lake is None else arguments.lake
+    output.print_text(
+        f"{place}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of "
+        "them "
+        f"with a planted problem, from {plan.start:%Y-%m-%d} to {plan.end:%Y-%m-%d} UTC\n"
+    )
+    if arguments.lake is not None:
+        output.print_text(f"configuration, accounting and ground truth in {cluster.folder}\n")
+    return 0
+
+
+def _plan(arguments: Arguments) -> SimulationPlan:
+    from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
+
+    plan = (
+        SimulationPlan.month(seed=arguments.seed)
+        if arguments.month
+        else SimulationPlan.demo(seed=arguments.seed)
+    )
+    if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
+        raise UsageError("--month excludes --nodes, --days and --interval", do="leave them out")
+    for name in ("nodes", "days"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UsageError(f"invalid --{name} {value}", do="give 1 or more")
+    nodes = arguments.nodes
+    return dataclasses.replace(
+        plan,
+        job_groups=arguments.job_groups,
+        defects=not arguments.no_defects,
+        hosts=arguments.hosts,
+        groups=plan.groups if nodes is None else (NodeGroup(nodes, 4, "A100 SXM 40GB"),),
+        days=plan.days if arguments.days is None else arguments.days,
+        interval_s=plan.interval_s if arguments.interval is None else arguments.interval,
+    )

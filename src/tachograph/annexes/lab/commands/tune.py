@@ -1,0 +1,306 @@
+"""`tachograph lab tune`: compare thresholds of job classes with labels, and propose thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.units import plural
+from tachograph.cli import narrate, output
+from tachograph.cli.options import Arguments, Parser, add_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from tachograph.annexes.lab.accuracy import VerdictScore
+    from tachograph.annexes.lab.tune.labels import Labelled, RejectedLabel
+    from tachograph.annexes.lab.tune.population import Population
+    from tachograph.annexes.lab.tune.propose import ThresholdProposal
+    from tachograph.catalog.config import ClassOptions
+    from tachograph.cli.options import OpenedLake
+
+LATEST = 4000  # jobs that thresholds are proposed from
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare labels, proposals, and output file."""
+    labels = parser.add_mutually_exclusive_group()
+    labels.add_argument(
+        "labels", nargs="?", metavar="LABELS.csv", help="job_id, class, label (yes or no), cluster"
+    )
+    labels.add_argument(
+        "--truth",
+        metavar="DIR",
+        help="folder of a simulated cluster whose jobs are in the lake, instead of labels",
+    )
+    labels.add_argument(
+        "--lake-labels",
+        action="store_true",
+        help="findings that were confirmed or rejected on pages, instead of a file",
+    )
+    parser.add_argument(
+        "--propose", action="store_true", help="propose thresholds from recorded minutes"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=LATEST,
+        metavar="N",
+        help=f"with --propose: the latest N jobs (default {LATEST})",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="with --propose: write the settings as a configuration",
+    )
+    add_json(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreement:
+    """Labelled jobs, and how verdicts compare with their labels: {name of settings: {class:
+    score}}.
+    """
+
+    origin: str
+    jobs: int
+    not_used: Sequence[RejectedLabel]
+    scores: Mapping[str, Mapping[str, VerdictScore]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposed:
+    """Proposals, the settings with them, and the jobs and minutes they are from."""
+
+    proposals: Sequence[ThresholdProposal]
+    settings: ClassOptions
+    jobs: int
+    minutes: int
+
+
+def run(arguments: Arguments) -> int:
+    """Propose thresholds, compare with labels, or both; print the result; write the
+    configuration.
+    """
+    from tachograph.annexes.lab.tune.configuration import check_target, to_toml, write
+    from tachograph.cli.options import open_lake
+
+    labelled = bool(arguments.labels or arguments.truth or arguments.lake_labels)
+    if not labelled and not arguments.propose:
+        raise UsageError(
+            "no labels",
+            do="name a CSV file of labels, or give --lake-labels, --truth DIR or --propose",
+        )
+    if arguments.output:
+        if not arguments.propose:
+            raise UsageError("--output needs --propose", do="give --propose, or leave --output out")
+        check_target(arguments.output)  # before anything is read
+    opened = open_lake(arguments)
+    proposed = _propose(arguments, opened) if arguments.propose else None
+    agreement = _agreement(arguments, opened, proposed) if labelled else None
+    if proposed is not None and arguments.output:
+        comment = (
+            f"Proposed by `tachograph lab tune --propose` from {plural(proposed.jobs, 'job')}, "
+            f"{proposed.minutes:,} minutes, without labels."
+        )
+        write(arguments.output, to_toml(proposed.settings, [comment]))
+    if arguments.json:
+        output.print_json(_as_json(proposed, agreement))
+    else:
+        _show(proposed, agreement, arguments)
+    return 0
+
+
+def _population(opened: OpenedLake, jobs: pl.DataFrame) -> Population:
+    from tachograph.annexes.lab.tune.population import Population
+    from tachograph.pipeline.minutes import read_stored
+
+    configuration = opened.configuration
+    stored = read_stored(opened.lake, jobs, idle_util=configuration.thresholds.idle_util)
+    return Population(jobs, *stored, window_minutes=configuration.classes.window_minutes)
+
+
+def _propose(arguments: Arguments, opened: OpenedLake) -> _Proposed:
+    import polars as pl
+
+    from tachograph.annexes.lab.tune.propose import propose, settings
+    from tachograph.lake.query import read_summaries
+
+    if arguments.jobs < 1:
+        raise UsageError(f"invalid --jobs {arguments.jobs}", do="give 1 or more")
+    known = read_summaries(opened.lake).filter(
+        (pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0)
+    )
+    jobs = known.sort("start", "job_key").tail(min(arguments.jobs, known.height))
+    population = _population(opened, jobs)
+    proposals = propose(population)
+    return _Proposed(
+        proposals,
+        settings(proposals, opened.configuration.classes),
+        jobs.height,
+        population.minutes,
+    )
+
+
+def _agreement(arguments: Arguments, opened: OpenedLake, proposed: _Proposed | None) -> _Agreement:
+    """How the configured settings agree with the labels, and the proposed ones."""
+    origin = str(arguments.labels or arguments.truth or opened.lake.location)
+    jobs, labelled = _labels(arguments, opened, origin)
+    population = _population(opened, jobs)
+    settings = {"configured": opened.configuration.classes}
+    if proposed is not None:
+        settings["proposed"] = proposed.settings
+    scores = {name: population.scores(classes, labelled.of) for name, classes in settings.items()}
+    return _Agreement(origin, jobs.height, labelled.refused, scores)
+
+
+def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.DataFrame, Labelled]:
+    """The labelled jobs in order of start, and their labels."""
+    import polars as pl
+
+    from tachograph.annexes.lab.tune.labels import labels_of_lake, match, read_labels, reasons
+    from tachograph.judge.job_classes import CLASS_CODES
+    from tachograph.lake.labels import read_labels as read_labels_of_lake
+    from tachograph.lake.query import read_summaries
+
+    summaries = read_summaries(opened.lake)
+    if arguments.truth:
+        labelled = _truth(arguments.truth, summaries)
+    elif arguments.lake_labels:
+        labelled = labels_of_lake(read_labels_of_lake(opened.lake), CLASS_CODES, summaries)
+    else:
+        labelled = match(*read_labels(arguments.labels, CLASS_CODES), summaries)
+    for line in reasons(labelled.refused, origin):
+        narrate.remark(line)
+    keys = {key for labels in labelled.of.values() for key in labels}
+    known = pl.col("job_key").is_in(list(keys)) & (pl.col("attribution") != "ambiguous")
+    jobs = summaries.filter(known).sort("start", "job_key")
+    if jobs.is_empty():
+        raise InputError(
+            "no labelled job has stored minutes", where=origin, do="label jobs of this lake"
+        )
+    return jobs, labelled
+
+
+def _truth(folder: str, summaries: pl.DataFrame) -> Labelled:
+    from pathlib import Path
+
+    import polars as pl
+
+    from tachograph.annexes.lab.accuracy import labels_of, with_keys
+    from tachograph.annexes.lab.simulate.truth import CLASSES_FILE
+    from tachograph.annexes.lab.tune.labels import Labelled
+
+    file = Path(folder) / "truth" / CLASSES_FILE
+    if not file.is_file():
+        raise InputError(
+            "no ground truth of job classes",
+            where=folder,
+            do="name DIR/cluster of `tachograph lab accuracy --keep DIR`",
+        )
+    return Labelled(labels_of(with_keys(pl.read_parquet(file), summaries)))
+
+
+def _as_json(proposed: _Proposed | None, agreement: _Agreement | None) -> dict[str, Any]:
+    from tachograph.annexes.lab.commands.accuracy import score_json
+
+    rows: dict[str, Any] = {}
+    if proposed is not None:
+        rows |= {
+            "jobs": proposed.jobs,
+            "minutes": proposed.minutes,
+            "proposals": proposed.proposals,
+            "settings": proposed.settings,
+        }
+    if agreement is not None:
+        classes: dict[str, dict[str, Any]] = {}
+        for name, scores in agreement.scores.items():
+            for code, score in scores.items():
+                classes.setdefault(code, {})[name] = score_json(score)
+        rows |= {
+            "labels": agreement.origin,
+            "not_used": agreement.not_used,
+            "labelled_jobs": agreement.jobs,
+            "classes": classes,
+        }
+    return rows
+
+
+def _show(proposed: _Proposed | None, agreement: _Agreement | None, arguments: Arguments) -> None:
+    if proposed is not None:
+        _show_proposals(proposed, arguments)
+    if agreement is not None:
+        _show_agreement(agreement, arguments)
+    if proposed is not None:
+        target = (
+            f"Written to {arguments.output}."
+            if arguments.output
+            else "Not written; name a file with -o."
+        )
+        output.print_text(f"\n{target}\n")
+
+
+def _show_agreement(agreement: _Agreement, arguments: Arguments) -> None:
+    from tachograph.annexes.lab.commands.accuracy import confusion_cells, interval, percent
+
+    output.print_text(f"{plural(agreement.jobs, 'labelled job')} of {agreement.origin}.\n\n")
+    headings = (
+        *(
+            "class",
+            "settings",
+            ">jobs",
+            ">yes (is)",
+            ">no (is)",
+            ">unknown (is)",
+            ">yes (is not)",
+            ">no (is not)",
+        ),
+        *(">unknown (is not)", ">accuracy", ">95 % interval"),
+    )
+    codes = list(next(iter(agreement.scores.values())))
+    rows: list[list[str | None]] = []
+    for code in codes:
+        for name, scores in agreement.scores.items():
+            score = scores[code]
+            counts = confusion_cells(score)
+            rows.append(
+                [code, name, f"{score.jobs:,}", *counts, percent(score.accuracy), interval(score)]
+            )
+    output.print_table(headings, rows, no_color=arguments.no_color)
+
+
+def _show_proposals(proposed: _Proposed, arguments: Arguments) -> None:
+    output.print_text(
+        f"From {plural(proposed.jobs, 'job')} with {proposed.minutes:,} minutes, without "
+        "labels.\n\n"
+    )
+    headings = (
+        *(
+            "key",
+            ">built in",
+            ">proposed",
+            ">idle",
+            ">busy",
+            ">idle minutes",
+            ">busy minutes",
+            ">jobs",
+        ),
+        "why not proposed",
+    )
+    rows: list[list[str | None]] = []
+    for proposal in proposed.proposals:
+        values = (proposal.built_in, proposal.value, proposal.rest, proposal.work)
+        counts = (proposal.rest_minutes, proposal.work_minutes, proposal.jobs)
+        rows.append(
+            [
+                f"classes.{proposal.key}.{proposal.name}",
+                *(None if value is None else f"{value:.3g}" for value in values),
+                *(f"{count:,}" if count else None for count in counts),
+                proposal.why,
+            ]
+        )
+    output.print_table(headings, rows, no_color=arguments.no_color)

@@ -1,0 +1,91 @@
+"""Studies side by side: the same numbers of several lakes or months, one column per study.
+
+A row per number, a column per study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tachograph.annexes.lab.figures.numbers import Fact
+from tachograph.annexes.lab.figures.study import MadeFigure, StudyReport
+from tachograph.catalog.units import text
+
+MOST_STUDIES = 6  # columns that a page holds
+# (figure, fact, what it is, unit): the numbers that are printed; all others stand in the files
+NUMBERS: Sequence[tuple[str, str, str, str]] = (
+    ("job_overview", "duration_median", "median run time", "h"),
+    ("job_overview", "utilisation_median", "median utilisation", "fraction"),
+    ("pipe_combinations", "fp64_share", "jobs that use FP64", "fraction"),
+    ("pipe_combinations", "fp32_share", "jobs that use FP32", "fraction"),
+    ("pipe_combinations", "fp16_share", "jobs that use FP16", "fraction"),
+    ("pipe_combinations", "tensor_share", "jobs that use tensor", "fraction"),
+    ("hbm_peak", "jobs", "large-memory jobs", "count"),
+    ("hbm_peak", "under_50_share", "of them, peak under 50 %", "fraction"),
+    ("hbm_peak", "at_least_90_share", "of them, peak of 90 % or more", "fraction"),
+    ("bounds", "bound_memory_share", "memory-bound, as published", "fraction"),
+    ("bounds", "limiter_memory_share", "limiter memory", "fraction"),
+    ("bounds", "limiter_compute_share", "limiter compute", "fraction"),
+    ("bounds", "limiter_neither_share", "limiter neither", "fraction"),
+    ("energy", "typed_energy_kwh", "energy, jobs of known type", "kWh"),
+    ("spatial_imbalance", "median", "median spatial imbalance", "ratio"),
+    ("spatial_imbalance", "uneven_share", "spatial imbalance over 0.70", "fraction"),
+    ("spatial_imbalance", "one_gpu_share", "used one GPU of several", "fraction"),
+    ("temporal_imbalance", "median", "median temporal imbalance", "ratio"),
+    ("temporal_imbalance", "uneven_share", "temporal imbalance over 0.70", "fraction"),
+    ("correlation", "rho_sm_active", "rho of utilisation, SM activity", "ratio"),
+    ("correlation", "rho_power_w", "rho of utilisation, power", "ratio"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyComparison:
+    """Studies of the same figures and settings, each with the label of its lake or month."""
+
+    labels: tuple[str, ...]
+    reports: tuple[StudyReport, ...]
+
+    def figures(self, name: str) -> list[MadeFigure | None]:
+        """Return the figure of that name of each study; None where it was not chosen."""
+        return [
+            next((one for one in report.figures if one.entry.name == name), None)
+            for report in self.reports
+        ]
+
+    def numbers(self) -> list[tuple[str, list[str]]]:
+        """Return (label, texts per study) of the printed numbers that at least one study has."""
+        datasets = [report.dataset for report in self.reports]
+        rows = [
+            ("jobs studied", [text(one.jobs, "count") for one in datasets]),
+            ("GPUs", [text(one.gpus, "count") for one in datasets]),
+            ("GPU-hours", [text(one.gpu_hours, "count") for one in datasets]),
+            ("energy", [text(one.energy_j, "J") for one in datasets]),
+            ("coverage, median", [text(one.coverage_median, "fraction") for one in datasets]),
+        ]
+        for figure, fact, what, unit in NUMBERS:
+            values = [
+                None if one is None else one.numbers.number(fact) for one in self.figures(figure)
+            ]
+            if any(value is not None for value in values):
+                rows.append((what, [text(value, unit) for value in values]))
+        return rows
+
+    def facts(self) -> pl.DataFrame:
+        """Return all facts as text: (figure, fact, a column per study); null if missing."""
+        found: dict[tuple[str, str], list[Fact]] = {}
+        for place, report in enumerate(self.reports):
+            for name, facts in report.facts().items():
+                for fact, value in facts.items():
+                    found.setdefault((name, fact), [None] * len(self.reports))[place] = value
+        columns: dict[str, list[str | None]] = {
+            "figure": [name for name, _ in found],
+            "fact": [fact for _, fact in found],
+        }
+        for place, label in enumerate(self.labels):
+            columns[label] = [
+                None if values[place] is None else str(values[place]) for values in found.values()
+            ]
+        return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String()))

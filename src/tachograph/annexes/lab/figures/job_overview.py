@@ -1,0 +1,250 @@
+"""Figure 1: how many jobs there are of each size, how long they run, how well they use their
+GPUs.
+"""
+
+from __future__ import annotations
+
+from math import floor, log10
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tachograph.annexes.lab.figures.numbers import (
+    Fact,
+    FigureNumbers,
+    Study,
+    count_jobs,
+    not_recorded,
+    percent,
+    share,
+)
+from tachograph.annexes.lab.figures.statistics import box_caption, boxes
+from tachograph.catalog.units import plural, text
+from tachograph.report.drawing import style
+
+Bin: TypeAlias = tuple[int, int]
+
+# Times the jobs of the smallest bin with jobs: from here on the axis of jobs is logarithmic.
+WIDE = 10
+MANY_SIZES = 8  # sizes: from here on what is written at them is upright
+LEAST_JOBS = 10  # of a size, to be named for its utilisation
+_STEPS = (1.0, 2.0, 5.0, 10.0)
+
+
+def size_bins(largest: int) -> list[Bin]:
+    """Return bins of GPUs per job, both ends included, up to the one that holds `largest`.
+
+    >>> size_bins(6), size_bins(1)
+    ([(1, 2), (3, 4), (5, 8)], [(1, 2)])
+    """
+    bins = [(1, 2)]
+    while bins[-1][1] < largest:
+        bins.append((bins[-1][1] + 1, bins[-1][1] * 2))
+    return bins
+
+
+def compute(study: Study) -> FigureNumbers:
+    """Return jobs, run time and mean utilisation by number of GPUs.
+
+    sizes: one row per (low, high) GPUs: jobs, their share of those of known size. duration (hours),
+    utilisation: boxes per size of the jobs in which it is known. Jobs whose number of GPUs is not
+    known have no size.
+    """
+    sized = study.jobs.filter(pl.col("gpus") > 0)
+    if not sized.height:
+        why = not_recorded(["gpus"]) if study.jobs.height else "no jobs"
+        return FigureNumbers(
+            {}, {}, study.jobs.height, dict.fromkeys(("sizes", "duration", "utilisation"), why)
+        )
+    counted = sized.get_column("gpus").to_list()
+    bins = size_bins(max(counted))
+    labels = [_words(one) for one in bins]
+    names = pl.Enum(labels)
+    place = np.searchsorted([high for _, high in bins], counted)
+    jobs = sized.select(
+        "gpu_util_mean",
+        hours=pl.when(pl.col("elapsed_s") > 0).then(pl.col("elapsed_s") / 3600),
+        size=pl.Series([labels[one] for one in place.tolist()], dtype=names),
+    )
+    counts = np.bincount(place, minlength=len(bins)).tolist()
+    sizes = pl.DataFrame(
+        {
+            "size": pl.Series(labels, dtype=names),
+            "low": [low for low, _ in bins],
+            "high": [high for _, high in bins],
+            "jobs": counts,
+            "share": [number / sized.height for number in counts],
+        }
+    )
+    facts: dict[str, Fact] = {
+        "jobs": sized.height,
+        "whiskers": study.options.whiskers,
+        "jobs_of_unknown_size": study.jobs.height - sized.height,
+        "largest_gpus": max(counted),
+        "common_size": labels[int(np.argmax(counts))],
+        "common_jobs": max(counts),
+        "common_share": share(max(counts), sized.height),
+    }
+    tables, missing = {"sizes": sizes}, {}
+    for part, column, source in (
+        ("duration", "hours", "elapsed_s"),
+        ("utilisation", "gpu_util_mean", "gpu_util_mean"),
+    ):
+        known = jobs.get_column(column).drop_nulls()
+        if known.len():
+            tables[part] = boxes(jobs, "size", column, whiskers=study.options.whiskers)
+            facts |= {
+                f"{part}_jobs": known.len(),
+                f"{part}_median": float(np.median(known.to_numpy())),
+            }
+        else:
+            missing[part] = not_recorded([source])
+    return FigureNumbers(
+        tables, facts | _extremes(tables.get("utilisation")), study.jobs.height, missing
+    )
+
+
+def draw(numbers: FigureNumbers) -> Figure:
+    """Return bars of jobs per size beside the boxes of their run times and utilisation."""
+    with style.style():
+        figure, (left, middle, right) = style.new_figure(
+            style.PAGE_IN, 2.8, 1, 3, width_ratios=(1.1, 1, 1)
+        )
+        _draw_sizes(left, numbers)
+        for part, axes in (("duration", middle), ("utilisation", right)):
+            if part in numbers:
+                table = numbers.tables[part]
+                style.draw_boxes(axes, table, table.get_column("size").to_physical().to_list())
+                axes.grid(axis="y")
+                axes.set_title(f"n = {numbers.facts[f'{part}_jobs']:,} jobs")
+            else:
+                style.not_drawn(axes, numbers.missing[part])
+        if "duration" in numbers:
+            _hours_axis(middle, numbers.tables["duration"])
+        if "utilisation" in numbers:
+            right.set_ylabel("mean GPU utilisation")
+            style.percent_axis(right)
+        for axes in (left, *(axes for axes in (middle, right) if axes.axison)):
+            _size_axis(axes, numbers.tables["sizes"])
+        if "duration" in numbers or "utilisation" in numbers:
+            figure.supxlabel(box_caption(numbers.facts["whiskers"]), fontsize=6, color=style.FAINT)
+    return figure
+
+
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
+    """Return the commonest size, the usual run time, and the sizes that use their GPUs most and
+    least.
+    """
+    facts = numbers.facts
+    if not facts.get("jobs"):
+        return ()
+    largest = plural(numbers.number("largest_gpus") or 0, "GPU")
+    common = f"{facts['common_jobs']:,} of {facts['jobs']:,} ({percent(facts['common_share'])})"
+    phrases = [
+        f"Commonest are jobs with {facts['common_size']} GPUs: {common}; the largest has {largest}."
+    ]
+    if facts.get("duration_jobs"):
+        median = text((numbers.number("duration_median") or 0.0) * 3600, "s")
+        phrases.append(f"The median run time of {count_jobs(facts['duration_jobs'])} is {median}.")
+    if facts.get("utilisation_jobs"):
+        median = text(numbers.number("utilisation_median"), "fraction")
+        phrases.append(
+            f"The median of the mean utilisation of {count_jobs(facts['utilisation_jobs'])} is "
+            f"{median}."
+        )
+    if facts.get("best_size"):
+        phrases.append(
+            f"By size, the median utilisation is highest for {_quoted(numbers, 'best')} and "
+            "lowest for "
+            f"{_quoted(numbers, 'worst')}, among sizes with at least {count_jobs(LEAST_JOBS)}."
+        )
+    return tuple(phrases)
+
+
+def _words(size: Bin) -> str:
+    return f"{size[0]} to {size[1]}"
+
+
+def _round_up(value: float, steps: tuple[float, ...]) -> float:
+    """Smallest step times a power of ten that is not below a positive value."""
+    power = 10.0 ** floor(log10(value))
+    return next((power * step for step in steps if power * step >= value * (1 - 1e-9)), power * 10)
+
+
+def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:
+    """Sizes of highest and lowest median utilisation, where there are two to compare that
+    differ.
+    """
+    if utilisation is None:
+        return {}
+    often = utilisation.filter(pl.col("jobs") >= LEAST_JOBS).sort("median", maintain_order=True)
+    if often.height < 2 or often.item(0, "median") == often.item(-1, "median"):
+        return {}
+    return {
+        f"{name}_{fact}": often.item(row, column)
+        for name, row in (("worst", 0), ("best", -1))
+        for fact, column in (("size", "size"), ("jobs", "jobs"), ("median", "median"))
+    }
+
+
+def _quoted(numbers: FigureNumbers, name: str) -> str:
+    median = text(numbers.number(f"{name}_median"), "fraction")
+    return (
+        f"{numbers.facts[f'{name}_size']} GPUs ({median}, "
+        f"{count_jobs(numbers.facts[f'{name}_jobs'])})"
+    )
+
+
+def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
+    """Draw the bars, on a logarithmic axis where the jobs of the bins differ by much."""
+    counts = numbers.tables["sizes"].get_column("jobs").to_list()
+    many = len(counts) >= MANY_SIZES
+    least = min(number for number in counts if number)
+    axes.bar(range(len(counts)), counts, 0.7, color=style.ACCENT)
+    if max(counts) >= WIDE * least:
+        style.log_axis(
+            axes, "y", 0.5 if least == 1 else 1 if least < 5 else least / 3, max(counts) * 2
+        )
+        axes.set_ylabel("jobs (logarithmic)")
+    else:
+        axes.set_ylim(0, max(counts) * (1.25 if many else 1.12))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        style.thousands_axis(axes)
+        axes.set_ylabel("jobs")
+    axes.grid(axis="y")
+    for place, number in enumerate(counts):
+        look: dict[str, Any] = {
+            "ha": "center",
+            "va": "bottom",
+            "fontsize": 6.5,
+            "rotation": 90 if many else 0,
+        }
+        if number:
+            axes.annotate(
+                f"{number:,}", (place, number), (0, 1.5), textcoords="offset points", **look
+            )
+    axes.set_title(f"n = {numbers.facts['jobs']:,} jobs")
+
+
+def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:
+    labels = [f"{low}–{high}" for low, high in sizes.select("low", "high").rows()]
+    axes.set_xticks(range(len(labels)), labels)
+    if len(labels) > 4:
+        angle = 45 if len(labels) < MANY_SIZES else 90
+        across = {"va": "center", "ha": "right"} if angle == 90 else {"ha": "right"}
+        for label in axes.get_xticklabels():
+            label.set(rotation=angle, rotation_mode="anchor", **across)
+    axes.set_xlim(-0.6, len(labels) - 0.4)
+    axes.set_xlabel("GPUs of the job")
+
+
+def _hours_axis(axes: Axes, table: pl.DataFrame) -> None:
+    """Set a logarithmic axis from the lowest to the highest value."""
+    drawn = table.select("low", "high", "mean").to_numpy()
+    low, high = 1 / _round_up(1 / drawn.min() * 1.1, _STEPS), _round_up(drawn.max() * 1.1, _STEPS)
+    style.log_axis(axes, "y", low, high)
+    axes.set_ylabel("run time (h)")

@@ -1,0 +1,101 @@
+"""The figures of a study, in their order; a figure is added by one file and one line here.
+
+A figure's module has `compute`, `draw` and `sentences` (tachograph.annexes.lab.figures.numbers.StudyFigure) and
+is imported when it is used. Questions and figures 1 to 11 are those of IPDPS 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from tachograph.catalog.doors import find_entry
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from tachograph.annexes.lab.figures.numbers import StudyFigure
+
+QUESTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "RQ1": "Do jobs differ in how they use the FP16, FP32, FP64 and tensor pipes?",
+        "RQ2": "How much of the memory do jobs use that requested GPUs with a large one?",
+        "RQ3": (
+            "How many jobs are compute-bound, how many memory-bound, and how much energy do they use?"
+        ),
+        "RQ4": "How evenly do jobs use their GPUs?",
+        "RQ5": "How steadily do jobs use their GPUs over time?",
+        "RQ6": "What correlates with utilisation?",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FigureEntry:
+    """One figure: its number, its name, which is that of its module, its title, the question it
+    helps to answer.
+
+    A figure that an installed package adds names its module, and is drawn where it is chosen by its
+    name.
+    """
+
+    number: int
+    name: str
+    title: str
+    question: str | None
+    module: str = ""
+
+    @property
+    def stem(self) -> str:
+        """What its files are called, without suffix."""
+        return f"{self.number:02}_{self.name}"
+
+
+FIGURES: tuple[FigureEntry, ...] = (
+    FigureEntry(1, "job_overview", "Jobs by size, duration and utilisation", None),
+    FigureEntry(2, "pipe_combinations", "Combinations of pipes in use", "RQ1"),
+    FigureEntry(3, "hbm_peak", "Peak memory of jobs with large-memory GPUs", "RQ2"),
+    FigureEntry(4, "arithmetic_intensity", "Arithmetic intensity against the rooflines", "RQ3"),
+    FigureEntry(5, "energy", "Energy against GPU-hours by job type", "RQ3"),
+    FigureEntry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
+    FigureEntry(7, "temporal_imbalance", "Temporal imbalance by utilisation", "RQ5"),
+    FigureEntry(8, "spatial_imbalance_by_type", "Spatial imbalance by pipes and job type", "RQ4"),
+    FigureEntry(9, "temporal_imbalance_by_type", "Temporal imbalance by pipes and job type", "RQ5"),
+    FigureEntry(10, "utilisation_heatmaps", "Utilisation by arithmetic and memory activity", "RQ6"),
+    FigureEntry(11, "correlation", "Correlation of counters with utilisation", "RQ6"),
+    FigureEntry(12, "bounds", "What limits jobs: the published type and the limiter", "RQ3"),
+    FigureEntry(13, "window_lengths", "Spatial imbalance by length of windows", "RQ4"),
+)
+
+
+def figure_names() -> list[str]:
+    """Return the names of the project's own figures."""
+    return [entry.name for entry in FIGURES]
+
+
+def find_figure(name: str) -> FigureEntry:
+    """Return the figure called `name`, or of that number.
+
+    Errors: NotFoundError naming the closest one, or all.
+    """
+    for entry in FIGURES:
+        if name in (entry.name, str(entry.number), f"{entry.number:02}", entry.stem):
+            return entry
+    added = find_entry("figures", FigureEntry, name, ())
+    if added is not None:
+        return added
+    names = figure_names()
+    raise NotFoundError(
+        f"no figure {name!r}", do=did_you_mean(name, names, otherwise=f"use {', '.join(names)}")
+    )
+
+
+def load_figure(entry: FigureEntry) -> StudyFigure:
+    """Return the module of a figure, imported now."""
+    return cast(
+        "StudyFigure",
+        import_module(entry.module or f".{entry.name}", "tachograph.annexes.lab.figures"),
+    )

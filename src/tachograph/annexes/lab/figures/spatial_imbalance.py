@@ -1,0 +1,73 @@
+"""Figure 6: how unevenly jobs use their GPUs, by band of utilisation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from tachograph.annexes.lab.figures.imbalance_bands import (
+    EVEN,
+    compute_bands,
+    draw_bands,
+    even_in_bands,
+    half_of,
+    uneven_jobs,
+)
+from tachograph.annexes.lab.figures.numbers import (
+    Fact,
+    FigureNumbers,
+    Study,
+    count_jobs,
+    percent,
+    share,
+)
+
+
+def compute(study: Study) -> FigureNumbers:
+    """Return the distribution of spatial imbalance in each band; jobs with one GPU have none.
+
+    Facts of jobs that used a single GPU of several are of jobs all of whose GPUs were seen, and
+    some of them used.
+    """
+    numbers = compute_bands(study, "spatial_imbalance")
+    return (
+        replace(numbers, facts={**numbers.facts, **_one_of_many(study.jobs)})
+        if numbers.facts
+        else numbers
+    )
+
+
+def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
+    used = pl.col("gpus_seen") - pl.col("gpus_never_used")
+    known = jobs.filter((pl.col("gpus") > 1) & (pl.col("gpus_seen") == pl.col("gpus")) & (used > 0))
+    one = known.filter(used == 1)
+    unused = one.select((pl.col("gpu_hours") * (1 - 1 / pl.col("gpus"))).sum()).item()
+    return {
+        "seen_jobs": known.height,
+        "one_gpu_jobs": one.height,
+        "one_gpu_share": share(one.height, known.height),
+        "one_gpu_unused_gpu_hours": unused,
+    }
+
+
+def draw(numbers: FigureNumbers) -> Figure:
+    """Return the drawing of the numbers."""
+    return draw_bands(numbers, "spatial imbalance (0: even)")
+
+
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
+    """Return how many jobs are even in each band, and how many use one GPU of several."""
+    facts = numbers.facts
+    if not facts.get("jobs"):
+        return ()
+    phrases = [
+        half_of(numbers, "with more than one GPU", "spatial imbalance"),
+        f"Work is spread evenly (spatial imbalance under {EVEN:.2f}) in {even_in_bands(numbers)}.",
+        uneven_jobs(numbers, "spatial imbalance"),
+    ]
+    if facts["seen_jobs"]:
+        of = f"{count_jobs(facts['seen_jobs'])} with several GPUs, all of which were recorded"
+        phrases.append(f"Of {of}, {percent(facts['one_gpu_share'])} used only one.")
+    return tuple(phrases)

@@ -1,0 +1,63 @@
+"""Simulates a plan into a lake: each file of samples is ingested and removed, then devices and
+accounting.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
+from tachograph.annexes.lab.simulate.plan import SimulationPlan
+from tachograph.catalog import config
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.sources import ldms
+from tachograph.sources.registry import SOURCES, load_source
+
+
+def fill(
+    plan: SimulationPlan,
+    location: str,
+    folder: str | Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> SimulatedCluster:
+    """Ingest a simulated cluster into the lake at `location`; return it without files of telemetry.
+
+    `folder` keeps configuration, accounting and truth. Memory and disk are bounded by
+    `plan.rows_per_file`, by the jobs and by the lake, so a month of a large cluster needs no room
+    for its files. Errors: UsageError when the folder holds something; LakeError when folder or lake
+    cannot be written.
+    """
+    lake = Lake.create(location)
+
+    def take(file: Path) -> None:
+        ingest(lake, ldms.read_file(file), now=datetime.now(UTC))
+        file.unlink()
+
+    cluster = simulate(plan, folder, progress, take=take)
+    _ingest(
+        lake,
+        cluster,
+        "table",
+        cluster.devices,
+        "--mapping",
+        str(cluster.devices.with_suffix(".toml")),
+    )
+    _ingest(lake, cluster, "sacct", cluster.accounting)
+    _ingest(lake, cluster, "allocation-map", cluster.gpu_map)
+    return cluster
+
+
+def _ingest(lake: Lake, cluster: SimulatedCluster, source: str, file: Path, *more: str) -> None:
+    """Ingest like `tachograph ingest SOURCE FILE` with the configuration of the cluster."""
+    entry = next(entry for entry in SOURCES if entry.name == source)
+    module = load_source(entry)
+    parser = argparse.ArgumentParser()
+    module.add_options(parser)
+    options = parser.parse_args([str(file), *more])
+    configuration = config.load(str(cluster.configuration), {})
+    now = datetime.now(UTC)
+    ingest(lake, module.read(options, configuration=configuration, now=now), now=now)

@@ -1,0 +1,104 @@
+"""The study of the system, drawn in the background: answers, figures, the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from tachograph.annexes.lab.figures.study import MadeFigure, StudyReport
+from tachograph.annexes.lab.study_files import Picture, draw_study, picture_width, study_values
+from tachograph.api.pages import PageView, Pending, Progress
+from tachograph.api.parameters import JobChoiceParameters, Word
+from tachograph.catalog.errors import NotFoundError
+from tachograph.report.drawing.style import DRAWING
+
+PIPES = ("fp64", "fp32", "fp16", "tensor")
+WINDOWS = (1, 5, 15, 30)
+VARIANTS = ("paper", "notebooks")
+WHISKERS = ("tukey", "percentile")
+
+
+class StudyPageParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs, and how their metrics are defined, as the options of `tachograph study`."""
+
+    pipe: Word = "fp64"
+    window: int | None = None
+    variant: Word = "paper"
+    whiskers: Word = "tukey"
+    no_filter: tuple[Word, ...] = ()
+
+
+PARAMETERS = StudyPageParameters
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnStudy:
+    """A study with its pictures; `problem`: why it is missing."""
+
+    report: StudyReport | None
+    pictures: Mapping[str, Picture]
+    problem: str = ""
+
+
+def drawn_study(view: PageView, parameters: StudyPageParameters) -> DrawnStudy | Pending:
+    """Return the study of the visible jobs, made once per version and settings. Errors:
+    UsageError for a setting.
+    """
+    if not len(view.jobs):
+        return DrawnStudy(None, {}, "none of your visible jobs is analyzed yet")
+
+    return view.made(_drawn, parameters)
+
+
+def _drawn(view: PageView, progress: Progress, parameters: StudyPageParameters) -> DrawnStudy:
+    try:
+        study = view.opened.study(
+            wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
+            pipe=parameters.pipe,
+            window=parameters.window,
+            variant=parameters.variant,
+            whiskers=parameters.whiskers,
+            no_filter=parameters.no_filter,
+            progress=progress,
+        )
+    except NotFoundError as nothing:
+        return DrawnStudy(None, {}, nothing.what)
+    with DRAWING:
+        return DrawnStudy(study.report, draw_study(study.report, progress))
+
+
+def content(view: PageView, parameters: StudyPageParameters) -> Mapping[str, Any]:
+    """Return the study, or how far it is."""
+    parameters = view.of_recent(parameters)
+    made = drawn_study(view, parameters)
+    values: dict[str, Any] = {
+        "parameters": parameters,
+        "choices": {"pipe": PIPES, "window": WINDOWS, "variant": VARIANTS, "whiskers": WHISKERS},
+        "pending": made if isinstance(made, Pending) else None,
+        "problem": "" if isinstance(made, Pending) else made.problem,
+        "study": None,
+    }
+    if isinstance(made, Pending) or made.report is None:
+        return values
+
+    def picture(figure: MadeFigure) -> Markup:
+        entry = figure.entry
+        if entry.name not in made.pictures:
+            return Markup("")
+        suffix, content = made.pictures[entry.name]
+        # an address of its own per version, so that a browser may keep it
+        query = parameters.as_query(version=str(view.version))
+        return Markup(
+            '<img src="study/{}.{}?{}" alt="{}" class="picture of{}" loading="lazy">'
+        ).format(entry.name, suffix, query, entry.title, _tenth(picture_width(suffix, content)))
+
+    found = study_values(made.report, picture)
+    return {**values, "study": found, **found}
+
+
+def _tenth(percent: int) -> int:
+    """Width in steps of ten percent, for a class of the style sheet."""
+    return min(10, max(3, round(percent / 10)))

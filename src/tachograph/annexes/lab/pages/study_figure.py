@@ -1,0 +1,40 @@
+"""A figure of the study as an image of its own address."""
+
+from __future__ import annotations
+
+from tachograph.annexes.lab.pages.study import StudyPageParameters, drawn_study
+from tachograph.api.pages import Document, PageView, Pending
+from tachograph.api.parameters import Word
+from tachograph.catalog.errors import LakeError, NotFoundError
+
+_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
+_KEPT = {"cache-control": "private, max-age=86400"}  # its address names the version of the lake
+
+
+class StudyFigureParameters(StudyPageParameters, frozen=True, kw_only=True):
+    """The figure, its format, and the settings of its study; `version`: of the lake, for caches."""
+
+    figure: Word
+    suffix: Word
+    version: Word = ""
+
+
+PARAMETERS = StudyFigureParameters
+
+
+def content(view: PageView, parameters: StudyFigureParameters) -> Document:
+    """Return the picture. Errors: NotFoundError where it is not drawn; LakeError while it is
+    being drawn.
+    """
+    settings = {name: getattr(parameters, name) for name in StudyPageParameters.__struct_fields__}
+    made = drawn_study(view, StudyPageParameters(**settings))
+    if isinstance(made, Pending):
+        raise LakeError("the study is being drawn", do="try again in a few seconds")
+    suffix, picture = made.pictures.get(parameters.figure, ("", b""))
+    if suffix != parameters.suffix:
+        raise NotFoundError(
+            f"no picture {parameters.figure}.{parameters.suffix}", do="see the page of the study"
+        )
+    return Document(
+        picture, _TYPES[suffix], _KEPT if parameters.version == str(view.version) else {}
+    )

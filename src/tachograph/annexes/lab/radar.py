@@ -1,0 +1,104 @@
+"""Radar plots as files: drawings and numbers as JSON and CSV, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tachograph.annexes.lab.figures import radar
+from tachograph.annexes.lab.figures.numbers import FigureNumbers
+from tachograph.annexes.lab.figures.study import Progress
+from tachograph.annexes.lab.study import json_text
+from tachograph.annexes.lab.study_files import check_formats, csv_of, writable
+from tachograph.catalog.units import text
+from tachograph.catalog.version import __version__
+from tachograph.judge.workload.classes import AXES, AXIS_NAMES
+from tachograph.report.drawing import style
+from tachograph.report.json_values import json_values
+
+
+@dataclass(frozen=True, slots=True)
+class RadarReport:
+    """Profiles of jobs, and of the classes. chosen: (option, what was given) by which jobs were
+    chosen.
+    """
+
+    profiles: FigureNumbers
+    classes: FigureNumbers
+    chosen: tuple[tuple[str, str], ...] = ()
+
+
+def build_radar(
+    jobs: pl.DataFrame, *, by: str = "job", chosen: Sequence[tuple[str, str]] = ()
+) -> RadarReport:
+    """Return the radar plots of some jobs, rows of job_summaries.
+
+    Errors: UsageError for groups that there are not.
+    """
+    return RadarReport(radar.compute(jobs, by=by), radar.nominal(), tuple(chosen))
+
+
+def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]:
+    """Return all values of the drawing as JSON values: fractions 0..1, null: not measured."""
+    profiles = report.profiles
+    return json_values(
+        {
+            "tachograph": __version__,
+            "chosen_by": dict(report.chosen),
+            "jobs": profiles.jobs,
+            "facts": profiles.facts,
+            "missing": profiles.missing,
+            "sentences": radar.sentences(profiles),
+            "profiles": profiles.tables["profiles"] if "profiles" in profiles else [],
+            "classes": report.classes.tables["profiles"],
+            "bounds": report.classes.tables["bounds"],
+            "files": files,
+        }
+    )
+
+
+def radar_rows(
+    report: RadarReport, *, at_most: int
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the profiles as a table of text: headings and rows; a dash: not measured."""
+    profiles = report.profiles.tables["profiles"].head(at_most)
+    rows = [
+        (str(row["name"]), f"{row['jobs']:,}", *(text(row[axis], "fraction") for axis in AXES))
+        for row in profiles.iter_rows(named=True)
+    ]
+    return (str(report.profiles.facts["by"]), "jobs", *(AXIS_NAMES[axis] for axis in AXES)), rows
+
+
+def write_radar(
+    report: RadarReport,
+    folder: Path,
+    *,
+    formats: Sequence[str] = style.FORMATS,
+    progress: Progress | None = None,
+) -> tuple[str, ...]:
+    """Write the plots of the jobs and of the classes, and their numbers; return the names of the
+    files.
+
+    Errors: UsageError where the folder is a file, or the format none; ExportError where it cannot
+    be written.
+    """
+    formats, drawn = check_formats(formats), 0
+    with writable(folder) as aside:
+        for stem, numbers in (("radar", report.profiles), ("radar_classes", report.classes)):
+            if "profiles" not in numbers:
+                continue
+            if progress:
+                progress(f"draw {stem}", drawn, 2)
+            style.save(radar.draw(numbers), aside, f"{stem}_grid", formats)
+            drawn += 1
+            for part, table in numbers.tables.items():
+                (aside / f"{stem}.{part}.csv").write_text(csv_of(table), encoding="utf-8")
+        files = sorted({*(file.name for file in aside.iterdir()), "radar.json"})
+        (aside / "radar.json").write_text(json_text(radar_json(report, files)), encoding="utf-8")
+        for name in files:
+            (aside / name).replace(folder / name)
+    return tuple(files)

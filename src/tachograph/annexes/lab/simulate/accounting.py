@@ -1,0 +1,351 @@
+"""Simulated files of a site: Slurm accounting, GPU map, devices, configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from tachograph.annexes.lab.simulate.plan import SimulatedNode, SimulationPlan
+from tachograph.annexes.lab.simulate.truth import display_id, raw_id, state_of, user_name
+from tachograph.annexes.lab.simulate.workload import LARGE_MEMORY_MIB, SimulatedRun
+from tachograph.catalog.units import zone
+
+FIELDS = (
+    *(
+        "JobID",
+        "JobIDRaw",
+        "Cluster",
+        "Partition",
+        "QOS",
+        "Account",
+        "User",
+        "Submit",
+        "Eligible",
+        "Start",
+        "End",
+    ),
+    *(
+        "Elapsed",
+        "State",
+        "ExitCode",
+        "NNodes",
+        "NodeList",
+        "AllocTRES",
+        "ReqTRES",
+        "Constraints",
+        "Timelimit",
+    ),
+    *("ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "NTasks", "JobName", "SubmitLine"),
+)
+# Of a delimiter that was random once: no name of a job holds it.
+BETWEEN = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"
+CPU_NODE = "cpu0001"
+_CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
+_BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
+
+
+def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
+    """Write `sacct --parsable2 --duplicates` as of the plan's end: local times, steps included."""
+    with file.open("w", encoding="utf-8") as out:
+        out.write(BETWEEN.join(FIELDS) + "\n")
+        for record in _records(plan, runs):
+            out.write(BETWEEN.join(record) + "\n")
+
+
+def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
+    """Write the GPU map of jobs on shared nodes, as prolog and epilog would; some are missing by
+    design.
+    """
+    names = [node.name for node in plan.nodes()]
+    with file.open("w", encoding="utf-8") as out:
+        out.write("job_id,node,gpu,start,end\n")
+        for run in runs:
+            if not run.mapped or run.start_s is None or run.end_s is None:
+                continue
+            end = "" if run.end_s > plan.seconds else _iso(plan, run.end_s)
+            for node, gpus in run.places:
+                for gpu in gpus:
+                    out.write(
+                        f"{raw_id(run.request)},{names[node]},{gpu},{_iso(plan, run.start_s)},{end}\n"
+                    )
+
+
+def write_devices(plan: SimulationPlan, file: Path) -> None:
+    """Write node, index, UUID, PCI address, model and memory of every GPU."""
+    with file.open("w", encoding="utf-8") as out:
+        out.write("node,gpu,uuid,pci,model,hbm_mib\n")
+        for node in plan.nodes():
+            group = plan.groups[node.group]
+            parts = np.random.default_rng([plan.seed, 9, node.index]).integers(
+                0, 1 << 32, (group.gpus, 4)
+            )
+            for gpu in range(group.gpus):
+                text = "".join(f"{int(word):08x}" for word in parts[gpu])
+                uuid = f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+                pci = f"00000000:{0x03 + 0x40 * (gpu % 4) + gpu // 4:02X}:00.0"
+                out.write(
+                    f"{node.name},{gpu},{uuid},{pci},{group.driver.name},{group.driver.total_mib}\n"
+                )
+
+
+def write_devices_mapping(file: Path) -> None:
+    """Write what the columns of the list of GPUs mean, for `tachograph ingest table --mapping`."""
+    columns = "".join(
+        f'{name} = {{ to = "{name}" }}\n' for name in ("uuid", "pci", "model", "hbm_mib")
+    )
+    text = f'table = "devices"\n\n[node]\ncolumn = "node"\n\n[gpu]\ncolumn = "gpu"\n\n[columns]\n{columns}'
+    file.write_text(text, encoding="utf-8")
+
+
+def write_configuration(plan: SimulationPlan, file: Path) -> None:
+    """Write the site's configuration: time zone, partitions, models of the nodes."""
+    lines = [
+        "[site]",
+        f'time_zone = "{plan.time_zone}"',
+        f'cluster = "{plan.cluster}"',
+        "",
+        "[slurm]",
+        'shared = ["shared"]',
+        'exclusive = ["gpu"]',
+        "",
+        "[nodes.models]",
+    ]
+    groups = [
+        (group, fold(node.name for node in plan.nodes() if node.group == number))
+        for number, group in enumerate(plan.groups)
+    ]
+    lines += [f'"{names}" = "{group.driver.name}"' for group, names in groups]
+    lines += ["", "[nodes.gpus]", *(f'"{names}" = {group.gpus}' for group, names in groups)]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return a node list as Slurm writes it; all names have one prefix and six digits.
+
+    >>> fold(["nid000003", "nid000001", "nid000002", "nid000007"])
+    'nid[000001-000003,000007]'
+    """
+    found = list(names)
+    numbers = sorted(int(name[-6:]) for name in found)
+    if len(found) == 1:
+        return found[0]
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    inside = ",".join(
+        f"{low:06d}" if low == high else f"{low:06d}-{high:06d}" for low, high in ranges
+    )
+    return f"{found[0][:-6]}[{inside}]"
+
+
+def elapsed(seconds: int) -> str:
+    """Return a duration as Slurm writes it.
+
+    >>> elapsed(59), elapsed(90061)
+    ('00:00:59', '1-01:01:01')
+    """
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tuple[str, ...]]:
+    nodes = plan.nodes()
+    for run in runs:
+        if run.submit_s >= plan.seconds:
+            continue
+        record = _record(plan, run, nodes)
+        if run.request.het:
+            yield from _het_leader(record, run)
+        rows = [record]
+        if run.start_s is not None:
+            rows = _with_steps(record, _host_use(plan, run, record))
+        yield from (tuple(row[field] for field in FIELDS) for row in rows)
+
+
+def _record(
+    plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNode]
+) -> dict[str, str]:
+    """One row of a job, {field: text}."""
+    request, state = run.request, state_of(plan, run)
+    start_s, end_s = run.start_s, run.end_s
+    requested = run.request.gpus
+    count = len(run.places) or max(1, request.nodes)
+    running = state == "RUNNING"
+    waiting = start_s is None
+    until = plan.seconds if running or end_s is None else end_s
+    partition = "cpu" if not requested else "gpu" if request.nodes else "shared"
+    submit_line = _submit_line(plan, run, partition)
+    where = fold(nodes[node].name for node, _ in run.places) if run.places else CPU_NODE
+    return {
+        "JobID": display_id(request),
+        "JobIDRaw": str(raw_id(request)),
+        "Cluster": plan.cluster,
+        "Partition": partition,
+        "QOS": request.qos,
+        "Account": request.account,
+        "User": user_name(request),
+        "Submit": _local(plan, run.submit_s),
+        "Eligible": _local(plan, run.submit_s),
+        "Start": _local(plan, start_s)
+        if start_s is not None
+        else "Unknown"
+        if state == "PENDING"
+        else "None",
+        "End": "Unknown" if running or state == "PENDING" else _local(plan, end_s or 0),
+        "Elapsed": elapsed(0 if start_s is None else until - start_s),
+        "State": f"CANCELLED by {request.uid}" if state == "CANCELLED" else state,
+        "ExitCode": "0:0" if running else run.exit_code,
+        "NNodes": str(count),
+        "NodeList": "None assigned" if waiting else where,
+        "AllocTRES": "" if waiting else _tres(plan, run, count, typed=True),
+        "ReqTRES": _tres(plan, run, count, typed=False),
+        "Constraints": _constraint(plan, run),
+        "Timelimit": elapsed(request.limit_min * 60),
+        "ReqMem": f"{_memory_gib(request.gpus)}G",
+        "TotalCPU": elapsed(0),  # with steps: `_with_steps`
+        "MaxRSS": "",
+        "TRESUsageInTot": "",
+        "NTasks": "",
+        "JobName": request.name,
+        "SubmitLine": submit_line,
+    }
+
+
+def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
+    """Requested features: the model where it is not the usual one, and the memory tier where
+    there are several.
+    """
+    if not run.request.gpus:
+        return ""
+    group = plan.groups[run.request.group]
+    features = ["gpu"] if group.driver.gres == "a100" else ["gpu", group.driver.gres]
+    if group.driver.gres == "a100" or group.device.hbm_mib >= LARGE_MEMORY_MIB:
+        features.append(f"hbm{group.device.hbm_mib / 1024:.0f}g")
+    return "&".join(features)
+
+
+def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -> str:
+    gpus = run.request.gpus
+    cpus, memory = max(1, gpus) * _CPUS_PER_GPU, _memory_gib(gpus)
+    parts = [f"billing={cpus}", f"cpu={cpus}"]
+    if gpus:
+        kind = plan.groups[run.request.group].driver.gres
+        parts += [f"gres/gpu:{kind}={gpus}"] if typed else []
+        parts.append(f"gres/gpu={gpus}")
+    return ",".join([*parts, f"mem={memory}G", f"node={nodes}"])
+
+
+def _memory_gib(gpus: int) -> int:
+    return max(1, gpus) * _GIB_PER_GPU
+
+
+def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -> tuple[int, int]:
+    """CPU time (s) of a run and memory of its largest task (KiB); a running job has handed on
+    neither.
+    """
+    if record["State"] == "RUNNING" or run.start_s is None or run.end_s is None:
+        return 0, 0
+    busy, held = np.random.default_rng([plan.seed, 10, raw_id(run.request)]).uniform(0.02, 0.6, 2)
+    if run.request.of_group is not None:  # as much as its other runs, but for some percent
+        usual = np.random.default_rng([plan.seed, 13, run.request.of_group]).uniform(0.02, 0.6, 2)
+        busy, held = usual * (0.9 + 0.2 * np.array([busy, held]))
+    cpu_s = max(1, run.request.gpus) * _CPUS_PER_GPU * (run.end_s - run.start_s)
+    return int(busy * cpu_s), int(held * _GIB_PER_GPU * 2**20)
+
+
+def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str:
+    request = run.request
+    line = [
+        "sbatch",
+        f"-J '{request.name}'",
+        f"-p {partition}",
+        f"-A {request.account}",
+        f"-q {request.qos}",
+    ]
+    line += [f"-t {request.limit_min}", f"-N {max(1, request.nodes)}"]
+    if request.gpus:
+        line += [f'-C "{_constraint(plan, run)}"']
+        per_node = request.gpus // max(1, request.nodes)
+        line += [f"--gpus-per-node={per_node}"]
+        line += ["--exclusive"] if request.nodes and request.serial % 7 == 0 else []
+    if request.array and request.array[1] >= 0:
+        line.append("--array=0-7")
+    if request.het:  # one line requests all components
+        line.insert(1, f"-J '{request.name}' -p cpu -A {request.account} -n 1 :")
+    # The delimiter in the last field.
+    script = "job.sh" if request.serial % 11 else "--wrap 'srun ./run | tee out.log'"
+    return " ".join([*line, script])
+
+
+def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str, ...]]:
+    """The part without GPUs of a heterogeneous job."""
+    first = record | {
+        "JobID": f"{run.request.job_id}+0",
+        "JobIDRaw": str(run.request.job_id),
+        "Partition": "cpu",
+        "NNodes": "1",
+        "NodeList": CPU_NODE if run.start_s is not None else "None assigned",
+        "AllocTRES": "billing=1,cpu=1,mem=1G,node=1" if run.start_s is not None else "",
+        "ReqTRES": "billing=1,cpu=1,mem=1G,node=1",
+        "ReqMem": "1G",
+        "Constraints": "",
+    }
+    rows = [first] if run.start_s is None else _with_steps(first, (0, 0))
+    yield from (tuple(row[field] for field in FIELDS) for row in rows)
+
+
+def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, str]]:
+    """Rows of a job, its batch step, its extern step and one srun, which used `use` (CPU
+    seconds, KiB).
+    """
+    batch_state = {"TIMEOUT": "CANCELLED", "NODE_FAIL": "CANCELLED"}.get(
+        record["State"], record["State"].split()[0]
+    )
+    blank = (
+        "Partition",
+        "QOS",
+        "User",
+        "ReqTRES",
+        "Constraints",
+        "Timelimit",
+        "ReqMem",
+        "SubmitLine",
+    )
+    running = record["State"] == "RUNNING"
+    small = (0, 0) if running else (_BATCH_S, _BATCH_KIB)
+    steps = (
+        ("batch", "batch", batch_state, small),
+        ("extern", "extern", "RUNNING" if running else "COMPLETED", (0, 0)),
+        ("0", "app", batch_state, use),
+    )
+    rows = []
+    for step, name, state, (cpu_s, kib) in steps:
+        # Killed processes do not hand on their CPU time.
+        counted_s = 0 if state == "CANCELLED" else cpu_s
+        row = record | dict.fromkeys(blank, "") | {"JobName": name, "State": state}
+        row |= {"TotalCPU": elapsed(counted_s), "MaxRSS": f"{kib}K" if kib else ""}
+        row["TRESUsageInTot"] = f"cpu={elapsed(cpu_s)},energy=0,mem={kib}K" if kib else ""
+        row["NTasks"] = "1" if step == "batch" else record["NNodes"]
+        row["JobID"], row["JobIDRaw"] = f"{record['JobID']}.{step}", f"{record['JobIDRaw']}.{step}"
+        row["Submit"] = row["Eligible"] = record["Start"]
+        row["SubmitLine"] = "srun ./app" if step == "0" else ""
+        rows.append(row)
+    handed_on_s = 0 if batch_state == "CANCELLED" else small[0] + use[0]
+    return [record | {"TotalCPU": elapsed(handed_on_s)}, *rows]
+
+
+def _local(plan: SimulationPlan, seconds: int) -> str:
+    return (
+        f"{datetime.fromtimestamp(plan.start_s + seconds, zone(plan.time_zone)):%Y-%m-%dT%H:%M:%S}"
+    )
+
+
+def _iso(plan: SimulationPlan, seconds: int) -> str:
+    return f"{datetime.fromtimestamp(plan.start_s + seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

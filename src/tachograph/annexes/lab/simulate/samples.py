@@ -1,0 +1,397 @@
+"""Samples of simulated GPUs: activity over time, and the counters derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tachograph.annexes.lab.simulate.behaviours import ActivityLevel, idle_level
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
+from tachograph.annexes.lab.simulate.workload import SimulatedRun
+
+IDLE = idle_level()
+COLUMN = {name: index for index, name in enumerate(ActivityLevel._fields)}
+HEAT, MEAN = len(COLUMN), len(COLUMN) + 1  # two more columns: heat and mean factor of the level
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAllocation:
+    """One GPU held by one run; `slot` numbers the GPUs of the run. Times in seconds after the
+    plan's start.
+    """
+
+    run: int
+    slot: int
+    node: int
+    gpu: int
+    start_s: int
+    end_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityTimeline:
+    """Segments of one GPU, in order: begin (s), origin of its periods (s), level (n x columns),
+    allocation or -1.
+    """
+
+    begin_s: NDArray[np.int64]
+    origin_s: NDArray[np.int64]
+    level: NDArray[np.float32]
+    allocation: NDArray[np.int64]
+
+
+def allocations_of(runs: Sequence[SimulatedRun]) -> list[SimulatedAllocation]:
+    """Return one row per run and GPU it held, in order of run and slot."""
+    rows: list[SimulatedAllocation] = []
+    for number, run in enumerate(runs):
+        if run.start_s is None or run.end_s is None:
+            continue
+        held = [(node, gpu) for node, gpus in run.places for gpu in gpus]
+        rows += [
+            SimulatedAllocation(number, slot, node, gpu, run.start_s, run.end_s)
+            for slot, (node, gpu) in enumerate(held)
+        ]
+    return rows
+
+
+def by_gpu(allocations: Sequence[SimulatedAllocation]) -> dict[tuple[int, int], list[int]]:
+    """Return {(node, gpu): allocation numbers in order of start}."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for number, row in enumerate(allocations):
+        found.setdefault((row.node, row.gpu), []).append(number)
+    for numbers in found.values():
+        numbers.sort(key=lambda number: allocations[number].start_s)
+    return found
+
+
+def timelines(
+    plan: SimulationPlan,
+    node: SimulatedNode,
+    runs: Sequence[SimulatedRun],
+    allocations: Sequence[SimulatedAllocation],
+    held: Mapping[tuple[int, int], list[int]],
+) -> list[ActivityTimeline]:
+    """Return the timeline of each GPU of `node`, over the whole plan."""
+    gpus = range(plan.groups[node.group].gpus)
+    return [_timeline(runs, allocations, held.get((node.index, gpu), [])) for gpu in gpus]
+
+
+def _timeline(
+    runs: Sequence[SimulatedRun], allocations: Sequence[SimulatedAllocation], numbers: list[int]
+) -> ActivityTimeline:
+    begins: list[int] = [0]
+    origins: list[int] = [0]
+    levels: list[ActivityLevel] = [IDLE]
+    owners: list[int] = [-1]
+    for number in numbers:
+        row = allocations[number]
+        run = runs[row.run]
+        if run.behaviour is None:
+            continue
+        if begins[-1] == row.start_s:  # the GPU was handed over at once: nothing between
+            for each in (begins, origins, levels, owners):
+                each.pop()
+        for phase in run.behaviour.phases(row.slot, run.gpus):
+            begins.append(row.start_s + phase.begin_s)
+            levels.append(phase.level)
+            origins.append(row.start_s)
+            owners.append(number)
+        begins.append(row.end_s)
+        levels.append(IDLE)
+        origins.append(0)
+        owners.append(-1)
+    level = np.array(
+        [(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32
+    )
+    return ActivityTimeline(np.array(begins), np.array(origins), level, np.array(owners))
+
+
+Array = NDArray[np.generic]
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+WARMING_S = 80.0  # time constant of a GPU's temperature
+ROOM_C, RISE_C = 27.0, 46.0  # temperature without power, and its rise at full power
+_MICRO, _MILLI = np.float32(1e6), np.float32(1e3)
+_FRACTIONS = ("sm_active", "sm_occupancy", "fp64_active", "fp32_active", "fp16_active")
+_TENSOR = ("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active")
+_LEVEL_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "sm_active": "sm",
+        "sm_occupancy": "occupancy",
+        "fp64_active": "fp64",
+        "fp32_active": "fp32",
+        "fp16_active": "fp16",
+        "tensor_hmma_active": "hmma",
+        "tensor_imma_active": "imma",
+        "tensor_dfma_active": "dfma",
+    }
+)
+DTYPES: Mapping[str, type[np.generic]] = MappingProxyType(
+    {
+        "gpu_util": np.uint32,
+        "mem_copy_util": np.int32,
+        "hbm_used_mib": np.int32,
+        "hbm_free_mib": np.int32,
+        "energy_j": np.int64,
+        "gpu_temp_c": np.int32,
+        "mem_temp_c": np.int32,
+    }
+)  # float32 otherwise
+SUMMED = (
+    "gpu_util",
+    "sm_active",
+    "fp64_active",
+    "fp32_active",
+    "fp16_active",
+    "tensor_active",
+    "dram_active",
+    "power_w",
+)
+
+
+@dataclass(slots=True)
+class NodeState:
+    """State of a node carried to the next day: energy (J), temperature (C), idle power (W)."""
+
+    energy_j: F64
+    temperature_c: F64
+    idle_w: F32
+    last_ns: int
+
+    @classmethod
+    def first(cls, plan: SimulationPlan, node: int, group: NodeGroup) -> NodeState:
+        """State before the first sample: energy of weeks already counted, no two GPUs quite
+        alike.
+        """
+        rng = np.random.default_rng([plan.seed, 4, node])
+        idle = (group.driver.idle_w * rng.uniform(0.94, 1.08, group.gpus)).astype(np.float32)
+        begin = sample_times(plan, node, 0)[0] - plan.interval_s * 1_000_000_000
+        return cls(rng.uniform(1e6, 5e8, group.gpus), np.full(group.gpus, 30.0), idle, int(begin))
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Runs of samples at one level, GPU behind GPU: first row, number of rows, level, origin,
+    allocation, GPU.
+    """
+
+    first: I64
+    count: I64
+    level: F32
+    origin_s: I64
+    allocation: I64
+    gpu: I64
+
+    def spread(self, values: Array) -> F32:
+        """Return a value per segment as one per sample."""
+        return np.repeat(values.astype(np.float32), self.count)
+
+
+def sample_times(plan: SimulationPlan, node: int, day: int) -> I64:
+    """Return when a node samples on a day: ns since 1970, every interval with a phase of its own
+    and some jitter.
+    """
+    rng = np.random.default_rng([plan.seed, 5, node])
+    phase_ns = int(rng.integers(40_000_000, 700_000_000))
+    steps = np.arange(plan.samples_per_day, dtype=np.int64) * (plan.interval_s * 1_000_000_000)
+    times = steps + (plan.start_s + 86400 * day) * 1_000_000_000 + phase_ns
+    if plan.defects:
+        jitter = np.random.default_rng([plan.seed, 6, node, day])
+        times += jitter.integers(0, 45, plan.samples_per_day, dtype=np.int64) * 1_000_000
+    return times
+
+
+def cut_segments(plan: SimulationPlan, lines: Sequence[ActivityTimeline], times: I64) -> Segments:
+    """Return the segments of a node's GPUs that hold samples at `times`."""
+    firsts, counts, levels, origins, owners, gpus = [], [], [], [], [], []
+    for gpu, line in enumerate(lines):
+        begins = line.begin_s * 1_000_000_000 + plan.start_s * 1_000_000_000
+        low = max(0, int(np.searchsorted(begins, times[0], "right")) - 1)
+        high = int(np.searchsorted(begins, times[-1], "right"))
+        edges = np.searchsorted(times, begins[low:high], "left")
+        edges[0] = 0
+        count = np.diff(np.append(edges, times.size))
+        some = count > 0
+        firsts.append(edges[some] + gpu * times.size)
+        counts.append(count[some])
+        levels.append(line.level[low:high][some])
+        origins.append(line.origin_s[low:high][some])
+        owners.append(line.allocation[low:high][some])
+        gpus.append(np.full(int(some.sum()), gpu))
+    parts = (firsts, counts, levels, origins, owners, gpus)
+    return Segments(*(np.concatenate(part) for part in parts))
+
+
+def fill_values(
+    plan: SimulationPlan,
+    group: NodeGroup,
+    segments: Segments,
+    times: I64,
+    state: NodeState,
+    rng: np.random.Generator,
+    out: Mapping[str, Array],
+) -> None:
+    """Write the counters of one node and day into `out`, in blocks per GPU; advances `state`.
+
+    Energy is the sum of power times the time since the sample before, so its differences give the
+    power exactly.
+    """
+    rows = group.gpus * times.size
+    falls, other = rng.random(rows, dtype=np.float32), rng.random(rows, dtype=np.float32)
+    active = 1 - segments.spread(segments.level[:, COLUMN["noise"]]) * falls
+    _wait_in_periods(plan, segments, times, active)
+    _fill_activity(segments, active, other, out)
+    _fill_traffic(segments, active, other, out)
+    used = segments.spread(segments.level[:, COLUMN["hbm_mib"]])
+    _put(out, "hbm_used_mib", used)
+    if "hbm_free_mib" in out:
+        _put(out, "hbm_free_mib", group.driver.total_mib - group.driver.reserved_mib - used)
+    if plan.as_printed:
+        _round_as_printed(out)
+    _fill_power(plan, group, segments, times, state, active, other, out)
+
+
+def _round_as_printed(out: Mapping[str, Array]) -> None:
+    """Fractions in millionths, rates in whole bytes per second: what dcgm-exporter prints."""
+    for name, values in out.items():
+        if name.endswith("_per_s"):
+            np.rint(values, out=values)
+        elif name.endswith("_active") or name == "sm_occupancy":
+            _round(values, _MICRO)
+
+
+def _round(values: Array, parts: np.float32) -> None:
+    np.multiply(values, parts, out=values)
+    np.rint(values, out=values)
+    np.divide(values, parts, out=values)
+
+
+def _put(out: Mapping[str, Array], name: str, values: Array) -> None:
+    if name in out:
+        out[name][:] = values
+
+
+def _wait_in_periods(plan: SimulationPlan, segments: Segments, times: I64, active: F32) -> None:
+    """Activity 0 in the waiting part of each period."""
+    periods, duties = segments.level[:, COLUMN["period_s"]], segments.level[:, COLUMN["duty"]]
+    for number in np.flatnonzero(periods > 0):
+        first, count = int(segments.first[number]), int(segments.count[number])
+        begin = first % times.size
+        origin = (int(segments.origin_s[number]) + plan.start_s) * 1_000_000_000
+        since = (times[begin : begin + count] - origin) / 1e9
+        period = float(periods[number])
+        active[first : first + count] *= (since % period) < float(duties[number]) * period
+
+
+def _fill_activity(segments: Segments, active: F32, other: F32, out: Mapping[str, Array]) -> None:
+    """Utilisation and the pipes: all follow the same activity, so sm_active never exceeds
+    gr_engine_active.
+    """
+    util = segments.level[:, COLUMN["util"]]
+    _put(out, "gpu_util", np.rint(segments.spread(util * 100) * active))
+    if "gr_engine_active" in out:
+        _put(out, "gr_engine_active", segments.spread(util * np.float32(0.995)) * active)
+    for name in (*_FRACTIONS, *_TENSOR):
+        if name in out:
+            _scaled(segments, segments.level[:, COLUMN[_LEVEL_OF[name]]], active, out[name])
+    if "tensor_active" in out:
+        _scaled(
+            segments,
+            segments.level[:, [COLUMN[_LEVEL_OF[name]] for name in _TENSOR]].sum(1),
+            active,
+            out["tensor_active"],
+        )
+    if "dram_active" in out or "mem_copy_util" in out:
+        dram = segments.spread(segments.level[:, COLUMN["dram"]])
+        dram *= active
+        dram *= 1 - np.float32(0.05) * other
+        _put(out, "dram_active", dram)
+        if "mem_copy_util" in out:
+            _put(out, "mem_copy_util", np.rint(dram * 115))
+
+
+def _scaled(segments: Segments, level: F32, active: F32, target: Array) -> None:
+    if level.any():
+        np.multiply(segments.spread(level), active, out=target)
+    else:
+        target[:] = 0
+
+
+def _fill_traffic(segments: Segments, active: F32, other: F32, out: Mapping[str, Array]) -> None:
+    """PCIe and NVLink: work, and on PCIe what the driver does anyway."""
+    for name, column, always in (
+        ("pcie_rx_bytes_per_s", "pcie_rx", 6e4),
+        ("pcie_tx_bytes_per_s", "pcie_tx", 1.9e5),
+    ):
+        if name in out:
+            moved = segments.spread(segments.level[:, COLUMN[column]]) * active
+            moved += np.float32(always) * (np.float32(0.8) + np.float32(0.4) * other)
+            _put(out, name, moved)
+    if "nvlink_tx_bytes_per_s" in out or "nvlink_rx_bytes_per_s" in out:
+        sent = segments.spread(segments.level[:, COLUMN["nvlink"]]) * active
+        _put(out, "nvlink_tx_bytes_per_s", sent)
+        if "nvlink_rx_bytes_per_s" in out:
+            _put(out, "nvlink_rx_bytes_per_s", sent * (1 - np.float32(0.02) * other))
+
+
+def _fill_power(
+    plan: SimulationPlan,
+    group: NodeGroup,
+    segments: Segments,
+    times: I64,
+    state: NodeState,
+    active: F32,
+    other: F32,
+    out: Mapping[str, Array],
+) -> None:
+    span = np.float32(group.board_w) - state.idle_w[segments.gpu]
+    heat = segments.level[:, HEAT] * span * np.float32(0.98)
+    power = segments.spread(heat) * active
+    power += segments.spread(state.idle_w[segments.gpu])
+    power += np.float32(0.5) * other
+    if plan.as_printed:
+        _round(power, _MILLI)
+    _put(out, "power_w", power)
+    since = np.diff(times, prepend=state.last_ns) / 1e9
+    energy = np.cumsum(power.reshape(group.gpus, times.size) * since, axis=1, dtype=np.float64)
+    energy += state.energy_j[:, None]
+    state.energy_j, state.last_ns = energy[:, -1].copy(), int(times[-1])
+    if "energy_j" in out:
+        _put(out, "energy_j", np.rint(energy.reshape(-1) * 1e3))
+    if "gpu_temp_c" in out or "mem_temp_c" in out:
+        mean_w = (state.idle_w[segments.gpu] + heat * segments.level[:, MEAN]).astype(np.float64)
+        settled = ROOM_C + RISE_C * mean_w / group.board_w
+        warm = np.rint(_temperatures(plan, segments, settled, state))
+        _put(out, "gpu_temp_c", warm)
+        if "mem_temp_c" in out:
+            _put(
+                out,
+                "mem_temp_c",
+                warm + 4 if group.driver.memory_temperature else np.zeros_like(warm),
+            )
+
+
+def _temperatures(plan: SimulationPlan, segments: Segments, settled: F64, state: NodeState) -> F32:
+    """Temperature that follows the mean power of each segment with a lag."""
+    steps = int(8 * WARMING_S / plan.interval_s) + 2
+    lag = np.exp(-np.arange(steps) * plan.interval_s / WARMING_S).astype(np.float32)
+    warm = segments.spread(settled)
+    for number in range(segments.first.size):
+        gpu, first, count = (
+            int(segments.gpu[number]),
+            int(segments.first[number]),
+            int(segments.count[number]),
+        )
+        apart = state.temperature_c[gpu] - float(settled[number])
+        length = min(count, steps)
+        warm[first : first + length] += np.float32(apart) * lag[:length]
+        state.temperature_c[gpu] = float(settled[number]) + apart * float(
+            lag[min(count, steps - 1)]
+        )
+    return warm

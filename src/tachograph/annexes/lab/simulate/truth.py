@@ -1,0 +1,539 @@
+"""Ground truth of a simulated cluster: sums per GPU, planted problems, job classes.
+
+Sums are taken from the samples before defects were planted; `defects` counts those that touch a
+job. Job classes follow from what GPUs do by design, before noise, samples and defects. Definitions:
+Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025). An interval of hanging is one in which no
+GPU of the job works. The classes of idle nodes and GPUs need the busiest to do at least twice what
+the idlest does. Where the design is so near a bound that the noise of single samples decides,
+nothing is true and nothing false: null.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS, ActivityLevel, ActivityPhase
+from tachograph.annexes.lab.simulate.defects import measured
+from tachograph.annexes.lab.simulate.plan import SimulationPlan
+from tachograph.annexes.lab.simulate.samples import (
+    F64,
+    I64,
+    SUMMED,
+    Array,
+    Segments,
+    SimulatedAllocation,
+)
+from tachograph.annexes.lab.simulate.workload import SimulatedRequest, SimulatedRun
+from tachograph.catalog.tables import TIME
+
+_PERCENT = {"gpu_util": 0.01}
+
+
+@dataclass(slots=True)
+class TruthSums:
+    """Per allocation: samples, sums of SUMMED (producer's units), maxima, first and last energy
+    (J).
+    """
+
+    samples: I64
+    total: F64
+    util_max: F64
+    hbm_max: F64
+    energy_first: F64
+    energy_last: F64
+
+    @classmethod
+    def none(cls, allocations: int) -> TruthSums:
+        """Nothing summed yet."""
+        flat = [np.zeros(allocations) for _ in range(4)]
+        flat[2][:] = np.nan
+        flat[3][:] = np.nan
+        return cls(np.zeros(allocations, np.int64), np.zeros((allocations, len(SUMMED))), *flat)
+
+    def add(self, segments: Segments, times: I64, out: Mapping[str, Array]) -> None:
+        """Add the samples of one node and day; days come in order."""
+        busy = segments.allocation >= 0
+        owners, firsts = segments.allocation[busy], segments.first[busy]
+        if not owners.size:
+            return
+        np.add.at(self.samples, owners, segments.count[busy])
+        for place, name in enumerate(SUMMED):
+            if name in out:
+                sums = np.add.reduceat(out[name], segments.first, dtype=np.float64)[busy]
+                np.add.at(self.total[:, place], owners, sums)
+        for name, target in (("gpu_util", self.util_max), ("hbm_used_mib", self.hbm_max)):
+            if name in out:
+                maxima = np.maximum.reduceat(out[name], segments.first)[busy]
+                np.maximum.at(target, owners, maxima)
+        if "energy_j" in out:
+            lasts = firsts + segments.count[busy] - 1
+            for owner, first, last in zip(owners, firsts, lasts, strict=True):
+                if np.isnan(self.energy_first[owner]):
+                    self.energy_first[owner] = out["energy_j"][first] / 1e3
+                self.energy_last[owner] = out["energy_j"][last] / 1e3
+
+
+def gpus_frame(
+    plan: SimulationPlan,
+    runs: Sequence[SimulatedRun],
+    allocations: Sequence[SimulatedAllocation],
+    sums: TruthSums,
+    defects: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return one row per (run, node, gpu): means over its samples before defects; null without
+    samples.
+
+    Columns: run, job_id, node, gpu, start, end, samples, <counter>_mean, gpu_util_max (fraction),
+    hbm_used_mib_max, energy_counter_j (last minus first sample), defects.
+    """
+    names = [node.name for node in plan.nodes()]
+    there = sums.samples > 0
+    count = np.where(there, sums.samples, 1)
+    columns: dict[str, object] = {
+        "run": pl.Series([row.run for row in allocations], dtype=pl.Int64),
+        "job_id": pl.Series(
+            [str(raw_id(runs[row.run].request)) for row in allocations], dtype=pl.String
+        ),
+        "node": pl.Series([names[row.node] for row in allocations], dtype=pl.String),
+        "gpu": pl.Series([row.gpu for row in allocations], dtype=pl.Int16),
+        "start": _times(plan, [row.start_s for row in allocations]),
+        "end": _times(plan, [min(row.end_s, plan.seconds) for row in allocations]),
+        "samples": sums.samples,
+    }
+    for place, name in enumerate(SUMMED):
+        columns[f"{name}_mean"] = sums.total[:, place] / count * _PERCENT.get(name, 1.0)
+    columns["gpu_util_max"] = sums.util_max / 100
+    columns["hbm_used_mib_max"] = sums.hbm_max
+    columns["energy_counter_j"] = sums.energy_last - sums.energy_first
+    frame = pl.DataFrame(columns)
+    values = [name for name in frame.columns if _counter_of(name) in plan.counters]
+    kept = [pl.when(_is_known(plan, name)).then(name) for name in values]
+    frame = frame.select("run", "job_id", "node", "gpu", "start", "end", "samples", *kept)
+    return frame.with_columns(defects=_touching(frame, defects))
+
+
+def _counter_of(column: str) -> str:
+    """Return the counter of a column of the truth."""
+    return (
+        "energy_j"
+        if column == "energy_counter_j"
+        else column.removesuffix("_mean").removesuffix("_max")
+    )
+
+
+def _is_known(plan: SimulationPlan, column: str) -> pl.Expr:
+    """Whether there are samples and the counter is measured on the node."""
+    unmeasured = [
+        node.name
+        for node in plan.nodes()
+        if _counter_of(column) not in measured(plan, plan.groups[node.group])
+    ]
+    return (pl.col("samples") > 0) & ~pl.col("node").is_in(unmeasured)
+
+
+def jobs_frame(
+    plan: SimulationPlan, runs: Sequence[SimulatedRun], gpus: pl.DataFrame
+) -> pl.DataFrame:
+    """Return one row per run of a job, those that never started too (start null), in order of
+    submission.
+
+    `problem` is the finding that was planted, null when nothing is wrong; `planted_start`,
+    `planted_end` its interval. `attribution`: explicit, whole_node, ambiguous; null without GPUs.
+    `end` null: still running or never started. `expected_gpu_util`: mean of the design;
+    `<counter>_mean`: mean over GPUs of the mean over their samples.
+    """
+    names = [node.name for node in plan.nodes()]
+    rows = [_row(plan, number, run, names) for number, run in enumerate(runs)]
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    seconds = ("submit", "start", "end", "planted_start", "planted_end")
+    frame = frame.with_columns(_as_time(plan, pl.col(name)).alias(name) for name in seconds)
+    means = [name for name in gpus.columns if name.endswith("_mean")]
+    summed = gpus.group_by("run").agg(
+        pl.col("samples").sum(),
+        pl.col(means).mean(),
+        pl.col("gpu_util_max", "hbm_used_mib_max").max(),
+        pl.col("energy_counter_j").sum(),
+        gpus_never_used=(pl.col("gpu_util_max") == 0).sum(),
+        defects=pl.col("defects").sum(),
+    )
+    return frame.join(summed, on="run", how="left", maintain_order="left")
+
+
+def raw_id(request: SimulatedRequest) -> int:
+    """Return Slurm's raw id; the first id of a heterogeneous job belongs to its part without
+    GPUs.
+    """
+    return request.job_id + int(request.het)
+
+
+def display_id(request: SimulatedRequest) -> str:
+    """Return the id as Slurm displays it."""
+    if request.array:
+        return f"{request.array[0]}_{request.array[1]}"
+    return f"{request.job_id}+1" if request.het else str(request.job_id)
+
+
+def state_of(plan: SimulationPlan, run: SimulatedRun) -> str:
+    """Return the state as of the plan's end."""
+    if run.start_s is not None and (run.end_s or 0) > plan.seconds:
+        return "RUNNING"
+    if run.start_s is None and run.end_s is not None and run.end_s > plan.seconds:
+        return "PENDING"
+    return run.state
+
+
+def _row(
+    plan: SimulationPlan, number: int, run: SimulatedRun, names: Sequence[str]
+) -> dict[str, object]:
+    request, start = run.request, run.start_s
+    facts = JOB_KINDS[request.kind]
+    state = state_of(plan, run)
+    group = plan.groups[request.group] if run.gpus else None
+    return {
+        "run": number,
+        "job_id": str(raw_id(request)),
+        "display_id": display_id(request),
+        "submit": run.submit_s,
+        "start": start,
+        "end": None if state in ("RUNNING", "PENDING") else run.end_s,
+        "state": state,
+        "user": user_name(request),
+        "account": request.account,
+        "kind": request.kind.value,
+        "problem": facts.problem if run.gpus and start is not None else None,
+        "planted_start": _planted(plan, run, 0),
+        "planted_end": _planted(plan, run, 1),
+        "attribution": _attribution(run),
+        "nodes": [names[node] for node, _ in run.places],
+        "gpus": run.gpus,
+        "model": group.driver.name if group else None,
+        "expected_gpu_util": _expected(plan, run),
+    }
+
+
+def user_name(request: SimulatedRequest) -> str:
+    """Return the user's name."""
+    return f"user{request.user:03d}"
+
+
+def _planted(plan: SimulationPlan, run: SimulatedRun, which: int) -> int | None:
+    """Return start or end of the planted interval within the recorded time."""
+    if run.behaviour is None or run.start_s is None or JOB_KINDS[run.request.kind].problem is None:
+        return None
+    interval = run.behaviour.planted or (0, (run.end_s or 0) - run.start_s)
+    return min(run.start_s + interval[which], plan.seconds)
+
+
+def _attribution(run: SimulatedRun) -> str | None:
+    if not run.gpus:
+        return None
+    if run.request.nodes:
+        return "whole_node"
+    return "explicit" if run.mapped else "ambiguous"
+
+
+def _expected(plan: SimulationPlan, run: SimulatedRun) -> float | None:
+    """Mean utilisation by design over all GPUs and the recorded run time."""
+    if run.behaviour is None or run.start_s is None or run.end_s is None or not run.gpus:
+        return None
+    length = min(run.end_s, plan.seconds) - run.start_s
+    total = 0.0
+    for slot in range(run.gpus):
+        phases = run.behaviour.phases(slot, run.gpus)
+        ends = [phase.begin_s for phase in phases[1:]] + [length]
+        for phase, end in zip(phases, ends, strict=True):
+            seconds = max(0, min(end, length) - phase.begin_s)
+            total += phase.level.util * phase.level.mean_factor * seconds
+    return total / max(1, length) / run.gpus
+
+
+def _touching(gpus: pl.DataFrame, defects: pl.DataFrame) -> pl.Series:
+    """Number of defects that touch the samples of each allocation; a counter missing everywhere
+    is none.
+    """
+    real = defects.filter(pl.col("kind") != "missing_counter")
+    rows = gpus.select("node", "gpu", "start", "end").with_row_index("row")
+    pairs = rows.join(
+        real.select("node", "start", "end", "gpu", "value"), on="node", suffix="_defect"
+    )
+    skew = pl.duration(
+        seconds=pl.col("value").abs().fill_nan(0).fill_null(0).clip(0, 120)
+    ) + pl.duration(minutes=2)
+    same_gpu = pl.col("gpu_defect").is_null() | (pl.col("gpu_defect") == pl.col("gpu"))
+    meets = (pl.col("start") <= pl.col("end_defect") + skew) & (
+        pl.col("end") >= pl.col("start_defect") - skew
+    )
+    counted = pairs.filter(same_gpu & meets).group_by("row").len()
+    return (
+        rows.join(counted, on="row", how="left", maintain_order="left")["len"]
+        .fill_null(0)
+        .cast(pl.Int64)
+    )
+
+
+def _as_time(plan: SimulationPlan, seconds: pl.Expr) -> pl.Expr:
+    micro = (seconds.cast(pl.Int64) + plan.start_s) * 1_000_000
+    return micro.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+
+
+def _times(plan: SimulationPlan, seconds: list[int]) -> pl.Series:
+    return (
+        pl.Series(seconds, dtype=pl.Int64)
+        .to_frame("s")
+        .select(_as_time(plan, pl.col("s")))
+        .to_series()
+        .cast(TIME)
+    )
+
+
+HANG_S = 3600  # T: an interval as long as this, or longer
+# Work before a hang. As published more than T: flat counters of a host are no sign that nothing is
+# done. Idle GPUs are, so for them a few minutes suffice.
+BEFORE_S, BEFORE_HOST_S = 600, HANG_S
+# Windows that are not flat reach so far beyond the work: nearer to T than this is too near to call.
+WINDOW_S = 1200
+TWICE = 2.0  # the busiest over the idlest
+# Stable: R within 0.1 for 95 % of the time, its mean at most 0.05.
+WITHIN, SHARE, MEAN = 0.1, 0.95, 0.05
+MARGIN = 0.3  # of 1 - SHARE and of MEAN: nearer to the bound than this is too near to call
+RATIO_MARGIN = 0.03  # of TWICE, likewise
+CLASSES = ("job_hang", "job_hang_host", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable")
+CLASSES_FILE = "classes.parquet"  # in the folder of the truth
+_STEP_S = 10  # of the design, in which periods are seen
+_OVER = frozenset({"RUNNING", "PENDING"})
+CLASS_TRUTH_SCHEMA = {
+    "job_id": pl.String(),
+    "display_id": pl.String(),
+    "submit_s": pl.Int64(),
+    "user": pl.String(),
+    "scenario": pl.String(),
+    "known": pl.Boolean(),
+    **dict.fromkeys(CLASSES, pl.Boolean()),
+    "rest_begin_s": pl.Int64(),
+    "rest_end_s": pl.Int64(),
+}
+
+
+def classes_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.DataFrame:
+    """Return one row per ended run with a course: its true classes; null: too near to call.
+
+    `submit_s`: seconds since 1970. `known`: its GPUs are recorded. `rest_begin_s`, `rest_end_s`:
+    the longest interval without work, in seconds after its start; null: none.
+    """
+    return pl.DataFrame(
+        [_class_row(plan, run) for run in runs if _is_over(plan, run)],
+        schema=CLASS_TRUTH_SCHEMA,
+        orient="row",
+    )
+
+
+def _course_keys(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
+    """Keys of a run that follows a course, its scenario, and whether its GPUs are recorded."""
+    request = run.request
+    scenario = request.course.scenario if request.course else None
+    return (
+        *(
+            str(raw_id(request)),
+            display_id(request),
+            plan.start_s + run.submit_s,
+            user_name(request),
+            scenario,
+        ),
+        request.nodes > 0 or run.mapped,
+    )
+
+
+def _is_over(plan: SimulationPlan, run: SimulatedRun) -> bool:
+    return (
+        run.request.course is not None
+        and run.start_s is not None
+        and state_of(plan, run) not in _OVER
+    )
+
+
+def _class_row(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
+    elapsed_s = (run.end_s or 0) - (run.start_s or 0)
+    assert run.behaviour is not None  # it has a course and ran
+    lines = [run.behaviour.phases(slot, run.gpus) for slot in range(run.gpus)]
+    rests = rest_intervals(lines, elapsed_s)
+    per_node = [len(gpus) for _, gpus in run.places]
+    work = np.array([mean_util(line, elapsed_s) for line in lines])
+    nodes = np.array([part.mean() for part in np.split(work, np.cumsum(per_node)[:-1])])
+    answers = {
+        **hanging(rests, elapsed_s),
+        "idle_nodes": is_uneven(nodes),
+        "idle_gpus": is_uneven(work),
+        "stable": is_stable(lines, elapsed_s, plan.interval_s),
+    }
+    begin, end = max(rests, key=lambda rest: rest[1] - rest[0], default=(None, None))
+    return (*_course_keys(plan, run), *(answers[name] for name in CLASSES), begin, end)
+
+
+def rests(level: ActivityLevel) -> bool:
+    """Return whether a GPU at this level does no work, also when busy-waiting.
+
+    >>> rests(ActivityLevel(util=1.0, sm=0.008)), rests(ActivityLevel(util=0.05, sm=0.02, dram=0.01))
+    (True, False)
+    """
+    return level.dram < 1e-4 and not any(
+        (level.fp64, level.fp32, level.fp16, level.hmma, level.imma, level.dfma)
+    )
+
+
+def rest_intervals(
+    lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int
+) -> list[tuple[int, int]]:
+    """Return (begin, end) in seconds after the start of each interval in which no GPU works, in
+    order.
+
+    >>> rest_intervals([[ActivityPhase(0, ActivityLevel(dram=0.5)), ActivityPhase(60, ActivityLevel())]], 100)
+    [(60, 100)]
+    """
+    edges = sorted(
+        {
+            phase.begin_s
+            for line in set(map(tuple, lines))
+            for phase in line
+            if phase.begin_s < elapsed_s
+        }
+    )
+    found: list[tuple[int, int]] = []
+    for begin, end in zip(edges, [*edges[1:], elapsed_s], strict=True):
+        if all(rests(_at(line, begin)) for line in lines):
+            joined = bool(found) and found[-1][1] == begin
+            found[-1:] = [(found[-1][0], end)] if joined else [*found[-1:], (begin, end)]
+    return found
+
+
+def _at(line: Sequence[ActivityPhase], second: int) -> ActivityLevel:
+    return next(phase.level for phase in reversed(line) if phase.begin_s <= second)
+
+
+def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool | None]:
+    """Return which of the hung classes are true: where intervals of at least T lie, and what is
+    before and after.
+
+    >>> hanging([(1800, 9000)], 9000)
+    {'job_hang': True, 'job_hang_host': False, 'cold_start': False, 'stall': False}
+    """
+    long = [(begin, end) for begin, end in rests if end - begin >= HANG_S]
+    ends = [0, *(end for _, end in long)]
+    before = [begin - end for (begin, _), end in zip(long, ends, strict=False)]
+    last = [work for (_, end), work in zip(long, before, strict=True) if end == elapsed_s]
+    return {
+        "job_hang": any(work >= BEFORE_S for work in last),
+        "job_hang_host": _after_enough(last),
+        "cold_start": any(begin == 0 and end < elapsed_s for begin, end in long),
+        "stall": any(begin > 0 and end < elapsed_s for begin, end in long),
+    }
+
+
+def _after_enough(last: Sequence[int]) -> bool | None:
+    """Whether one of the last intervals comes after work of more than T; None where it is too
+    near to call.
+    """
+    if any(work > BEFORE_HOST_S for work in last):
+        return True
+    return None if any(work > BEFORE_HOST_S - WINDOW_S for work in last) else False
+
+
+def mean_util(line: Sequence[ActivityPhase], elapsed_s: int) -> float:
+    """Return the utilisation of a GPU by design, over all of the run."""
+    ends = [*(phase.begin_s for phase in line[1:]), elapsed_s]
+    spans = [
+        max(0, min(end, elapsed_s) - phase.begin_s) for phase, end in zip(line, ends, strict=True)
+    ]
+    total = sum(
+        p.level.util * p.level.mean_factor * span for p, span in zip(line, spans, strict=True)
+    )
+    return total / max(1, elapsed_s)
+
+
+def is_uneven(work: F64) -> bool | None:
+    """Return whether the busiest does at least twice what the idlest does; None where it is too
+    near to call.
+
+    >>> is_uneven(np.array([0.8, 0.3])), is_uneven(np.array([0.8, 0.5])), is_uneven(np.zeros(2))
+    (True, False, False)
+    >>> is_uneven(np.array([0.8, 0.401]))
+    """
+    if len(work) < 2 or work.max() == 0:
+        return False
+    bound = TWICE * work.min()
+    return (
+        None
+        if bound > 0 and abs(work.max() / bound - 1) < RATIO_MARGIN
+        else bool(work.max() >= bound)
+    )
+
+
+def is_stable(
+    lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int, interval_s: int
+) -> bool | None:
+    """Return whether the mean over GPUs stays near its own mean, minute by minute.
+
+    None where it is too near to call.
+
+    Evaluated on utilisation and on SM activity: busy-waiting shows in one only. Samples fall evenly
+    between nothing and `noise` below their level: the share of minutes that it takes beyond the
+    bound, and the mean distance, are expected values.
+    """
+    alike = Counter(map(tuple, lines))
+    each = [_by_minute(line, elapsed_s) for line in alike]
+    weights = np.array(list(alike.values()))[:, None]
+    answers = list[bool | None]()
+    for name in ("util", "sm"):
+        level = np.array([levels[name] for levels in each])
+        variance = (level * np.array([levels["noise"] for levels in each])) ** 2 / 12
+        mean, of_mean = (
+            (level * weights).sum(0) / len(lines),
+            (variance * weights).sum(0) / len(lines) ** 2,
+        )
+        answers.append(_keeps_to_its_mean(mean, of_mean, samples=60 / interval_s))
+    return False if False in answers else None if None in answers else True
+
+
+def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool | None:
+    """Return whether the mean stays near itself, given `level` and the variance per sample."""
+    mean = level.mean() if level.size else 0.0
+    if mean == 0:
+        return True
+    off, sigma = level / mean - 1, np.maximum(np.sqrt(variance / samples) / mean, 1e-9)
+    beyond = 1 - _normal((WITHIN - off) / sigma) + _normal((-WITHIN - off) / sigma)
+    density = np.exp(-((off / sigma) ** 2) / 2) * np.sqrt(2 / np.pi)
+    distance = sigma * density + off * (1 - 2 * _normal(-off / sigma))
+    worst = max(float(beyond.mean()) / (1 - SHARE), float(distance.mean()) / MEAN)
+    return None if abs(worst - 1) < MARGIN else worst < 1
+
+
+def _by_minute(line: Sequence[ActivityPhase], elapsed_s: int) -> dict[str, F64]:
+    """Utilisation and SM activity in whole minutes by design, and how far below full activity
+    samples fall.
+    """
+    at = np.arange(0, elapsed_s // 60 * 60, _STEP_S)
+    number = np.searchsorted([phase.begin_s for phase in line], at, "right") - 1
+    table = np.array([[*phase.level, phase.level.period_s or 1.0] for phase in line])[number]
+    place = {name: index for index, name in enumerate(ActivityLevel._fields)}
+    works = at % table[:, -1] < table[:, place["duty"]] * table[:, -1]
+    fall = 1 - table[:, place["noise"]] / 2
+    found = {name: table[:, place[name]] * fall * works for name in ("util", "sm")}
+    found["noise"] = table[:, place["noise"]] / fall
+    return {name: values.reshape(-1, 60 // _STEP_S).mean(1) for name, values in found.items()}
+
+
+def _normal(values: F64) -> F64:
+    """Distribution function of the normal distribution (Abramowitz and Stegun 26.2.17, good to
+    1e-7).
+    """
+    t = 1 / (1 + 0.2316419 * np.abs(values))
+    powers = t * (
+        0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
+    )
+    tail = np.exp(-(values**2) / 2) / np.sqrt(2 * np.pi) * powers
+    return np.asarray(np.where(values >= 0, 1 - tail, tail))

@@ -1,0 +1,715 @@
+"""Simulated jobs: arrivals, sizes, run times, kinds and users, and where and when they run.
+
+Shapes after the published study (IPDPS 2026): Poisson arrivals, mostly one node, a tail to many,
+log-normal run times, few users with most of the jobs. The study's samples are not public.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tachograph.annexes.lab.simulate import behaviours
+from tachograph.annexes.lab.simulate.behaviours import (
+    JOB_KINDS,
+    LONGEST_S,
+    JobBehaviour,
+    JobKind,
+    behave,
+    follow,
+)
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
+
+# (nodes, share of the jobs); 0: a part of a shared node
+STUDY_SIZES: tuple[tuple[int, float], ...] = (
+    *((0, 0.03), (1, 0.845), (2, 0.05), (4, 0.03), (8, 0.02), (16, 0.012)),
+    *((32, 0.007), (64, 0.003), (128, 0.002), (256, 0.001)),
+)
+STUDY_LONGEST_S = 48 * 3600
+STUDY_WEIGHTS: Mapping[JobKind, float] = MappingProxyType(
+    {kind: facts.weight for kind, facts in JOB_KINDS.items()}
+    | {
+        JobKind.STEADY: 0.52,
+        JobKind.MEMORY_BOUND: 0.10,
+        JobKind.ONE_GPU: 0.10,
+        JobKind.TENSOR: 0.03,
+        JobKind.COMPUTE_BOUND: 0.04,
+    }
+)
+# pipes of ordinary jobs: (share of the jobs, {pipe: least and most activity}, most that GPUs of a
+# job differ)
+_MIX: tuple[tuple[float, Mapping[str, tuple[float, float]], float], ...] = (
+    (0.50, {"fp64": (0.02, 0.35)}, 1.0),
+    (0.23, {"fp64": (0.02, 0.25), "dfma": (0.02, 0.2)}, 0.8),
+    (0.08, {"fp32": (0.02, 0.4)}, 0.6),
+    (0.08, {"hmma": (0.03, 0.4)}, 2.0),
+    (0.05, {"fp32": (0.02, 0.2), "hmma": (0.03, 0.3)}, 1.3),
+    (0.03, {"fp64": (0.02, 0.2), "fp32": (0.02, 0.2)}, 0.9),
+    (0.003, {"fp16": (0.02, 0.3)}, 0.9),
+    (0.027, {}, 0.9),
+)
+
+
+_PLAIN = frozenset(
+    {JobKind.STEADY, JobKind.DEBUG, JobKind.SHORT}
+)  # nothing is planted that pauses or differences would mask
+_ALIKE = frozenset(
+    {
+        *_PLAIN,
+        JobKind.ONE_GPU,
+        JobKind.HALF_USED,
+        JobKind.IMBALANCED,
+        JobKind.LOW_MEMORY,
+        JobKind.STALLED,
+        JobKind.HUNG,
+        JobKind.IDLE,
+    }
+)
+
+
+def as_in_study(behaviour: JobBehaviour, rng: np.random.Generator) -> JobBehaviour:
+    """Return an ordinary job with pipes, evenness and pauses of the study's; one of another kind
+    unchanged.
+    """
+    if behaviour.kind not in _ALIKE:
+        return behaviour
+    shares = np.array([share for share, _, _ in _MIX])
+    _, pipes, most = _MIX[int(rng.choice(len(_MIX), p=shares / shares.sum()))]
+    util = 0.2 + 0.8 * float(rng.beta(1.7, 0.9))
+    drawn = {pipe: util * float(rng.uniform(low, high)) for pipe, (low, high) in pipes.items()}
+    sm = min(util, max(sum(drawn.values()), util * float(rng.uniform(0.4, 0.9))))
+    levels = {
+        **dict.fromkeys(("fp64", "fp32", "fp16", "hmma", "imma", "dfma"), 0.0),
+        **drawn,
+        "util": util,
+        "sm": sm,
+        "occupancy": sm * float(rng.uniform(0.2, 0.7)),
+        "dram": min(0.86, max(0.002, sum(drawn.values()) * float(np.exp(rng.normal(0.7, 0.7))))),
+        "noise": float(rng.uniform(0.04, 0.5)),
+    }
+    pauses = {"period_s": float(rng.integers(30, 900)), "duty": float(rng.beta(2.0, 1.3))}
+    uneven = most * float(rng.beta(1.2, 1.2))
+    if behaviour.kind not in _PLAIN:
+        pauses, uneven = {}, 0.0
+    work = behaviour.work._replace(**levels, **pauses)
+    return replace(behaviour, work=work, uneven=uneven)
+
+
+LARGE_MEMORY_MIB = 64 * 1024  # a constraint for large memory is written from here on
+FIRST_JOB_ID = 1_000_001
+_SIZES = (
+    (0, 0.12),
+    (1, 0.70),
+    (2, 0.08),
+    (4, 0.045),
+    (8, 0.03),
+    (16, 0.013),
+    (32, 0.007),
+    (64, 0.003),
+    (128, 0.002),
+)
+_USERS, _ACCOUNTS = 60, 18
+_NAMES = (
+    "train",
+    "md_run",
+    "relax",
+    "lattice",
+    "finetune",
+    "cfd",
+    "qmc",
+    "sweep",
+    "post",
+    "sigma_α",
+    "a b",
+    "x,y",
+)
+_NEEDS_PIPES = frozenset(
+    {
+        JobKind.MEMORY_BOUND,
+        JobKind.COMPUTE_BOUND,
+        JobKind.TENSOR,
+        JobKind.NO_TENSOR,
+        JobKind.DEADLOCK,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRequest:
+    """One job as submitted; times in seconds after the plan's start. `nodes` 0: part of a shared
+    node.
+    """
+
+    serial: int
+    submit_s: int
+    kind: JobKind
+    group: int
+    gpus: int
+    nodes: int
+    run_s: int
+    limit_min: int
+    state: str
+    exit_code: str
+    user: int
+    name: str
+    qos: str
+    array: tuple[int, int] | None = None  # (job id of the array, index)
+    job_id: int = 0
+    het: bool = False  # a component without GPUs leads it
+    fails_once: bool = False  # its node fails; it is queued again under the same id
+    cancelled_waiting: bool = False
+    course: behaviours.JobCourse | None = None  # None: its kind decides what it does
+    of_group: int | None = None  # the job group that it repeats
+
+    @property
+    def account(self) -> str:
+        """Account of the user."""
+        return f"proj{self.user % _ACCOUNTS:02d}"
+
+    @property
+    def uid(self) -> int:
+        """Numeric user id."""
+        return 20_000 + self.user
+
+
+def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
+    """Return the requests in order of submission: every kind `each_kind` times, then by weight
+    up to the load.
+    """
+    rng = np.random.default_rng([plan.seed, 1])
+    if plan.judged_jobs:
+        return _numbered(
+            _draw_courses(plan, behaviours.accuracy_population(plan.judged_jobs, rng), rng)
+        )
+    if plan.job_groups:
+        return _numbered(_draw_repeated(plan, rng))
+    budget = plan.load * plan.gpus * plan.seconds
+    wanted = [kind for kind in JobKind for _ in range(plan.each_kind)]
+    kinds = list(JOB_KINDS)
+    weights = np.array(
+        [STUDY_WEIGHTS[kind] if plan.as_in_study else JOB_KINDS[kind].weight for kind in kinds]
+    )
+    weights /= weights.sum()
+    users = _activity()
+    drawn: list[SimulatedRequest] = []
+    spent = 0.0
+    while len(drawn) < len(wanted) or spent < budget:
+        serial = len(drawn)
+        planned = serial < len(wanted)
+        kind = wanted[serial] if planned else kinds[int(rng.choice(len(kinds), p=weights))]
+        request = _draw_one(
+            plan, rng, serial, kind, int(rng.choice(_USERS, p=users)), planned=planned
+        )
+        tasks = (
+            int(rng.integers(3, 9))
+            if not planned and rng.random() < 0.04 and request.nodes <= 1
+            else 0
+        )
+        drawn += _tasks(request, tasks, rng)
+        spent += sum(each.gpus * each.run_s for each in drawn[serial:])
+    return _numbered(drawn)
+
+
+def _activity() -> NDArray[np.float64]:
+    """Shares of the users in the jobs."""
+    users = 1.0 / np.arange(1, _USERS + 1, dtype=np.float64) ** 1.2
+    return np.asarray(users / users.sum(), dtype=np.float64)
+
+
+def _draw_courses(
+    plan: SimulationPlan, courses: Iterable[behaviours.JobCourse], rng: np.random.Generator
+) -> list[SimulatedRequest]:
+    """Jobs with a course each, submitted so early that all of them end in time, queues being
+    short.
+    """
+    users = _activity()
+    drawn = []
+    for serial, course in enumerate(courses):
+        group, kind = _choose_group(plan, rng, course.kind)
+        gpus, nodes = plan.groups[group].gpus, min(course.nodes, _whole(plan, group))
+        ends = ("TIMEOUT", "0:0") if course.stuck and rng.random() < 0.6 else None
+        state, exit_code = ends or (
+            ("CANCELLED", "0:15") if course.stuck else _choose_end(rng, kind)
+        )
+        run_s, state = (
+            course.run_s,
+            "COMPLETED" if state == "TIMEOUT" and not course.stuck else state,
+        )
+        limit_min = (
+            run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
+        )
+        part = int(rng.integers(min(course.min_gpus, gpus), gpus)) if nodes == 0 else 0
+        drawn.append(
+            SimulatedRequest(
+                serial=serial,
+                submit_s=int(rng.uniform(0, max(1, plan.seconds - run_s - 4 * 3600))),
+                kind=kind,
+                group=group,
+                gpus=part or nodes * gpus,
+                nodes=nodes,
+                run_s=run_s,
+                limit_min=max(2, limit_min),
+                state=state,
+                exit_code=exit_code,
+                user=int(rng.choice(_USERS, p=users)),
+                name=_NAMES[int(rng.integers(len(_NAMES)))],
+                qos="regular",
+                course=course,
+            )
+        )
+    return drawn
+
+
+_CHANGED = 0.01  # share of the runs of a job group that do something else under its name
+_HANGING = 0.15  # share of job groups with some hanging runs
+_HANGS = 0.2  # share of their runs
+
+
+def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[SimulatedRequest]:
+    """Jobs that users submit again and again: each group keeps size, limit, memory and what its
+    GPUs do.
+
+    Run times spread around the group's; some runs fail on the way, some groups hang at times, few
+    runs are changed.
+    """
+    kinds = [
+        kind for kind in JOB_KINDS if kind not in (JobKind.HUNG, JobKind.DEADLOCK, JobKind.CPU_ONLY)
+    ]
+    weights = np.array([JOB_KINDS[kind].weight for kind in kinds])
+    users, groups = _activity(), list[SimulatedRequest]()
+    for number in range(plan.job_groups):
+        usual = kinds[int(rng.choice(len(kinds), p=weights / weights.sum()))]
+        made = _draw_one(plan, rng, number, usual, int(rng.choice(_USERS, p=users)), planned=False)
+        groups.append(
+            replace(made, of_group=number, het=False, fails_once=False, cancelled_waiting=False)
+        )
+    spreads, slack = rng.uniform(0.01, 0.25, len(groups)), rng.uniform(1.2, 5.0, len(groups))
+    hanging, numbered = rng.random(len(groups)) < _HANGING, rng.random(len(groups)) < 0.3
+    shares = 1.0 / np.arange(1, len(groups) + 1) ** 0.8
+    drawn, spent, budget = list[SimulatedRequest](), 0.0, plan.load * plan.gpus * plan.seconds
+    while spent < budget:
+        number = int(rng.choice(len(groups), p=shares / shares.sum()))
+        group, spread, serial = groups[number], float(spreads[number]), len(drawn)
+        limit_s = 300 * -int(-group.run_s * float(np.exp(3 * spread)) * slack[number] // 300)
+        changed, hangs = (
+            bool(rng.random() < _CHANGED),
+            bool(hanging[number] and rng.random() < _HANGS),
+        )
+        needs_s = max(
+            JOB_KINDS[group.kind].min_s, group.run_s * float(np.exp(rng.normal(0.0, spread)))
+        )
+        kind: JobKind = JobKind.STEADY if changed and group.gpus else group.kind
+        needs_s *= float(np.exp(rng.normal(0.0, 0.7))) if changed else 1.0
+        state, exit_code = _choose_end(rng, JobKind.STEADY)
+        state, exit_code = ("COMPLETED", "0:0") if state == "TIMEOUT" else (state, exit_code)
+        run_s = int(needs_s if state == "COMPLETED" else needs_s * rng.uniform(0.05, 1.0))
+        if hangs and limit_s >= JOB_KINDS[JobKind.HUNG].min_s and group.gpus:
+            kind, run_s, (state, exit_code) = JobKind.HUNG, limit_s, ("TIMEOUT", "0:0")
+        elif run_s > limit_s:
+            run_s, state, exit_code = limit_s, "TIMEOUT", "0:0"
+        if run_s < JOB_KINDS[kind].min_s:  # it ended before what is planted shows
+            kind = JobKind.STEADY
+        name = f"{group.name}_{number:02d}"
+        drawn.append(
+            replace(
+                group,
+                serial=serial,
+                submit_s=int(rng.uniform(0, plan.seconds)),
+                kind=kind,
+                run_s=run_s,
+                limit_min=limit_s // 60,
+                state=state,
+                exit_code=exit_code,
+                name=f"{name}_{serial:05d}" if numbered[number] else name,
+            )
+        )
+        spent += max(group.gpus, 1) * run_s
+    return drawn
+
+
+def _whole(plan: SimulationPlan, number: int) -> int:
+    """Nodes of a group that jobs have to themselves."""
+    group = plan.groups[number]
+    return group.count - (round(group.count * plan.shared) if group.gpus > 1 else 0)
+
+
+def _draw_one(
+    plan: SimulationPlan,
+    rng: np.random.Generator,
+    serial: int,
+    kind: JobKind,
+    user: int,
+    *,
+    planned: bool,
+) -> SimulatedRequest:
+    group, kind = _choose_group(plan, rng, kind)
+    facts = JOB_KINDS[kind]
+    nodes, gpus = _choose_size(plan, rng, group, facts.min_gpus, planned=planned)
+    if kind is JobKind.CPU_ONLY:
+        nodes, gpus = 1, 0
+    run_s = _choose_run_time(plan, rng, kind, 0.35 if planned else 0.6)
+    state, exit_code = _choose_end(rng, kind)
+    limit_min = (
+        run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
+    )
+    limit_min = max(2, limit_min)
+    if state == "TIMEOUT":
+        run_s = limit_min * 60 + int(rng.integers(1, 31))
+    last = 0.45 if planned else 1.0  # leaves time for planned jobs to end
+    cancelled = not planned and float(rng.random()) < 0.01
+    plain = kind in (JobKind.STEADY, JobKind.MEMORY_BOUND) and gpus > 0 and not cancelled
+    return SimulatedRequest(
+        serial=serial,
+        submit_s=int(rng.uniform(0, last * plan.seconds)),
+        kind=kind,
+        group=group,
+        gpus=gpus,
+        nodes=nodes,
+        run_s=run_s,
+        limit_min=limit_min,
+        state=state,
+        exit_code=exit_code,
+        user=user,
+        name=_NAMES[int(rng.integers(len(_NAMES)))],
+        qos="debug" if kind is JobKind.DEBUG else "regular",
+        het=plain and nodes >= 1 and float(rng.random()) < 0.03,
+        fails_once=plain and run_s > 1800 and float(rng.random()) < 0.04,
+        cancelled_waiting=cancelled,
+    )
+
+
+def _choose_group(
+    plan: SimulationPlan, rng: np.random.Generator, kind: JobKind
+) -> tuple[int, JobKind]:
+    """Return a node group on which the kind is visible; steady if there is none."""
+    suits = [_suits(group, kind) for group in plan.groups]
+    if not any(suits):
+        kind, suits = JobKind.STEADY, [True] * len(plan.groups)
+    weights = np.array(
+        [group.count * fits for group, fits in zip(plan.groups, suits, strict=True)], dtype=float
+    )
+    return int(rng.choice(len(weights), p=weights / weights.sum())), kind
+
+
+def _suits(group: NodeGroup, kind: JobKind) -> bool:
+    if kind is JobKind.LOW_MEMORY:
+        return group.device.hbm_mib >= LARGE_MEMORY_MIB
+    # Error correction in the same memory leaves less than a full one.
+    if kind is JobKind.FULL_MEMORY:
+        return group.driver.total_mib > 0.97 * group.device.hbm_mib
+    if kind in _NEEDS_PIPES and group.lacks:
+        return False
+    return JOB_KINDS[kind].min_gpus <= group.gpus * group.count
+
+
+def _choose_size(
+    plan: SimulationPlan, rng: np.random.Generator, number: int, min_gpus: int, *, planned: bool
+) -> tuple[int, int]:
+    """(nodes, GPUs); nodes 0 for a part of a shared node."""
+    group = plan.groups[number]
+    shared = round(group.count * plan.shared) if group.gpus > 1 else 0
+    most = 2 if planned else max(1, (group.count - shared) // 3)
+    known: tuple[tuple[int, float], ...] = STUDY_SIZES if plan.as_in_study else _SIZES
+    sizes = [
+        (nodes, share)
+        for nodes, share in known
+        if nodes <= most and (nodes or (shared and min_gpus <= 2))
+    ]
+    sizes = [
+        (nodes, share) for nodes, share in sizes if nodes * group.gpus >= min_gpus or not nodes
+    ]
+    sizes = sizes or [(-(-min_gpus // group.gpus), 1.0)]
+    shares = np.array([share for _, share in sizes])
+    nodes = sizes[int(rng.choice(len(sizes), p=shares / shares.sum()))][0]
+    if group.count == shared:
+        nodes = 0
+    if nodes:
+        return nodes, nodes * group.gpus
+    least = min(min_gpus, group.gpus)
+    return 0, int(rng.integers(least, max(least + 1, group.gpus)))
+
+
+def _choose_run_time(
+    plan: SimulationPlan, rng: np.random.Generator, kind: JobKind, share: float
+) -> int:
+    """Seconds, at most a share of the plan's length."""
+    facts = JOB_KINDS[kind]
+    longest = STUDY_LONGEST_S if plan.as_in_study and facts.max_s == LONGEST_S else facts.max_s
+    longest = min(longest, int(share * plan.seconds))
+    if kind is JobKind.SHORT:
+        return int(rng.integers(facts.min_s, longest))
+    median = 0.25 * plan.median_hours if kind is JobKind.DEBUG else plan.median_hours
+    seconds = 3600 * median * float(np.exp(1.1 * rng.standard_normal()))
+    return int(min(max(seconds, facts.min_s), max(longest, facts.min_s)))
+
+
+def _choose_end(rng: np.random.Generator, kind: JobKind) -> tuple[str, str]:
+    if kind in (JobKind.HUNG, JobKind.DEADLOCK):
+        return ("TIMEOUT", "0:0") if rng.random() < 0.6 else ("CANCELLED", "0:15")
+    if kind is JobKind.SHORT:
+        return ("FAILED", "1:0") if rng.random() < 0.5 else ("COMPLETED", "0:0")
+    ends = (
+        ("COMPLETED", "0:0", 0.84),
+        ("FAILED", "1:0", 0.06),
+        ("FAILED", "0:11", 0.02),
+        ("CANCELLED", "0:15", 0.05),
+        ("TIMEOUT", "0:0", 0.02),
+        ("OUT_OF_MEMORY", "0:125", 0.01),
+    )
+    state, code, _ = ends[int(rng.choice(len(ends), p=[share for *_, share in ends]))]
+    return state, code
+
+
+def _tasks(
+    request: SimulatedRequest, tasks: int, rng: np.random.Generator
+) -> list[SimulatedRequest]:
+    """The request, or the tasks of an array: the same job with run times of its own."""
+    if not tasks or request.het or request.fails_once or request.state == "TIMEOUT":
+        return [request]
+    least, most = JOB_KINDS[request.kind].min_s, max(request.run_s, JOB_KINDS[request.kind].max_s)
+    run_times = [
+        int(min(most, max(least, request.run_s * rng.uniform(0.8, 1.0)))) for _ in range(tasks)
+    ]
+    return [
+        replace(request, run_s=run_s, serial=request.serial + index, array=(request.serial, index))
+        for index, run_s in enumerate(run_times)
+    ]
+
+
+def _numbered(requests: list[SimulatedRequest]) -> list[SimulatedRequest]:
+    """Job ids in order of submission; the last task of an array has the id of the array, as in
+    Slurm.
+    """
+    requests = sorted(requests, key=lambda request: (request.submit_s, request.serial))
+    next_id = FIRST_JOB_ID
+    numbered: list[SimulatedRequest] = []
+    arrays: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    for request in requests:
+        if request.array:
+            sizes[request.array[0]] = sizes.get(request.array[0], 0) + 1
+    for serial, request in enumerate(requests):
+        job_id, array = next_id, request.array
+        if array is None:
+            next_id += 2 if request.het else 1
+        else:
+            first, index = array
+            if first not in arrays:
+                arrays[first] = next_id
+                next_id += sizes[first]
+            array = (arrays[first], index)
+            job_id = arrays[first] + (index + 1) % sizes[first]
+        numbered.append(replace(request, serial=serial, job_id=job_id, array=array))
+    return numbered
+
+
+_DEPTH = 48  # how many waiting jobs are tried out of turn
+_PATIENCE_S = 2 * 3600  # the first in line waits at most this long before backfill ends
+_NEEDS_ITS_END = frozenset(
+    {
+        JobKind.HUNG,
+        JobKind.DEADLOCK,
+        JobKind.COLD_START,
+        JobKind.STALLED,
+        JobKind.BURSTY,
+        JobKind.SHORT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """One run of a job. Times in seconds after the plan's start; `end_s` may lie behind the plan's
+    end.
+
+    `places`: (node index, GPU indices) for each node. `start_s` None: it never started.
+    """
+
+    request: SimulatedRequest
+    submit_s: int
+    start_s: int | None
+    end_s: int | None
+    places: tuple[tuple[int, tuple[int, ...]], ...]
+    state: str
+    exit_code: str
+    behaviour: JobBehaviour | None
+    mapped: bool
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs held."""
+        return sum(len(gpus) for _, gpus in self.places)
+
+
+@dataclass(slots=True)
+class _FreeNodes:
+    """Free nodes and free GPUs of shared nodes, of one group."""
+
+    free: list[int]
+    shared: dict[int, list[int]]
+    # Time, order, node, gpus.
+    releases: list[tuple[int, int, int, tuple[int, ...]]] = field(default_factory=list)
+    given: int = 0
+
+    def take(
+        self, request: SimulatedRequest, gpus_per_node: int
+    ) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
+        """Return places for the request, or None when it does not fit now."""
+        if request.nodes:
+            if len(self.free) < request.nodes:
+                return None
+            whole = tuple(range(gpus_per_node))
+            return tuple((heapq.heappop(self.free), whole) for _ in range(request.nodes))
+        for node, free in self.shared.items():
+            if len(free) >= request.gpus:
+                taken = tuple(free[: request.gpus])
+                del free[: request.gpus]
+                return ((node, taken),)
+        return None
+
+    def release_at(self, time_s: int, places: Iterable[tuple[int, tuple[int, ...]]]) -> None:
+        """Give places back at a time."""
+        for node, gpus in places:
+            self.given += 1
+            heapq.heappush(self.releases, (time_s, self.given, node, gpus))
+
+    def release_until(self, time_s: int) -> None:
+        """Release the GPUs that are free by now."""
+        while self.releases and self.releases[0][0] <= time_s:
+            _, _, node, gpus = heapq.heappop(self.releases)
+            if node in self.shared:
+                self.shared[node] = sorted([*self.shared[node], *gpus])
+            else:
+                heapq.heappush(self.free, node)
+
+
+def place_runs(plan: SimulationPlan, requests: Iterable[SimulatedRequest]) -> list[SimulatedRun]:
+    """Return the runs of all requests, in order of submission; a job whose node failed has two."""
+    by_group: dict[int, list[SimulatedRequest]] = {number: [] for number in range(len(plan.groups))}
+    runs: list[SimulatedRun] = []
+    for request in requests:
+        if request.kind is JobKind.CPU_ONLY:
+            start_s = request.submit_s + 5
+            runs.append(_run(request, request.submit_s, start_s, ()))
+        elif request.cancelled_waiting:
+            runs.append(_never(request, request.submit_s, request.submit_s + 600))
+        else:
+            by_group[request.group].append(request)
+    nodes = plan.nodes()
+    for number, wanted in by_group.items():
+        runs += _place_group(plan, [node for node in nodes if node.group == number], wanted)
+    return sorted(runs, key=lambda run: (run.submit_s, run.request.serial))
+
+
+def _place_group(
+    plan: SimulationPlan, nodes: list[SimulatedNode], requests: list[SimulatedRequest]
+) -> Iterator[SimulatedRun]:
+    """Runs on the nodes of one group."""
+    if not nodes:
+        return
+    gpus = plan.groups[nodes[0].group].gpus
+    rng = np.random.default_rng([plan.seed, 2, nodes[0].group])
+    pool = _FreeNodes(
+        [node.index for node in nodes if not node.shared],
+        {node.index: list(range(gpus)) for node in nodes if node.shared},
+    )
+    arrivals = [(request.submit_s, request.serial, request) for request in requests]
+    heapq.heapify(arrivals)
+    queue: list[SimulatedRequest] = []
+    while arrivals or (queue and pool.releases):
+        now = min([each[0][0] for each in (arrivals, pool.releases) if each])
+        if now >= plan.seconds:
+            break
+        pool.release_until(now)
+        while arrivals and arrivals[0][0] <= now:
+            queue.append(heapq.heappop(arrivals)[2])
+        for request in _startable(queue, pool, now, shared_waits=plan.as_in_study):
+            places = pool.take(request, gpus)
+            if places is None:
+                continue
+            queue.remove(request)
+            start_s = now + int(rng.integers(0, 3))
+            run = _behaving(plan, _run(request, request.submit_s, start_s, places), rng)
+            end_s = run.end_s or start_s
+            pool.release_at(end_s + int(rng.choice([0, 0, 4, 15])), places)
+            if run.state == "NODE_FAIL":
+                again = replace(request, submit_s=end_s + 60, fails_once=False)
+                heapq.heappush(arrivals, (again.submit_s, again.serial, again))
+            yield run
+    for request in [*queue, *(each[2] for each in sorted(arrivals))]:
+        yield _never(request, request.submit_s, None)
+
+
+def _startable(
+    queue: list[SimulatedRequest], pool: _FreeNodes, now: int, *, shared_waits: bool
+) -> list[SimulatedRequest]:
+    """Waiting jobs in the order in which they are tried.
+
+    `shared_waits`: no job waits for one that waits for a part of a shared node, which are few.
+    """
+    if not queue or not (pool.free or any(pool.shared.values())):
+        return []
+    waited_long = now - queue[0].submit_s > _PATIENCE_S and not (
+        shared_waits and not queue[0].nodes
+    )
+    return queue[:1] if waited_long else queue[:_DEPTH]
+
+
+def _run(
+    request: SimulatedRequest,
+    submit_s: int,
+    start_s: int,
+    places: tuple[tuple[int, tuple[int, ...]], ...],
+) -> SimulatedRun:
+    run_s, state, exit_code = request.run_s, request.state, request.exit_code
+    if request.fails_once:
+        run_s, state, exit_code = int(0.4 * run_s), "NODE_FAIL", "1:0"
+    return SimulatedRun(
+        request, submit_s, start_s, start_s + run_s, places, state, exit_code, None, mapped=True
+    )
+
+
+def _never(request: SimulatedRequest, submit_s: int, end_s: int | None) -> SimulatedRun:
+    """A job that waited and never ran: cancelled at `end_s`, or still waiting."""
+    state = "PENDING" if end_s is None else "CANCELLED"
+    return SimulatedRun(request, submit_s, None, end_s, (), state, "0:0", None, mapped=False)
+
+
+def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator) -> SimulatedRun:
+    """The run with what its GPUs do; steady where its end, needed to see the problem, is not
+    recorded any more.
+    """
+    request, start_s, end_s = run.request, run.start_s or 0, run.end_s or 0
+    if (end_s > plan.seconds or run.state == "NODE_FAIL") and request.kind in _NEEDS_ITS_END:
+        request = replace(request, kind=JobKind.STEADY)
+    group = plan.groups[request.group]
+    usable = group.driver.total_mib - group.driver.reserved_mib
+    fate = [3, request.serial, int(run.state == "NODE_FAIL")]
+    if request.of_group is not None:
+        fate = [12, request.of_group]
+    behaviour = behave(
+        request.kind,
+        np.random.default_rng([plan.seed, *fate]),
+        elapsed_s=end_s - start_s,
+        gpus=run.gpus,
+        capacity_mib=group.device.hbm_mib,
+        usable_mib=usable,
+    )
+    if plan.as_in_study:
+        behaviour = as_in_study(behaviour, np.random.default_rng([plan.seed, 10, request.serial]))
+    if request.course is not None:
+        course = np.random.default_rng([plan.seed, 11, request.serial])
+        per_node = [len(gpus) for _, gpus in run.places]
+        behaviour = follow(behaviour, request.course, course, per_node=per_node)
+    shared = request.nodes == 0
+    return replace(
+        run,
+        request=request,
+        behaviour=behaviour,
+        mapped=shared and bool(rng.random() >= plan.unmapped),
+    )

@@ -1,0 +1,293 @@
+"""The study as files: figures, numbers, and the page in three formats.
+
+Each file appears whole, or nothing does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment
+from markupsafe import Markup
+
+from tachograph.annexes.lab.figures.registry import QUESTIONS
+from tachograph.annexes.lab.figures.study import MadeFigure, Progress, StudyReport
+from tachograph.annexes.lab.study import (
+    NOT_ANSWERED,
+    caption,
+    choice_sentence,
+    data_rows,
+    figure_json,
+    first_sentences,
+    json_text,
+    methods,
+    study_json,
+    study_markdown,
+    tiles,
+)
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.catalog.spreadsheets import table_csv
+from tachograph.catalog.version import __version__
+from tachograph.report.drawing import style
+from tachograph.report.drawing.inline_svg import inlined
+from tachograph.report.drawing.style import PAGE_IN
+from tachograph.report.pages import environment
+
+_WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
+
+
+Picture = tuple[str, bytes]  # svg or png, and the file
+
+
+def study_html(report: StudyReport, pictures: Mapping[str, Picture]) -> str:
+    """Return the page. `pictures`: those of the figures that are drawn."""
+
+    def picture(figure: MadeFigure) -> Markup:
+        name = figure.entry.name
+        return _picture(report, name, *pictures[name]) if name in pictures else Markup("")
+
+    return _study_environment().get_template("study.html.j2").render(study_values(report, picture))
+
+
+def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -> dict[str, Any]:
+    """Return what `study_body.html.j2` shows of a study, in whichever page it is included.
+
+    `picture` returns the element that shows a figure, nothing for one that is not drawn.
+    """
+    sections = [("", "Overview", report.of_question(None))]
+    sections += [(name, question, report.of_question(name)) for name, question in QUESTIONS.items()]
+    return {
+        "report": report,
+        "tiles": tiles(report),
+        "data_rows": data_rows(report),
+        "selection": choice_sentence(report),
+        "sections": [section for section in sections if section[2]],
+        "picture": picture,
+        "caption": caption,
+        "first_sentences": first_sentences,
+        "consequences": report.consequences(),
+        "not_answered": NOT_ANSWERED,
+        "methods": methods(report.settings),
+        "version": __version__,
+        "made": local_time(report.now, report.zone_name),
+    }
+
+
+def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[str, Picture]:
+    """Return the pictures of the figures of a study that are drawn: SVG, PNG where that would be
+    large.
+    """
+    drawn = [figure for figure in report.figures if figure.drawn]
+    with TemporaryDirectory(prefix="tachograph-") as folder:
+        for place, figure in enumerate(drawn):
+            if progress:
+                progress(f"draw {figure.entry.name}", place, len(drawn))
+            style.save(figure.draw(), Path(folder), figure.entry.stem, ["svg"])
+        return _pictures(report, Path(folder), ["svg"])
+
+
+def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> Markup:
+    """A figure as an element of the page, as wide as it is beside others."""
+    (title,) = (figure.entry.title for figure in report.figures if figure.entry.name == name)
+    if suffix == "svg":
+        drawn = Markup(
+            inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS)
+        )
+    else:
+        source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+        drawn = Markup('<img src="{}" alt="{}">').format(source, title)
+    width = picture_width(suffix, content)
+    return Markup('<div class="picture" style="width: {}%; --share: {}">{}</div>').format(
+        width, width / 100, drawn
+    )
+
+
+def picture_width(suffix: str, content: bytes) -> int:
+    """Return a picture's width in percent of the page; 100 for two columns of a paper."""
+    found = _WIDTH.search(content[:2000]) if suffix == "svg" else None
+    share = float(found[1]) / (72 * PAGE_IN) if found else 1.0
+    return round(100 * min(1.0, share))
+
+
+@cache
+def _study_environment() -> Environment:
+    return environment(__package__)
+
+
+PAGES = ("study.md", "study.html", "study.json")
+LARGEST_SVG = 400_000  # bytes; a larger one is shown in the page as PNG
+_OF_A_FIGURE = re.compile(r"\d\d_\w+(\.\w+)?\.(pdf|svg|png|json|csv)")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenStudy:
+    """Names of the files written into `folder`, and of those of an earlier study that were taken
+    away.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+
+
+def write_study(
+    report: StudyReport,
+    folder: Path,
+    *,
+    formats: Sequence[str] = style.FORMATS,
+    progress: Progress | None = None,
+) -> WrittenStudy:
+    """Write the study into a folder, created if missing; return what was written.
+
+    Written are study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per
+    part) and, where it is drawn, the drawing in each format. Everything is written aside and then
+    renamed into place, so a failure leaves the folder as it was. Of an earlier study those files go
+    that this one does not write; all others stay. Errors: UsageError where the folder is a file, or
+    the format none; ExportError where it cannot be written.
+    """
+    formats = check_formats(formats)
+    with writable(folder) as aside:
+        for place, figure in enumerate(report.figures):
+            if progress:
+                progress(f"draw {figure.entry.name}", place, len(report.figures))
+            _write_figure(figure, aside, formats)
+        pictures = _pictures(report, aside, formats)
+        (aside / "study.md").write_text(study_markdown(report, formats), encoding="utf-8")
+        (aside / "study.html").write_text(study_html(report, pictures), encoding="utf-8")
+        files = sorted({*(file.name for file in aside.iterdir()), *PAGES})
+        (aside / "study.json").write_text(json_text(study_json(report, files)), encoding="utf-8")
+        removed = sorted(_of_before(folder) - set(files))
+        move(aside, folder, files)
+        for name in removed:
+            (folder / name).unlink(missing_ok=True)
+    return WrittenStudy(folder, tuple(files), tuple(removed))
+
+
+def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats, each once.
+
+    Errors: UsageError for one that is none.
+    """
+    for name in formats:
+        if name not in style.FORMATS:
+            raise UsageError(f"no format {name!r}", do=f"use {', '.join(style.FORMATS)}")
+    return tuple(dict.fromkeys(formats))
+
+
+def check_folder(folder: Path) -> None:
+    """Check that the folder is one, or could be made.
+
+    Errors: UsageError where it is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(
+            "is a file, not a folder", where=str(folder), do="name another folder with -o"
+        )
+
+
+@contextmanager
+def writable(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder inside `folder`; both are removed if nothing was written.
+
+    Errors: UsageError where `folder` is no folder; ExportError for what the operating system
+    reports.
+    """
+    check_folder(folder)
+    made = not folder.exists()
+    with _export_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = Path(mkdtemp(prefix=".study-", dir=folder))
+        try:
+            yield aside
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            if made and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def move(aside: Path, folder: Path, names: Iterable[str]) -> None:
+    """Move complete files from a folder of `writable` to where they belong."""
+    for name in names:
+        (aside / name).replace(folder / name)
+
+
+@contextmanager
+def _export_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise ExportError(
+            f"cannot be written: {problem.strerror or problem}",
+            where=str(folder),
+            do="free some space, or name another folder with -o",
+        ) from problem
+
+
+def _write_figure(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> None:
+    stem = figure.entry.stem
+    (folder / f"{stem}.json").write_text(json_text(figure_json(figure)), encoding="utf-8")
+    for part, table in figure.numbers.tables.items():
+        (folder / f"{stem}.{part}.csv").write_text(csv_of(table), encoding="utf-8")
+    if figure.drawn:
+        style.save(figure.draw(), folder, stem, sorted({*formats, "svg"}))
+
+
+def csv_of(table: pl.DataFrame) -> str:
+    """Return a table as CSV: null is empty, lists are joined with `+`, texts are harmless to
+    spreadsheets.
+
+    >>> csv_of(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "jobs": [3, None]}))
+    'pipes,jobs\\nfp64+tensor,3\\n"",\\n'
+    """
+    return table_csv(table)
+
+
+def _pictures(
+    report: StudyReport, folder: Path, formats: Sequence[str]
+) -> dict[str, tuple[str, bytes]]:
+    """{figure: (suffix, content)} for the page; SVG that was drawn for it alone is taken away."""
+    pictures = {}
+    for figure in report.figures:
+        if not figure.drawn:
+            continue
+        drawing = folder / f"{figure.entry.stem}.svg"
+        content = drawing.read_bytes()
+        if "svg" not in formats:
+            drawing.unlink()
+        pictures[figure.entry.name] = ("svg", content)
+        if len(content) > LARGEST_SVG:
+            pictures[figure.entry.name] = ("png", _png(figure, folder, formats))
+    return pictures
+
+
+def _png(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> bytes:
+    """A figure as PNG, which is written unless it is there."""
+    file = folder / f"{figure.entry.stem}.png"
+    if not file.exists():
+        style.save(figure.draw(), folder, figure.entry.stem, ["png"])
+    content = file.read_bytes()
+    if "png" not in formats:
+        file.unlink()
+    return content
+
+
+def _of_before(folder: Path) -> set[str]:
+    """Files of figures that the study which is there names as its own."""
+    try:
+        before: Any = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+        named = before["files"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return set()
+    return {name for name in named if isinstance(name, str) and _OF_A_FIGURE.fullmatch(name)}

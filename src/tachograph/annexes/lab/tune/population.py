@@ -1,0 +1,127 @@
+"""Jobs whose classes are judged with several settings: what depends on no setting is computed
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tachograph.annexes.lab.accuracy import Answers, VerdictScore, score_verdicts
+from tachograph.catalog.config import ClassOptions
+from tachograph.judge.classes.characteristics import GPU, HOST, class_limits
+from tachograph.judge.classes.inputs import HOST_SUFFIX, ClassInput
+from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
+from tachograph.judge.job_classes import CLASS_BY_CODE, JOB_CLASSES, class_inputs
+
+NOT_APPLICABLE = -9  # a class that does not apply to the job: idle_nodes of one node
+# classes that detect an interval in which nothing changes: {class: where it lies}
+HANG_PLACES: Mapping[str, int] = MappingProxyType(
+    {each.code: each.where for each in JOB_CLASSES if each.where is not None}
+)
+_CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownInput:
+    """One form, and the number of each of its jobs among all jobs of the population."""
+
+    form: ClassInput
+    numbers: Sequence[int]
+
+
+class Population:
+    """Jobs and what was stored of them, in the form of GPUs and, where there are minutes of
+    nodes, of hosts.
+    """
+
+    def __init__(
+        self,
+        jobs: pl.DataFrame,
+        gpus: pl.DataFrame,
+        timelines: pl.DataFrame,
+        node_minutes: pl.DataFrame,
+        *,
+        window_minutes: int,
+    ) -> None:
+        self.job_keys = tuple(jobs.get_column("job_key"))
+        number_of = {key: number for number, key in enumerate(self.job_keys)}
+        # every characteristic may get a threshold, so the windows of all of them are needed
+        characteristics = {
+            code: tuple(HOST if code.endswith(HOST_SUFFIX) else GPU)
+            for job_class in JOB_CLASSES
+            for code in job_class.codes
+            if job_class.code in HANG_PLACES
+        }
+        widest = ClassOptions(
+            window_minutes=window_minutes,
+            hang_minutes=window_minutes,
+            characteristics=characteristics,
+        )
+        forms = class_inputs(jobs, gpus, timelines, node_minutes, widest)
+        self._forms = {
+            form.host: _KnownInput(form, [number_of[key] for key in form.series.job_keys])
+            for form in forms
+            if form.series.job_keys
+        }
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Classes that can be judged: of hosts only where there are minutes of nodes."""
+        return tuple(
+            code
+            for each in JOB_CLASSES
+            for code in each.codes
+            if code.endswith(HOST_SUFFIX) in self._forms
+        )
+
+    @property
+    def minutes(self) -> int:
+        """Minutes of all jobs together."""
+        return sum(int(known.form.series.offset[-1]) for known in list(self._forms.values())[:1])
+
+    def form(self, *, host: bool) -> ClassInput | None:
+        """Return the form of GPUs, or of hosts; None where there is nothing in it."""
+        known = self._forms.get(host)
+        return None if known is None else known.form
+
+    def verdicts(self, settings: ClassOptions, code: str) -> Answers:
+        """Return the verdict of the judge on each job, in the order of `job_keys`."""
+        known, job_class = self._forms[code.endswith(HOST_SUFFIX)], CLASS_BY_CODE[code]
+        form = replace(known.form, limits=class_limits(settings, host=known.form.host))
+        of_form = np.full(len(known.numbers), NOT_APPLICABLE, np.int8)
+        for number, finding in job_class.judge(job_class, form):
+            of_form[number] = _CODE_OF[finding.verdict]
+        answers = np.full(len(self.job_keys), NOT_APPLICABLE, np.int8)
+        answers[known.numbers] = of_form
+        return answers
+
+    def scores(
+        self, settings: ClassOptions, labels: Mapping[str, Mapping[str, bool]]
+    ) -> dict[str, VerdictScore]:
+        """Return how the verdicts with these settings compare with the labels, class by class.
+
+        `labels`: {class: {job_key: holds}}. Jobs to which a class does not apply are not counted; a
+        class that cannot be judged, or of which no job is labelled here, has no score.
+        """
+        scores = {}
+        for code in self.codes:
+            of_class = labels.get(code, {})
+            labelled = np.array([key in of_class for key in self.job_keys], np.bool_)
+            if not labelled.any():
+                continue
+            truth = np.array([of_class.get(key, False) for key in self.job_keys], np.bool_)
+            answers = self.verdicts(settings, code)
+            counts = labelled & (answers != NOT_APPLICABLE)
+            scores[code] = score_verdicts(answers[counts], truth[counts])
+        return scores
+
+
+def base(configured: ClassOptions) -> ClassOptions:
+    """Return the configured window and T; thresholds and sets as they are built in."""
+    return msgspec.structs.replace(configured, theta={}, level={}, busy={}, characteristics={})

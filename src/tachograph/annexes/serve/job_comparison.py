@@ -1,0 +1,134 @@
+"""Two to four jobs side by side: the numbers that differ most first, findings, and what they did
+over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from tachograph.catalog.columns import COLUMN_UNITS
+from tachograph.catalog.units import text
+from tachograph.judge.activity import number
+from tachograph.judge.finding import Finding
+from tachograph.report.drawing import job_page
+from tachograph.report.drawing.style import DRAWING
+from tachograph.report.job import JobReport
+from tachograph.report.job_over_time import floats
+
+MOST_JOBS = 4
+# {column of job_summaries: label}
+NUMBERS: Mapping[str, str] = {
+    "gpus": "GPUs",
+    "nodes": "nodes",
+    "elapsed_s": "run time",
+    "gpu_hours": "GPU-hours",
+    "gpu_util_mean": "GPU utilisation",
+    "zero_util_fraction": "samples with zero utilisation",
+    "sm_active_mean": "SMs active",
+    "tensor_active_mean": "tensor cores active",
+    "fp64_active_mean": "FP64 active",
+    "fp32_active_mean": "FP32 active",
+    "fp16_active_mean": "FP16 active",
+    "dram_active_mean": "memory traffic",
+    "hbm_peak_fraction": "memory peak",
+    "spatial_imbalance": "imbalance across GPUs",
+    "temporal_imbalance": "imbalance over time",
+    "power_w_mean": "power per GPU",
+    "energy_j": "energy",
+    "cpu_efficiency": "CPU use",
+    "max_rss_mib": "host memory of the largest task",
+    "coverage": "coverage",
+}
+_DRAWN = ("gpu_util", "sm_active", "gr_engine_active")  # the first that any job has
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedNumber:
+    """A number of each job as text; difference: of the extremes, as a share of the larger.
+
+    None: fewer than two jobs have it.
+    """
+
+    label: str
+    texts: tuple[str, ...]
+    difference: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobComparison:
+    """Some jobs, in the order in which they were named; findings: {title: which of them have it,
+    as reported}.
+    """
+
+    reports: tuple[JobReport, ...]
+    numbers: tuple[ComparedNumber, ...]
+    findings: Mapping[str, tuple[Finding | None, ...]]
+
+    @property
+    def headline(self) -> str:
+        """What differs most."""
+        most = next((one for one in self.numbers if one.difference), None)
+        if most is None:
+            return "No number differs."
+        return f"Largest difference: {most.label}, {', '.join(most.texts)}."
+
+    def plot(self) -> Markup | None:
+        """Return mean activity of each job over its time, all from their start; None where none
+        was measured.
+        """
+        names = [
+            name for name in _DRAWN if any(name in report.timeline.means for report in self.reports)
+        ]
+        lines = [
+            job_page.ComparedLine(
+                f"job {report.job}", report.timeline.bin_s, floats(report.timeline.means[names[0]])
+            )
+            for report in self.reports
+            if names and names[0] in report.timeline.means
+        ]
+        with DRAWING:
+            svg = job_page.compared(lines, names[0] if names else "")
+        return None if svg is None else Markup(svg)
+
+
+def compare_jobs(reports: Sequence[JobReport]) -> JobComparison:
+    """Return the comparison of these jobs."""
+    rows = [
+        _number(label, name, [report.summary for report in reports])
+        for name, label in NUMBERS.items()
+    ]
+    known = [row for row in rows if any(each != text(None) for each in row.texts)]
+    ordered = sorted(
+        known, key=lambda row: -1.0 if row.difference is None else row.difference, reverse=True
+    )
+    by_job = [{finding.title: finding for finding in report.findings} for report in reports]
+    titles = dict.fromkeys(title for found in by_job for title in found)
+    return JobComparison(
+        tuple(reports),
+        tuple(ordered),
+        {title: tuple(found.get(title) for found in by_job) for title in titles},
+    )
+
+
+def _number(label: str, name: str, rows: Sequence[Mapping[str, Any]]) -> ComparedNumber:
+    values = [number(row, name) for row in rows]
+    return ComparedNumber(
+        label, tuple(text(value, COLUMN_UNITS[name]) for value in values), difference(values)
+    )
+
+
+def difference(values: Sequence[float | None]) -> float | None:
+    """Return by how much values differ, as a share of the largest amount; None for fewer than two.
+
+    >>> difference([2.0, 8.0, None]), difference([0.0, 0.0]), difference([1.0, None])
+    (0.75, 0.0, None)
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    most = max(map(abs, known))
+    return (max(known) - min(known)) / most if most else 0.0

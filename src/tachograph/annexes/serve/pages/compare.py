@@ -1,0 +1,56 @@
+"""Jobs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from tachograph.annexes.serve.job_comparison import MOST_JOBS, compare_jobs
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.parameters import Parameters, Word
+from tachograph.catalog.errors import UsageError
+from tachograph.lake.filters import JobCondition, JobFilter
+
+_ALIKE = 8  # jobs that are offered for comparison
+
+
+class CompareParameters(Parameters, frozen=True, kw_only=True):
+    """The jobs, in the order in which they are shown."""
+
+    job: Annotated[
+        tuple[Word, ...], msgspec.Meta(description="Jobs: ids or job_keys; two to four.")
+    ] = ()
+
+
+PARAMETERS = CompareParameters
+
+
+def content(view: View, parameters: CompareParameters) -> Mapping[str, Any]:
+    """Return the comparison, and jobs of the same name by the first one's user.
+
+    Errors: UsageError for more than four; NotFoundError for a job that is not there, or not
+    visible.
+    """
+    wanted = tuple(dict.fromkeys(parameters.job))
+    if len(wanted) > MOST_JOBS:
+        raise UsageError(f"{len(wanted)} jobs to compare", do=f"choose two to {MOST_JOBS}")
+    reports = [view.job(job).report for job in wanted]
+    return {
+        "comparison": compare_jobs(reports) if len(reports) > 1 else None,
+        "reports": reports,
+        "most": MOST_JOBS,
+        "alike": _alike(view, reports[0].summary) if len(reports) == 1 else [],
+    }
+
+
+def _alike(view: View, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The latest other jobs of this name and user."""
+    if row["user"] is None or not row["name"]:
+        return []
+    alike = JobFilter(users=(row["user"],), where=(JobCondition("name", "=", row["name"]),))
+    page = view.jobs.page(alike, limit=_ALIKE + 1, zone_name=view.zone_name)
+    return [
+        one for one in page.table.frame.iter_rows(named=True) if one["job_key"] != row["job_key"]
+    ][:_ALIKE]

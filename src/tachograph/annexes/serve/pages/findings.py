@@ -1,0 +1,76 @@
+"""Findings by check, the jobs of one, and what people say of them: confirmed or rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlencode
+
+from tachograph.annexes.serve.check_pages import check_counts
+from tachograph.annexes.serve.labels import LabelForm, record_label
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.parameters import JobChoiceParameters, Limit, Word
+from tachograph.lake.labels import read_labels
+
+_SORT = "-gpu_hours"
+_COLUMNS = (
+    "display_id",
+    "name",
+    "user",
+    "partition",
+    "state",
+    "start",
+    "gpus",
+    "gpu_hours",
+    "gpu_util_mean",
+)
+
+
+class FindingsParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs; with one `finding` its jobs are listed, those with most GPU-hours first."""
+
+    limit: Limit = 25
+    after: Word = ""
+
+
+PARAMETERS = FindingsParameters
+FORM = LabelForm
+
+
+def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
+    """Return counts by check; of one check its jobs with the sentences, and their labels."""
+    wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
+    labels = read_labels(view.opened.lake)
+    every = replace(wanted, findings=(), verdict="yes")
+    shown: dict[str, Any] = {
+        "checks": check_counts(view.jobs.verdict_counts(every), labels),
+        "page": None,
+    }
+    if len(wanted.findings) == 1:
+        (code,) = wanted.findings
+        page = view.jobs.page(
+            wanted,
+            columns=_COLUMNS,
+            sort=_SORT,
+            limit=parameters.limit,
+            after=parameters.after,
+            zone_name=view.zone_name,
+        )
+        rows = view.opened.findings(page.table.frame, verdict=None).filter(code=code)
+        shown |= {
+            "page": page,
+            "table": page.table,
+            "code": code,
+            "found": rows.rows_by_key("job_key", named=True, unique=True),
+            "labelled": labels.filter(code=code).rows_by_key("job_key", named=True, unique=True),
+        }
+    return {**shown, "parameters": parameters, "zone_name": view.zone_name}
+
+
+def submit(view: View, form: LabelForm) -> str:
+    """Record a label; return the query of the page that is shown then. Errors: those of
+    `record_label`.
+    """
+    record_label(view, form)
+    return "?" + urlencode({"finding": form.finding})

@@ -1,0 +1,39 @@
+"""The first page: what runs now, this week, the jobs that lost most, GPU-hours recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from tachograph.annexes.serve.pages.user import jobs_not_analyzed, usage_values
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.choices import JobChoice
+from tachograph.api.parameters import Parameters
+from tachograph.lake.filters import JobFilter
+
+
+class HomeParameters(Parameters, frozen=True, kw_only=True):
+    """Whose jobs: one's own, or all visible ones; default: own, if there are any."""
+
+    of: Literal["mine", "all"] | None = None
+
+
+PARAMETERS = HomeParameters
+
+
+def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
+    """Return the report of one's own jobs, or of all visible ones; None where there are none."""
+    mine: JobChoice = {"user": view.viewer.name}
+    has_own = view.jobs.count(JobFilter(users=(view.viewer.name,))) > 0
+    of = parameters.of or ("mine" if has_own or not len(view.jobs) else "all")
+    waiting = jobs_not_analyzed(view, user=view.viewer.name if of == "mine" else None)
+    values: dict[str, Any] = {
+        "usage": None,
+        "pending": None,
+        "of": of,
+        "zone_name": view.zone_name,
+        "visible": len(view.jobs),
+    }
+    values["waiting"] = waiting
+    shown = has_own if of == "mine" else len(view.jobs) > 0
+    return {**values, **(usage_values(view, mine if of == "mine" else {}) if shown else {})}

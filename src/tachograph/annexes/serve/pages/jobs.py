@@ -1,0 +1,140 @@
+"""The list of jobs: filters, order, columns, and the same rows as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import polars as pl
+
+from tachograph.annexes.serve.pages.user import jobs_not_analyzed
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.parameters import JobChoiceParameters, Limit, Word
+from tachograph.catalog.codes import known_codes
+from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.lake.filters import JOB_STATES
+from tachograph.report.jobs import DEFAULT_COLUMNS, DEFAULT_SORT, KNOWN
+
+# Names, though of digits.
+_LEFT = frozenset({"display_id", "job_id", "array_job_id", "het_job_id", "job_key"})
+_MOST = 10_000  # rows of a file, as the REST API has it
+# what fits a page; `columns` names others
+_SHOWN = (
+    *(
+        "display_id",
+        "name",
+        "user",
+        "state",
+        "start",
+        "gpus",
+        "elapsed_s",
+        "gpu_util_mean",
+        "spatial_imbalance",
+    ),
+    *("temporal_imbalance", "hbm_peak_fraction", "limiter", FINDINGS_COLUMN),
+)
+# columns that are offered by name, beside those that are shown
+_OFFERED = (
+    *DEFAULT_COLUMNS,
+    *(
+        "account",
+        "qos",
+        "cluster",
+        "submit",
+        "end",
+        "nodes",
+        "gpu_model",
+        "gpu_hours",
+        "gpu_hours_lost",
+        "attribution",
+    ),
+    *(
+        "coverage",
+        "sm_active_mean",
+        "tensor_active_mean",
+        "dram_active_mean",
+        "power_w_mean",
+        "cpu_efficiency",
+    ),
+)
+
+
+class JobsParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Filters, order, columns, and the page."""
+
+    sort: Word = DEFAULT_SORT
+    columns: Annotated[
+        tuple[Word, ...], msgspec.Meta(description="Columns, separated by commas.")
+    ] = ()
+    limit: Limit = 50
+    after: Word = ""
+
+
+PARAMETERS = JobsParameters
+
+
+def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
+    """Return the page of the list. Errors: those of VisibleJobs.page."""
+    page = view.jobs.page(
+        parameters.job_filter(now=view.now, zone_name=view.zone_name),
+        columns=_columns(parameters),
+        sort=parameters.sort,
+        limit=parameters.limit,
+        after=parameters.after,
+        zone_name=view.zone_name,
+    )
+    shown = page.table.columns
+    return {
+        "page": page,
+        "table": page.table,
+        "parameters": parameters,
+        "numeric": _numeric(shown),
+        "order": _order(shown, parameters.sort),
+        "offered": tuple(name for name in dict.fromkeys((*shown, *_OFFERED)) if name in KNOWN),
+        "states": JOB_STATES,
+        "codes": known_codes(),
+        "visible": len(view.jobs),
+        "most": min(_MOST, page.table.matching),
+        "waiting": _waiting(view, parameters),
+    }
+
+
+def _waiting(view: View, parameters: JobsParameters) -> pl.DataFrame | None:
+    """Jobs not analyzed yet, above the first page of a list of all, or of one user; None
+    elsewhere.
+    """
+    of_user = parameters.user[0] if len(parameters.user) == 1 else None
+    chosen = parameters.as_query("user" if of_user else "", "sort", "columns", "limit", "verdict")
+    return None if chosen else jobs_not_analyzed(view, user=of_user)
+
+
+def _columns(parameters: JobsParameters) -> tuple[str, ...]:
+    """The chosen columns, else those that fit and the one that the list is sorted by."""
+    chosen = tuple(
+        dict.fromkeys(name for each in parameters.columns for name in each.split(",") if name)
+    )
+    by = parameters.sort.removeprefix("-")
+    return chosen or (_SHOWN if by in _SHOWN else (*_SHOWN[:-1], by, FINDINGS_COLUMN))
+
+
+def _numeric(columns: Sequence[str]) -> frozenset[str]:
+    """The columns of numbers, which stand to the right."""
+    types = JOB_SUMMARIES.schema
+    return frozenset(
+        name
+        for name in columns
+        if name not in _LEFT
+        and (types[name].is_numeric() if name in types else name in COLUMN_UNITS)
+    )
+
+
+def _order(columns: Sequence[str], sort: str) -> dict[str, tuple[str, str]]:
+    """{column: (the order it has now, for aria-sort; the order that its heading requests)}."""
+    by, falling = sort.removeprefix("-"), sort.startswith("-")
+    now = {by: "descending" if falling else "ascending"}
+    return {
+        name: (now.get(name, ""), name if name == by and falling else f"-{name}")
+        for name in columns
+    }

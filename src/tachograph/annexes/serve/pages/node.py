@@ -1,0 +1,47 @@
+"""The page of one node: who was there, its GPUs' use and health over weeks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.parameters import Parameters, Word
+from tachograph.report.node import LEVELS, gpu_label, node_headline, use_level, xid_text
+
+_JOBS = 50
+_DAYS, _WEEKS = 120, 12  # the last ones
+
+
+class NodeParameters(Parameters, frozen=True, kw_only=True):
+    """The node; `limit`: so many of its jobs."""
+
+    name: Word
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = _JOBS
+
+
+PARAMETERS = NodeParameters
+
+
+def content(view: View, parameters: NodeParameters) -> Mapping[str, Any]:
+    """Return the report. Errors: NotFoundError for a node that is not recorded."""
+    report = view.opened.node(parameters.name).report
+    return {
+        "report": report,
+        "headline": node_headline(report),
+        "jobs": report.jobs.head(parameters.limit),
+        "days": report.days.get_column("day").unique().sort().tail(_DAYS).to_list(),
+        "uses": {
+            (row["gpu"], row["mig"], row["day"]): row for row in report.days.iter_rows(named=True)
+        },
+        "weeks": report.weeks.get_column("week").unique().sort(descending=True).to_list()[:_WEEKS],
+        "all_weeks": report.weeks.get_column("week").n_unique(),
+        "gpu_label": gpu_label,
+        "xid_text": xid_text,
+        "use_level": use_level,
+        "levels": LEVELS,
+        "zone_name": view.zone_name,
+        "own_only": not view.viewer.sees_all,
+    }

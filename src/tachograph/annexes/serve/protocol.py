@@ -1,0 +1,154 @@
+"""Connections: identifies the peer, limits their number, and cuts slow ones."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.trsock import TransportSocket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
+
+from tachograph.annexes.serve.identity.socket_peer import PEER, Peer, peer_of
+
+_LEAST_BYTES_PER_S = 1024  # of an answer that is being read
+HELD_S = 1.0  # before what is too much is refused: whoever sends it comes again at once
+
+_MOST_HELD = 800  # connections with refused ones: below the usual limit of open files
+
+
+@dataclass(slots=True)
+class Connections:
+    """The connections of one server.
+
+    most: of one address; those of a proxy are not counted, as they are of many people. most_unread:
+    bytes of answers that are being read; beyond them the connection with most of them is closed.
+    """
+
+    most: int
+    most_unread: int
+    is_proxy: Callable[[Peer], bool] = lambda _: False
+    _open: Counter[Peer] = field(default_factory=Counter)
+    _reading: dict[GuardedProtocol, None] = field(default_factory=dict)
+
+    def enter(self, peer: Peer) -> bool:
+        """Count a new connection; return whether its address may have one more."""
+        self._open[peer] += 1
+        return self._open[peer] <= self.most or self.is_proxy(peer)
+
+    @property
+    def held_s(self) -> float:
+        """How long a refused connection is kept: where there are many, it is closed at once."""
+        return HELD_S if self._open.total() <= _MOST_HELD else 0.0
+
+    def leave(self, one: GuardedProtocol) -> None:
+        """Count a connection no longer."""
+        self.read(one)
+        self._open[one.peer] -= 1
+        if not self._open[one.peer]:
+            del self._open[one.peer]
+
+    def write(self, one: GuardedProtocol) -> None:
+        """Count unread output, and close a connection that has too much of it."""
+        self._reading[one] = None
+        sizes = {each: each.transport.get_write_buffer_size() for each in self._reading}
+        if sum(sizes.values()) > self.most_unread:
+            max(sizes, key=sizes.__getitem__).transport.abort()
+
+    def read(self, one: GuardedProtocol) -> None:
+        """Note that the answer was read."""
+        self._reading.pop(one, None)
+
+
+class GuardedProtocol(H11Protocol):
+    """HTTP/1.1 with a limit of time for every request that is sent, and for every answer that is
+    read.
+
+    slow_s: so long the sending of a request may take, from its first byte on, and the connection
+    may wait before it. limits: of all connections of the server.
+    """
+
+    slow_s: ClassVar[float]
+    limits: ClassVar[Connections]
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._sending: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        self._unread = 0
+        self.peer = Peer("")
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Find out who is at the other end, and begin to count the time; refuse one too many
+        unread.
+        """
+        assert isinstance(transport, asyncio.Transport)
+        connection = transport.get_extra_info("socket")
+        assert isinstance(connection, TransportSocket)
+        self.peer = peer_of(connection, get_remote_addr(transport))
+        self._refused = not self.limits.enter(self.peer)
+        if self._refused:  # not at once, as it would come again at once
+            transport.pause_reading()
+            self._sending = self.loop.call_later(self.limits.held_s, transport.abort)
+            return
+        super().connection_made(transport)
+        # `pause_writing` whenever the other end has not read everything.
+        transport.set_write_buffer_limits(high=0)
+        self.app_state = {**self.app_state, PEER: self.peer}
+        self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; the time ends once the request is whole."""
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            _cancel(self._sending)
+            self._sending = None
+        elif self._sending is None:
+            self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """Count the time until the other end has read more."""
+        super().pause_writing()
+        self.limits.write(self)
+        self._unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(self.slow_s, self._must_have_read)
+
+    def resume_writing(self) -> None:
+        """Go on: everything was read."""
+        super().resume_writing()
+        self.limits.read(self)
+        _cancel(self._reading)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count no longer."""
+        _cancel(self._sending)
+        _cancel(self._reading)
+        self.limits.leave(self)
+        if not self._refused:
+            super().connection_lost(exc)
+
+    def _must_have_read(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread > self._unread - self.slow_s * _LEAST_BYTES_PER_S:
+            self.transport.abort()
+        else:
+            self._unread = unread
+            self._reading = self.loop.call_later(self.slow_s, self._must_have_read)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -1,0 +1,105 @@
+"""The catalogue of pages and endpoints.
+
+A page is a module with PARAMETERS (a struct) and `content(view, parameters)`, which returns what
+the template of the same name shows; it is added by one file and one line here. A page of an annex
+or of an installed package names its module whole. Modules of `web.rest` list endpoints.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import cast
+
+from tachograph.annexes.serve.answers import ObjectAnswer
+from tachograph.annexes.serve.endpoints import Endpoint
+from tachograph.annexes.serve.guard import root_path
+from tachograph.annexes.serve.openapi import DOCUMENT, openapi_document
+from tachograph.annexes.serve.rest import jobs, service, usage
+from tachograph.annexes.serve.shapes import ObjectShape
+from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.api.pages import PageEntry, PageModule
+from tachograph.api.parameters import Parameters
+from tachograph.api.viewer import Role
+from tachograph.catalog.doors import added_entries
+
+PAGES: tuple[PageEntry, ...] = (
+    PageEntry("/", "home", "Start", Role.USER, "Start"),
+    PageEntry("/jobs", "jobs", "Jobs", Role.USER, "Jobs"),
+    PageEntry("/job/{key}", "job", "Job", Role.USER),
+    PageEntry(
+        "/job/{key}/kernels",
+        "job_kernels",
+        "Kernels of a job",
+        Role.USER,
+        module="tachograph.annexes.share.pages.job_kernels",
+    ),
+    PageEntry("/job/{key}/scores", "job_scores", "GPU scores of a job", Role.USER),
+    PageEntry("/compare", "compare", "Compare jobs", Role.USER),
+    PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
+    PageEntry("/user/{name}", "user", "User", Role.USER),
+    PageEntry("/account/{name}", "account", "Account", Role.USER),
+    PageEntry("/now", "now", "Now", Role.USER, "Now", module="tachograph.annexes.watch.pages.now"),
+    PageEntry("/waste", "waste", "Waste", Role.ANONYMOUS, "Waste"),
+    PageEntry(
+        "/study", "study", "Study", Role.USER, "Study", module="tachograph.annexes.lab.pages.study"
+    ),
+    PageEntry(
+        "/sharing",
+        "sharing",
+        "Sharing",
+        Role.USER,
+        "Sharing",
+        module="tachograph.annexes.share.pages.sharing",
+    ),
+    PageEntry("/rules", "rules", "Rules", Role.USER, "Rules"),
+    PageEntry("/status", "status", "Status", Role.SUPPORT, "Status"),
+    PageEntry("/node/{name}", "node", "Node", Role.USER),
+    PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
+)
+# pages that are files, such as pictures: what their modules return is a Document
+DOCUMENTS: tuple[PageEntry, ...] = (
+    PageEntry(
+        "/study/{figure}.{suffix}",
+        "study_figure",
+        "Figure of the study",
+        Role.USER,
+        module="tachograph.annexes.lab.pages.study_figure",
+    ),
+)
+
+
+def _openapi(served: ServedLake, parameters: Parameters) -> ObjectAnswer:
+    """Return the document of all endpoints, this one included."""
+    return ObjectAnswer(openapi_document(ENDPOINTS, root_path(served.configuration.serve)))
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *jobs.ENDPOINTS,
+    *usage.ENDPOINTS,
+    *service.ENDPOINTS,
+    Endpoint(
+        "/openapi.json",
+        "openapi",
+        "This document, as OpenAPI 3.1.",
+        _openapi,
+        ObjectShape(lambda: DOCUMENT),
+        least=Role.ANONYMOUS,
+        of_lake=False,
+        light=True,
+    ),
+)
+
+
+@cache
+def all_pages() -> tuple[PageEntry, ...]:
+    """Return the pages of the project, then those that installed packages add."""
+    return (*PAGES, *added_entries("pages", PageEntry))
+
+
+@cache
+def load_page(entry: PageEntry) -> PageModule:
+    """Return the module of a page, imported now."""
+    return cast(
+        "PageModule", import_module(entry.module or f"tachograph.annexes.serve.pages.{entry.name}")
+    )

@@ -1,0 +1,329 @@
+"""Endpoints of sums over jobs: what users and accounts used, waste, the study, advice for the
+next job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from tachograph.annexes.serve.answers import ObjectAnswer
+from tachograph.annexes.serve.endpoints import Endpoint
+from tachograph.annexes.serve.paging import RowLimit
+from tachograph.annexes.serve.shapes import (
+    BOOLEAN,
+    COUNT,
+    MOMENT,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    ObjectShape,
+    Schema,
+    described,
+    field_schemas,
+    list_of,
+    object_of,
+    or_null,
+)
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.choices import JobChoice
+from tachograph.api.parameters import (
+    JobChoiceParameters,
+    Parameters,
+    UsageParameters,
+    Word,
+    says,
+)
+from tachograph.api.viewer import Role
+from tachograph.catalog.doors import annex_function
+from tachograph.judge.advice.advise import TOPICS, Confidence
+from tachograph.judge.advice.past_jobs import LEVELS
+from tachograph.judge.advice.request import JobRequest
+from tachograph.judge.ledger import WasteReport
+from tachograph.judge.usage import UsageReport
+from tachograph.report.json_values import json_values
+from tachograph.report.waste import waste_json
+
+_LEDGER = {
+    "jobs": "Jobs in the ledger: ended, measured, with whole GPUs.",
+    "gpu_hours": "GPU-hours that these jobs held. Unit: h.",
+    "first": "Start of the first job. Null: no job.",
+    "last": "End of the last job. Null: no job.",
+    "causes": "A row per cause, and one each for productive and unmeasured time.",
+    "left_out": "A row per reason for leaving jobs out of the ledger.",
+    "assumptions": "Assumptions under which hours are recoverable.",
+    "by": "What the rows are grouped by.",
+    "groups": "A row per group, largest loss first. Null: grouped by cause only.",
+    "jobs_of": "The cause whose jobs are listed. Null: none.",
+    "concerned": "Jobs of this cause, largest loss first. Null: not requested.",
+    "currency": "",
+    "unpriced_jobs": "Jobs without a price.",
+}
+_USAGE = {
+    "jobs": "Number of jobs.",
+    "gpu_hours": "GPU-hours of jobs with known GPUs, running ones included. Unit: h.",
+    "weeks": (
+        "A row per week in which jobs ended, oldest first: what was lost, and recovered "
+        "against the weeks before."
+    ),
+    "findings": "A row per reported finding, most lost GPU-hours first.",
+    "worst": "Jobs with the most lost GPU-hours.",
+    "running": "Running jobs, latest first.",
+}
+
+
+class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs, and what is listed besides the causes."""
+
+    by: Annotated[Word, says("Groups: cause (none), user, account, partition or gpu_model.")] = (
+        "cause"
+    )
+    jobs: Annotated[Word, says("A cause whose jobs are listed, or all.")] | None = None
+    top: Annotated[RowLimit, says("Maximum number of groups and of jobs.")] | None = None
+
+
+def _ledger_schemas() -> Schema:
+    fields = field_schemas(WasteReport, without=("users", "zone_name", "concerned_jobs"))
+    return {
+        **{name: described(_LEDGER[name], schema) for name, schema in fields.items()},
+        "currency": described("Currency of costs. Null: no price is configured.", or_null(TEXT)),
+        "lost": described("GPU-hours lost to all causes. Unit: h.", NUMBER),
+        "recoverable": described(
+            "GPU-hours that are recoverable under the assumptions. Unit: h.", NUMBER
+        ),
+    }
+
+
+def waste(view: View, parameters: LedgerParameters) -> ObjectAnswer:
+    """Return the ledger, as `tachograph waste --json` prints it; as a table what `--csv` prints."""
+    page = view.opened.waste(
+        parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen()
+    )
+    report = page.report
+    groups = report.causes if report.groups is None else report.groups
+    return ObjectAnswer(page.json(), rows=groups if report.concerned is None else report.concerned)
+
+
+def _usage_schemas() -> Schema:
+    fields = field_schemas(UsageReport, without=("waste", "zone_name"))
+    return {
+        "name": described("Name of the user or account.", TEXT),
+        **{name: described(_USAGE[name], schema) for name, schema in fields.items()},
+        "recovered": described(
+            "GPU-hours recovered in all weeks. Unit: h. Null: one week.", NUMBER
+        ),
+        "waste": described("The ledger of these jobs.", object_of(_ledger_schemas())),
+    }
+
+
+def user(view: View, parameters: UsageParameters) -> ObjectAnswer:
+    """Return the usage of a user's visible jobs. Errors: NotFoundError where there are none."""
+    return _usage(view, parameters.name, parameters.choice("user"))
+
+
+def account(view: View, parameters: UsageParameters) -> ObjectAnswer:
+    """Return the usage of an account's visible jobs. Errors: NotFoundError where there are none."""
+    return _usage(view, parameters.name, parameters.choice("account"))
+
+
+def _usage(view: View, name: str, which: JobChoice) -> ObjectAnswer:
+    """The usage; as a table its weeks."""
+    usage = view.opened.usage(**which)
+    values = {
+        "name": name,
+        **json_values(usage, without=("waste", "zone_name")),
+        "recovered": usage.recovered,
+        "waste": waste_json(usage.waste),
+    }
+    return ObjectAnswer(values, rows=usage.weeks)
+
+
+class StudyParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs, which figures, and how their metrics are defined."""
+
+    figure: Annotated[tuple[Word, ...], says("Names or numbers of figures; default: all.")] = ()
+    pipe: Annotated[Word, says("Pipe of the roofline: fp64, fp32, fp16 or tensor.")] = "fp64"
+    window: (
+        Annotated[Literal[1, 5, 15, 30], says("Windows of spatial imbalance. Unit: min.")] | None
+    ) = None
+    variant: Annotated[Word, says("paper, or notebooks.")] = "paper"
+    whiskers: Annotated[Word, says("Whiskers of box plots: tukey or percentile.")] = "tukey"
+    no_filter: Annotated[
+        tuple[Word, ...], says("Reasons that must not leave jobs out, such as short or idle.")
+    ] = ()
+
+
+def _study_schemas() -> Schema:
+    figure = {
+        "number": COUNT,
+        "name": TEXT,
+        "title": TEXT,
+        "question": or_null(TEXT),
+        "drawn": BOOLEAN,
+        "jobs": COUNT,
+        "facts": OBJECT,
+        "missing": OBJECT,
+        "sentences": list_of(TEXT),
+        "tables": {**OBJECT, "additionalProperties": TEXT},
+    }
+    question = {"question": TEXT, "answers": list_of(TEXT), "consequence": or_null(TEXT)}
+    dataset = {
+        **field_schemas(annex_function("study_fields")()),
+        "coverage_low_share": NUMBER,
+        "never_measured": {},
+        "lake": described("Location of the lake. Null: visible to admins only.", or_null(TEXT)),
+    }
+    figures = {**OBJECT, "additionalProperties": object_of(figure)}
+    questions = {**OBJECT, "additionalProperties": object_of(question)}
+    return {
+        "title": described("Heading of the study.", TEXT),
+        "site": described("Name of the site.", TEXT),
+        "made": described("When it was made.", MOMENT),
+        "tachograph": described("The version that made it.", TEXT),
+        "settings": described("How its metrics are defined.", OBJECT),
+        "dataset": described("The jobs that were studied.", {**OBJECT, "properties": dataset}),
+        "figures": described("Numbers of each figure.", figures),
+        "questions": described("Answers to the research questions.", questions),
+        "files": described("Always empty: nothing is written.", list_of(TEXT)),
+    }
+
+
+def study(view: View, parameters: StudyParameters) -> ObjectAnswer:
+    """Return the study, as `tachograph study --json` prints it."""
+    page = view.opened.study(
+        parameters.figure,
+        wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
+        pipe=parameters.pipe,
+        window=parameters.window,
+        variant=parameters.variant,
+        whiskers=parameters.whiskers,
+        no_filter=parameters.no_filter,
+    )
+    values = page.json()
+    dataset = {**values["dataset"], "lake": values["dataset"]["lake"] or None}
+    return ObjectAnswer({**values, "dataset": dataset})
+
+
+class AdviceParameters(Parameters, frozen=True, kw_only=True):
+    """The job that is to be submitted: a script, or names; what is named counts more than the
+    script.
+    """
+
+    script: Annotated[str, msgspec.Meta(max_length=1_000_000), says("Text of the job script.")] = ""
+    user: (
+        Annotated[
+            Word, says("User of the job (default: you); others only for roles that see all jobs.")
+        ]
+        | None
+    ) = None
+    name: Annotated[Word, says("Name of the job.")] | None = None
+    partition: Annotated[Word, says("Partition.")] | None = None
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=1_000_000), says("GPUs of the job.")] | None = None
+
+
+def _advice_schemas() -> Schema:
+    of_line = {
+        "topic": described("Topic of the line.", {**TEXT, "enum": list(TOPICS)}),
+        "value": described("Advised value. Null: no advice, see reason.", NUMBER),
+        "asked": described("Requested value. Null: not given.", NUMBER),
+        "option": described("Option for sbatch. Null: none.", or_null(TEXT)),
+        "reason": described("Why there is no advice. Null: there is advice.", or_null(TEXT)),
+        "confidence": described(
+            "Confidence of the advice.", {**TEXT, "enum": list(get_args(Confidence))}
+        ),
+        "margin": described("Margin added to the largest use. Null: none.", NUMBER),
+        "runs": described("Past jobs that support it.", COUNT),
+        "of": described("Past jobs of the group.", COUNT),
+        "jobs": described("Ids of the latest of these jobs.", list_of(TEXT)),
+        "evidence": described("Further numbers.", OBJECT),
+        "followed": described("True if the advice is reliable enough for a job script.", BOOLEAN),
+        "sentence": described("The advice as a sentence.", TEXT),
+    }
+    level = or_null({**TEXT, "enum": list(LEVELS)})
+    of_group = {
+        "level": described("Similarity of the past jobs. Null: too few jobs.", level),
+        "runs": described("Number of past jobs used.", COUNT),
+        "since": described("Submission of the first. Null: none.", or_null(MOMENT)),
+        "counted": described("Past jobs by level.", OBJECT),
+    }
+    of_request: Schema = {name: {} for name in asdict(JobRequest())}
+    lines = list_of(_keyed(of_line))
+    return {
+        "request": described("The request as it was understood.", _keyed(of_request)),
+        "group": described("The past jobs used.", _keyed(of_group)),
+        "headline": described("The advice in a sentence.", TEXT),
+        "lines": described("One per topic; empty without past jobs.", lines),
+        "sbatch": described("Lines for the job script.", list_of(TEXT)),
+    }
+
+
+def _keyed(properties: Schema) -> Schema:
+    """An object of some of these keys."""
+    return {**OBJECT, "properties": properties, "additionalProperties": False}
+
+
+def advice(view: View, parameters: AdviceParameters) -> ObjectAnswer:
+    """Return the advice; for another user's job, of those who do not see all jobs, there are no
+    past jobs.
+    """
+    viewer = view.viewer
+    of_user = parameters.user or viewer.name
+    page = view.opened.advise(
+        parameters.script,
+        user=of_user,
+        name=parameters.name,
+        partition=parameters.partition,
+        gpus=parameters.gpus,
+        history=viewer.sees_all or of_user == viewer.name,
+    )
+    return ObjectAnswer(page.json())
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/users/{name}",
+        "user",
+        "What a user used: by week, lost and recovered.",
+        user,
+        ObjectShape(_usage_schemas, table=True),
+        UsageParameters,
+    ),
+    Endpoint(
+        "/accounts/{name}",
+        "account",
+        "What an account used: by week, lost and recovered.",
+        account,
+        ObjectShape(_usage_schemas, table=True),
+        UsageParameters,
+    ),
+    Endpoint(
+        "/waste",
+        "waste",
+        "The ledger of GPU time that did no work.",
+        waste,
+        ObjectShape(_ledger_schemas, table=True),
+        LedgerParameters,
+        least=Role.ANONYMOUS,
+    ),
+    Endpoint(
+        "/study",
+        "study",
+        "The study of the system: figures and answers to its questions.",
+        study,
+        ObjectShape(_study_schemas),
+        StudyParameters,
+    ),
+    Endpoint(
+        "/advice",
+        "advice",
+        "What to request for a job, from the past jobs of its user.",
+        advice,
+        ObjectShape(_advice_schemas, choices=False),
+        AdviceParameters,
+        method="POST",
+        versioned=False,
+        light=True,  # a form waits for it, and it is as small as the history of one user
+    ),
+)

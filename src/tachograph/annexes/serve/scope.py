@@ -1,0 +1,158 @@
+"""A lake as one viewer sees it: rows of jobs that are not visible are never read.
+
+Pages and endpoints have no other lake. So what decides about a row is the query, not the page that
+shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+
+import polars as pl
+
+from tachograph.annexes.serve.jobs import VisibleJobs
+from tachograph.api.viewer import Viewer
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.tables import GPU_SCORES, JOB_GPUS, JOB_SUMMARIES, JOBS, LakeTable
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
+from tachograph.pipeline.attribution import HANDOVER
+
+_SAME_CLUSTER = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
+# Facts of hardware and of the service, without names of people.
+_OF_NO_JOB = frozenset({"devices", "analyses"})
+
+
+class ScopedLake(Lake):
+    """The tables of a lake without rows of jobs that `viewer` may not see.
+
+    lake: at a version whose visible jobs are `jobs`. Rows of samples, which name no job, are read
+    only by those who see every job; rows of scores of GPUs also for the times in which a visible
+    job held them.
+    """
+
+    def __init__(self, lake: Lake, viewer: Viewer, jobs: VisibleJobs) -> None:
+        super().__init__(lake.location)
+        self._lake = lake
+        self._viewer = viewer
+        self._jobs = jobs
+
+    @property
+    def name(self) -> str:
+        """Location of the lake; "" for viewers who may not see it."""
+        return self._lake.name if self._viewer.sees_server else ""
+
+    def version(self, table: LakeTable) -> int:
+        """Return the version of a table that is served."""
+        return self._lake.version(table)
+
+    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
+        """Return the files of a table at that version."""
+        return self._lake.files(table, days)
+
+    def latest(
+        self,
+        table: LakeTable,
+        columns: Sequence[str] | None = None,
+        keys: Iterable[str] | None = None,
+        where: pl.Expr | None = None,
+    ) -> pl.DataFrame:
+        """Return the visible rows of a table, one per key."""
+        if table is not JOB_SUMMARIES:
+            return super().latest(table, columns, keys, where)
+        if where is None:
+            return self._jobs.rows(columns, keys)
+        names = tuple(table.schema) if columns is None else columns
+        return (
+            self._jobs.rows(tuple({*names, *where.meta.root_names()}), keys)
+            .filter(where)
+            .select(names)
+        )
+
+    def read_files(
+        self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
+    ) -> pl.LazyFrame:
+        """Return the visible rows of some files, not read yet.
+
+        Errors: NotFoundError for a table whose rows name no job, where not every job is visible.
+        """
+        rows = self._visible(super().read_files(table, files), table)
+        return rows if columns is None else rows.select(*columns)
+
+    def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
+        """Return the visible rows that name one of these jobs by its id. Errors: those of
+        `read_files`.
+        """
+        return self._visible(self._lake.read_named(table, job_ids), table, job_ids)
+
+    def kept_answers(
+        self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
+    ) -> pl.DataFrame | None:
+        """Return short rows of findings of visible jobs among these."""
+        return self._jobs.kept_answers(job_keys, codes, reported=reported)
+
+    def _visible(
+        self, rows: pl.LazyFrame, table: LakeTable, job_ids: Sequence[str] | None = None
+    ) -> pl.LazyFrame:
+        if self._viewer.sees_all or table.name in _OF_NO_JOB:
+            return rows
+        # An id is given again once a scheduler starts over: its other job is another user's.
+        if table is JOBS:
+            return rows.filter(self._viewer.visible())
+        if "job_key" in table.schema:
+            return rows.join(self._jobs.names.lazy().select("job_key"), on="job_key", how="semi")
+        if table is GPU_SCORES:
+            return self._while_held(rows)
+        if "job_id" not in table.schema:
+            raise NotFoundError(
+                f"rows of {table.name} are of all jobs",
+                do="a role that sees all jobs may read them",
+            )
+        return self._of_visible_runs(rows, job_ids)
+
+    def _while_held(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Return rows of GPUs for the times in which a visible job held them."""
+        runs = self._jobs.rows(("job_key", "start", "end", "as_of")).lazy()
+        held = self.scan(JOB_GPUS).select("job_key", "node", "gpu", "mig").join(runs, on="job_key")
+        times = held.select(
+            "node", "gpu", "mig", held_from="start", held_to=pl.coalesce("end", "as_of")
+        )
+        numbered = rows.with_row_index("row")
+        during = pl.col("t").is_between("held_from", "held_to", closed="left")
+        kept = numbered.join(times, on=["node", "gpu", "mig"], nulls_equal=True).filter(during)
+        return numbered.join(kept.select("row"), on="row", how="semi").drop("row")
+
+    def _of_visible_runs(self, rows: pl.LazyFrame, job_ids: Sequence[str] | None) -> pl.LazyFrame:
+        """Return rows that name a job by id and start during a visible run of it.
+
+        What may be of a run of another user with that id is left out: a row during it; one without
+        a start, wherever there is such a run. `job_ids`: all that the rows name, where that is
+        known.
+        """
+        runs = self._jobs.rows(("cluster", "job_id", "start", "end", "as_of")).lazy()
+        runs = runs if job_ids is None else runs.filter(pl.col("job_id").is_in(list(job_ids)))
+        until = pl.coalesce("end", "as_of")
+        mine = runs.select("job_id", run_cluster="cluster", run_start="start", run_end=until)
+        ids = mine.select("job_id").unique()
+        numbered = rows.with_row_index("row").join(ids, on="job_id", how="semi")
+        begun = pl.coalesce("start", pl.col("end").dt.offset_by("-1us"), "run_start")
+        during = (begun >= pl.col("run_start") - HANDOVER) & (begun < pl.col("run_end"))
+        own = numbered.join(mine, on="job_id").filter(_SAME_CLUSTER, during)
+        named = self._lake.scan(JOBS) if job_ids is None else self._lake.read_named(JOBS, job_ids)
+        recorded = named.join(ids, on="job_id", how="semi").sort("seq")
+        latest = recorded.group_by(*JOBS.key).agg(
+            pl.col("user", "account", "start", "end").drop_nulls().last()
+        )
+        others = latest.filter(~self._viewer.visible(), pl.col("start").is_not_null()).select(
+            "job_id", run_cluster="cluster", other_start="start", other_end="end"
+        )
+        ends = pl.min_horizontal(pl.coalesce("end", "run_end"), "run_end")
+        apart = (pl.col("start") >= pl.col("other_end")) | (ends <= pl.col("other_start"))
+        doubtful = (
+            own.drop("run_cluster")
+            .join(others, on="job_id")
+            .filter(_SAME_CLUSTER, ~apart.fill_null(value=False) | pl.col("start").is_null())
+        )
+        kept = own.select("row").unique().join(doubtful.select("row"), on="row", how="anti")
+        return numbered.join(kept, on="row", how="semi").drop("row")

@@ -1,0 +1,219 @@
+"""JSON Schemas of endpoints, derived from table columns and report types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import msgspec
+import polars as pl
+
+from tachograph.annexes.serve.answers import TableAnswer
+from tachograph.catalog.columns import FINDINGS_COLUMN, INTERNAL, LOST_COLUMN, SEVERITY_COLUMN
+from tachograph.catalog.table_columns import TableColumn
+from tachograph.catalog.tables import LakeTable
+
+Schema: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """A list of rows, requested a page at a time.
+
+    documents: {column of JSON: the schema of what it holds}, for formats that have objects.
+    """
+
+    columns: tuple[TableColumn, ...]
+    documents: Mapping[str, Schema] = field(default_factory=dict)
+
+    def schema(self) -> Schema:
+        """Return the schema of the list as JSON."""
+        return {"type": "array", "items": self.row_schema()}
+
+    def row_schema(self) -> Schema:
+        """Return the schema of one row; with chosen fields a row has these alone."""
+        properties = columns_schema(self.columns)
+        for name, inner in self.documents.items():
+            properties[name] = {**inner, "description": properties[name]["description"]}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+
+    def with_documents(self, part: TableAnswer) -> TableAnswer:
+        """Return a part of the rows whose documents are values in formats that have objects."""
+        return replace(part, documents=tuple(self.documents))
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectShape:
+    """One object. properties: a schema for each of its keys; table: whether it has rows for formats
+    without objects.
+
+    also: further statuses with which it is answered. choices: whether format and fields can be
+    chosen.
+    """
+
+    properties: Callable[[], Schema]
+    table: bool = False
+    also: tuple[int, ...] = ()
+    choices: bool = True
+
+    def schema(self) -> Schema:
+        """Return the schema of the object; with chosen fields it has these alone."""
+        return {"type": "object", "properties": self.properties(), "additionalProperties": False}
+
+
+Shape: TypeAlias = TableShape | ObjectShape
+
+
+def table_shape(
+    table: LakeTable, *more: TableColumn, documents: Mapping[str, Schema] | None = None
+) -> TableShape:
+    """Return the shape of rows of a table, and `more` columns."""
+    return TableShape((*public_columns(table), *more), documents or {})
+
+
+def public_columns(table: LakeTable) -> tuple[TableColumn, ...]:
+    """Return the columns of a table without the lake's own."""
+    return tuple(column for column in table.columns if column.name not in INTERNAL)
+
+
+# what a list of jobs has beside job_summaries
+OF_FINDINGS = (
+    TableColumn(
+        FINDINGS_COLUMN,
+        pl.List(pl.String()),
+        "",
+        "Codes of the reported findings, most urgent first.",
+        None,
+    ),
+    TableColumn(
+        SEVERITY_COLUMN, pl.String(), "", "Most urgent of these: problem, hint.", "no finding"
+    ),
+    TableColumn(
+        LOST_COLUMN,
+        pl.Float64(),
+        "h",
+        "GPU-hours lost to all causes of waste together.",
+        "not known",
+    ),
+)
+
+
+def columns_schema(columns: tuple[TableColumn, ...]) -> Schema:
+    """Return {column: its schema}, with unit and meaning, and the meaning of null.
+
+    >>> columns_schema((TableColumn("elapsed_s", pl.Float64(), "s", "Run time.", "not known"),))
+    {'elapsed_s': {'type': ['number', 'null'], 'description': 'Run time. Unit: s. Null: not known.', 'x-unit': 's'}}
+    """
+    return {column.name: _column_schema(column) for column in columns}
+
+
+def _column_schema(column: TableColumn) -> Schema:
+    schema = _type_schema(column.dtype)
+    sentences = [column.sentence]
+    if column.unit:
+        sentences.append(f"Unit: {column.unit}.")
+        schema["x-unit"] = column.unit
+    if column.null is not None:
+        sentences.append(f"Null: {column.null}.")
+        schema["type"] = [schema["type"], "null"]
+    described = {"type": schema.pop("type"), "description": " ".join(sentences)}
+    return described | schema
+
+
+def _type_schema(dtype: pl.DataType) -> Schema:
+    match dtype:
+        case pl.List(inner=inner):
+            items = _type_schema(inner() if isinstance(inner, type) else inner)
+            return {"type": "array", "items": items | {"type": [items["type"], "null"]}}
+        case pl.Datetime():
+            return {"type": "string", "format": "date-time"}
+        case pl.Boolean():
+            return {"type": "boolean"}
+        case pl.String():
+            return {"type": "string"}
+        case _ if dtype.is_integer():
+            return {"type": "integer"}
+        case _ if dtype.is_numeric():
+            return {"type": "number"}
+    raise TypeError(f"no schema for {dtype}")
+
+
+def type_schema(kind: Any) -> Schema:
+    """Return the schema of what `json_values` makes of a value of a type; tables are lists of rows
+    of any columns.
+
+    >>> type_schema(float), type_schema(bool | None)
+    ({'type': ['number', 'null']}, {'anyOf': [{'type': 'boolean'}, {'type': 'null'}]})
+    """
+    (schema,), components = msgspec.json.schema_components([kind], schema_hook=_foreign)
+    inlined: Schema = _inlined(schema, components)
+    return inlined
+
+
+def _foreign(kind: type) -> Schema:
+    if issubclass(kind, pl.DataFrame):
+        return {"type": "array", "items": {"type": "object"}}
+    # What msgspec expects of a hook that does not know a type.
+    raise NotImplementedError(f"no schema for {kind}")
+
+
+def _inlined(schema: Any, components: Mapping[str, Any]) -> Any:
+    """Return a schema with references inlined; NaN and infinities are null in JSON."""
+    if isinstance(schema, list):
+        return [_inlined(each, components) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(components[schema["$ref"].rpartition("/")[2]], components)
+    inlined = {
+        name: _inlined(each, components)
+        for name, each in schema.items()
+        if name not in ("title", "default")
+    }
+    return inlined | {"type": ["number", "null"]} if inlined.get("type") == "number" else inlined
+
+
+def field_schemas(kind: type, *, without: tuple[str, ...] = ()) -> Schema:
+    """Return {field: its schema} of a data class as `json_values` makes it."""
+    properties: Schema = type_schema(kind)["properties"]
+    return {name: each for name, each in properties.items() if name not in without}
+
+
+def described(sentence: str, schema: Mapping[str, Any]) -> Schema:
+    """Return a schema with what it means."""
+    return {**schema, "description": sentence}
+
+
+def list_of(items: Mapping[str, Any]) -> Schema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": dict(items)}
+
+
+def object_of(properties: Mapping[str, Any]) -> Schema:
+    """Return the schema of an object that has these keys, and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def or_null(schema: Mapping[str, Any]) -> Schema:
+    """Return the schema of a value that may be missing."""
+    return {"anyOf": [dict(schema), {"type": "null"}]}
+
+
+TEXT: Mapping[str, Any] = MappingProxyType({"type": "string"})
+NUMBER: Mapping[str, Any] = MappingProxyType({"type": ["number", "null"]})
+BOOLEAN: Mapping[str, Any] = MappingProxyType({"type": "boolean"})
+OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})  # of any keys
+COUNT: Mapping[str, Any] = MappingProxyType({"type": "integer"})
+MOMENT: Mapping[str, Any] = MappingProxyType({"type": "string", "format": "date-time"})
+
+
+def row_properties(shape: Shape) -> Schema:
+    """Return {field: its schema} of a row of a table, or of the object."""
+    return shape.row_schema()["properties"] if isinstance(shape, TableShape) else shape.properties()

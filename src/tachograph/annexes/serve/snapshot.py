@@ -1,0 +1,498 @@
+"""The server's in-memory version of a lake: summaries, and who may see which."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import pickle
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import polars as pl
+from msgspec.structs import replace
+
+from tachograph.annexes.serve.background import Background, SharedObjects
+from tachograph.annexes.serve.images import JobImages
+from tachograph.annexes.serve.jobs import VisibleJobs
+from tachograph.annexes.serve.scope import ScopedLake
+from tachograph.annexes.serve.sums import SumsLake, without_names
+from tachograph.annexes.serve.workers import Ending, Workers, silent
+from tachograph.api.choices import JobChoice, job_filter
+from tachograph.api.open_lake import JobPage, OpenLake
+from tachograph.api.pages import Pending, Progress
+from tachograph.api.parameters import JobChoiceParameters, Parameters
+from tachograph.api.viewer import Role, Viewer
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    ANALYSES,
+    COMPUTED,
+    FINDINGS,
+    JOB_SUMMARIES,
+    JOBS,
+    PROFILES,
+    LakeTable,
+)
+from tachograph.judge.ledger import LEDGER_COLUMNS
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JOB_NAMES
+from tachograph.lake.query import MANY_JOBS, read_consistently, read_jobs_not_analyzed
+from tachograph.lake.resident import (
+    NO_JOBS,
+    ResidentJobs,
+    extended,
+    new_rows,
+    release_pages,
+    resident_file_mib,
+)
+from tachograph.report.job import JobReport
+
+T = TypeVar("T")
+A = ParamSpec("A")
+C = TypeVar("C", bound=JobChoiceParameters)
+_MOST_SCOPES = 64
+_MOST_REPORTS = 128  # of jobs, kept for the other tabs of their pages: 100 users, one each
+_MOST_FILE_MIB = 700  # of pages of files that stay resident
+_ALL = Viewer("", Role.SUPPORT)
+RECENT = timedelta(days=30)
+RETRY_S = 2  # when to come again while jobs are read
+
+
+def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
+# Reports of workers hold some.
+copyreg.pickle(MappingProxyType, lambda values: (_read_only, (dict(values),)))
+
+
+@dataclass(frozen=True, slots=True)
+class LakeVersion:
+    """One version of computed tables and profiles; as text, it is an ETag.
+
+    table: id of the table of summaries, which another lake in the same place does not have.
+    """
+
+    table: str
+    summaries: int
+    findings: int
+    analyses: int
+    profiles: int
+
+    def __str__(self) -> str:
+        """`table-summaries-findings-analyses-profiles`."""
+        return f"{self.table}-{self.summaries}-{self.findings}-{self.analyses}-{self.profiles}"
+
+
+class LakeMoment(Lake):
+    """A lake at one version with all jobs; its files are kept while it is served."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        served: LakeVersion,
+        summaries: Sequence[DataFile],
+        findings: Sequence[DataFile],
+        jobs: ResidentJobs,
+    ) -> None:
+        super().__init__(lake.location)
+        of_tables = {JOB_SUMMARIES: summaries, FINDINGS: findings}
+        self._files = {
+            table.name: list(of_tables[table]) if table in of_tables else lake.files(table)
+            for table in (*COMPUTED.values(), ALLOCATIONS, PROFILES)
+        }
+        self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
+        self.served = served
+        self.jobs = jobs
+        self.reports: dict[tuple[Hashable, ...], JobReport] = {}  # of jobs shown lately
+        self._scopes: dict[str, VisibleJobs] = {}
+        # Version of `jobs`, rows not analyzed.
+        self._waiting: tuple[int, pl.DataFrame] | None = None
+
+    def version(self, table: LakeTable) -> int:
+        """Return the version of a table: that of summaries and analyses does not change."""
+        known = self._versions.get(table.name)
+        return super().version(table) if known is None else known
+
+    def _all_files(self, table: LakeTable) -> Sequence[DataFile]:
+        """Return a table's files; for a computed one, those of the served version."""
+        known = self._files.get(table.name)
+        return super()._all_files(table) if known is None else known
+
+    def visible(self, viewer: Viewer) -> VisibleJobs:
+        """Return the jobs that a viewer sees."""
+        jobs = self._scopes.get(viewer.scope)
+        if jobs is None:
+            rows = None if viewer.sees_all else self.jobs.where(viewer.visible())
+            jobs = VisibleJobs(self.jobs, rows)
+            while len(self._scopes) >= _MOST_SCOPES:
+                self._scopes.pop(next(iter(self._scopes)), None)
+            self._scopes[viewer.scope] = jobs
+        return jobs
+
+    def not_analyzed(self, viewer: Viewer) -> pl.DataFrame:
+        """Return rows of the accounting that a viewer sees, of jobs without results so far;
+        newest first.
+        """
+        version, waiting = self.version(JOBS), self._waiting
+        if waiting is None or waiting[0] != version:
+            rows = read_jobs_not_analyzed(ScopedLake(self, _ALL, VisibleJobs(self.jobs)))
+            waiting = self._waiting = (version, rows)
+        return waiting[1].filter(viewer.visible())
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one viewer sees of one version of a lake: all that a page or an endpoint is made of.
+
+    opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of
+    visible jobs. not_analyzed: rows of the accounting of visible jobs without results so far.
+    reports: of jobs shown lately. image_problem: why no image of the jobs can be written, so that
+    they are held in memory; "" for none. background: makes what takes seconds, by `made_by`: the
+    method `written` of the lake that is served. simulated: how many simulated GPUs are shown live in
+    place of real ones.
+    """
+
+    viewer: Viewer
+    version: LakeVersion
+    opened: OpenLake
+    jobs: VisibleJobs
+    not_analyzed: Callable[[], pl.DataFrame]
+    reports: dict[tuple[Hashable, ...], JobReport]
+    background: Background
+    made_by: Callable[..., bytes]
+    shared_objects: SharedObjects
+    simulated: int | None = None
+    image_problem: str = ""
+
+    @property
+    def configuration(self) -> Configuration:
+        """How the service is configured."""
+        return self.opened.configuration
+
+    @property
+    def now(self) -> datetime:
+        """When the request came, UTC."""
+        return self.opened.now
+
+    @property
+    def zone_name(self) -> str:
+        """The zone of shown times."""
+        return self.configuration.site.time_zone
+
+    @property
+    def _hour(self) -> datetime:
+        return self.now.replace(minute=0, second=0, microsecond=0)
+
+    def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
+        """Return the report of one visible job, read once while this version is served. Errors:
+        those of OpenLake.
+        """
+        key = (self.viewer.scope, job, cluster, run)
+        report = self.reports.get(key)
+        if report is None:
+            report = self.opened.job(job, cluster=cluster, run=run).report
+            while len(self.reports) >= _MOST_REPORTS:
+                self.reports.pop(next(iter(self.reports)), None)
+            self.reports[key] = report
+        return JobPage(dataclasses.replace(report, now=self.now))
+
+    def made(
+        self,
+        function: Callable[Concatenate[View, Progress, A], T],
+        *arguments: A.args,
+        **named: A.kwargs,
+    ) -> T | Pending:
+        """Return the result of a function of this view, computed once by a worker; or Pending.
+
+        Times such as 7d in parameters are counted back from the hour. Errors: those of the function
+        and of `Background.get`.
+        """
+        moments = [
+            one.moments(now=self._hour, zone_name=self.zone_name)
+            for one in arguments
+            if isinstance(one, Parameters)
+        ]
+        about = (function.__module__, function.__qualname__, arguments, named, moments)
+        content = self.background.get(
+            (repr(about), str(self.version), self.viewer.scope),
+            partial(self.made_by, _of_view, self.viewer, function, arguments, named),
+            owner=self.viewer.name,
+        )
+        return content if isinstance(content, Pending) else cast("T", pickle.loads(content))
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return the object of the server that is called `name`, see PageView."""
+        return self.shared_objects.get(name, make)
+
+    def running(self) -> pl.DataFrame:
+        """Return `running_jobs` of the visible jobs; none while they are read."""
+        found = self.made(_running_jobs)
+        return running_jobs(self.opened.jobs().clear()) if isinstance(found, Pending) else found
+
+    def of_recent(self, parameters: C) -> C:
+        """Return parameters that choose jobs, of many those of the newest 30 days, where no time is
+        chosen.
+
+        For reports that take memory and time for every job. Errors: those of `job_filter`.
+        """
+        wanted = parameters.job_filter(now=self.now, zone_name=self.zone_name)
+        newest = self.jobs.newest
+        if wanted.since or wanted.until or newest is None or self.jobs.count(wanted) <= MANY_JOBS:
+            return parameters
+        return replace(parameters, since=f"{newest - RECENT:%Y-%m-%d}")
+
+    def summed(
+        self,
+        which: JobChoice,
+        function: Callable[Concatenate[View, Progress, A], T],
+        *arguments: A.args,
+        **named: A.kwargs,
+    ) -> T | Pending:
+        """Return sums over the jobs that `which` selects: at once of some thousands, of more as
+        `made` has it.
+
+        Errors: those of `made` and `job_filter`.
+        """
+        wanted = job_filter(which, now=self._hour, zone_name=self.zone_name)
+        if not self.viewer.sums_only and self.jobs.count(wanted) <= MANY_JOBS:
+            return function(self, silent, *arguments, **named)
+        return self.made(function, *arguments, **named)
+
+
+def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs that have not ended, by each name that live sources use: name, user, account,
+    partition.
+
+    `jobs`: rows of job_summaries, those that are visible.
+    """
+    mine = jobs.filter(pl.col("end").is_null())
+    columns = [pl.col(name) for name in ("user", "account", "partition")]
+    named = [mine.select(pl.col(name).alias("name"), *columns) for name in ("job_id", "display_id")]
+    return pl.concat(named).drop_nulls("name").unique("name", keep="first", maintain_order=True)
+
+
+def _running_jobs(view: View, _: Progress) -> pl.DataFrame:
+    return running_jobs(view.opened.jobs())
+
+
+def _of_view(
+    served: ServedLake,
+    progress: Progress,
+    viewer: Viewer,
+    function: Callable[..., T],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> T:
+    """What a function returns of the view of a viewer; called where it is made."""
+    return function(served.view(viewer), progress, *arguments, **named)
+
+
+class NotReadyError(LakeError):
+    """The jobs of a large lake are being read: an answer is there in a moment."""
+
+
+class ServedLake:
+    """A lake that is served: its newest version, read anew when the lake has another.
+
+    cache: folder for what is kept of a large lake between starts; None: a temporary one. most_rows:
+    of how many jobs rows are held in memory; of more they lie in files of the cache. workers: make
+    large answers; None: this process.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        configuration: Configuration,
+        *,
+        simulated: int | None = None,
+        cache: Path | None = None,
+        workers: Workers | None = None,
+        most_rows: int = 50_000,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.lake = lake
+        self.configuration = configuration
+        self.background = Background()
+        self._workers = workers
+        self.shared_objects = SharedObjects()
+        self._simulated = simulated
+        self.images = JobImages(lake, cache)
+        self._most_rows = most_rows
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._snapshot: LakeMoment | None = None
+        self._nameless: tuple[LakeVersion, pl.DataFrame] | None = None
+        self._image: ResidentJobs | None = None
+        self._forgotten: int | None = None
+        self._problem: LakeError | None = None
+
+    def refresh(self) -> bool:
+        """Read the newest version where it is another; return whether it was.
+
+        Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read
+        before stays. NotReadyError while an image of many jobs is made.
+        """
+        with self._lock:
+            try:
+                changed = self._refresh()
+            except LakeError as problem:
+                # The one before is served.
+                if self._snapshot is None or not isinstance(problem, NotReadyError):
+                    self._problem = problem
+                raise
+            self._problem = None
+            return changed
+
+    def _refresh(self) -> bool:
+        if self._snapshot is None and self.images.is_writing:
+            raise self._not_ready()
+        version = self._version()
+        image = self.images.finished
+        if self._snapshot is not None and self._snapshot.served == version and image is self._image:
+            return False
+        if version.summaries < 0 and version.analyses < 0:
+            Lake.open(self.lake.location)
+            raise LakeError(
+                "nothing was analyzed yet", where=self.lake.location, do="run `tachograph analyze`"
+            )
+        newer = image if image is not self._image else None
+        self._snapshot = read_consistently(self.lake, lambda: self._read(version, newer))
+        self._image = image
+        return True
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a version was read."""
+        return self._snapshot is not None
+
+    @property
+    def snapshot(self) -> LakeMoment:
+        """The newest version that was read; the first is read now, if it takes no longer than some
+        seconds.
+
+        Errors: those of `refresh`, also where the lake cannot be read any more.
+        """
+        if self._snapshot is None:
+            if self.images.is_writing or not self._lock.acquire(timeout=RETRY_S):
+                raise self._not_ready()
+            self._lock.release()
+            self.refresh()
+        if self._problem is not None:
+            raise self._problem
+        if self._snapshot is None:
+            raise AssertionError("a refresh reads or raises")
+        return self._snapshot
+
+    def view(self, viewer: Viewer) -> View:
+        """Return what `viewer` sees of the newest version. Errors: those of `snapshot`."""
+        if resident_file_mib() > _MOST_FILE_MIB:
+            release_pages()
+        snapshot = self.snapshot
+        visible = snapshot.visible(viewer)
+        lake: Lake = ScopedLake(snapshot, viewer, visible)
+        if viewer.sums_only:
+            lake = SumsLake(snapshot, self._sums(snapshot))
+        opened = OpenLake(lake, self.configuration, self._clock())
+        waiting = partial(snapshot.not_analyzed, viewer)
+        return View(
+            *(viewer, snapshot.served, opened, visible, waiting, snapshot.reports, self.background),
+            *(self.written, self.shared_objects, self._simulated, self.images.problem),
+        )
+
+    def written(
+        self, function: Callable[..., Any], *task: Any, ending: Ending | None = None
+    ) -> bytes:
+        """Return the pickle of `function(served, progress, ...)`; the last of `task` notes
+        progress.
+
+        A worker makes it, where there are any. With an `ending` a request waits for it, which waits
+        briefly for a free worker. Errors: those of the function; WorkerError.
+        """
+        *arguments, progress = task
+        if self._workers is None:
+            return pickle.dumps(function(self, progress, *arguments))
+        return self._workers.run((function, *arguments), progress, ending)
+
+    def warm(self) -> None:
+        """Start what the first large answer needs."""
+        if self._workers is not None:
+            self._workers.warm()
+
+    def close(self) -> None:
+        """End what runs beside: reports, workers, what pages share."""
+        self.background.close()
+        self.shared_objects.close()
+        if self._workers is not None:
+            self._workers.close()
+
+    def _begun(self) -> LakeError:
+        """Begin to write an image; return why rows are not there: it is being written, or it
+        could not be.
+        """
+        problem = self.images.problem
+        self.images.write()
+        if problem:
+            return LakeError(
+                f"the jobs cannot be read: {problem}", where=self.lake.location, do="see its log"
+            )
+        return self._not_ready()
+
+    def _not_ready(self) -> NotReadyError:
+        return NotReadyError(
+            f"the jobs are being read: {self.images.progress:.0%}",
+            where=self.lake.location,
+            do="wait; the page loads again by itself",
+        )
+
+    def _sums(self, snapshot: LakeMoment) -> pl.DataFrame:
+        """All jobs without names, made once for a version."""
+        if self._nameless is None or self._nameless[0] != snapshot.served:
+            rows = VisibleJobs(snapshot.jobs).rows(
+                list(dict.fromkeys((*JOB_NAMES, *LEDGER_COLUMNS, "seq")))
+            )
+            made = without_names(rows, self.configuration.serve.smallest_group)
+            self._nameless = (snapshot.served, made)
+        return self._nameless[1]
+
+    def _version(self) -> LakeVersion:
+        delta = self.lake.delta(JOB_SUMMARIES)
+        versions = (self.lake.version(table) for table in (FINDINGS, ANALYSES, PROFILES))
+        return (
+            LakeVersion("", -1, *versions)
+            if delta is None
+            else LakeVersion(str(delta.metadata().id)[:8], delta.version(), *versions)
+        )
+
+    def _read(self, version: LakeVersion, image: ResidentJobs | None) -> LakeMoment:
+        files, findings = self.lake.files(JOB_SUMMARIES), self.lake.files(FINDINGS)
+        few = sum(file.rows for file in files) <= self._most_rows
+        forgotten = self.images.forgotten
+        if forgotten != self._forgotten:  # rows changed and have the same `seq`
+            self.images.remove_forgotten()
+        before = image or (self._snapshot.jobs if self._snapshot else None)
+        if self._forgotten not in (None, forgotten):
+            before = None
+        self._forgotten = forgotten
+        if before is None:
+            before = NO_JOBS if few else self.images.open()
+        # Of a disk that is full, or only read: then memory must do.
+        failed = bool(self.images.problem)
+        if before is NO_JOBS and not few and not failed:
+            raise self._begun()
+        fresh = new_rows(self.lake, files, before)
+        held = before.added + fresh.height
+        if held > self._most_rows:
+            problem = self._begun()
+            if held > 4 * self._most_rows and not failed:
+                raise problem
+        jobs = extended(self.lake, before, files, findings, fresh)
+        return LakeMoment(self.lake, version, files, findings, jobs)

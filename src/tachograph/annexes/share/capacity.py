@@ -1,0 +1,394 @@
+"""What a GPU has, and how much of an SM the blocks of a launch occupy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isfinite, nan, prod
+from types import MappingProxyType
+
+from tachograph.annexes.share.demand import Footprint, GpuCapacity
+from tachograph.annexes.share.kernel_metrics import SECTOR
+from tachograph.annexes.share.nsight.launches import Chip, Launch, capability_of
+from tachograph.catalog import devices
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.units import MI, plural
+
+REPORT, CATALOGUE = "the report", "the catalogue of devices"  # sources of a value
+_KIB = 1024.0
+_BITS = 8.0
+_WARP = 32
+# Of the memory clock: all memory of GPUs moves data on both, deviceQuery calculates the same way.
+_EDGES = 2.0
+_NAMELESS = "a GPU that the report does not name"
+
+# field of GpuCapacity -> name of its device__attribute_*
+_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        "sms": "multiprocessor_count",
+        "threads_per_sm": "max_threads_per_multiprocessor",
+        "blocks_per_sm": "max_blocks_per_multiprocessor",
+        "registers_per_sm": "max_registers_per_multiprocessor",
+        "shared_bytes_per_sm": "max_shared_memory_per_multiprocessor",
+        "l2_bytes": "l2_cache_size",
+        "hbm_bytes": "total_memory",
+        "schedulers": "num_schedulers_per_multiprocessor",
+    }
+)
+_COUNTS = frozenset({"sms", "threads_per_sm", "blocks_per_sm", "registers_per_sm", "schedulers"})
+_WIDTHS = ("global_memory_bus_width", "fb_bus_width")  # bit
+_CLOCKS = ("max_mem_frequency_khz", "memory_clock_rate")  # kHz
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What an SM of one compute capability has, as published in the CUDA C++ Programming Guide."""
+
+    threads_per_sm: int
+    blocks_per_sm: int
+    shared_bytes_per_sm: float
+    l1_bytes: float  # together with shared memory
+    registers_per_sm: int = 65536
+
+
+def _limits(threads: int, blocks: int, shared_kib: float, l1_kib: float) -> _Limits:
+    return _Limits(threads, blocks, shared_kib * _KIB, l1_kib * _KIB)
+
+
+_CAPABILITIES: Mapping[str, _Limits] = MappingProxyType(
+    {
+        "7.0": _limits(2048, 32, 96, 128),
+        "7.5": _limits(1024, 16, 64, 96),
+        "8.0": _limits(2048, 32, 164, 192),
+        "8.6": _limits(1536, 16, 100, 128),
+        "8.7": _limits(1536, 16, 164, 192),
+        "8.9": _limits(1536, 24, 100, 128),
+        "9.0": _limits(2048, 32, 228, 256),
+        "10.0": _limits(2048, 32, 228, 256),
+        "12.0": _limits(1536, 24, 100, 128),
+    }
+)
+# architecture -> compute capability of its models, but for those of data centres that have one of
+# their own
+_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
+    {
+        "Volta": "7.0",
+        "Turing": "7.5",
+        "Ampere": "8.6",
+        "Ada": "8.9",
+        "Hopper": "9.0",
+        "Blackwell": "10.0",
+    }
+)
+_OF_MODELS: Mapping[str, str] = MappingProxyType(
+    {"A100": "8.0", "A30": "8.0", "RTX 5": "12.0", "RTX PRO": "12.0"}
+)
+
+
+def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacity:
+    """Return the resources of the GPU of a report, and for each value its source; None: unknown.
+
+    The report comes first: attributes of its device, and the peak of DRAM among its metrics. Then
+    the published limits of the compute capability, then the catalogue of devices, unless the report
+    contradicts it: a slice of a GPU has fewer SMs than a GPU of that name, and less of all other
+    resources.
+
+    >>> gpu = gpu_of(Chip("NVIDIA H100 PCIe", "9.0", {"multiprocessor_count": 114.0}))
+    >>> gpu.sms, gpu.threads_per_sm, gpu.sources["sms"]
+    (114, 2048, 'the report')
+    >>> gpu_of(Chip()).sms is None
+    True
+    """
+    known: dict[str, float] = {}
+    sources: dict[str, str] = {}
+    capability = chip.compute_capability or capability_of(chip.attributes)
+    for values, source in (
+        (_reported(chip.attributes, metrics or {}), REPORT),
+        (_of_capability(capability), f"compute capability {capability} as published"),
+        (_catalogued(device_of(chip)), CATALOGUE),
+    ):
+        for name, value in values.items():
+            if name not in known:
+                known[name], sources[name] = value, source
+    return _gpu(chip.name or _NAMELESS, known, sources)
+
+
+def _gpu(name: str, known: Mapping[str, float], sources: Mapping[str, str]) -> GpuCapacity:
+    def count(field: str) -> int | None:
+        return None if field not in known else int(known[field])
+
+    return GpuCapacity(
+        name=name,
+        sms=count("sms"),
+        schedulers=count("schedulers") or GpuCapacity(name=name).schedulers,
+        threads_per_sm=count("threads_per_sm"),
+        blocks_per_sm=count("blocks_per_sm"),
+        registers_per_sm=count("registers_per_sm"),
+        shared_bytes_per_sm=known.get("shared_bytes_per_sm"),
+        l1_bytes=known.get("l1_bytes"),
+        l2_bytes=known.get("l2_bytes"),
+        dram_bytes_per_s=known.get("dram_bytes_per_s"),
+        hbm_bytes=known.get("hbm_bytes"),
+        sources=MappingProxyType(dict(sources)),
+    )
+
+
+def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Reported values of the device: a value of 0, or a count below 1, is unknown."""
+    values = {field: _positive(attributes, (name,)) for field, name in _ATTRIBUTES.items()}
+    values["sms"] = values["sms"] or _sms_of_launch(metrics)
+    values["threads_per_sm"] = values["threads_per_sm"] or _threads_by_warps(
+        metrics, values["schedulers"]
+    )
+    values["dram_bytes_per_s"] = _measured_peak(metrics) or _peak_by_clock(attributes)
+    return {
+        field: value
+        for field, value in values.items()
+        if value is not None and (value >= 1 or field not in _COUNTS)
+    }
+
+
+def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
+    """SMs reported for a launch, unless it had only a part of the GPU: the details page shows no
+    attributes.
+    """
+    parts = ("launch__uses_green_context", "launch__uses_mps", "launch__uses_vgpu")
+    if any(metrics.get(part) for part in parts):
+        return None
+    return _positive(metrics, ("launch__sm_count",))
+
+
+def _threads_by_warps(metrics: Mapping[str, float], schedulers: float | None) -> float | None:
+    warps = _positive(metrics, ("smsp__warps_active.avg.peak_sustained",))
+    return (
+        None if warps is None else warps * (schedulers or GpuCapacity(name="").schedulers) * _WARP
+    )
+
+
+def _measured_peak(metrics: Mapping[str, float]) -> float | None:
+    per_cycle = _positive(metrics, ("dram__bytes.sum.peak_sustained",))
+    clock = _positive(metrics, ("dram__cycles_elapsed.avg.per_second",))
+    return None if per_cycle is None or clock is None else per_cycle * clock
+
+
+def _peak_by_clock(attributes: Mapping[str, float]) -> float | None:
+    width, clock_khz = _positive(attributes, _WIDTHS), _positive(attributes, _CLOCKS)
+    return None if width is None or clock_khz is None else _EDGES * clock_khz * 1e3 * width / _BITS
+
+
+def _of_capability(capability: str | None) -> dict[str, float]:
+    limits = _CAPABILITIES.get(capability or "")
+    if limits is None:
+        return {}
+    return {
+        "threads_per_sm": limits.threads_per_sm,
+        "blocks_per_sm": limits.blocks_per_sm,
+        "registers_per_sm": limits.registers_per_sm,
+        "shared_bytes_per_sm": limits.shared_bytes_per_sm,
+        "l1_bytes": limits.l1_bytes,
+    }
+
+
+def device_of(chip: Chip) -> devices.Device | None:
+    """Return the row of the catalogue for the GPU of a report; None: not in it, or contradicted
+    by the report.
+    """
+    memory = _positive(chip.attributes, ("total_memory",))
+    device = devices.match_device(chip.name, None if memory is None else memory / MI)
+    sms = _positive(chip.attributes, ("multiprocessor_count",))
+    return None if device is None or (sms is not None and sms != device.sms) else device
+
+
+def gpu_of_device(device: devices.Device) -> GpuCapacity:
+    """Return the resources of a model in the catalogue of devices, with the limits of its compute
+    capability.
+
+    >>> from tachograph.catalog.devices import DEVICES_BY_NAME
+    >>> gpu_of_device(DEVICES_BY_NAME["A100 SXM 40GB"]).registers_per_sm
+    65536
+    """
+    capability = capability_of_device(device)
+    limits, values = _of_capability(capability), _catalogued(device)
+    published = dict.fromkeys(limits, f"compute capability {capability} as published")
+    return _gpu(device.name, limits | values, published | dict.fromkeys(values, CATALOGUE))
+
+
+def device_called(name: str) -> devices.Device:
+    """Return the GPU of NVIDIA in the catalogue that a name means.
+
+    >>> device_called("a100 sxm 40gb").name
+    'A100 SXM 40GB'
+
+    Errors: NotFoundError for one that is not in it, or for several.
+    """
+    device = devices.match_device(name) or next(
+        (one for one in devices.DEVICE_CATALOGUE if one.name.casefold() == name.casefold()), None
+    )
+    if device is not None and device.vendor == "NVIDIA":
+        return device
+    part = name.casefold().removeprefix("nvidia").strip()
+    ours = [one.name for one in devices.DEVICE_CATALOGUE if one.vendor == "NVIDIA"]
+    alike = [one for one in ours if part and part in one.casefold()]
+    if alike:
+        raise NotFoundError(
+            f"{plural(len(alike), 'GPU')} may be meant by {name!r}",
+            do=f"name one: {', '.join(alike)}",
+        )
+    raise NotFoundError(
+        f"no NVIDIA GPU in the catalogue is called {name!r}",
+        do="name one of `tachograph lake devices`, such as 'H100 NVL'",
+    )
+
+
+def capability_of_device(device: devices.Device) -> str | None:
+    """Return the compute capability of a model in the catalogue; None: it is no GPU of NVIDIA.
+
+    >>> from tachograph.catalog.devices import DEVICES_BY_NAME
+    >>> [capability_of_device(DEVICES_BY_NAME[name]) for name in ("A100 SXM 40GB", "RTX A6000", "RTX 5090")]
+    ['8.0', '8.6', '12.0']
+    """
+    if device.vendor != "NVIDIA":
+        return None
+    own = (capability for name, capability in _OF_MODELS.items() if device.name.startswith(name))
+    return next(own, _OF_ARCHITECTURE.get(device.architecture))
+
+
+def _catalogued(device: devices.Device | None) -> dict[str, float]:
+    if device is None:
+        return {}
+    values: dict[str, float | None] = {
+        "sms": device.sms,
+        "threads_per_sm": device.max_warps_per_sm * _WARP,
+        "l2_bytes": device.l2_bytes,
+        "dram_bytes_per_s": device.hbm_bytes_per_s,
+        "hbm_bytes": device.hbm_mib * MI,
+    }
+    return {field: float(value) for field, value in values.items() if value is not None}
+
+
+def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+    """The first known one above 0."""
+    return next(
+        (
+            value
+            for name in names
+            if (value := values.get(name)) is not None and value > 0 and isfinite(value)
+        ),
+        None,
+    )
+
+
+_REGISTER_UNIT = 256  # registers are allocated to a warp in these units, on all chips since Volta
+_LIMITS = tuple(
+    f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")
+)
+_SHARED_PARTS = tuple(
+    f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic", "driver")
+)
+
+
+def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
+    """Return what the blocks of a launch occupy; None where neither grid nor block is known.
+
+    The number that fits into an SM is that of the profiler, else computed from the needs of a block
+    and from `gpu`.
+
+    >>> from tachograph.annexes.share.nsight.launches import Chip
+    >>> metrics = {"launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 1024.0}
+    >>> sleep = Launch("sleep", metrics, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))
+    >>> from tachograph.annexes.share.demand import H100_NVL
+    >>> footprint_of(sleep, H100_NVL).blocks_per_sm
+    2
+    """
+    metrics = launch.metrics
+    blocks = _count(metrics, "launch__grid_size") or (prod(launch.grid) if launch.grid else None)
+    threads = _count(metrics, "launch__block_size") or (
+        prod(launch.block) if launch.block else None
+    )
+    if not blocks or not threads:
+        return None
+    registers = _count(metrics, "launch__registers_per_thread")
+    shared = _shared(metrics)
+    footprint = Footprint(blocks, threads, registers, shared)
+    fit = _reported_fit(metrics) or computed_fit(footprint, gpu)
+    return Footprint(blocks, threads, registers, shared, fit)
+
+
+def l2_most(launches: Sequence[Launch]) -> float | None:
+    """Return an upper bound of the bytes of L2 that a launch touches, of the launch with the
+    highest bound.
+
+    None: unknown for one of them. Data that a launch reuses went through L2 at least once: it is no
+    more than the total traffic. The traffic with DRAM is less, but is a bound only where the
+    profiler flushed the caches before, which no report records.
+
+    >>> from tachograph.annexes.share.nsight.launches import Chip
+    >>> metrics = {"lts__t_sectors.sum": 250_000.0}
+    >>> l2_most([Launch("add", metrics, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))])
+    8000000.0
+    """
+    most = max((_through_l2(launch.metrics) for launch in launches), default=inf)
+    return most if most < inf else None
+
+
+def _through_l2(metrics: Mapping[str, float]) -> float:
+    """Bytes; infinite where unknown, or 0, which is not possible for a launch."""
+    known = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * SECTOR)
+    return min((moved for moved in known if 0 < moved < inf), default=inf)
+
+
+def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
+    """Return how many blocks fit into an empty SM by threads, blocks, registers and shared memory.
+
+    None: one of them is unknown, of the launch or of the GPU, or not even one block fits.
+    """
+    registers, shared = footprint.registers, footprint.shared_bytes
+    slots, threads = gpu.blocks_per_sm, gpu.threads_per_sm
+    of_registers, of_shared = gpu.registers_per_sm, gpu.shared_bytes_per_sm
+    if registers is None or shared is None or of_registers is None or of_shared is None:
+        return None
+    if slots is None or threads is None:
+        return None
+    warps = ceil(footprint.threads / _WARP)
+    fits = [slots, threads // (warps * _WARP)]
+    if registers:
+        of_warp = ceil(registers * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
+        # each scheduler has its own part of the registers: a warp is not split across two
+        fits.append(of_registers // gpu.schedulers // of_warp * gpu.schedulers // warps)
+    if shared:
+        fits.append(int(of_shared // shared))
+    return min(fits) or None
+
+
+def resident_per_sm(footprint: Footprint, gpu: GpuCapacity) -> float | None:
+    """Return the mean number of resident blocks per SM while blocks are waiting to start.
+
+    >>> resident_per_sm(Footprint(66, 128, blocks_per_sm=16), GpuCapacity(name="H100", sms=132))
+    0.5
+    """
+    if footprint.blocks_per_sm is None or gpu.sms is None:
+        return None
+    return min(float(footprint.blocks_per_sm), footprint.blocks / gpu.sms)
+
+
+def _count(metrics: Mapping[str, float], metric: str) -> int | None:
+    value = metrics.get(metric)
+    return int(value) if value is not None and 0 <= value < inf else None
+
+
+def _shared(metrics: Mapping[str, float]) -> float | None:
+    """Bytes of a block; None where unknown, or invalid."""
+    for whole in ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block"):
+        if 0 <= metrics.get(whole, nan) < inf:
+            return metrics[whole]
+    parts = [metrics.get(part, nan) for part in _SHARED_PARTS]
+    return sum(parts) if all(0 <= part < inf for part in parts) else None
+
+
+def _reported_fit(metrics: Mapping[str, float]) -> int | None:
+    """The lowest of the profiler's limits; all four are needed, a missing one may be the lowest."""
+    if any(limit not in metrics for limit in _LIMITS):
+        return None
+    extra = metrics.get("launch__occupancy_limit_barriers")
+    known = [metrics[limit] for limit in _LIMITS] + ([] if extra is None else [extra])
+    return int(min(known)) if 1 <= min(known) < inf else None

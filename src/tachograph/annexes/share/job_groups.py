@@ -1,0 +1,629 @@
+"""Groups of similar jobs: which may share, lookup by name, profiled kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Literal
+
+import polars as pl
+
+from tachograph.annexes.share.advice import resource
+from tachograph.annexes.share.capacity import device_of
+from tachograph.annexes.share.demand import Demand
+from tachograph.annexes.share.kernels import Kernel, kernels_of
+from tachograph.annexes.share.mixes import COUNTER_OF_PIPE, Mix, busy_of, mix, mix_of_one, of_means
+from tachograph.annexes.share.nsight.launches import Launch
+from tachograph.catalog.columns import must_exist
+from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
+from tachograph.catalog.devices import Device, match_device
+from tachograph.catalog.errors import InputError, NotFoundError, TachographError, UsageError
+from tachograph.catalog.units import MI, plural, printable, text
+
+_WIDEST = 24  # characters of the name of a job group in a table
+_Row = Mapping[str, Any]
+LEAST_RUNS = 2  # of a job group: a job that ran once may not run again
+# Largest difference between a run and the mean of its group, as a fraction of a resource. Ours.
+MOST_SPREAD = 0.25
+# why a job is excluded, in the order of the checks
+LEFT_OUT: Mapping[str, str] = MappingProxyType(
+    {
+        "running": "still running",
+        "ambiguous": "not known which GPUs were their own",
+        "no_samples": "no samples",
+        "coverage": "too few of the expected samples",
+        "model": "GPUs of several models, or of one that is not in the catalogue",
+        "no_counters": "counters of what they need were not measured",
+        "idle": "did nothing: there is nothing to share, see `tachograph waste`",
+        "uneven": "left GPUs idle: release these first, see `tachograph waste`",
+        "short": "too short to decide whether they were steady",
+        "unsteady": "not steady: the verdict of class `stable` is no",
+        "few_runs": "too few runs",
+        "spread": "runs of the same name differ too much",
+        "near_limit": "near the limit of a resource when running alone",
+    }
+)
+_ACTIVITY = ("gr_engine_active_mean", "gpu_util_mean")
+_NEEDED = ("sm_active_mean", "dram_active_mean", "hbm_used_mib_max")
+_LEFT_OUT = ("job_key", "job_id", "display_id", "user", "name", "gpu_hours", "reason")
+_PIPES = tuple(f"{counter}_mean" for counter in COUNTER_OF_PIPE.values())
+_WHO = ("job_key", "job_id", "display_id", "array_job_id", "user", "name")
+_READ = (
+    *_WHO,
+    "gpu_model",
+    "gpus",
+    "gpu_hours",
+    "elapsed_s",
+    *_ACTIVITY,
+    *_NEEDED,
+    *_PIPES,
+    "sm_occupancy_mean",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProfile:
+    """Results of reports of Nsight Compute for a job group.
+
+    mix: its kernels, weighted by their time. kernels, launches, seconds: of all. apart: sentences
+    on what was left out, and on values far from the means of the lake.
+    """
+
+    reports: tuple[str, ...]
+    mix: Mix
+    kernels: int
+    launches: int
+    seconds: float
+    apart: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobGroup:
+    """Jobs of one user and name, on as many GPUs of one model: a workload that recurs.
+
+    Without a name a job is a group of its own. array: where runs of one name differ too much, tasks
+    of one array are a group of their own. busy: share of the time of the busiest run in which its
+    GPUs did anything. mix: its runs, as recorded. spread: largest difference between a run and the
+    mean of all, and its resource. jobs: ids, newest last.
+    """
+
+    user: str | None
+    name: str | None
+    device: Device
+    gpus: int
+    runs: int
+    gpu_hours: float
+    busy: float
+    mix: Mix
+    spread: float
+    spread_of: str
+    jobs: tuple[str, ...]
+    array: str | None = None
+    profile: GroupProfile | None = None
+
+    @property
+    def demand(self) -> Mix:
+        """Its demand while busy: its kernels where they were profiled, else the run of highest
+        demand.
+
+        All runs count as equally long, as launches are not known.
+        """
+        return (
+            self.profile.mix if self.profile else mix_of_one(replace(self.mix.highest, seconds=1.0))
+        )
+
+    @property
+    def issue(self) -> Literal["profile", "assumed"]:
+        """Source of its issue slots: profiled, or assumed."""
+        return "profile" if "issue" in self.demand.mean.cycles else "assumed"
+
+    @property
+    def label(self) -> str:
+        """Its label: user/name, with the array where it is one, of a job without a name its id."""
+        return _label(self.user, self.name, self.array) or self.jobs[-1]
+
+    @property
+    def name_of_all(self) -> str | None:
+        """The same without the array; None for a job without a name."""
+        return _label(self.user, self.name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCandidates:
+    """Job groups that may share, most GPU-hours first, and the excluded jobs, with the reason of
+    each.
+
+    left_out: one row per job: job_key, job_id, display_id, user, name, gpu_hours, reason.
+    """
+
+    kinds: tuple[JobGroup, ...]
+    left_out: pl.DataFrame
+
+    def reasons(self) -> list[tuple[str, int, float]]:
+        """Return (reason, jobs, GPU-hours as far as they are known), in the order of LEFT_OUT,
+        where there are any.
+        """
+        found = self.left_out.group_by("reason").agg(pl.len(), pl.col("gpu_hours").sum())
+        by = {reason: (jobs, hours) for reason, jobs, hours in found.iter_rows()}
+        return [(reason, *by[reason]) for reason in LEFT_OUT if reason in by]
+
+
+def candidates(
+    summaries: pl.DataFrame,
+    verdicts: pl.DataFrame,
+    *,
+    settings: InterferenceOptions,
+    thresholds: Thresholds,
+    achievable: Mapping[str, float],
+    least_runs: int = LEAST_RUNS,
+) -> GroupCandidates:
+    """Return the job groups among (already filtered) rows of job_summaries that could share a GPU.
+
+    `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among
+    them. `achievable`: {model: share of the peak bandwidth of memory that can be achieved}.
+    """
+    steady = (
+        verdicts.filter(pl.col("code") == "stable")
+        .select("job_key", steady="verdict")
+        .unique("job_key")
+    )
+    known = summaries.join(steady, on="job_key", how="left", maintain_order="left")
+    known = known.with_columns(reason=_reason(_known_models(known), thresholds)).sort(
+        "start", "job_key"
+    )
+    kinds = []
+    refused: dict[str, str] = {}
+    for kind, rows in _kinds(
+        known.filter(pl.col("reason").is_null()).select(_READ).iter_rows(named=True)
+    ):
+        reason = _why_not(kind, settings, achievable[kind.device.name], least_runs)
+        if reason is None:
+            kinds.append(kind)
+        else:
+            refused |= {row["job_key"]: reason for row in rows}
+    of_kind = pl.col("job_key").replace_strict(refused, default=None, return_dtype=pl.String)
+    known = known.with_columns(reason=pl.coalesce("reason", of_kind)).filter(
+        pl.col("reason").is_not_null()
+    )
+    kinds.sort(key=lambda kind: (-kind.gpu_hours, kind.label, kind.device.name, kind.gpus))
+    return GroupCandidates(tuple(kinds), known.select(_LEFT_OUT))
+
+
+def short_label(kind: JobGroup) -> str:
+    """Return the label of a job group in a table: cut where it is long; a star where it was
+    profiled.
+    """
+    name = printable(kind.label)
+    return (name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…") + (
+        "*" if kind.profile else ""
+    )
+
+
+def missing_counters(summaries: pl.DataFrame) -> list[str]:
+    """Return required counters that no job has, with DCGM's names and numbers."""
+
+    def absent(*columns: str) -> bool:
+        return bool(summaries.select(pl.all_horizontal(pl.col(columns).is_null().all())).item())
+
+    columns = [name for name in _NEEDED if absent(name)]
+    columns += [name for name in _PIPES if absent(*_PIPES)]
+    columns += list(_ACTIVITY[:1]) if absent(*_ACTIVITY) else []
+    names = (column.removesuffix("_mean").removesuffix("_max") for column in columns)
+    return [
+        f"{name} (DCGM_FI_{COUNTERS[name].dcgm_name}, {COUNTERS[name].dcgm_id})" for name in names
+    ]
+
+
+def _known_models(summaries: pl.DataFrame) -> list[str]:
+    models = summaries.get_column("gpu_model").drop_nulls().unique()
+    return [model for model in models if match_device(model) is not None]
+
+
+def _reason(models: Sequence[str], thresholds: Thresholds) -> pl.Expr:
+    """Why a single job is excluded; null where it is not."""
+    busy = pl.coalesce(pl.col(name).fill_nan(None) for name in _ACTIVITY)
+    unmeasured = pl.any_horizontal(pl.col(name).is_null() for name in _NEEDED)
+    no_pipe = pl.all_horizontal(pl.col(name).is_null() for name in _PIPES)
+    uneven = (pl.col("gpus_never_used") > 0) | (
+        pl.col("spatial_imbalance") > thresholds.spatial_imbalance
+    )
+    reasons = {
+        "running": pl.col("end").is_null() | (pl.col("state") == "RUNNING"),
+        "ambiguous": pl.col("attribution") == "ambiguous",
+        "no_samples": pl.col("samples").fill_null(0) == 0,
+        "coverage": pl.col("coverage").fill_null(0.0) < thresholds.low_coverage,
+        "model": ~pl.col("gpu_model").is_in(models).fill_null(value=False)
+        | pl.col("gpus").is_null(),
+        "no_counters": unmeasured | no_pipe | busy.is_null() | pl.col("gpu_hours").is_null(),
+        "idle": busy < thresholds.idle_util,
+        "uneven": uneven.fill_null(value=False),
+        "short": pl.col("steady").fill_null("unknown") == "unknown",
+        "unsteady": pl.col("steady") == "no",
+    }
+    return pl.coalesce(pl.when(holds).then(pl.lit(reason)) for reason, holds in reasons.items())
+
+
+def _label(user: str | None, name: str | None, array: str | None) -> str | None:
+    return None if not name else f"{user or '?'}/{name}" + (f"[{array}]" if array else "")
+
+
+def _kinds(runs: Iterable[_Row]) -> Iterator[tuple[JobGroup, list[_Row]]]:
+    """Job groups with their runs; those of one name that differ too much are split by array."""
+    for rows in _grouped(
+        runs,
+        lambda row: (
+            (row["user"], row["name"]) if row["name"] else row["job_key"],
+            row["gpu_model"],
+            row["gpus"],
+        ),
+    ):
+        whole = _kind(rows)
+        if whole.spread <= MOST_SPREAD:
+            yield whole, rows
+            continue
+        for part in _grouped(rows, lambda row: row["array_job_id"]):
+            yield _kind(part, array=part[0]["array_job_id"]), part
+
+
+def _grouped(rows: Iterable[_Row], key: Callable[[_Row], Any]) -> list[list[_Row]]:
+    groups: dict[Any, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
+
+
+def _kind(rows: Sequence[_Row], *, array: str | None = None) -> JobGroup:
+    first, device = rows[0], match_device(rows[0]["gpu_model"])
+    assert device is not None  # others are left out before
+    demands = [of_means(row, device=device) for row in rows]
+    busy = [busy_of(row) or 0.0 for row in rows]
+    hours = math.fsum(row["gpu_hours"] for row in rows)
+    label = _label(first["user"], first["name"], array) or str(
+        first["display_id"] or first["job_id"]
+    )
+    mixed = mix(demands, [row["gpu_hours"] for row in rows] if hours > 0 else None, name=label)
+    spread, of = max(_spreads(mixed, demands, busy))
+    return JobGroup(
+        user=first["user"],
+        name=first["name"] or None,
+        device=device,
+        gpus=first["gpus"],
+        runs=len(rows),
+        gpu_hours=hours,
+        busy=max(busy),
+        mix=mixed,
+        spread=spread,
+        spread_of=of,
+        jobs=tuple(str(row["display_id"] or row["job_id"]) for row in rows),
+        array=array,
+    )
+
+
+def _spreads(
+    mixed: Mix, demands: Sequence[Demand], busy: Sequence[float]
+) -> Iterable[tuple[float, str]]:
+    """(largest difference between a run and the mean of its group, resource)."""
+    yield (
+        _farthest(
+            busy,
+            math.fsum(share * one for (share, _), one in zip(mixed.members, busy, strict=True)),
+        ),
+        "busy",
+    )
+    for name in ("dram", "sm_share"):
+        mean = getattr(mixed.mean, name)
+        yield _farthest([getattr(demand, name) for demand in demands], mean), name
+    for pipe, mean in mixed.mean.cycles.items():
+        yield _farthest([demand.cycles.get(pipe) for demand in demands], mean), pipe
+
+
+def _farthest(values: Sequence[float | None], mean: float | None) -> float:
+    return max(
+        (abs(value - mean) for value in values if value is not None and mean is not None),
+        default=0.0,
+    )
+
+
+def _why_not(
+    kind: JobGroup, settings: InterferenceOptions, achievable: float, least_runs: int
+) -> str | None:
+    if kind.runs < least_runs:
+        return "few_runs"
+    if kind.spread > MOST_SPREAD:
+        return "spread"
+    most = kind.mix.highest
+    full = (
+        most.hbm_bytes is not None and most.hbm_bytes > settings.safe_hbm * kind.device.hbm_mib * MI
+    )
+    busy = (most.dram or 0.0) / achievable >= settings.safe_dram or max(
+        most.cycles.values(), default=0.0
+    ) > settings.safe_cycles
+    return "near_limit" if full or busy else None
+
+
+def is_called(kind: JobGroup, name: str) -> bool:
+    """Return whether `name` names a job group, with its array or without, or is the id of one of
+    its jobs.
+    """
+    return name in (kind.label, kind.name_of_all) or name in kind.jobs
+
+
+def named(found: GroupCandidates, name: str) -> list[JobGroup]:
+    """Return the job groups of `name`: user/name, or the id of a job.
+
+    Errors: UsageError where it is left out, with the reason; NotFoundError where it is not known.
+    """
+    kinds = [kind for kind in found.kinds if is_called(kind, name)]
+    if kinds:
+        return kinds
+    called = pl.concat_str(pl.col("user").fill_null("?"), pl.lit("/"), pl.col("name").fill_null(""))
+    mine = found.left_out.filter(
+        (called == name) | (pl.col("display_id") == name) | (pl.col("job_id") == name)
+    )
+    if mine.is_empty():
+        known = [kind.label for kind in found.kinds]
+        must_exist([name], known, what="job group")
+        raise NotFoundError(f"no job group {name!r}", do="write user/name, or the id of a job")
+    reasons = dict.fromkeys(LEFT_OUT[reason] for reason in mine.get_column("reason"))
+    raise UsageError(
+        f"{name} cannot be judged: {'; '.join(reasons)}", do="name another, or see --help"
+    )
+
+
+# Of a profile that are kept separate, those of most time; the others count as one.
+MOST_KERNELS = 16
+MOST_APART = 0.15  # fraction of a resource, between a profile and the means of the lake. Ours
+
+# launches of a file or a folder. Errors: InputError where nothing can be read of it
+LaunchReader = Callable[[str], Sequence[Launch]]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenProfile:
+    """A report of Nsight Compute, and the job group it was given for: user/name, a job's id, a
+    pattern.
+
+    source: of several for one group, those of the first source count. Only at the command a missing
+    job group is an error; those of a job were attached to it.
+    """
+
+    kind: str
+    report: str
+    source: Literal["command", "configuration", "job"] = "command"
+
+
+_SOURCES = ("command", "configuration", "job")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledGroups:
+    """Job groups, profiled ones with their profiles; a line for each profile that is not used,
+    with the reason.
+    """
+
+    kinds: tuple[JobGroup, ...]
+    refused: tuple[str, ...]
+
+
+def profiled(
+    found: GroupCandidates, given: Sequence[GivenProfile], read: LaunchReader
+) -> ProfiledGroups:
+    """Return the job groups with the results of their profiles. Several reports of one group add
+    up.
+
+    Errors: that of the first profile named at the command, where none of those can be used.
+    """
+    problems = [*_of_nothing(found, given)]
+    launches = _Launches(read, problems)
+    kinds = []
+    for kind in found.kinds:
+        own = _first_source([one for one in given if _is_of(kind, one)])
+        usable = [
+            report for report in dict.fromkeys(one.report for one in own) if launches.of(report)
+        ]
+        try:
+            kinds.append(
+                replace(kind, profile=profile_of(kind, usable, launches.of)) if usable else kind
+            )
+        except TachographError as problem:
+            problems.append(problem)
+            kinds.append(kind)
+    wanted = any(one.source == "command" for one in given)
+    if wanted and problems and not any(kind.profile for kind in kinds):
+        raise problems[0]
+    return ProfiledGroups(tuple(kinds), tuple(dict.fromkeys(map(str, problems))))
+
+
+def _first_source(given: Sequence[GivenProfile]) -> list[GivenProfile]:
+    """The profiles of the first source that has any."""
+    return next(
+        (own for source in _SOURCES if (own := [one for one in given if one.source == source])), []
+    )
+
+
+def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
+    return is_called(kind, given.kind) or any(
+        fnmatchcase(name, _pattern(given.kind))
+        for name in (kind.label, kind.name_of_all)
+        if name is not None
+    )
+
+
+def reports_given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the reports of {job group: report} that are given for the group of a row of
+    job_summaries.
+
+    >>> job = {"user": "ann", "name": "qmc", "display_id": "7", "job_id": "7", "array_job_id": None}
+    >>> reports_given(job, {"ann/q*": "qmc.ncu-rep", "ann/other": "other.ncu-rep", "7": "seven.ncu-rep"})
+    ('qmc.ncu-rep', 'seven.ncu-rep')
+    """
+    labels = {_label(row["user"], row["name"], array) for array in (None, row["array_job_id"])} - {
+        None
+    }
+    ids = {row["display_id"], row["job_id"]}
+    given = (
+        report
+        for kind, report in profiles.items()
+        if kind in ids
+        or any(fnmatchcase(label, _pattern(kind)) for label in labels if label is not None)
+    )
+    return tuple(dict.fromkeys(given))
+
+
+def _pattern(kind: str) -> str:
+    return kind.replace("[", "[[]")  # of an array, no set of letters
+
+
+def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterator[TachographError]:
+    """Why profiles named at the command are of no evaluated job group."""
+    for one in given:
+        if one.source != "command" or any(_is_of(kind, one) for kind in found.kinds):
+            continue
+        try:
+            named(found, one.kind)
+        except TachographError as problem:
+            yield type(problem)(problem.what, where=f"--profile {one.kind}", do=problem.do)
+
+
+@dataclass(slots=True)
+class _Launches:
+    """Launches of reports, each read once, on request."""
+
+    read: LaunchReader
+    problems: list[TachographError]
+    known: dict[str, Sequence[Launch]] = field(default_factory=dict)
+
+    def of(self, report: str) -> Sequence[Launch]:
+        if report not in self.known:
+            try:
+                self.known[report] = self.read(report)
+            except InputError as problem:
+                self.known[report] = ()
+                self.problems.append(problem)
+        return self.known[report]
+
+
+def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader) -> GroupProfile:
+    """Return the results of reports for a job group.
+
+    Errors: UsageError where they are of another GPU; InputError where they contain no durations of
+    kernels, or no issue slots.
+    """
+    names = ", ".join(reports)
+    found = kernels_of(chain.from_iterable(map(launches_of, reports)))
+    here = [kernel for kernel in found if _ran_on(kernel, kind.device)]
+    if not here:
+        raise UsageError(
+            (
+                f"these kernels ran on {_gpus(found)}, not on {kind.device.name}, "
+                f"{kind.device.sms} SMs"
+            ),
+            where=names,
+            do="profile a job on the GPU it runs on",
+        )
+    timed = [kernel for kernel in here if kernel.seconds]
+    if not timed:
+        raise InputError(
+            "no kernel has a duration, so its share of the job is unknown",
+            where=names,
+            do="collect gpu__time_duration.sum: ncu --set full does",
+        )
+    if not any("issue" in kernel.demand.cycles for kernel in timed):
+        raise InputError(
+            "the profile has no issue slots, which the estimate needs",
+            where=names,
+            do="collect sm__inst_issued.avg.per_cycle_active: ncu --set full does",
+        )
+    mixed = _mixed(kind, timed)
+    return GroupProfile(
+        reports=tuple(reports),
+        mix=mixed,
+        kernels=len(timed),
+        launches=sum(kernel.launches for kernel in timed),
+        seconds=math.fsum(kernel.seconds or 0.0 for kernel in timed),
+        apart=(
+            *_left_out(kind, len(found) - len(here), len(here) - len(timed)),
+            *_apart(kind, timed),
+        ),
+    )
+
+
+def _ran_on(kernel: Kernel, device: Device) -> bool:
+    """By the name of the chip; where the catalogue has no such GPU, as for a slice, by its SMs."""
+    known = device_of(kernel.chip)
+    return known.name == device.name if known is not None else kernel.gpu.sms == device.sms
+
+
+def _gpus(found: Sequence[Kernel]) -> str:
+    gpus = (
+        f"{kernel.gpu.name}{'' if kernel.gpu.sms is None else f', {kernel.gpu.sms} SMs'}"
+        for kernel in found
+    )
+    return " and ".join(dict.fromkeys(gpus))
+
+
+def _mixed(kind: JobGroup, timed: Sequence[Kernel]) -> Mix:
+    """Return kernels as the mix of a job, weighted by all launches, with the job's memory."""
+    first, others = timed[:MOST_KERNELS], timed[MOST_KERNELS:]
+    demands = [_of_one_launch(kernel) for kernel in first]
+    seconds = [kernel.seconds or 0.0 for kernel in first]
+    if others:
+        demands.append(
+            mix([kernel.demand for kernel in others], name=plural(len(others), "other kernel")).mean
+        )
+        seconds.append(math.fsum(kernel.seconds or 0.0 for kernel in others))
+    memory = kind.mix.highest.hbm_bytes
+    return mix([replace(demand, hbm_bytes=memory) for demand in demands], seconds, name=kind.label)
+
+
+def _of_one_launch(kernel: Kernel) -> Demand:
+    return replace(kernel.demand, seconds=(kernel.seconds or 0.0) / kernel.launches)
+
+
+def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
+    """A sentence for each reason for which kernels of the reports are not counted."""
+    if elsewhere:
+        yield f"{kind.label}: {plural(elsewhere, 'kernel')} of another GPU left out"
+    if timeless:
+        yield (
+            f"{kind.label}: {plural(timeless, 'kernel')} left out without a duration in the reports"
+        )
+
+
+def _apart(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:
+    """A sentence for each resource in which the kernels and the means of the lake differ much."""
+    lake, known = kind.mix.mean, [(kernel.seconds or 0.0, kernel.demand) for kernel in timed]
+    reported = {name: (_mean([(seconds, getattr(one, name)) for seconds, one in known]), getattr(lake, name))
+            for name in ("dram", "sm_share")}  # fmt: skip
+    for pipe in COUNTER_OF_PIPE:
+        # of the time in which warps are on an SM, as recorded in the lake
+        active = [(seconds * (one.sm_share or 0.0), one.cycles.get(pipe)) for seconds, one in known]
+        reported[pipe] = (_mean(active), lake.cycles.get(pipe))
+    for name, (of_kernels, of_lake) in reported.items():
+        if (
+            of_kernels is not None
+            and of_lake is not None
+            and abs(of_kernels - of_lake) > MOST_APART
+        ):
+            yield (
+                f"{kind.label}: its kernels take {text(of_kernels, 'fraction')} of "
+                f"{_called(name)}, its jobs "
+                f"{text(of_lake, 'fraction')}: the profile may not be of this job"
+            )
+
+
+def _mean(values: Sequence[tuple[float, float | None]]) -> float | None:
+    weight = math.fsum(weight for weight, _ in values)
+    known = [weight * value for weight, value in values if value is not None]
+    return math.fsum(known) / weight if weight > 0 and len(known) == len(values) else None
+
+
+def _called(name: str) -> str:
+    return {"dram": "the peak memory bandwidth", "sm_share": "the SMs"}.get(
+        name, f"the {resource(name)}"
+    )

@@ -1,0 +1,176 @@
+"""Which jobs of a lake could share a GPU: their groups, estimated with the estimator of the
+project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.annexes.share.calibration import calibration_of
+from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.corun import least_on_sms
+from tachograph.annexes.share.demand import (
+    Calibration,
+    Demand,
+    Estimate,
+    GpuCapacity,
+    Matrix,
+    Sharing,
+)
+from tachograph.annexes.share.estimate import estimate, matrix
+from tachograph.annexes.share.job_groups import LEAST_RUNS, GivenProfile
+from tachograph.annexes.share.kernel_facts import KernelsReport, KernelsRequest
+from tachograph.annexes.share.kernel_report import build_kernels_report
+from tachograph.annexes.share.nsight.launches import Launch, NcuReport
+from tachograph.annexes.share.nsight.reports import read_reports
+from tachograph.annexes.share.profiles import read_attached, read_profiles
+from tachograph.annexes.share.proposals import Estimator, EstimatorOf
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.config import Configuration, InterferenceOptions
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
+from tachograph.lake.query import jobs_and_intervals
+from tachograph.report.job_kernels import MOST_KERNELS
+
+
+def read_sharing(
+    lake: Lake,
+    configuration: Configuration,
+    wanted: JobFilter,
+    *,
+    least_runs: int = LEAST_RUNS,
+    every: bool = False,
+    top: int | None = None,
+    pair: tuple[str, str] | None = None,
+    matrix: bool = False,
+    profiles: Sequence[GivenProfile] = (),
+    remark: Callable[[str], None] = lambda _: None,
+) -> ColocateReport:
+    """Return the report on co-location of the selected jobs.
+
+    Options are those of build_colocate_report.
+
+    `profiles`: further ones than the configuration names. Where a group has neither, reports
+    attached to its jobs count. `remark` is called with what is wrong with files. Errors: those of
+    filter_jobs and build_colocate_report.
+    """
+    settings = configuration.interference
+    jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
+    kept = [
+        GivenProfile(group, report, "configuration") for group, report in settings.profiles.items()
+    ]
+    attached = _AttachedReports.of(lake, jobs)
+    return build_colocate_report(
+        jobs,
+        verdicts,
+        settings=settings,
+        thresholds=configuration.thresholds,
+        calibration=calibration_of(configuration),
+        estimator_of=estimators(settings),
+        least_runs=least_runs,
+        every=every,
+        top=top,
+        pair=pair,
+        matrix=matrix,
+        profiles=[*profiles, *kept, *attached.given],
+        read=lambda report: (
+            attached.launches(report) if report in attached.keys else _launches(report, remark)
+        ),
+        zone_name=configuration.site.time_zone,
+    )
+
+
+def read_kernels(reports: Sequence[str], configuration: Configuration) -> KernelsReport:
+    """Return the kernels of Nsight Compute reports, with every pair of them.
+
+    Unreadable reports are in its `problems`.
+
+    Reports are called by the last part of their names.
+    Errors: InputError where none can be read, or none holds a kernel.
+    """
+    problems: list[str] = []
+    found = read_reports([Path(report) for report in reports], remark=problems.append)
+    found = tuple(report.named(Path(report.file).name) for report in found)
+    report = _shown(found, configuration)
+    return replace(report, problems=(*problems, *report.problems))
+
+
+def read_attached_kernels(lake: Lake, job_key: str, configuration: Configuration) -> KernelsReport:
+    """Return the kernels of the reports that are attached to a run of a job, each beside each
+    other.
+
+    Errors: InputError where none holds a kernel.
+    """
+    return _shown([profile.report for profile in read_attached(lake, job_key)], configuration)
+
+
+def _shown(found: Sequence[NcuReport], configuration: Configuration) -> KernelsReport:
+    return build_kernels_report(
+        found, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _AttachedReports:
+    """Reports attached to jobs. given: one name for all reports of a job id; keys: {name:
+    job_keys}.
+    """
+
+    lake: Lake
+    given: tuple[GivenProfile, ...]
+    keys: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, lake: Lake, jobs: pl.DataFrame) -> _AttachedReports:
+        attached = read_profiles(lake).select("job_key").unique()
+        rows = jobs.select(pl.coalesce("display_id", "job_id").alias("job"), "job_key")
+        of_job = (
+            rows.join(attached, on="job_key", how="semi").sort("job", "job_key").rows_by_key("job")
+        )
+        keys = {f"reports of job {job}": [key for (key,) in rows] for job, rows in of_job.items()}
+        given = [GivenProfile(job, name, "job") for job, name in zip(of_job, keys, strict=True)]
+        return cls(lake, tuple(given), keys)
+
+    def launches(self, name: str) -> list[Launch]:
+        """Return the launches of all reports that `name` refers to."""
+        attached = [profile for key in self.keys[name] for profile in read_attached(self.lake, key)]
+        return [launch for profile in attached for launch in profile.report.launches]
+
+
+def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:
+    """The launches of a file, or of all reports in a folder; unreadable ones are reported.
+
+    Errors: InputError where nothing could be read.
+    """
+    found = read_reports([Path(report)], remark=remark)
+    for one in found:
+        for problem in one.problems:
+            remark(f"{one.file}: {problem}")
+    return [launch for one in found for launch in one.launches]
+
+
+def estimators(settings: InterferenceOptions) -> EstimatorOf:
+    """Return the estimator of the project."""
+
+    def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
+        def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
+            others = None if columns is rows else columns
+            return matrix(
+                rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
+            )
+
+        def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
+            return estimate(
+                demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
+            )
+
+        def alone(demands: Sequence[Demand]) -> Floats:
+            return least_on_sms(demands, gpu, calibration)
+
+        return Estimator(pairs, together, alone)
+
+    return of

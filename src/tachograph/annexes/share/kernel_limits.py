@@ -1,0 +1,127 @@
+"""What limits a kernel: the resource that it uses most, latency, or a small grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tachograph.annexes.share import kernel_metrics
+from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.kernel_metrics import MetricValue
+from tachograph.annexes.share.kernels import Kernel
+
+NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself reports latency
+
+LimitKind = Literal["throughput", "latency", "small_grid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what is unused.
+
+    resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth. measured_on: for DRAM the
+    GPU on which the achievable bandwidth was measured, of which `demand` is a share; None: on other
+    GPUs.
+    """
+
+    resource: str
+    demand: float
+    head_room: float
+    measured_by: str
+    measured_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A reason to wait, and its fraction 0..1 of the waiting."""
+
+    reason: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLimits:
+    """All resources that were measured, the fullest first.
+
+    bound: throughput, the first of `resources` is nearly full; small_grid, nothing is, and SMs have
+    no block; latency, nothing is, its warps wait; None: schedulers or DRAM were not measured, and
+    nothing that was is nearly full. limiting: the resource, for throughput. stall: the main reason
+    why its warps wait, where that was collected. small_grid: (blocks, SMs) of a launch with fewer
+    blocks than the GPU has SMs, else None.
+    """
+
+    bound: LimitKind | None
+    resources: tuple[Limit, ...]
+    limiting: Limit | None
+    stall: Stall | None
+    small_grid: tuple[int, int] | None = None
+
+    @property
+    def limited_by(self) -> str | None:
+        """The resource that is nearly full, or `small_grid` or `latency`; None: undetermined."""
+        return self.bound if self.limiting is None else self.limiting.resource
+
+
+def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
+    """Return what a kernel uses of each resource, and what limits it. Ties: in the order of
+    resources.
+    """
+    calibration = calibration or Calibration()
+    known = _loads(kernel, calibration)
+    same = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
+    found = [
+        Limit(name, load.value, 1 - load.value, load.metric, same if name == "dram" else None)
+        for name, load in known.items()
+    ]
+    resources = tuple(sorted(found, key=lambda limit: -limit.demand))
+    limiting = resources[0] if resources and resources[0].demand >= NEAR else None
+    small, waits = _small_grid(kernel), {"issue", "dram"} <= known.keys()
+    bound: LimitKind | None = (
+        "throughput" if limiting else "small_grid" if small else "latency" if waits else None
+    )
+    return KernelLimits(bound, resources, limiting, _worst_stall(kernel.metrics), small)
+
+
+def _small_grid(kernel: Kernel) -> tuple[int, int] | None:
+    footprint, sms = kernel.demand.footprint, kernel.gpu.sms
+    return (
+        None
+        if footprint is None or sms is None or footprint.blocks >= sms
+        else (footprint.blocks, sms)
+    )
+
+
+def achievable(share: float, calibration: Calibration) -> float:
+    """Return a share of DRAM's peak as a share of the achievable bandwidth.
+
+    >>> achievable(0.45, Calibration())
+    0.5
+    """
+    return min(1.0, share / calibration.achievable_share)
+
+
+def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, MetricValue]:
+    metrics = kernel.metrics
+    issue, dram = (
+        kernel_metrics.issue(metrics, kernel.gpu),
+        kernel_metrics.dram(metrics, kernel.gpu),
+    )
+    loads: dict[str, MetricValue | None] = {
+        "issue": issue,
+        **kernel_metrics.pipes(metrics),
+        "dram": None
+        if dram is None
+        else MetricValue(achievable(dram.value, calibration), dram.metric),
+        "l2_bandwidth": kernel_metrics.share(metrics, kernel_metrics.L2_BUSY),
+        "l1_bandwidth": kernel_metrics.l1_bandwidth(metrics),
+    }
+    return {name: load for name, load in loads.items() if load is not None}
+
+
+def _worst_stall(metrics: Mapping[str, float]) -> Stall | None:
+    shares = kernel_metrics.stalls(metrics)
+    if not shares:
+        return None
+    reason = min(shares, key=lambda name: (-shares[name], name))
+    return Stall(reason, shares[reason])

@@ -1,0 +1,298 @@
+"""Kernels of profiled launches: demands, and missing metrics with how to collect them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+
+from tachograph.annexes.share import kernel_metrics
+from tachograph.annexes.share.capacity import footprint_of, gpu_of, l2_most
+from tachograph.annexes.share.demand import Demand, Footprint, GpuCapacity
+from tachograph.annexes.share.kernel_metrics import is_measured, merge_launches
+from tachograph.annexes.share.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch
+from tachograph.annexes.share.nsight_scores import full_set_metric
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A metric that no launch of a kernel has. `meaning`: its meaning; `options`: those of ncu
+    that collect it.
+    """
+
+    metric: str
+    meaning: str
+    options: str
+
+
+_NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # metric, meaning, alternative metrics
+    (kernel_metrics.DURATION, "its duration, the weight of its launches", ()),
+    (
+        "launch__registers_per_thread",
+        "what its blocks occupy, and whether others fit beside them",
+        (),
+    ),
+    (
+        "launch__shared_mem_per_block",
+        "what its blocks occupy, and whether others fit beside them",
+        ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic"),
+    ),
+    (kernel_metrics.SM_ACTIVE, "how much of the time the SMs had work", ()),
+    ("gpc__cycles_elapsed.max", "how much of the time the SMs had work", kernel_metrics.ELAPSED),
+    (kernel_metrics.SM_ACTIVE_MAX, "how evenly the work is spread over the SMs", ()),
+    (kernel_metrics.SM_ACTIVE_MIN, "how evenly the work is spread over the SMs", ()),
+    (
+        kernel_metrics.DRAM_BYTES,
+        "its traffic with memory",
+        ("dram__bytes.sum", "dram__bytes_read.sum.per_second"),
+    ),
+    (kernel_metrics.THREADS, "how many threads of a warp take part", ()),
+)
+# Attributes are part of every report; of text, the raw page alone has them.
+_RAW_PAGE = "--page raw"
+# pipelines that every chip since Volta has
+_EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
+
+
+def missing_of(
+    metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
+) -> tuple[Missing, ...]:
+    """Return the missing metrics of a kernel, and how to collect them; `demand`: as read from
+    `metrics`.
+
+    >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
+    ['gpu__time_duration.sum', 'launch__registers_per_thread']
+    """
+    lacks = [
+        (metric, meaning)
+        for metric, meaning, others in _NEEDS
+        if not metrics.keys() & {metric, *others}
+    ]
+    lacks += _unread(metrics, gpu, demand)
+    lacks += [(kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
+              for pipe in _EVERYWHERE if pipe not in demand.cycles]  # fmt: skip
+    if demand.footprint is None:
+        lacks.append(("launch__grid_size", "how many blocks it has, how many SMs it needs"))
+    elif demand.footprint.blocks_per_sm is None:
+        lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
+    if gpu.sms is None:
+        lacks.append((f"{DEVICE_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
+    return tuple(Missing(metric, reports, options(metric)) for metric, reports in lacks)
+
+
+def _unread(
+    metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
+) -> list[tuple[str, str]]:
+    """Quantities for which none of several metrics was collected."""
+    requested = (
+        (
+            demand.cycles.get("issue"),
+            kernel_metrics.ISSUED,
+            "the load of the schedulers, on which most interference depends",
+        ),
+        (demand.dram, kernel_metrics.DRAM, "the load of DRAM"),
+        (demand.l2_hit, kernel_metrics.L2_HIT, "whether others in L2 slow it down"),
+        (demand.l1_hit, kernel_metrics.L1_HIT, "whether others in L1 slow it down"),
+        (
+            kernel_metrics.occupancy(metrics, gpu),
+            kernel_metrics.OCCUPANCY,
+            "how many warps are resident",
+        ),
+        (
+            kernel_metrics.stalls(metrics),
+            full_set_metric("long_scoreboard"),
+            "what its warps wait for",
+        ),
+    )
+    return [(metric, reports) for value, metric, reports in requested if value is None]
+
+
+def options(metric: str) -> str:
+    """Return the options of `ncu` that collect a metric, or that write it.
+
+    >>> options("lts__t_sector_hit_rate.pct"), options("device__attribute_clock_rate")
+    ('--set full', '--page raw')
+    """
+    return _RAW_PAGE if metric.startswith(DEVICE_ATTRIBUTE) else "--set full"
+
+
+_OF_BLOCK = ("launch__registers_per_thread", "launch__shared_mem_per_block")
+_WAVES = "launch__waves_per_multiprocessor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """All launches of one kernel that occupy the same of one chip, see `kernels_of`.
+
+    short: the name without result type, template arguments and parameters. seconds: of all launches
+    together, None where no launch has one. variants: how many different shapes of grids and blocks
+    were launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`,
+    `.avg`, `.min`, `.max`) added up, `launch__*` of the longest launch. missing: metrics that no
+    launch has. problems: lines about launches that could not be used.
+    """
+
+    name: str
+    short: str
+    launches: int
+    seconds: float | None
+    chip: Chip
+    gpu: GpuCapacity
+    demand: Demand
+    block: tuple[int, int, int] | None = None
+    grid: tuple[int, int, int] | None = None  # of the longest launch
+    variants: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    missing: tuple[Missing, ...] = ()
+    problems: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()  # NVTX, of the longest launch
+
+
+def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
+    """Return the kernels of launches, the longest first: one per name, chip, and what a launch
+    occupies.
+
+    Launches of one name with another size of block, other registers or shared memory are kept
+    apart; so are those with another number of blocks, unless each fills the GPU. Unnamed chips are
+    distinguished by report: two may be different GPUs. The order of launches does not matter.
+    """
+    groups: dict[Hashable, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        groups[launch.kernel, _chip_key(launch), *_occupies(launch)].append(launch)
+    found = [_kernel(group) for group in groups.values()]
+    return tuple(
+        sorted(found, key=lambda kernel: (-(kernel.seconds or 0.0), kernel.name, *_rest(kernel)))
+    )
+
+
+def short_name(name: str) -> str:
+    """Return the name of a kernel without result type, template arguments and parameters.
+
+    >>> short_name("void at::native::reduce_kernel<512, 1, Op<float>>(Op<float>, int)")
+    'at::native::reduce_kernel'
+    >>> short_name("(anonymous namespace)::copy(float *)"), short_name("sgemm_128x64_tn")
+    ('copy', 'sgemm_128x64_tn')
+    """
+    text = re.sub(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::", "", name)
+    depth = 0
+    kept: list[str] = []
+    for letter in text:
+        if letter == "(" and depth == 0 and kept:
+            break
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if depth == 0 and letter != ">":
+            kept.append(letter)
+    words = "".join(kept).split()
+    return words[-1] if words and depth >= 0 and "operator" not in text else name
+
+
+def demand_of(metrics: Mapping[str, float], gpu: GpuCapacity, *, name: str, seconds: float | None = None,
+              footprint: Footprint | None = None) -> Demand:  # fmt: skip
+    """Return the demand of a kernel for each resource, from its metrics alone; None: not collected.
+
+    Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process
+    holds: None.
+
+    >>> gpu = GpuCapacity(name="H100")
+    >>> demand = demand_of({kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}, gpu, name="mm")
+    >>> dict(demand.cycles), demand.dram
+    ({'issue': 0.75, 'fma': 0.6}, None)
+    """
+    issued = kernel_metrics.issue(metrics, gpu)
+    cycles = {} if issued is None else {"issue": issued.value}
+    cycles |= {pipe: reading.value for pipe, reading in kernel_metrics.pipes(metrics).items()}
+    delivered = kernel_metrics.l1_bandwidth(metrics)
+    cycles |= {} if delivered is None else {"l1_bandwidth": delivered.value}
+    return Demand(
+        name=name,
+        cycles=MappingProxyType(cycles),
+        dram=_value(kernel_metrics.dram(metrics, gpu)),
+        dram_of="peak",
+        l2_hit=_value(kernel_metrics.l2_reuse(metrics)),
+        l1_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L1_HIT)),
+        l2_bandwidth=_value(kernel_metrics.share(metrics, kernel_metrics.L2_BUSY)),
+        l2_bytes_per_s=_value(kernel_metrics.l2_traffic(metrics)),
+        warps=_value(kernel_metrics.warps(metrics, gpu)),
+        irregular=kernel_metrics.irregular(metrics, gpu),
+        sm_share=_value(kernel_metrics.sm_share(metrics)),
+        seconds=seconds,
+        footprint=footprint,
+    )
+
+
+def _kernel(launches: Sequence[Launch]) -> Kernel:
+    whole = merge_launches(launches)
+    longest = whole.longest
+    gpu = gpu_of(longest.chip, whole.metrics)
+    short = short_name(longest.kernel)
+    footprint = footprint_of(longest, gpu)
+    demand = demand_of(whole.metrics, gpu, name=short, seconds=whole.seconds, footprint=footprint)
+    return Kernel(
+        name=longest.kernel,
+        short=short,
+        launches=len(launches),
+        seconds=whole.seconds,
+        chip=longest.chip,
+        gpu=gpu,
+        demand=replace(demand, l2_most=l2_most(launches)),
+        block=longest.block,
+        grid=longest.grid,
+        variants=len({_shape(launch) for launch in launches}),
+        metrics=MappingProxyType(whole.metrics),
+        missing=missing_of(whole.metrics, gpu, demand),
+        problems=whole.problems,
+        reports=tuple(sorted({launch.report for launch in launches})),
+        ranges=longest.ranges,
+    )
+
+
+def _occupies(launch: Launch) -> tuple[Hashable, ...]:
+    """What its blocks take, and how many there are: all launches that fill the GPU count as one."""
+    waves = _measured(launch, _WAVES)
+    full = waves is not None and waves >= 1.0
+    blocks = None if full else _size(launch.grid, _measured(launch, "launch__grid_size"))
+    threads = _size(launch.block, _measured(launch, "launch__block_size"))
+    return full, blocks, threads, *(_measured(launch, name) for name in _OF_BLOCK)
+
+
+def _size(shape: tuple[int, int, int] | None, known: float | None) -> float | None:
+    """In a details page a size is a number, in other reports a shape."""
+    return known if shape is None else prod(shape)
+
+
+def _measured(launch: Launch, metric: str) -> float | None:
+    value = launch.metrics.get(metric)
+    return value if value is not None and is_measured(value) else None
+
+
+def _shape(launch: Launch) -> Hashable:
+    return launch.grid, launch.block, _measured(launch, "launch__grid_size")
+
+
+def _chip_key(launch: Launch) -> Hashable:
+    """Key of a chip, the same for its launches. A slice of a GPU has the GPU's name, with fewer
+    SMs.
+    """
+    chip = launch.chip
+    if chip.name is not None:
+        return chip.name, chip.compute_capability, chip.attributes.get("multiprocessor_count")
+    if chip.attributes:
+        return chip.compute_capability, frozenset(chip.attributes.items())
+    return chip.compute_capability, launch.report
+
+
+def _rest(kernel: Kernel) -> tuple[str, ...]:
+    return (
+        str(kernel.grid),
+        str(kernel.block),
+        kernel.chip.name or "",
+        str(kernel.gpu.sms),
+        *kernel.reports,
+    )
+
+
+def _value(reading: kernel_metrics.MetricValue | None) -> float | None:
+    return None if reading is None else reading.value

@@ -1,0 +1,158 @@
+"""Child process: writes what Nsight Compute's library reads from a report to stdout.
+
+The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it
+ends the process by a signal; its error messages are on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+import msgspec
+
+from tachograph.annexes.share.nsight.launches import DEFAULT_DOMAIN, DEVICE_ATTRIBUTE, encodable
+
+LENGTH = struct.Struct("<I")  # before every message
+NO_LIBRARY = 66  # exit code
+DISPLAY_NAME = f"{DEVICE_ATTRIBUTE}display_name"
+_ADDRESS_SPACE_BYTES = 4 << 30  # of the library, Python and what a small report needs
+_ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measured
+
+
+class NcuActionRecord(msgspec.Struct, array_like=True, frozen=True):
+    """One result of a report, in the order of the file.
+
+    `names` are those of the metrics, written only where they differ from the names of the result
+    before. `values`: one per name; None: no number. `workload`: None for a kernel.
+    """
+
+    kernel: str
+    workload: int | None
+    names: list[str] | None
+    values: list[float | None]
+    device: str | None
+    ranges: list[str]
+
+
+def action_records(
+    ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]
+) -> Iterator[NcuActionRecord]:
+    """Yield a record per result. `numbers`: the kinds of values that are numbers.
+
+    `ranges`: of results, IAction of the library, which has no types.
+    """
+    before: list[str] | None = None
+    for actions in ranges:
+        for action in actions:
+            names = [name for name in action.metric_names() if _is_text(name)]
+            kernel = action.workload_type() == action.WorkloadType_KERNEL
+            yield NcuActionRecord(
+                kernel=_name(action),
+                workload=None if kernel else action.workload_type(),
+                names=None if names == before else names,
+                values=[_number(action.metric_by_name(name), numbers) for name in names],
+                device=_device(action) if DISPLAY_NAME in names else None,
+                ranges=_ranges(action.nvtx_state()),
+            )
+            before = names
+
+
+def _number(metric: Any, numbers: frozenset[int]) -> float | None:
+    """Return the value of the metric as a whole, not of its instances; None: it has none, or it
+    is text.
+    """
+    if metric is None:
+        return None
+    value: float = metric.as_double()
+    if value == 0.0 and not (metric.kind() in numbers and metric.has_value()):
+        return None  # the library returns 0 for text and for no value, too
+    return value
+
+
+def _name(action: Any) -> str:
+    for base in (action.NameBase_DEMANGLED, action.NameBase_FUNCTION, action.NameBase_MANGLED):
+        if name := action.name(base):
+            return encodable(name)
+    return ""
+
+
+def _device(action: Any) -> str | None:
+    metric = action.metric_by_name(DISPLAY_NAME)
+    name = metric.as_string() if metric is not None else None
+    return encodable(name) if name else None
+
+
+def _ranges(state: Any) -> list[str]:
+    """Return the open NVTX ranges, push/pop ranges before the others; those of a named domain as
+    domain@range.
+    """
+    if state is None:
+        return []
+    out = []
+    for number in state.domains():
+        domain = state.domain_by_id(number)
+        if domain is None:
+            continue
+        prefix = "" if domain.name() in ("", DEFAULT_DOMAIN) else f"{encodable(domain.name())}@"
+        out += [
+            prefix + encodable(name)
+            for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())
+        ]
+    return out
+
+
+def _is_text(name: str) -> bool:
+    """Whether the library takes the name back: it hands out bytes that are no UTF-8 as lone
+    surrogates.
+    """
+    return encodable(name) == name
+
+
+def _limit_memory(report_bytes: int) -> None:
+    most = _ADDRESS_SPACE_BYTES + _ADDRESS_SPACE_PER_BYTE * report_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(
+        resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+    )
+    # A crash of the library on a damaged file leaves no core.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _write(out: BinaryIO, report: str) -> None:
+    try:
+        import ncu_report
+    except ImportError as problem:
+        os.write(2, f"{problem}\n".encode())
+        sys.exit(NO_LIBRARY)
+    kinds = ncu_report.IMetric
+    numbers = frozenset(
+        {
+            kinds.ValueKind_FLOAT,
+            kinds.ValueKind_DOUBLE,
+            kinds.ValueKind_UINT32,
+            kinds.ValueKind_UINT64,
+        }
+    )
+    encoder = msgspec.msgpack.Encoder()
+    for each in action_records(ncu_report.load_report(report), numbers=numbers):
+        frame = encoder.encode(each)
+        out.write(LENGTH.pack(len(frame)) + frame)
+    out.write(LENGTH.pack(0))
+
+
+def main() -> None:
+    """Write the records of the report named by the only argument; an empty frame marks the end."""
+    report = sys.argv[1]
+    _limit_memory(os.stat(report).st_size)  # noqa: PTH116 as pathlib is not needed here
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)  # what a library prints must not be taken for results
+        _write(out, report)
+
+
+if __name__ == "__main__":
+    main()

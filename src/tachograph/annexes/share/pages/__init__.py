@@ -1,0 +1,1 @@
+"""Pages that the annex share adds to what is served."""

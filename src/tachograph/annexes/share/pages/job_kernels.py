@@ -1,0 +1,65 @@
+"""The kernels of a job, from attached reports or those of its job group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tachograph.annexes.share.job_groups import reports_given
+from tachograph.annexes.share.job_sharing import read_attached_kernels, read_kernels
+from tachograph.annexes.share.kernel_facts import KernelsReport
+from tachograph.annexes.share.kernels_html import kernels_body
+from tachograph.annexes.share.profiles import read_profiles
+from tachograph.api.pages import PageView, Pending, Progress
+from tachograph.api.parameters import JobParameters
+from tachograph.catalog.errors import NotFoundError
+
+PARAMETERS = JobParameters
+
+
+def content(view: PageView, parameters: JobParameters) -> Mapping[str, Any]:
+    """Return the kernels, or how far reading them is. Errors: NotFoundError for a job without a
+    report.
+    """
+    row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(
+        0, named=True
+    )
+    key = row["job_key"]
+    attached = read_profiles(view.opened.lake, [key]).get_column("report").to_list()
+    reports = () if attached else reports_given(row, view.configuration.interference.profiles)
+    if attached:
+        made = view.made(_attached, key)
+    elif reports:
+        changed = tuple(
+            path.stat().st_mtime_ns if path.exists() else 0 for path in map(Path, reports)
+        )
+        made = view.made(_of_group, reports, changed)
+    else:
+        do = (
+            "attach one with `tachograph share kernels REPORT --job "
+            f"{row['display_id'] or row['job_id']}`"
+        )
+        raise NotFoundError("no profile is given for this job", do=do)
+    return {
+        "pending": made if isinstance(made, Pending) else None,
+        "body": None if isinstance(made, Pending) else kernels_body(made),
+        "files": attached or [Path(report).name for report in reports],
+        "attached": bool(attached),
+        "job": row["display_id"] or row["job_id"],
+        "key": key,
+    }
+
+
+def _attached(view: PageView, _: Progress, key: str) -> KernelsReport:
+    return read_attached_kernels(view.opened.lake, key, view.configuration)
+
+
+def _of_group(
+    view: PageView, _: Progress, reports: tuple[str, ...], changed: tuple[int, ...]
+) -> KernelsReport:
+    """What reports hold; `changed`: when each was, so that one that has changed is read again."""
+    report = read_kernels(reports, view.configuration)
+    # These name files of the server.
+    return report if view.viewer.sees_all else replace(report, problems=())

@@ -1,0 +1,193 @@
+"""Profiles: reports of Nsight Compute that a person attached to a job, with their launches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tachograph.annexes.share.nsight.launches import Launch, NcuReport, encodable
+from tachograph.annexes.share.nsight.packed_launches import (
+    PackedLaunches,
+    pack_launches,
+    unpack_launches,
+)
+from tachograph.catalog.errors import InputError, LakeError, NotFoundError
+from tachograph.catalog.tables import PROFILES
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import COMMIT_ATTEMPTS, Lake
+from tachograph.lake.problems import lake_errors
+
+# The one name of all appends: a name of its own for each would stay in the log for ever.
+_APPENDS = "profiles"
+_CONTENT = ("content", "kernels", "ranges")
+_FACTS = tuple(name for name in PROFILES.schema if name not in _CONTENT)
+_DIGITS = 8  # of a digest, behind names that several reports of a job have
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedProfile:
+    """An attached report: `report.launches` are stored, of `launches` in the file.
+
+    at: when it was attached.
+    """
+
+    report: NcuReport
+    launches: int
+    at: datetime
+
+
+def attach_profiles(
+    lake: Lake, job_key: str, job_id: str, given: Sequence[AttachedProfile]
+) -> tuple[str, ...]:
+    """Attach reports to a job in one commit; return the digests of new or changed ones.
+
+    A report is called by the last part of its name.
+
+    Errors: LakeError where the lake cannot be written.
+    """
+    rows = [_row(job_key, job_id, one) for one in given]
+
+    def new(there: pl.DataFrame) -> pl.DataFrame:
+        known = {row["digest"]: _packed(row) for row in there.iter_rows(named=True)}
+        return pl.DataFrame(
+            [row for row in rows if known.get(row["digest"]) != _packed(row)], schema=_SCHEMA
+        )
+
+    return tuple(_append(lake, job_key, new)["digest"])
+
+
+def detach_profiles(
+    lake: Lake, job_key: str, names: Collection[str] = (), *, at: datetime
+) -> tuple[str, ...]:
+    """Detach the named reports of a job, or all; return the names of those removed.
+
+    Errors: NotFoundError for a name that no attached report has; LakeError where the lake cannot be
+    written.
+    """
+
+    def detached(there: pl.DataFrame) -> pl.DataFrame:
+        known = there["report"].unique().sort()
+        missing = [name for name in names if name not in known]
+        if missing:
+            attached = ", ".join(known) or "none"
+            raise NotFoundError(
+                f"no report {missing[0]!r} is attached to this job", do=f"attached: {attached}"
+            )
+        chosen = there if not names else there.filter(pl.col("report").is_in(list(names)))
+        kept = {name: chosen[name].to_list() for name in ("job_key", "job_id", "digest", "report")}
+        no_names: list[list[str]] = [[]] * chosen.height
+        gone = (
+            kept
+            | dict.fromkeys(("kernels", "ranges", "problems"), no_names)
+            | {"at": [at] * chosen.height}
+        )
+        return pl.DataFrame(
+            {name: gone.get(name, [None] * chosen.height) for name in _SCHEMA}, schema=_SCHEMA
+        )
+
+    return tuple(_append(lake, job_key, detached)["report"])
+
+
+def read_profiles(lake: Lake, job_keys: Collection[str] | None = None) -> pl.DataFrame:
+    """Return attached reports without launches, of some jobs or all, oldest first."""
+    return _read(lake, job_keys, _FACTS).sort("job_key", "at", "report", "digest")
+
+
+def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
+    """Return a job's attached reports, oldest first; equal names get a part of the digest.
+
+    A report whose launches are in another version of the format has none, and that as a problem.
+    """
+    rows = _read(lake, [job_key], tuple(PROFILES.schema)).sort("at", "report", "digest")
+    names = Counter(rows["report"])
+    return tuple(
+        _profile(row, alone=names[row["report"]] == 1) for row in rows.iter_rows(named=True)
+    )
+
+
+_SCHEMA: Mapping[str, Any] = PROFILES.row_schema
+
+
+def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
+    report = given.report
+    packed = pack_launches(report.launches)
+    return {
+        "job_key": job_key,
+        "job_id": job_id,
+        "digest": report.digest,
+        "report": encodable(Path(report.file).name),
+        "at": given.at,
+        "launches": given.launches,
+        "launches_kept": len(report.launches),
+        "kernels": list(packed.kernels),
+        "ranges": list(packed.ranges),
+        "problems": list(map(encodable, report.problems)),
+        "content": packed.content,
+    }
+
+
+def _append(
+    lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], pl.DataFrame]
+) -> pl.DataFrame:
+    """Append the rows derived from the existing ones, and return them."""
+    for _ in range(COMMIT_ATTEMPTS):
+        before = lake.mark(PROFILES, _APPENDS) or 0
+        rows = rows_of(_read(lake, [job_key], tuple(PROFILES.schema)))
+        if rows.is_empty():
+            return rows
+        done = lake.append(PROFILES, rows, app_id=_APPENDS, mark=before + 1, after=before)
+        if not (done.known or done.overtaken):
+            return rows
+    raise LakeError(
+        "other processes attach reports at the same time", where=lake.uri(PROFILES), do="try again"
+    )
+
+
+def _read(lake: Lake, job_keys: Collection[str] | None, columns: Sequence[str]) -> pl.DataFrame:
+    """Rows that count, one per (job_key, digest), without those that were detached."""
+    files = lake.files(PROFILES)
+    if job_keys is not None:
+        files = [file for file in files if any(file.may_name(key) for key in job_keys)]
+    if not files:
+        return PROFILES.empty().select(columns)
+    with lake_errors(lake.uri(PROFILES)):
+        rows = lake.read_files(PROFILES, files)
+        if job_keys is not None:
+            rows = rows.filter(pl.col("job_key").is_in(list(job_keys)))
+        seqs = rows.select(*PROFILES.key, "seq", "launches_kept").collect()  # the others are large
+        counting = (
+            resolve(seqs, PROFILES)[0].drop_nulls("launches_kept").select(*PROFILES.key, "seq")
+        )
+        found = rows.select(list(dict.fromkeys((*PROFILES.key, "seq", *columns))))
+        return (
+            found.join(counting.lazy(), on=[*PROFILES.key, "seq"], how="semi")
+            .select(columns)
+            .collect()
+        )
+
+
+def _packed(row: Mapping[str, Any]) -> PackedLaunches:
+    return PackedLaunches(tuple(row["kernels"]), tuple(row["ranges"]), row["content"])
+
+
+def _profile(row: Mapping[str, Any], *, alone: bool) -> AttachedProfile:
+    name = row["report"] if alone else f"{row['report']} ({row['digest'][:_DIGITS]})"
+    launches: tuple[Launch, ...] = ()
+    problems = list(row["problems"])
+    left_out = row["launches"] - row["launches_kept"]
+    if left_out:
+        problems.append(
+            f"{left_out:,} of {row['launches']:,} launches are left out: the longest were attached"
+        )
+    try:
+        launches = unpack_launches(_packed(row), report=name)
+    except InputError as problem:
+        problems.append(f"{problem.what}; {problem.do}")
+    report = NcuReport(name, launches, problems=tuple(problems), digest=row["digest"])
+    return AttachedProfile(report, row["launches"], row["at"])

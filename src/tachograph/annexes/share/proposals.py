@@ -1,0 +1,370 @@
+"""Two job groups on one GPU, evaluated: sharing mode, slowdowns, GPU-hours saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+
+import numpy as np
+
+from tachograph.annexes.share.advice import CONTEXT_BYTES, NOT_KEPT_APART, SharingAdvice, advise
+from tachograph.annexes.share.demand import (
+    NOTHING,
+    Calibration,
+    Demand,
+    Estimate,
+    GpuCapacity,
+    Matrix,
+    MixCorunOutcome,
+    Sharing,
+)
+from tachograph.annexes.share.job_groups import JobGroup
+from tachograph.annexes.share.mixes import (
+    Mix,
+    MixOutcome,
+    PairsFunction,
+    corun_of_mixes,
+    folded,
+    mix_issuing,
+    shares_of,
+)
+from tachograph.annexes.share.partitions import by_kernels_ruled_out, ruled_out
+from tachograph.catalog.arrays import Bytes, Flags, Floats
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.units import MI
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """Functions that estimate demands on one GPU: rows beside columns, and a pair, in some sharing
+    mode.
+
+    alone: least slowdown of each alone on 0, 1, 2 .. SMs, (demands, SMs); None: not supported.
+    """
+
+    pairs: Callable[[Sequence[Demand], Sequence[Demand], Sharing], Matrix]
+    estimate: Callable[[Sequence[Demand], Sharing], Estimate]
+    alone: Callable[[Sequence[Demand]], Floats] | None = None
+
+
+# the estimator of one GPU, calibrated
+EstimatorOf = Callable[[GpuCapacity, Calibration], Estimator]
+_BESIDE = Sharing("mps", lasting=True)  # jobs launch repeatedly
+# Of a pair that memory does not hold.
+_NOT_ESTIMATED = Estimate((), {}, None, None, safe=False, unknown=())
+
+
+@dataclass(frozen=True, slots=True)
+class SharingProposal:
+    """Two job groups on one GPU in place of two; both may be the same group: two of its runs.
+
+    overlap_h: GPU-hours of one of them that the other can run beside, at most. saved_h: GPU-hours
+    saved then; 0 where it is not proposed. taken: one of them is in a pair that saves more. runs:
+    expected over all pairs of their runs; None where not requested. kernels: the same over all
+    pairs of their kernels, while both are busy, conservative, where one was profiled; a group that
+    was not is one kernel.
+    """
+
+    one: JobGroup
+    other: JobGroup
+    advice: SharingAdvice
+    overlap_h: float
+    saved_h: float
+    taken: bool = False
+    runs: MixOutcome | None = None
+    kernels: MixOutcome | None = None
+
+    @property
+    def memory(self) -> float | None:
+        """Share of a GPU's memory that both need together, and a further context; None not
+        known.
+        """
+        return memory_share(self.one, self.other)
+
+    @property
+    def same_user(self) -> bool:
+        """Whether both are of one user, who needs no permission of another user."""
+        return self.one.user is not None and self.one.user == self.other.user
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """All pairs of job groups, before any is evaluated.
+
+    slowdown: of each group (row) beside each (column) by MPS, all its time, decisive, NaN unknown.
+    gone: certainly not to be proposed. matrix: while both are busy, as expected.
+    """
+
+    slowdown: Floats
+    gone: Flags
+    matrix: Matrix
+
+    def short_of(self, i: int, j: int) -> str | None:
+        """Limiting resource of a pair that is ruled out, as in its advice; None where it has to
+        be evaluated.
+        """
+        if not self.gone[i, j]:
+            return None
+        slowdown, binding = self.matrix.slowdown, self.matrix.binding
+        ends = [
+            (slowdown[at], int(binding[at])) for at in ((i, j), (j, i)) if binding[at] != NOTHING
+        ]
+        return self.matrix.resources[max(ends, key=lambda end: end[0])[1]] if ends else None
+
+
+@dataclass(frozen=True, slots=True)
+class PairJudge:
+    """Evaluates job groups on as many GPUs of one model, with the estimator of that GPU."""
+
+    gpu: GpuCapacity
+    calibration: Calibration
+    settings: InterferenceOptions
+    estimator: Estimator
+
+    def outlook(self, kinds: Sequence[JobGroup]) -> Outlook:
+        """Outlook on all pairs of job groups, from the runs of highest demand, conservative."""
+        found = self.matrix(kinds, self.settings.assumed_issue)
+        most, busy = [kind.demand.mean for kind in kinds], [kind.busy for kind in kinds]
+        gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
+        by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+        # Kernels may fit on parts of the SMs where means do not.
+        gone &= ~(by_kernels[:, None] | by_kernels[None, :])
+        slowdown = met(decisive(found, kinds), kinds)
+        if any(by_kernels) and self.estimator.alone is not None:
+            demands = [kind.demand for kind in kinds]
+            gone |= by_kernels_ruled_out(
+                slowdown,
+                demands,
+                by_memory=np.isin(
+                    found.binding, [found.resources.index(name) for name in NOT_KEPT_APART]
+                ),
+                narrow=self._narrow(demands, self.estimator.alone),
+                profiled=by_kernels.tolist(),
+                busy=busy,
+                gpu=self.gpu,
+                calibration=self.calibration,
+                settings=self.settings,
+            )
+        return Outlook(slowdown, gone, found)
+
+    def _narrow(
+        self, demands: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]
+    ) -> Floats:
+        """Return the least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
+        mixes = self._conservative(demands)
+        lost: Floats = shares_of(mixes) @ alone(
+            [demand for one in mixes for _, demand in one.members]
+        )
+        return lost
+
+    def matrix(self, kinds: Sequence[JobGroup], assumed: float = 0.0) -> Matrix:
+        """Each job group beside each while both are busy, under MPS; where issue slots were not
+        measured: `assumed`.
+        """
+        mixes = [mix_issuing(kind.demand, assumed) for kind in kinds]
+        members = [demand for _, demand in chain.from_iterable(one.members for one in mixes)]
+        found = self.estimator.pairs(members, members, _BESIDE)
+        if len(members) == len(kinds):
+            return found
+        shares = shares_of(mixes)
+        return folded(found, shares, shares)
+
+    def full(self, one: JobGroup, other: JobGroup) -> bool:
+        """Whether memory is known not to hold both."""
+        return (memory_share(one, other) or 0.0) > self.settings.safe_hbm
+
+    def proposal(self, one: JobGroup, other: JobGroup) -> SharingProposal:
+        """The decisive result of a pair: limits and slowdowns are those of the runs of highest
+        demand.
+        """
+        full = self.full(one, other)  # then nothing else is examined
+        demands, profiled = (one.demand, other.demand), bool(one.profile or other.profile)
+        advice = self._advice(
+            demands,
+            (one.busy, other.busy),
+            same_user=one.user is not None and one.user == other.user,
+            by_kernels=profiled,
+            by_worst=profiled,
+            full=full,
+        )
+        overlap = overlap_h(one, other)
+        return SharingProposal(one, other, advice, overlap, _saved_h(advice, overlap))
+
+    def _advice(
+        self,
+        demands: Sequence[Mix],
+        busy: Sequence[float],
+        *,
+        same_user: bool,
+        by_kernels: bool = False,
+        by_worst: bool = False,
+        full: bool = False,
+    ) -> SharingAdvice:
+        least, most = [mix_issuing(one) for one in demands], self._conservative(demands)
+        unmeasured = any(
+            "issue" not in demand.cycles for one in demands for _, demand in one.members
+        )
+
+        def estimated(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
+            if by_kernels:
+                return self._of_kernels(mixes, sharing)
+            return self.estimator.estimate([one.mean for one in mixes], sharing)
+
+        return advise(
+            _NOT_ESTIMATED if full else estimated(least, _BESIDE),
+            [one.mean for one in demands],
+            conservative=estimated(most, _BESIDE) if unmeasured and not full else None,
+            members=[one.members for one in most],
+            gpu=self.gpu,
+            settings=self.settings,
+            calibration=self.calibration,
+            busy=busy,
+            same_user=same_user,
+            by_worst=by_worst,
+            shared=lambda shares: estimated(most, replace(_BESIDE, shares=shares)),
+        )
+
+    def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
+        """Return an estimate kernel by kernel if one of two groups was profiled.
+
+        Sums are those of the means: the effect of phases is in the slowdowns.
+        """
+        found = self._member_by_member(mixes, sharing)
+        sums = self.estimator.estimate([one.mean for one in mixes], _BESIDE).sums
+        unknown: dict[str, None] = {}
+        for one in _unlike(mixes[0]):
+            for other in _unlike(mixes[1]):
+                unknown |= dict.fromkeys(self.estimator.estimate((one, other), _BESIDE).unknown)
+        outcomes = [
+            MixCorunOutcome(whole.mean.name, slowdown, worst, binding, pair[0] if pair else None)
+            for whole, slowdown, worst, binding, pair in zip(
+                mixes, found.slowdowns, found.worsts, found.bindings, found.worst_of, strict=True
+            )
+        ]
+        return Estimate(tuple(outcomes), sums, None, None, safe=found.safe, unknown=tuple(unknown))
+
+    def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing) -> MixOutcome:
+        one, other = mixes
+        turned = (
+            sharing if sharing.shares is None else replace(sharing, shares=sharing.shares[::-1])
+        )
+        return corun_of_mixes(one, other, pairs=self._beside(sharing), turned=self._beside(turned))
+
+    def _beside(self, sharing: Sharing) -> PairsFunction:
+        return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
+
+    def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
+        """The same with the expected outcome over all pairs of kernels, where one was profiled:
+        shown, not decisive.
+        """
+        one, other = proposal.one, proposal.other
+        if not (one.profile or other.profile):
+            return proposal
+        return replace(
+            proposal,
+            kernels=self._member_by_member(self._conservative((one.demand, other.demand)), _BESIDE),
+        )
+
+    def over_runs(self, proposal: SharingProposal) -> SharingProposal:
+        """The same with the expected outcome over all pairs of runs, where kernels are unknown."""
+        one, other = proposal.one, proposal.other
+        if one.profile or other.profile:
+            return proposal
+        return replace(
+            proposal, runs=self._member_by_member(self._conservative((one.mix, other.mix)), _BESIDE)
+        )
+
+    def _conservative(self, demands: Sequence[Mix]) -> list[Mix]:
+        return [mix_issuing(one, self.settings.assumed_issue) for one in demands]
+
+
+def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
+    """Return the slowdown of each job group beside each over all its time, from that while both
+    are busy.
+    """
+    over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
+    return over_all
+
+
+def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
+    """Return the decisive slowdown of each job group beside each, while both are busy.
+
+    Where one was profiled the worst ones, unless both were and all pairs of their kernels are safe;
+    else as expected.
+    """
+    profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+    measured = np.array([kind.issue == "profile" for kind in kinds], dtype=bool)
+    safe = (found.safe & found.safe.T > 0) & measured[:, None] & measured[None, :]
+    return np.where((profiled[:, None] | profiled[None, :]) & ~safe, found.worst, found.slowdown)
+
+
+def _unlike(whole: Mix) -> list[Demand]:
+    """Return one member per set of measured values, to report what was not measured."""
+    found: dict[object, Demand] = {}
+    for _, demand in whole.members:
+        lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
+        found.setdefault((frozenset(demand.cycles), *lacks), demand.named(whole.mean.name))
+    return list(found.values())
+
+
+def memory_share(one: JobGroup, other: JobGroup) -> float | None:
+    """Return the share of a GPU's memory that both need at their peaks, and a further context;
+    None not known.
+    """
+    known = [
+        kind.mix.highest.hbm_bytes
+        for kind in (one, other)
+        if kind.mix.highest.hbm_bytes is not None
+    ]
+    return (
+        None if len(known) < 2 else (math.fsum(known) + CONTEXT_BYTES) / (one.device.hbm_mib * MI)
+    )
+
+
+def overlap_h(one: JobGroup, other: JobGroup) -> float:
+    """GPU-hours of each that can run beside the other, if they are always present at the same
+    time.
+    """
+    return one.gpu_hours / 2 if one is other else min(one.gpu_hours, other.gpu_hours)
+
+
+def _saved_h(advice: SharingAdvice, overlap: float) -> float:
+    """Return GPU-hours saved: two GPUs for the overlap, less one until the slower ended."""
+    known = [slowdown for slowdown in advice.conservative if slowdown is not None]
+    if advice.mode == "no" or len(known) < 2:
+        return 0.0
+    return max(0.0, overlap * (2 - max(known)))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMatrix:
+    """Job groups on as many GPUs of one model, each (row) beside each (column) under MPS, also
+    itself.
+
+    slowdown: of the row over all its time, expected from measured demand; conservative: decisive,
+    with assumed issue slots where not measured, and the margin of the estimator where one was
+    profiled; NaN unknown. binding: place in `resources` of what slows the row, conservative, 255
+    nothing. full: whether memory is known not to hold both.
+    """
+
+    kinds: tuple[JobGroup, ...]
+    slowdown: Floats
+    conservative: Floats
+    binding: Bytes
+    resources: tuple[str, ...]
+    full: Flags
+
+
+def group_matrix(kinds: Sequence[JobGroup], judge: PairJudge) -> GroupMatrix:
+    """Return all of `kinds`, which are on as many GPUs of one model, beside all."""
+    least, most = judge.matrix(kinds), judge.matrix(kinds, judge.settings.assumed_issue)
+    return GroupMatrix(
+        kinds=tuple(kinds),
+        slowdown=met(least.slowdown, kinds),
+        conservative=met(decisive(most, kinds), kinds),
+        binding=most.binding,
+        resources=most.resources,
+        full=np.array([[judge.full(one, other) for other in kinds] for one in kinds], dtype=bool),
+    )

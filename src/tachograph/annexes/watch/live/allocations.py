@@ -1,0 +1,549 @@
+"""Allocations of GPUs in live views: polled from Slurm, and from a job's environment.
+
+Slurm reports GPU indices only while a job runs, and none of MIG slices: these stay without an
+allocation.
+
+Traps of a job's environment; sources have this priority:
+- A UUID in CUDA_VISIBLE_DEVICES names a GPU on any node and in any cgroup.
+- SLURM_STEP_GPUS and SLURM_JOB_GPUS count the GPUs of the node. Inside a cgroup that hides the
+  others NVML counts again from 0: where a source shows no more GPUs than the job has, these are its
+  GPUs, with any numbers.
+- Indices in CUDA_VISIBLE_DEVICES count the GPUs visible to the process. Inside a cgroup GPU 0 is
+  the job's first, while in dcgm-exporter and DCGM, outside it, 0 is another one: there they are
+  meaningless.
+- Numbers of Slurm are minor numbers of device files, or indices of NVML (AutoDetect=nvml), as
+  configured by the site.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from tachograph.annexes.watch.live.selection import UUID, GpuSelection, GpuSelector, GpuTerm, holds
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuId,
+    LiveSource,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+)
+from tachograph.catalog.errors import TachographError
+from tachograph.catalog.units import plural
+from tachograph.sources.metrics import short_node
+
+if TYPE_CHECKING:
+    from tachograph.catalog.config import Configuration
+    from tachograph.sources.slurm.records import SlurmCluster
+
+
+EVERY_S: Final = 30.0  # between two polls: the load on Slurm must stay low
+LONGEST_S: Final = 600.0  # between two polls of a Slurm that does not answer
+JOB_WAIT_S: Final = 5.0  # longest wait for a job that was requested by its id
+_SOURCE = "slurm-live"
+_USER = re.compile(r"^\s*UserId=([^\s(]+)", re.MULTILINE)
+_ARRAY = re.compile(r"\bArrayJobId=(\d+) ArrayTaskId=(\d+)\b")
+_HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmAllocations:
+    """Allocations reported by Slurm. gpus: {(short host, number): allocation}; jobs: {raw id:
+    allocation}.
+
+    minor_numbers: numbers of GPUs are those of device files. complete: the GPUs of every job are
+    reported, and jobs of several users, so that no job is hidden: a GPU without allocation is free.
+    """
+
+    gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
+    jobs: Mapping[str, GpuAllocation] = field(default_factory=dict)
+    minor_numbers: bool = True
+    complete: bool = False
+
+    def names(self, job: str) -> frozenset[str]:
+        """All ids of the same job: 14 and 3_0.
+
+        >>> sorted(SlurmAllocations(jobs={"14": GpuAllocation("3_0", "ana")}).names("3_0"))
+        ['14', '3_0']
+        """
+        same = {raw for raw, allocation in self.jobs.items() if job in (raw, allocation.job_id)}
+        return frozenset({job, *same, *(self.jobs[raw].job_id or raw for raw in same)})
+
+
+def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> SlurmAllocations:
+    """Return the allocations in an answer of `squeue --json`, `scontrol show job -d` or slurmrestd.
+
+    A job whose GPUs are not reported is among the jobs alone. Errors: InputError for an invalid
+    answer.
+    """
+    from tachograph.sources.slurm.allocations import read_scontrol
+    from tachograph.sources.slurm.exports import detect
+    from tachograph.sources.slurm.fields import json_objects, json_value
+
+    gpus: dict[tuple[str, int], GpuAllocation] = {}
+    jobs: dict[str, GpuAllocation] = {}
+    whole = True
+    found = detect(content, where=where)
+    if found.kind == "scontrol":
+        text = content.decode("utf-8", "replace")
+        for entry in read_scontrol(text, where=where, trusted=True):  # of a call per job
+            fields = entry.fields or {}
+            whole &= _add(gpus, jobs, _names_in(str(fields.get("record"))), fields, cluster)
+    else:
+        for job in json_objects(json_value(found.document, "jobs")):
+            whole &= _add(gpus, jobs, _names_of(job), job, cluster)
+    several = len({allocation.user for allocation in jobs.values() if allocation.user}) > 1
+    return SlurmAllocations(gpus, jobs, complete=several and whole)
+
+
+def _add(
+    gpus: dict[tuple[str, int], GpuAllocation],
+    jobs: dict[str, GpuAllocation],
+    named: tuple[str, GpuAllocation] | None,
+    fields: Mapping[str, object],
+    cluster: SlurmCluster,
+) -> bool:
+    """Note the GPUs of a job; return whether all of them are known."""
+    from tachograph.sources.slurm.allocations import running_job
+    from tachograph.sources.slurm.fields import BadRowError
+
+    if named is None:
+        return False
+    raw, allocation = named
+    whole = True
+    try:
+        rows = running_job(fields, cluster).gpu_rows()
+    except BadRowError:  # slices, indices that are not reported: the job itself is known
+        rows, whole = [], False
+    for row in rows:
+        start, node, gpu = row["start"], row["node"], row["gpu"]
+        since = start.timestamp() if isinstance(start, datetime) else allocation.since
+        allocation = replace(allocation, since=since)
+        if isinstance(node, str) and isinstance(gpu, int):
+            gpus[short_node(node), gpu] = allocation
+        else:
+            whole = False
+    jobs[raw] = allocation
+    return whole
+
+
+def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
+    """The raw id of a job in JSON, and the job as an allocation."""
+    from tachograph.sources.slurm.fields import BadRowError, json_number, json_text, reported_job_id
+
+    try:
+        reported = reported_job_id(
+            json_number(job.get("job_id")),
+            array=json_number(job.get("array_job_id")),
+            task=json_number(job.get("array_task_id")),
+            het=json_number(job.get("het_job_id")),
+            offset=json_number(job.get("het_job_offset")),
+        )
+    except BadRowError:
+        return None
+    start = json_number(job.get("start_time"))
+    return reported.raw, GpuAllocation(
+        reported.display or reported.raw,
+        json_text(job.get("user_name")),
+        float(start) if start else None,
+    )
+
+
+def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
+    """The same of a record of scontrol."""
+    job = re.match(r"JobId=(\d+)\b", record)
+    if job is None:
+        return None
+    array, het, user = _ARRAY.search(record), _HET.search(record), _USER.search(record)
+    shown = f"{array[1]}_{array[2]}" if array else f"{het[1]}+{het[2]}" if het else job[1]
+    return job[1], GpuAllocation(shown, user[1] if user else None)
+
+
+def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocations] | None:
+    """Return the configured poller of Slurm, else `squeue`; None if neither is available.
+
+    Nothing is polled or imported yet: wrong settings are reported at the first poll.
+    """
+    if (
+        not any(raw.get("source") == _SOURCE for raw in configuration.sources)
+        and shutil.which("squeue") is None
+    ):
+        return None
+    return _SlurmControllers(configuration)
+
+
+class _SlurmControllers:
+    """The controllers of a configuration, connected at the first poll."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._pollers: list[Callable[[], bytes]] = []
+        self._where: list[str] = []
+
+    def __call__(self) -> SlurmAllocations:
+        from tachograph.sources.slurm.controller import NO_JOBS
+        from tachograph.sources.slurm.records import SlurmCluster
+
+        if not self._pollers:
+            self._connect()
+        gpus: dict[tuple[str, int], GpuAllocation] = {}
+        jobs: dict[str, GpuAllocation] = {}
+        complete = True
+        for poll, where in zip(self._pollers, self._where, strict=True):
+            content = poll()
+            if not content.startswith(NO_JOBS):
+                reported = read_allocations(
+                    content, where=where, cluster=SlurmCluster.of(self._configuration)
+                )
+                gpus.update(reported.gpus)
+                jobs.update(reported.jobs)
+                complete = complete and reported.complete
+        minor_numbers = self._configuration.slurm.gpu_numbers == "minor_number"
+        return SlurmAllocations(gpus, jobs, minor_numbers, complete and bool(jobs))
+
+    def _connect(self) -> None:
+        from tachograph.sources.registry import entry_errors, settings_in
+        from tachograph.sources.slurm.commands import check_how
+        from tachograph.sources.slurm_live import SlurmLiveSettings, controller_of
+
+        for settings in settings_in(self._configuration, _SOURCE):
+            if isinstance(settings, SlurmLiveSettings):
+                with entry_errors(settings.title):
+                    check_how(settings.how, url=settings.url, command=settings.command)
+                    controller = controller_of(settings)
+                self._pollers.append(controller.fetch_jobs)
+                self._where.append(controller.where)
+
+
+class AllocatedSource:
+    """A source completed with Slurm's allocations; its own take precedence."""
+
+    def __init__(
+        self,
+        source: LiveSource,
+        poll: Callable[[], SlurmAllocations],
+        *,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._poll = poll
+        self._every_s = every_s
+        self._clock = clock
+        self._of_slurm = SlurmAllocations()
+        self._problem: SourceProblem | None = None
+        self._answered = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._before: tuple[SlurmAllocations, Snapshot] | None = None
+        self._merged: Mapping[GpuId, GpuAllocation] = {}
+        self._free: frozenset[GpuId] = frozenset()
+
+    @property
+    def about(self) -> SourceInfo:
+        """Description of the source."""
+        return self._source.about
+
+    def start(self) -> None:
+        """Start polling; `read` does it, too."""
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(
+                target=self._keep_polling, name="allocations", daemon=True
+            )
+            self._thread.start()
+
+    def wait(self, seconds: float = JOB_WAIT_S) -> bool:
+        """Wait for the first poll, successful or not; return whether it ended."""
+        self.start()
+        return self._answered.wait(seconds)
+
+    def names(self, job: str) -> frozenset[str]:
+        """All known ids of the same job."""
+        return self._of_slurm.names(job)
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot, with the allocations of the last answer. Errors: as the
+        source.
+        """
+        snapshot = self._source.read()
+        self.start()  # after the first snapshot, which imports must not delay
+        slurm, problem = self._of_slurm, self._problem
+        problems = (*snapshot.problems, problem) if problem else snapshot.problems
+        allocations = self._allocations(snapshot, slurm)
+        return replace(snapshot, allocations=allocations, problems=problems, free=self._free)
+
+    def close(self) -> None:
+        """Stop polling, and close the source."""
+        self._closed.set()
+        self._source.close()
+
+    def _allocations(
+        self, snapshot: Snapshot, slurm: SlurmAllocations
+    ) -> Mapping[GpuId, GpuAllocation]:
+        before = self._before
+        same = before is not None and before[0] is slurm and before[1].gpus == snapshot.gpus
+        if not same or before is None or before[1].allocations != snapshot.allocations:
+            self._merged = merged_allocations(snapshot, slurm)
+            self._free = free_gpus(snapshot, slurm) - self._merged.keys()
+            self._before = slurm, snapshot
+        return self._merged
+
+    def _keep_polling(self) -> None:
+        wait_s = self._every_s
+        while not self._closed.is_set():
+            try:
+                self._of_slurm = self._poll()
+                self._problem, wait_s = None, self._every_s
+            except TachographError as problem:
+                self._problem = SourceProblem(
+                    f"GPU allocations unknown: {problem.what}", problem.where, problem.do
+                )
+                wait_s = min(wait_s * 2, LONGEST_S)
+            self._answered.set()
+            self._closed.wait(wait_s)
+
+
+def merged_allocations(
+    snapshot: Snapshot, slurm: SlurmAllocations
+) -> Mapping[GpuId, GpuAllocation]:
+    """Return the allocation of each GPU: that of the source, completed by Slurm's for the job; else
+    Slurm's.
+
+    >>> from numpy import zeros
+    >>> gpus = GpuId("n1.example.org", 0), GpuId("n1", 1)
+    >>> reported = Snapshot(0.0, gpus, zeros(2), {}, allocations={gpus[1]: GpuAllocation("14")})
+    >>> slurm = SlurmAllocations({("n1", 0): GpuAllocation("7", "bo")}, {"14": GpuAllocation("3_0", "ana")})
+    >>> [allocation.user for allocation in merged_allocations(reported, slurm).values()]
+    ['bo', 'ana']
+    """
+    found: dict[GpuId, GpuAllocation] = {}
+    numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
+    for gpu in snapshot.gpus:
+        reported = snapshot.allocations.get(gpu)
+        if reported is not None and reported.job_id is not None:
+            found[gpu] = _completed(reported, [slurm.jobs.get(job) for job in reported.jobs])
+            continue
+        number = numbers.get(gpu, gpu.gpu)
+        of_slurm = (
+            slurm.gpus.get((short_node(gpu.node), number))
+            if gpu.mig is None and number is not None
+            else None
+        )
+        allocation = of_slurm or reported
+        if allocation is not None:
+            found[gpu] = allocation
+    return found
+
+
+def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
+    """Return GPUs that neither the source nor a complete answer of Slurm reports as held."""
+    if not slurm.complete:
+        return snapshot.free
+    numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
+    return snapshot.free | {
+        gpu
+        for gpu in snapshot.gpus
+        if gpu.mig is None
+        and (number := numbers.get(gpu, gpu.gpu)) is not None
+        and (short_node(gpu.node), number) not in slurm.gpus
+    }
+
+
+def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
+    """Return the number of the device file of GPUs on nodes where one differs from its index; None:
+    not reported.
+
+    >>> from numpy import zeros
+    >>> from tachograph.annexes.watch.live.snapshot import GpuDevice
+    >>> gpus = GpuId("n1", 0), GpuId("n1", 1), GpuId("n2", 0)
+    >>> devices = {gpus[0]: GpuDevice(minor_number=1), gpus[2]: GpuDevice(minor_number=0)}
+    >>> list(slurm_numbers(Snapshot(0.0, gpus, zeros(3), {}, devices)).values())
+    [1, None]
+    """
+    minors = {gpu: snapshot.device(row).minor_number for row, gpu in enumerate(snapshot.gpus)}
+    differing = {
+        gpu.node for gpu, minor in minors.items() if minor is not None and minor != gpu.gpu
+    }
+    return {gpu: minor for gpu, minor in minors.items() if gpu.node in differing}
+
+
+def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
+    """The ids as people name them; user and time from any source with them. known: of each job
+    of `reported`.
+    """
+    if not any(known):
+        return reported
+    jobs = [(of and of.job_id) or job for of, job in zip(known, reported.jobs, strict=True)]
+    users = dict.fromkeys(of.user for of in known if of is not None and of.user)
+    began = [of.since for of in known if of is not None and of.since is not None]
+    return GpuAllocation(
+        ",".join(jobs),
+        reported.user or ",".join(users) or None,
+        min(began) if began else reported.since,
+    )
+
+
+_NONE_VISIBLE: Final = frozenset({"", "-1", "nodevfiles", "none", "void"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """GPUs of a process by its environment. job: None outside of Slurm.
+
+    numbers: of the node's GPUs, as counted by Slurm; devices: CUDA_VISIBLE_DEVICES. None: not
+    reported; empty: none.
+    """
+
+    job: str | None = None
+    display_job: str | None = None  # of an array: 3_0
+    user: str | None = None
+    since: float | None = None
+    node: str | None = None
+    nodes: int = 1
+    numbers: tuple[int, ...] | None = None
+    devices: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """The id of the job as people write it, else the variable that names the GPUs."""
+        return f"job {self.display_job or self.job}" if self.job else "CUDA_VISIBLE_DEVICES"
+
+    @property
+    def allocation(self) -> GpuAllocation | None:
+        """The job as an allocation."""
+        return (
+            GpuAllocation(self.display_job or self.job, self.user, self.since) if self.job else None
+        )
+
+    @property
+    def count(self) -> int | None:
+        """Number of GPUs of the process; None where not reported."""
+        reported = self.numbers if self.numbers is not None else self.devices
+        return None if reported is None else len(reported)
+
+
+def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
+    """Return the GPUs of a process by its environment; None outside of a job with none named.
+
+    >>> job_environment({"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}).numbers
+    (2, 3)
+    >>> job_environment({}) is None, job_environment({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}).devices
+    (True, ('GPU-8932f937',))
+    """
+    job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID")
+    devices = _devices(environment.get("CUDA_VISIBLE_DEVICES"))
+    if not job:
+        return None if devices is None else JobEnvironment(devices=devices)
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    start = environment.get("SLURM_JOB_START_TIME", "")
+    nodes = environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
+    return JobEnvironment(
+        job,
+        f"{array}_{task}" if array and task else job,
+        environment.get("SLURM_JOB_USER") or environment.get("USER"),
+        float(start) if start.isdigit() else None,
+        environment.get("SLURMD_NODENAME"),
+        int(nodes) if nodes.isdigit() else 1,
+        _numbers(environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS")),
+        devices,
+    )
+
+
+def _devices(written: str | None) -> tuple[str, ...] | None:
+    """Return the entries before the first invalid one, as CUDA does."""
+    if written is None:
+        return None
+    found: list[str] = []
+    for part in (part.strip() for part in written.split(",")):
+        if part.lower() in _NONE_VISIBLE:
+            break
+        found.append(part)
+    return tuple(found)
+
+
+def _numbers(written: str | None) -> tuple[int, ...] | None:
+    """Numbers of GPUs in Slurm's form: `0,1`, `0-3`; None where invalid."""
+    found: list[int] = []
+    for part in (written or "").split(","):
+        ends = re.fullmatch(r"(?:gpu:)?(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
+        if ends is None:
+            return None
+        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
+    """Return the selection of the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on
+    this host.
+
+    Where they are undetermined, all GPUs of the host are selected, with a remark on that.
+    """
+
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        shown = plural(len(snapshot.gpus), "GPU")
+        here = _rows_of_host(snapshot, {short_node(name) for name in (host, own.node) if name})
+        if own.count == 0 or (own.count is None and own.devices is None):
+            return GpuSelection(tuple(here), f"{shown}, as {own.name} lists none")
+        rows = _own_rows(snapshot, about, own, here)
+        if rows is None:
+            unknown = (
+                f"{shown}: which of them belong to {own.name} is unknown; select them with --gpus"
+            )
+            return GpuSelection(tuple(here), unknown)
+        return GpuSelection(
+            tuple(rows), f"{len(rows)} of {shown}, those of {own.name}", own.allocation
+        )
+
+    return pick
+
+
+def _own_rows(
+    snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: Sequence[int]
+) -> Sequence[int] | None:
+    """The rows of the process's own GPUs; None where unknown. See the traps above."""
+    uuids = [GpuTerm(name, uuid=name) for name in own.devices or () if UUID.fullmatch(name)]
+    named = [
+        row
+        for row in here
+        if any(term.fits(snapshot.gpus[row], snapshot.device(row)) for term in uuids)
+    ]
+    if named:
+        return named
+    if confined(snapshot, own, here):
+        return here
+    sliced = any(snapshot.gpus[row].mig is not None for row in here)
+    if own.numbers is not None and not sliced:
+        minors = slurm_numbers(snapshot)
+        of_slurm = [
+            row
+            for row in here
+            if minors.get(snapshot.gpus[row], snapshot.gpus[row].gpu) in own.numbers
+        ]
+        return of_slurm or None
+    of_job = [row for row in here if own.job and holds(snapshot, row, {own.job, own.display_job})]
+    if of_job:
+        return of_job
+    indices = {int(name) for name in own.devices or () if name.isdigit()}
+    if uuids or sliced or (own.job and about.name != "nvml"):
+        return None  # they count from 0 inside a cgroup; NVML runs inside it, too
+    return [row for row in here if snapshot.gpus[row].gpu in indices] or None
+
+
+def confined(snapshot: Snapshot, own: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
+    """Return whether a source shows only GPUs that this process may use, hence its own."""
+    units = [snapshot.gpus[row] for row in rows] if rows is not None else snapshot.gpus
+    return own.count is not None and 0 < len(units) <= own.count
+
+
+def _rows_of_host(snapshot: Snapshot, names: set[str]) -> list[int]:
+    """Rows of a host; all where there is only one, which may have another name (a container)."""
+    if len({gpu.node for gpu in snapshot.gpus}) <= 1:
+        return list(range(len(snapshot.gpus)))
+    return [row for row, gpu in enumerate(snapshot.gpus) if short_node(gpu.node) in names]

@@ -1,0 +1,448 @@
+"""The fleet page: held idle and unhealthy GPUs, counts, groups, heat map, selected GPUs.
+
+Texts are those of the screen; everything is a table of texts, so that only what changed needs to be
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tachograph.annexes.watch.live.fleet_rows import (
+    FleetRows,
+    matching,
+    number_name,
+    parse_filter,
+    sorted_rows,
+)
+from tachograph.annexes.watch.live.looks import (
+    FREE,
+    HEALTH_SIGNS,
+    HELD,
+    LOOKS,
+    SHOWN_LOOKS,
+    count_marks,
+    known_mean,
+    known_sum,
+    looks,
+)
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId
+from tachograph.annexes.watch.live.view import IDLE, FleetView, GpuHistory, gpu_reasons
+from tachograph.catalog.arrays import Floats, Longs
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import plural, text
+from tachograph.judge.finding import Finding
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WORST_FIRST
+
+GROUPINGS = ("node", "partition", "job", "user", "class")
+MAPS = ("class", "util", "real", "mem", "power", "temp")
+MOST_ROWS = 100  # of the table of GPUs, and of each list
+MOST_GROUPS = 500
+_SICK = (CRIT, WARN, HOT)
+_LEVELS = 10
+_NOT_KNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetTable:
+    """A table of texts. links: column -> what it names.
+
+    keys: of its rows; while these stay, only cells change.
+
+    more: rows that are not shown.
+    """
+
+    name: str
+    headings: tuple[str, ...]
+    keys: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    links: Mapping[int, str] = field(default_factory=dict)
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """What a page shows of a view. sentences: problems of the source. counts: (what, how many).
+
+    places: (node, its GPUs) of the heat map; heat: its cells in this order. others: GPUs that are
+    not visible, in words; "" where all are.
+    """
+
+    t: float
+    headline: str
+    sentences: tuple[str, ...]
+    counts: tuple[tuple[str, str], ...]
+    held: FleetTable
+    sick: FleetTable
+    groups: FleetTable
+    gpus: FleetTable
+    places: tuple[tuple[str, tuple[str, ...]], ...]
+    heat: tuple[str, ...]
+    others: str = ""
+
+    @property
+    def tables(self) -> tuple[FleetTable, ...]:
+        """All tables."""
+        return self.held, self.sick, self.groups, self.gpus
+
+
+def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> FleetView:
+    """Return the view restricted to `allocations`, for viewers who may see only these.
+
+    Processes and problems of the source name other GPUs and are left out.
+    """
+    gpus = view.snapshot.gpus
+    rows = np.array([row for row, gpu in enumerate(gpus) if gpu in allocations], np.int64)
+    kept = tuple(gpus[row] for row in rows.tolist())
+    return replace(
+        view,
+        snapshot=replace(
+            view.snapshot,
+            gpus=kept,
+            measured=view.snapshot.measured[rows],
+            values={name: column[rows] for name, column in view.snapshot.values.items()},
+            devices={
+                gpu: view.snapshot.devices[gpu] for gpu in kept if gpu in view.snapshot.devices
+            },
+            allocations={gpu: allocations[gpu] for gpu in kept},
+            processes={},
+            problems=(),
+            free=frozenset(),
+        ),
+        labels=view.labels[rows],
+        real=view.real[rows],
+        health=view.health[rows],
+        reported=view.reported[rows],
+        stale_s=view.stale_s[rows],
+        means={name: column[rows] for name, column in view.means.items()},
+        replays=None if view.replays is None else view.replays[rows],
+        history=GpuHistory(1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChoice:
+    """What is shown: groups by one of GROUPINGS, the map by one of MAPS, a filter as on the
+    screen, an order.
+    """
+
+    by: str = "node"
+    heat: str = "class"
+    filter: str = ""
+    sort: str = "gpu"
+
+    def check(self) -> None:
+        """Check the options. Errors: UsageError naming what is wrong."""
+        if self.by not in GROUPINGS:
+            raise UsageError(
+                f"cannot group by {self.by!r}", do=f"use one of: {', '.join(GROUPINGS)}"
+            )
+        if self.heat not in MAPS:
+            number_name(self.heat)
+        parse_filter(self.filter)
+        if self.sort not in ("gpu", "node", "job", "user", "class", "health", "model"):
+            number_name(self.sort)
+
+
+def build_fleet_report(
+    view: FleetView,
+    choice: FleetChoice,
+    *,
+    whole: FleetView | None = None,
+    partitions: Mapping[str, str] | None = None,
+    findings: Mapping[str, Sequence[Finding]] | None = None,
+) -> FleetReport:
+    """Return the report of a view. whole: the view of all GPUs, to count hidden ones.
+
+    partitions: {job: its partition}; findings: {job: those of its last minute}. Errors: UsageError
+    for the choice.
+    """
+    choice.check()
+    rows = FleetRows(view)
+    shown = (
+        matching(rows, parse_filter(choice.filter))
+        if choice.filter
+        else np.ones(len(rows), np.bool_)
+    )
+    ordered = sorted_rows(rows, choice.sort)
+    ordered = ordered[shown[ordered]]
+    held, sick = _held(rows), _sick(rows)
+    return FleetReport(
+        t=view.snapshot.t,
+        headline=_headline(rows, held, sick),
+        sentences=tuple(problem.sentence for problem in view.snapshot.problems),
+        counts=tuple(
+            (f"{mark} {name}".strip(), f"{count:,}") for mark, name, count in _counts(view)
+        ),
+        held=_held_table(rows, held),
+        sick=_sick_table(rows, sick),
+        groups=_groups(rows, choice.by, partitions or {}, findings or {}),
+        gpus=_gpu_table(rows, ordered),
+        places=_places(rows),
+        heat=tuple(_heat(rows, choice.heat)),
+        others=_others(view, whole),
+    )
+
+
+def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
+    size = len(rows)
+    if not size:
+        return "No GPU."
+    reported = int(rows.view.reported.sum())
+    missing = "" if reported == size else f"; {size - reported:,} without values now"
+    unheld = int((rows.view.idle_kinds() == IDLE).sum())
+    unknown = f" and {unheld:,} idle whose allocation is not known" if unheld else ""
+    judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
+    health = f"{len(sick):,} unhealthy" if judged or sick else "health not known"
+    return f"{plural(size, 'GPU')}: {len(held):,} held idle{unknown}, {health}{missing}."
+
+
+def _counts(view: FleetView) -> list[tuple[str, str, int]]:
+    """Return (letter or sign, name, GPUs) by look, then by health, without zeros."""
+    names = {LOOKS[place].mark: LOOKS[place].name for place in SHOWN_LOOKS}
+    by_mark = count_marks(looks(view))
+    by_state = np.bincount(view.health, minlength=len(STATES)).tolist()
+    states = [
+        (HEALTH_SIGNS[state], state, by_state[STATES.index(state)])
+        for state in WORST_FIRST
+        if state in _SICK
+    ]
+    return [
+        one
+        for one in (*((mark, names[mark], count) for mark, count in by_mark.items()), *states)
+        if one[2]
+    ]
+
+
+def _others(view: FleetView, whole: FleetView | None) -> str:
+    """Return what the invisible GPUs do, without names."""
+    count = 0 if whole is None else len(whole.snapshot.gpus) - len(view.snapshot.gpus)
+    if whole is None or not count:
+        return ""
+    own = {name: number for _, name, number in _counts(view)}
+    left = [(name, number - own.get(name, 0)) for _, name, number in _counts(whole)]
+    listed = ", ".join(f"{number:,} {name}" for name, number in left if number)
+    return f"{plural(count, 'other GPU')}: {listed}."
+
+
+def _held(rows: FleetRows) -> list[int]:
+    """Return held idle GPUs, longest first, unknown durations last."""
+    found = np.flatnonzero(rows.looks == HELD)
+    since = rows.number("held")[found]
+    return [int(row) for row in found[np.lexsort((rows.place[found], -since))]]
+
+
+def _sick(rows: FleetRows) -> list[int]:
+    found = np.flatnonzero(np.isin(rows.view.health, [STATES.index(state) for state in _SICK]))
+    return [int(row) for row in found[np.lexsort((rows.place[found], -rows.health_rank[found]))]]
+
+
+def _held_table(rows: FleetRows, held: Sequence[int]) -> FleetTable:
+    since = rows.number("held")
+    cells = tuple(
+        (
+            rows.text("gpu")[row],
+            rows.text("job")[row],
+            rows.text("user")[row],
+            _minutes(since[row]),
+            _memory(rows, row),
+        )
+        for row in held[:MOST_ROWS]
+    )
+    headings = ("GPU", "job", "user", ">held for", ">memory")
+    return FleetTable(
+        "held", headings, _keys(rows, held), cells, _LINKS, max(0, len(held) - MOST_ROWS)
+    )
+
+
+def _sick_table(rows: FleetRows, sick: Sequence[int]) -> FleetTable:
+    cells = tuple(
+        (
+            rows.text("gpu")[row],
+            _state(rows.text("health")[row]),
+            gpu_reasons(rows.view, row).health_why,
+            rows.text("job")[row],
+            rows.text("user")[row],
+        )
+        for row in sick[:MOST_ROWS]
+    )
+    links = {0: "node", 3: "job", 4: "user"}
+    return FleetTable(
+        "sick", ("GPU", "health", "reason", "job", "user"), _keys(rows, sick), cells, links,
+        max(0, len(sick) - MOST_ROWS),
+    )  # fmt: skip
+
+
+def _gpu_table(rows: FleetRows, ordered: Longs) -> FleetTable:
+    shown = [int(row) for row in ordered[:MOST_ROWS]]
+    util, real, power, temp = (rows.number(name) for name in ("util", "real", "power", "temp"))
+    cells = tuple(
+        (
+            rows.text("gpu")[row],
+            rows.text("job")[row],
+            rows.text("user")[row],
+            LOOKS[int(rows.looks[row])].text,
+            _state(rows.text("health")[row]),
+            _percent(util[row]),
+            _percent(real[row]),
+            _memory(rows, row),
+            _whole(power[row], "W"),
+            _whole(temp[row], "C"),
+        )
+        for row in shown
+    )
+    headings = (
+        "GPU",
+        "job",
+        "user",
+        "class",
+        "health",
+        ">use",
+        ">real use",
+        ">memory",
+        ">power",
+        ">temp.",
+    )
+    return FleetTable(
+        "gpus", headings, _keys(rows, shown), cells, _LINKS, max(0, len(ordered) - MOST_ROWS)
+    )
+
+
+_LINKS: Mapping[int, str] = {0: "node", 1: "job", 2: "user"}
+
+
+def _keys(rows: FleetRows, chosen: Sequence[int]) -> tuple[str, ...]:
+    return tuple(rows.text("gpu")[row] for row in chosen[:MOST_ROWS])
+
+
+def _groups(
+    rows: FleetRows,
+    by: str,
+    partitions: Mapping[str, str],
+    findings: Mapping[str, Sequence[Finding]],
+) -> FleetTable:
+    names = _group_names(rows, by, partitions)
+    members: dict[str, list[int]] = {}
+    for row in sorted_rows(rows, "gpu").tolist():
+        members.setdefault(names[row], []).append(row)
+    listed = [name for name in members if name] + [name for name in members if not name]
+    shown = listed[:MOST_GROUPS]
+    util, real, power = (rows.number(name) for name in ("util", "real", "power"))
+    cells = []
+    for name in shown:
+        mine = np.array(members[name], np.int64)
+        cells.append(
+            (
+                name or _NOT_KNOWN,
+                f"{len(mine):,}",
+                _classes(rows, mine),
+                _state(_worst(rows, mine)),
+                _percent(known_mean(util[mine])),
+                _percent(known_mean(real[mine])),
+                _power(power[mine]),
+                *((_named_findings(findings.get(name, ())),) if by == "job" else ()),
+            )
+        )
+    more = ("findings",) if by == "job" else ()
+    headings = (by, ">GPUs", "classes", "worst health", ">use", ">real use", ">power", *more)
+    links = {0: by} if by in ("node", "job", "user") else {}
+    return FleetTable(
+        "groups", headings, tuple(shown), tuple(cells), links, len(listed) - len(shown)
+    )
+
+
+def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Sequence[str]:
+    if by == "class":
+        return [LOOKS[place].text for place in rows.looks.tolist()]
+    if by != "partition":
+        return rows.text(by)
+    return [
+        rows.text("job")[row] if place == FREE else partitions.get(rows.text("job")[row], "")
+        for row, place in enumerate(rows.looks.tolist())
+    ]
+
+
+def _classes(rows: FleetRows, mine: Longs) -> str:
+    """How many of each letter, as `3 C 1 H`."""
+    counts = count_marks(rows.looks[mine])
+    return " ".join(f"{count} {mark}" for mark, count in counts.items() if count)
+
+
+def _worst(rows: FleetRows, mine: Longs) -> str:
+    return rows.text("health")[int(mine[np.argmax(rows.health_rank[mine])])]
+
+
+def _named_findings(found: Sequence[Finding]) -> str:
+    return "; ".join(finding.title for finding in found if finding.reported)
+
+
+def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Nodes and their GPUs, in the order of the heat map."""
+    found: dict[str, list[str]] = {}
+    for row in sorted_rows(rows, "gpu").tolist():
+        found.setdefault(rows.text("node")[row], []).append(rows.text("gpu")[row])
+    return tuple((node, tuple(gpus)) for node, gpus in found.items())
+
+
+def _heat(rows: FleetRows, by: str) -> list[str]:
+    """A letter of the class, or a digit of the level, and the sign of health, in the order of
+    `_places`.
+    """
+    order = sorted_rows(rows, "gpu").tolist()
+    signs = [
+        HEALTH_SIGNS[STATES[state]] if STATES[state] in _SICK else ""
+        for state in rows.view.health.tolist()
+    ]
+    if by == "class":
+        marks = [LOOKS[place].mark for place in rows.looks.tolist()]
+    else:
+        values = rows.number(by)
+        low, high = _bounds(values, by)
+        span = high - low if high > low else 1.0
+        levels = np.clip((values - low) / span * _LEVELS, 0, _LEVELS - 1)
+        marks = ["-" if level != level else str(int(level)) for level in levels.tolist()]
+    return [marks[row] + signs[row] for row in order]
+
+
+def _bounds(values: Floats, by: str) -> tuple[float, float]:
+    """Return level boundaries of a number, stable between readings where possible."""
+    fixed = {"power": (0.0, 1000.0), "temp": (20.0, 100.0), "mem": (0.0, 80.0)}
+    if by in fixed:
+        return fixed[by]
+    known = values[~np.isnan(values)]
+    top = float(known.max()) if len(known) else 1.0
+    return (0.0, 1.0) if top <= 1.0 else (0.0, top)
+
+
+def _power(values: Floats) -> str:
+    watts = known_sum(values)
+    if watts != watts:
+        return text(None)
+    return text(round(watts, -2 if watts >= 1000 else -1), "W")
+
+
+def _percent(value: float) -> str:
+    return text(None) if value != value else f"{value * 100:.0f} %"
+
+
+def _whole(value: float, unit: str) -> str:
+    return text(None if value != value else float(round(value)), unit)
+
+
+def _minutes(seconds: float) -> str:
+    """Whole minutes, so that it changes rarely."""
+    return text(None if seconds != seconds else 60.0 * (max(0.0, seconds) // 60), "s")
+
+
+def _memory(rows: FleetRows, row: int) -> str:
+    used, capacity = float(rows.number("mem")[row]), float(rows.memory_gib[row])
+    if used != used:
+        return text(None)
+    return _percent(used / capacity) if capacity == capacity and capacity > 0 else f"{used:.0f} GiB"
+
+
+def _state(state: str) -> str:
+    return f"{state} {HEALTH_SIGNS[state]}".rstrip() if state in _SICK else state

@@ -1,0 +1,474 @@
+"""GPUs of the fleet as rows: values by column, filter terms, order and groups."""
+
+from __future__ import annotations
+
+import operator
+import re
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from tachograph.annexes.watch.live.looks import HELD, LOOKS, MISSING, looks
+from tachograph.annexes.watch.live.snapshot import GpuId
+from tachograph.annexes.watch.live.unsupported import absent_counters
+from tachograph.annexes.watch.live.view import FleetView
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
+from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import did_you_mean
+from tachograph.catalog.units import printable
+from tachograph.judge.health import STATES, WORST_FIRST
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
+
+# short name of a number -> counter; `real`, `mem` and `age` are not counters
+COLUMN_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "util": "gpu_util",
+        "sm": "sm_active",
+        "occ": "sm_occupancy",
+        "tensor": "tensor_active",
+        "dram": "dram_active",
+        "fp64": "fp64_active",
+        "fp32": "fp32_active",
+        "fp16": "fp16_active",
+        "power": "power_w",
+        "temp": "gpu_temp_c",
+        "memtemp": "mem_temp_c",
+        "clock": "sm_clock_mhz",
+        "rx": "pcie_rx_bytes_per_s",
+        "tx": "pcie_tx_bytes_per_s",
+    }
+)
+NUMBERS = ("real", *COLUMN_ALIASES, "mem", "nvlink", "held", "age")
+TEXTS = ("gpu", "node", "job", "user", "class", "health", "model")
+GROUPS = ("node", "job", "user", "class")
+GIB = 1024.0  # MiB
+NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
+NO_JOB = "free"  # in place of a job: it is reported that none holds the GPU
+_HEALTH_RANK = np.array([len(STATES) - WORST_FIRST.index(state) for state in STATES], np.float64)
+
+
+def absent_columns(view: FleetView) -> frozenset[str]:
+    """Return the columns of numbers that the exporter has no metric for."""
+    absent = absent_counters(view.about)
+    found = {name for name, counter in COLUMN_ALIASES.items() if counter in absent}
+    return frozenset({*found, *(["nvlink"] if absent.issuperset(NVLINK) else [])})
+
+
+class FleetRows:
+    """One row per GPU of a view. Texts are "" and numbers NaN where missing. Columns are computed
+    when needed.
+
+    before: the rows of an earlier view, whose unchanged values are reused.
+    """
+
+    def __init__(self, view: FleetView, before: FleetRows | None = None) -> None:
+        self.view = view
+        self.gpus = view.snapshot.gpus
+        same = before is not None and before.gpus == self.gpus
+        self._roster: _Roster = (
+            before._roster if before is not None and same else _Roster(self.gpus)
+        )
+        self._numbers: dict[str, Floats] = {}
+        self._texts: dict[str, Sequence[str]] = {}
+
+    def __len__(self) -> int:
+        """Number of GPUs."""
+        return len(self.gpus)
+
+    def number(self, name: str) -> Floats:
+        """Return a column of numbers: one of NUMBERS, or a counter, in its unit (mem in GiB, held
+        and age in s).
+
+        Errors: UsageError naming the closest.
+        """
+        found = self._numbers.get(name)
+        if found is None:
+            found = self._numbers[name] = self._number(number_name(name))
+        return found
+
+    def text(self, name: str) -> Sequence[str]:
+        """Return a column of texts, one of TEXTS."""
+        found = self._texts.get(name)
+        if found is None:
+            found = self._texts[name] = self._text(name)
+        return found
+
+    @cached_property
+    def health_rank(self) -> Floats:
+        """Severity of health; the worst is the highest."""
+        return _HEALTH_RANK[self.view.health]
+
+    @cached_property
+    def memory_gib(self) -> Floats:
+        """Total memory, as far as reported."""
+        devices = self.view.snapshot.devices
+        reported = np.array(
+            [getattr(devices.get(gpu), "hbm_mib", None) for gpu in self.gpus], np.float64
+        )
+        free = self.view.snapshot.column("hbm_used_mib") + self.view.snapshot.column("hbm_free_mib")
+        return np.where(np.isnan(reported), free, reported) / GIB
+
+    @cached_property
+    def looks(self) -> Bytes:
+        """Place of each GPU in LOOKS: its class, or idle by what is known of its allocation."""
+        return looks(self.view)
+
+    @property
+    def place(self) -> Ints:
+        """Rank of each GPU by name, numbers in names compared as numbers."""
+        return self._roster.places
+
+    def _number(self, name: str) -> Floats:
+        snapshot = self.view.snapshot
+        match name:
+            case "real":
+                return self.view.real
+            case "age":
+                return self.view.stale_s
+            case "mem":
+                return snapshot.column("hbm_used_mib") / GIB
+            case "nvlink":
+                return snapshot.column("nvlink_tx_bytes_per_s") + snapshot.column(
+                    "nvlink_rx_bytes_per_s"
+                )
+            case "held":
+                since = [getattr(snapshot.allocations.get(gpu), "since", None) for gpu in self.gpus]
+                return snapshot.t - np.array(since, np.float64)
+            case _:
+                return snapshot.column(COLUMN_ALIASES.get(name, name))
+
+    def _text(self, name: str) -> Sequence[str]:
+        snapshot = self.view.snapshot
+        match name:
+            case "gpu":
+                return self._roster.names
+            case "node":
+                return self._roster.nodes
+            case "job":
+                free = self.view.snapshot.free
+                named = self._of_allocations("job_id")
+                return [
+                    job or (NO_JOB if gpu in free else "")
+                    for job, gpu in zip(named, self.gpus, strict=True)
+                ]
+            case "user":
+                return self._of_allocations("user")
+            case "class":
+                return [WORKLOAD_CLASSES[label] for label in self.view.labels.tolist()]
+            case "health":
+                return [STATES[state] for state in self.view.health.tolist()]
+            case "model":
+                return [
+                    printable(getattr(snapshot.devices.get(gpu), "model", None) or "")
+                    for gpu in self.gpus
+                ]
+            case _:
+                raise no_column(name)
+
+    def _of_allocations(self, name: str) -> list[str]:
+        allocations = self.view.snapshot.allocations
+        return [printable(getattr(allocations.get(gpu), name, None) or "") for gpu in self.gpus]
+
+
+def number_name(name: str) -> str:
+    """Return the name of a column of numbers as given.
+
+    Errors: UsageError when there is none, naming the closest.
+    """
+    if name in NUMBERS or name in COUNTERS:
+        return name
+    raise no_column(name)
+
+
+def no_column(name: str) -> UsageError:
+    """Return the error for an unknown column."""
+    do = did_you_mean(name, [*TEXTS, *NUMBERS, *COUNTERS], otherwise="Tab lists them")
+    return UsageError(f"unknown column {name!r}", do=do)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the sort key of names, so that nid9 is before nid10.
+
+    >>> sorted(["nid10", "nid9", "x"], key=natural)
+    ['nid9', 'nid10', 'x']
+    """
+    parts = ((part, part.lstrip("0")) for part in re.findall(r"[0-9]+|[^0-9]+", name))
+    # digits as text, the longer number the larger: `int` rejects thousands of them
+    return tuple(
+        (0, len(digits), digits) if "0" <= part[0] <= "9" else (1, 0, part)
+        for part, digits in parts
+    )
+
+
+class _Roster:
+    """Values that rarely change: names of GPUs and their ranks."""
+
+    def __init__(self, gpus: tuple[GpuId, ...]) -> None:
+        self.gpus = gpus
+        self.names = tuple(printable(gpu.name) for gpu in gpus)
+        self.nodes = tuple(printable(gpu.node) for gpu in gpus)
+        rank = {node: place for place, node in enumerate(sorted(set(self.nodes), key=natural))}
+        mig = [-1 if gpu.mig is None else gpu.mig for gpu in gpus]
+        keys = [
+            (rank[node], gpu.gpu, part)
+            for node, gpu, part in zip(self.nodes, gpus, mig, strict=True)
+        ]
+        self.places: Ints = np.empty(len(gpus), np.int32)
+        self.places[sorted(range(len(gpus)), key=keys.__getitem__)] = np.arange(
+            len(gpus), dtype=np.int32
+        )
+
+
+_COMPARE: Mapping[str, Callable[[Floats, float], Flags]] = MappingProxyType(
+    {
+        "=": operator.eq, "!=": lambda values, bound: (values != bound) & ~np.isnan(values),
+        "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    }
+)  # fmt: skip
+_TERM = re.compile(r"^([A-Za-z_][\w]*)(!=|<=|>=|=|<|>)(.*)$")
+_NUMBER = re.compile(r"^(-?\d+(?:\.\d*)?|\.\d+)\s*(%|[kMGTs]?|min|h)$")
+_SIZES = MappingProxyType(
+    {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "min": 60.0, "h": 3600.0}
+)
+_PERCENT = MappingProxyType({"": 0.01, "%": 0.01})
+_GIB = MappingProxyType({"": 1.0, "G": 1.0, "M": 1 / 1024, "T": 1024.0})
+_ANYWHERE = ("gpu", "job", "user", "class", "health")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterTerm:
+    """One term. column: "" for a word that is searched anywhere. bound: the number, NaN for
+    texts and for missing.
+    """
+
+    column: str
+    compare: str
+    text: str
+    bound: float = float("nan")
+
+
+def parse_filter(written: str) -> tuple[FilterTerm, ...]:
+    """Return the terms of a filter.
+
+    >>> [(term.column, term.compare, term.text, term.bound) for term in parse_filter("ana sm<20")]
+    [('', '=', 'ana', nan), ('sm', '<', '20', 0.2)]
+
+    Errors: UsageError for an unknown column, or an invalid number.
+    """
+    try:
+        words = shlex.split(written)
+    except ValueError as error:
+        raise UsageError(
+            f"invalid filter {written!r}: {error}", do="close the quotation mark"
+        ) from None
+    return tuple(_term(word) for word in words)
+
+
+def matching(rows: FleetRows, terms: tuple[FilterTerm, ...]) -> Flags:
+    """Return which rows match every term."""
+    found: Flags = np.ones(len(rows), np.bool_)
+    for term in terms:
+        found &= _holds(rows, term)
+    return found
+
+
+def _term(word: str) -> FilterTerm:
+    found = _TERM.match(word)
+    if found is None:
+        return (
+            FilterTerm("", "!=", word[1:])
+            if word.startswith("!") and len(word) > 1
+            else FilterTerm("", "=", word)
+        )
+    column, compare, text = found[1].lower(), found[2], found[3]
+    if column in TEXTS:
+        if compare not in ("=", "!="):
+            raise UsageError(
+                f"{column} is text and has no {compare}",
+                do=f"write {column}={text} or {column}!={text}",
+            )
+        return FilterTerm(column, compare, text)
+    number_name(column)
+    return (
+        FilterTerm(column, compare, text)
+        if text == MISSING
+        else FilterTerm(column, compare, text, _bound(column, text))
+    )
+
+
+def _bound(column: str, text: str) -> float:
+    found = _NUMBER.match(text)
+    if found is None:
+        raise UsageError(
+            f"invalid number {text!r}", do=f"write {column}<20, or {column}=- for what is missing"
+        )
+    counter = COUNTERS.get(COLUMN_ALIASES.get(column, column))
+    fraction = column == "real" or (counter is not None and counter.unit == "fraction")
+    sizes = _PERCENT if fraction else _GIB if column == "mem" else _SIZES
+    if found[2] not in sizes:
+        raise UsageError(f"{column} has no unit {found[2]}", do=f"write {column}>{found[1]}")
+    return float(found[1]) * sizes[found[2]]
+
+
+def _holds(rows: FleetRows, term: FilterTerm) -> Flags:
+    if term.column in TEXTS or not term.column:
+        found = _of_text(rows, term)
+        return ~found if term.compare == "!=" else found
+    values = rows.number(term.column)
+    if term.text == MISSING:
+        return np.isnan(values) if term.compare == "=" else ~np.isnan(values)
+    return _COMPARE[term.compare](values, term.bound)
+
+
+def _of_text(rows: FleetRows, term: FilterTerm) -> Flags:
+    wanted = term.text.lower()
+    if not term.column:
+        found: Flags = np.zeros(len(rows), np.bool_)
+        for column in _ANYWHERE:
+            found |= np.array([wanted in text for text in _lowered(rows, column)], np.bool_)
+        return found
+    if term.column == "class":
+        named = [
+            _is_class(name, code, wanted)
+            for name, code in zip(WORKLOAD_CLASSES, WORKLOAD_CODES, strict=True)
+        ]
+        idle = named[WORKLOAD_CLASSES.index("idle")]
+        own = [idle or wanted in (look.name, look.name.split()[0]) for look in LOOKS[HELD:]]
+        return np.array([*named, *own], np.bool_)[rows.looks]
+    texts = _lowered(rows, term.column)
+    if wanted == MISSING:
+        return np.array([text in ("", NO_JOB) for text in texts], np.bool_)
+    if "*" in wanted:
+        return np.array([fnmatchcase(text, wanted) for text in texts], np.bool_)
+    # Jobs that share a GPU.
+    return np.array([text == wanted or wanted in text.split(",") for text in texts], np.bool_)
+
+
+def _is_class(name: str, code: str, wanted: str) -> bool:
+    return fnmatchcase(name.lower(), wanted) or wanted in (code, bottleneck(name))
+
+
+def _lowered(rows: FleetRows, column: str) -> list[str]:
+    return [text.lower() for text in rows.text(column)]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetGroup:
+    """GPUs that have something in common. name: "" where not reported. rows: in their order."""
+
+    name: str
+    rows: Longs
+    folded: bool = False
+
+
+Line = int | FleetGroup  # the row of a GPU, or a heading
+
+
+def sort_name(name: str) -> str:
+    """Return the name of a column that can be sorted by.
+
+    Errors: UsageError where there is none.
+    """
+    return name if name in TEXTS else number_name(name)
+
+
+def direction(by: str, *, reverse: bool) -> str:
+    """Return which GPUs are first in the order by a column.
+
+    >>> direction("power", reverse=True), direction("health", reverse=False), direction("user", reverse=True)
+    ('smallest first', 'worst first', 'Z to A')
+    """
+    if by in TEXTS:
+        forward, backward = (
+            ("worst first", "best first") if by == "health" else ("A to Z", "Z to A")
+        )
+    else:
+        forward, backward = "largest first", "smallest first"
+    return backward if reverse else forward
+
+
+def group_name(name: str) -> str:
+    """Return the name of a column that can be grouped by; "" means no groups.
+
+    Errors: UsageError where there is none.
+    """
+    if name and name not in GROUPS:
+        raise UsageError(
+            f"cannot group by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}"
+        )
+    return name
+
+
+def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
+    """Return all rows sorted: names ascending, numbers descending, worst health first.
+
+    Errors: UsageError for a column that is none.
+    """
+    if by == "health":
+        return _descending(rows.health_rank, rows, reverse=reverse)
+    if by in TEXTS:
+        return _by_text(rows, by, reverse=reverse)
+    return _descending(rows.number(sort_name(by)), rows, reverse=reverse)
+
+
+def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
+    """Return groups in the order of their first GPU; the group without a name is last.
+
+    Errors: UsageError for a column by which nothing is grouped.
+    """
+    texts = rows.text(group_name(by))
+    members: dict[str, list[int]] = {}
+    for row in ordered.tolist():
+        members.setdefault(texts[row], []).append(row)
+    names = [name for name in members if name] + [name for name in members if not name]
+    return [FleetGroup(name, np.array(members[name], np.int64)) for name in names]
+
+
+def fleet_lines(
+    rows: FleetRows,
+    *,
+    by: str = "gpu",
+    reverse: bool = False,
+    shown: Flags | None = None,
+    group: str = "",
+    folded: Collection[str] = (),
+) -> list[Line]:
+    """Return the lines. shown: rows that pass the filter; group: "" for none; folded: groups."""
+    ordered = sorted_rows(rows, by, reverse=reverse)
+    if shown is not None:
+        ordered = ordered[shown[ordered]]
+    if not group:
+        return list(ordered.tolist())
+    found: list[Line] = []
+    for one in grouped(rows, ordered, group):
+        hidden = one.name in folded
+        found.append(FleetGroup(one.name, one.rows, hidden))
+        if not hidden:
+            found += one.rows.tolist()
+    return found
+
+
+def _descending(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], rows: FleetRows, *, reverse: bool
+) -> Longs:
+    keys = values if reverse else -values
+    return np.lexsort((rows.place, keys))  # NaN sorts last either way
+
+
+def _by_text(rows: FleetRows, by: str, *, reverse: bool) -> Longs:
+    if by in ("gpu", "node"):
+        upwards = np.argsort(rows.place, kind="stable")
+        return upwards[::-1] if reverse else upwards
+    texts = rows.text(by)
+    rank = {
+        name: place
+        for place, name in enumerate(sorted({*texts} - {""}, key=natural, reverse=reverse))
+    }
+    keys = np.array([rank.get(text, len(rank)) for text in texts], np.int64)
+    return np.lexsort((rows.place, keys))

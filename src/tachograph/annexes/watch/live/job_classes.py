@@ -1,0 +1,398 @@
+"""Job classes of visible jobs up to their last minute, judged like stored minutes.
+
+Import it only where it is needed: it imports the compiler and tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuDevice, GpuId
+from tachograph.annexes.watch.live.view import FleetView
+from tachograph.catalog.arrays import Floats, Longs, Singles
+from tachograph.catalog.codes import known_codes
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.devices import match_device
+from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.units import EPOCH
+from tachograph.judge import job_classes
+from tachograph.judge.checks import CHECKS
+from tachograph.judge.families import settled, unmeasured
+from tachograph.judge.finding import Finding, read_findings
+from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timeline_of_minutes
+
+# counters whose minutes job classes need
+JOB_CLASS_COUNTERS = (
+    *(
+        "gpu_util",
+        "gr_engine_active",
+        "sm_active",
+        "fp64_active",
+        "fp32_active",
+        "fp16_active",
+        "tensor_active",
+    ),
+    *("dram_active", "power_w", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
+    *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+)
+MINUTE_US = 60_000_000
+FORGET_S = 300.0  # the state of a job without allocations is kept for so long
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMinute:
+    """One minute of a GPU, counted from its job's start: means of COUNTERS, NaN missing."""
+
+    gpu: GpuId
+    minute: int
+    means: Singles
+
+
+@dataclass(slots=True)
+class CounterTotals:
+    """Of a GPU since its job began, as far as observed: sum and number of values of each of
+    COUNTERS, samples.
+    """
+
+    sums: Floats = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS)))
+    counts: Longs = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS), np.int64))
+    samples: int = 0
+
+    def added(self, sums: Floats, counts: Longs, samples: int) -> CounterTotals:
+        """With one minute more."""
+        return CounterTotals(self.sums + sums, self.counts + counts, self.samples + samples)
+
+
+@dataclass(slots=True)
+class ObservedJob:
+    """A job in view. start_us: since 1970; reported: by its allocation, else first poll.
+    minutes: not yet taken.
+    """
+
+    start_us: int
+    reported: bool
+    seen_at: float
+    totals: dict[GpuId, CounterTotals] = field(default_factory=dict)
+    minutes: list[GpuMinute] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _MinuteSums:
+    """One place per GPU: when it was measured last, its job's start, and the minute that it is
+    in, -1 none.
+    """
+
+    t: Floats
+    start_us: Longs
+    minute: Longs
+    samples: Longs
+    sums: Floats
+    counts: Longs
+
+    @classmethod
+    def new(cls, size: int) -> _MinuteSums:
+        """GPUs that no job holds."""
+        start_us, minute = (np.full(size, -1, np.int64) for _ in range(2))
+        shape = (len(JOB_CLASS_COUNTERS), size)
+        return cls(
+            np.full(size, np.nan), start_us, minute, np.zeros(size, np.int64), np.zeros(shape),
+            np.zeros(shape, np.int64),
+        )  # fmt: skip
+
+
+class JobMinutes:
+    """Sums of the current minute of each GPU, and the completed minutes."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, ObservedJob] = {}
+        self._gpus: tuple[GpuId, ...] = ()
+        self._job: list[str | None] = []
+        self._rows = _MinuteSums.new(0)
+        self._allocations: Mapping[GpuId, GpuAllocation] | None = None
+
+    def add(self, view: FleetView) -> None:
+        """Add the values of a view; a value that is repeated, or older than the last, does not
+        count.
+        """
+        snapshot = view.snapshot
+        if snapshot.gpus != self._gpus:
+            self._rearrange(snapshot.gpus)
+        if snapshot.allocations is not self._allocations:
+            self._allocations = snapshot.allocations
+            self._hold(snapshot.allocations, snapshot.t)
+        rows = self._rows
+        fresh = view.reported & (rows.start_us >= 0) & ~(snapshot.measured <= rows.t)
+        rows.t = np.where(fresh, snapshot.measured, rows.t)
+        us = np.rint(np.where(fresh, snapshot.measured, 0.0) * 1e6).astype(np.int64)
+        fresh &= us >= rows.start_us
+        minute = (us - rows.start_us) // MINUTE_US
+        for row in np.flatnonzero(fresh & (minute != rows.minute) & (rows.samples > 0)).tolist():
+            self._end_minute(row)
+        rows.minute = np.where(fresh, minute, rows.minute)
+        rows.samples += fresh
+        for place, name in enumerate(JOB_CLASS_COUNTERS):
+            column = snapshot.values.get(name)
+            if column is not None:
+                known = fresh & ~np.isnan(column)
+                # in single precision, as in the lake
+                rows.sums[place] += np.where(known, column, 0.0).astype(np.float32)
+                rows.counts[place] += known
+        self._forget(snapshot.t)
+
+    def under_way(self, job: str) -> list[tuple[GpuMinute, CounterTotals]]:
+        """Return the minute that each GPU of a job is in, and its total with it."""
+        places = [
+            row for row, held in enumerate(self._job) if held == job and self._rows.samples[row]
+        ]
+        return [(self._means(row), self._total(row)) for row in places]
+
+    def _hold(self, allocations: Mapping[GpuId, GpuAllocation], t: float) -> None:
+        """Jobs with allocations now; a job with another start begins again."""
+        held = [allocations.get(gpu) for gpu in self._gpus]
+        since: dict[str, float | None] = {}
+        for one in held:
+            if one is not None and one.job_id is not None:
+                known = since.get(one.job_id)
+                earlier = known is not None and (one.since is None or known <= one.since)
+                since[one.job_id] = known if earlier else one.since
+        jobs = {job: self._seen(job, began, t) for job, began in since.items()}
+        for row, (gpu, one) in enumerate(zip(self._gpus, held, strict=True)):
+            job_id = one.job_id if one else None
+            start_us = -1
+            if job_id is not None:
+                jobs[job_id].totals.setdefault(gpu, CounterTotals())
+                start_us = jobs[job_id].start_us
+            if job_id != self._job[row] or start_us != self._rows.start_us[row]:
+                self._end_minute(row)
+                self._job[row] = job_id
+                self._rows.start_us[row] = start_us
+
+    def _seen(self, job: str, since: float | None, t: float) -> ObservedJob:
+        start_us = round((t if since is None else since) * 1e6)
+        seen = self.jobs.get(job)
+        moved = (
+            seen is not None
+            and since is not None
+            and (not seen.reported or abs(start_us - seen.start_us) > 1e6)
+        )
+        if seen is None or moved:
+            seen = self.jobs[job] = ObservedJob(start_us, since is not None, t)
+        return seen
+
+    def _forget(self, t: float) -> None:
+        """Drop jobs that have not held a GPU for a while."""
+        for job in {job for job in self._job if job is not None}:
+            self.jobs[job].seen_at = t
+        for job in [job for job, seen in self.jobs.items() if abs(t - seen.seen_at) > FORGET_S]:
+            del self.jobs[job]
+
+    def _end_minute(self, row: int) -> None:
+        """Keep the minute that a GPU was in; none of a job that began again meanwhile."""
+        rows, job = self._rows, self.jobs.get(self._job[row] or "")
+        if job is not None and rows.samples[row] and job.start_us == rows.start_us[row]:
+            job.totals[self._gpus[row]] = self._total(row)
+            job.minutes.append(self._means(row))
+        rows.sums[:, row] = 0.0
+        rows.counts[:, row] = rows.samples[row] = 0
+        rows.minute[row] = -1
+
+    def _means(self, row: int) -> GpuMinute:
+        with np.errstate(invalid="ignore"):
+            means = (self._rows.sums[:, row] / self._rows.counts[:, row]).astype(np.float32)
+        return GpuMinute(self._gpus[row], int(self._rows.minute[row]), means)
+
+    def _total(self, row: int) -> CounterTotals:
+        before = self.jobs[self._job[row] or ""].totals.get(self._gpus[row], CounterTotals())
+        return before.added(
+            self._rows.sums[:, row], self._rows.counts[:, row], int(self._rows.samples[row])
+        )
+
+    def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
+        """Change the GPUs: those that stay keep their current minute."""
+        places = {gpu: place for place, gpu in enumerate(self._gpus)}
+        old = np.array([places.get(gpu, -1) for gpu in gpus], np.int64)
+        for row in set(range(len(self._gpus))).difference(old.tolist()):
+            self._end_minute(row)
+        rows = _MinuteSums.new(len(gpus))
+        for one in fields(rows):
+            getattr(rows, one.name)[..., old >= 0] = getattr(self._rows, one.name)[
+                ..., old[old >= 0]
+            ]
+        self._job = [self._job[place] if place >= 0 else None for place in old.tolist()]
+        self._rows, self._gpus, self._allocations = rows, gpus, None
+
+
+EVERY_S = 60.0  # between two evaluations
+MOST_MINUTES = 1440  # of a job; older minutes count as not measured
+_MINUTES = {
+    **dict.fromkeys(("job_key", "node"), pl.String()),
+    **dict.fromkeys(("gpu", "mig"), pl.Int16()),
+    "minute": pl.Int32(),
+    **dict.fromkeys(JOB_CLASS_COUNTERS, pl.Float32()),
+}
+
+
+class LiveJobClasses:
+    """Gathers minutes from views, and evaluates jobs once a minute.
+
+    A job is evaluated by its GPUs in view. The time before the first poll was not measured; where
+    no source reports when a job began, it began then.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._gathered = JobMinutes()
+        self._timelines = empty_timeline("job_key")  # of whole minutes, all jobs
+        self._judged_at: float | None = None
+        self._found: Mapping[str, tuple[Finding, ...]] = {}
+
+    def step(
+        self, view: FleetView, wanted: Collection[str] | None = None
+    ) -> Mapping[str, tuple[Finding, ...]]:
+        """Return the findings of job classes, {job: its findings, most urgent first}, after another
+        view.
+
+        They are those of the last evaluation, a minute old at most. wanted: jobs on screen; None:
+        all.
+        """
+        self._gathered.add(view)
+        t, held = (
+            view.snapshot.t,
+            {
+                allocation.job_id
+                for allocation in view.snapshot.allocations.values()
+                if allocation.job_id
+            },
+        )
+        here = held.intersection(self._gathered.jobs)
+        requested = here if wanted is None else here.intersection(wanted)
+        if (
+            self._judged_at is None
+            or requested - set(self._found)
+            or not 0 <= t - self._judged_at < EVERY_S
+        ):
+            self._judged_at = t
+            self._found = self._judge(view, sorted(requested))
+        return MappingProxyType(dict(self._found))
+
+    def _judge(self, view: FleetView, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:
+        known, idle_util = self._gathered.jobs, self.configuration.thresholds.idle_util
+        done = [(job, minute) for job, seen in known.items() for minute in seen.minutes]
+        for seen in known.values():
+            seen.minutes.clear()
+        whole = timeline_of_minutes(_minutes(done), idle_util=idle_util, key="job_key")
+        self._timelines = self._kept(
+            pl.concat([self._timelines, whole.select(self._timelines.columns)])
+        )
+        if not jobs:
+            return {}
+        under_way = {job: self._gathered.under_way(job) for job in jobs}
+        now = _minutes([(job, minute) for job, pairs in under_way.items() for minute, _ in pairs])
+        parts = [
+            self._timelines.filter(pl.col("job_key").is_in(list(jobs))),
+            timeline_of_minutes(now, idle_util=idle_util, key="job_key").select(
+                self._timelines.columns
+            ),
+        ]
+        gpus = [
+            _gpu_row(job, gpu, current.get(gpu, total), view.snapshot.devices.get(gpu))
+            for job in jobs
+            for current in ({minute.gpu: total for minute, total in under_way[job]},)
+            for gpu, total in sorted(
+                known[job].totals.items(), key=lambda pair: (pair[0].node, pair[0].gpu)
+            )
+        ]
+        of_jobs = [
+            _job_row(
+                job, known[job], [row for row in gpus if row["job_key"] == job], view.snapshot.t
+            )
+            for job in jobs
+        ]
+        rows, timelines = (
+            _frame(of_jobs, JOB_SUMMARIES.schema),
+            merge_timelines(parts, key="job_key"),
+        )
+        decided = job_classes.judge_classes(
+            rows,
+            _frame(gpus, JOB_GPUS.schema),
+            timelines,
+            _frame([], JOB_NODE_MINUTES.schema),
+            self.configuration.classes,
+        )
+        idle_minutes = self.configuration.thresholds.idle_minutes
+        found = settled(decided, CHECKS, unmeasured(rows, timelines), idle_minutes=idle_minutes)
+        return {
+            key: read_findings(frame, known_codes())
+            for (key,), frame in found.partition_by("job_key", as_dict=True).items()
+        }
+
+    def _kept(self, timelines: pl.DataFrame) -> pl.DataFrame:
+        """Minutes of jobs that are known, of each the newest."""
+        newest = pl.col("minute").max().over("job_key")
+        here = pl.col("job_key").is_in(list(self._gathered.jobs))
+        return timelines.filter(here & (pl.col("minute") > newest - MOST_MINUTES)).rechunk()
+
+
+def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
+    """Return rows as in job_minutes, with COUNTERS."""
+    means = np.array([one.means for _, one in rows], np.float32).reshape(
+        len(rows), len(JOB_CLASS_COUNTERS)
+    )
+    frame = pl.DataFrame(
+        {
+            "job_key": [job for job, _ in rows],
+            "node": [one.gpu.node for _, one in rows],
+            "gpu": [one.gpu.gpu for _, one in rows],
+            "mig": [one.gpu.mig for _, one in rows],
+            "minute": [one.minute for _, one in rows],
+            **{name: means[:, place] for place, name in enumerate(JOB_CLASS_COUNTERS)},
+        },
+        schema=_MINUTES,
+    )
+    return frame.with_columns(pl.col(JOB_CLASS_COUNTERS).fill_nan(None))
+
+
+def _gpu_row(
+    job: str, gpu: GpuId, total: CounterTotals, device: GpuDevice | None
+) -> dict[str, Any]:
+    means = {
+        f"{name}_mean": float(total.sums[place] / total.counts[place])
+        if total.counts[place]
+        else None
+        for place, name in enumerate(JOB_CLASS_COUNTERS)
+    }
+    model = match_device(device.model, device.hbm_mib) if device else None
+    named = model.name if model else device.model if device else None
+    return {"job_key": job, "job_id": job, "node": gpu.node, "gpu": gpu.gpu, "mig": gpu.mig, "gpu_model": named,
+            "samples": total.samples, **means}  # fmt: skip
+
+
+def _job_row(
+    job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: float
+) -> dict[str, Any]:
+    start = EPOCH + timedelta(microseconds=seen.start_us)
+    as_of = max(start, EPOCH + timedelta(microseconds=round(t * 1e6)))
+    models = sorted({row["gpu_model"] for row in gpus if row["gpu_model"]})
+    return {
+        "job_key": job, "job_id": job, "state": "RUNNING", "start": start, "as_of": as_of,
+        "elapsed_s": (as_of - start).total_seconds(), "attribution": "explicit", "gpus": len(gpus),
+        "gpus_seen": sum(row["samples"] > 0 for row in gpus), "nodes": len({row["node"] for row in gpus}),
+        "gpu_model": "+".join(models) or None,
+    }  # fmt: skip
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
+    """Rows in the schema of a table; missing columns are null."""
+    return pl.DataFrame(
+        {
+            name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype)
+            for name, dtype in schema.items()
+        }
+    )

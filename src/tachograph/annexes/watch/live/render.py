@@ -1,0 +1,414 @@
+"""The current view as JSON objects, CSV cells (KempnerPulse's columns), or a text table.
+
+Source of the columns and their units: KempnerPulse, docs/export.md; ours stand behind them.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from tachograph.annexes.watch.live.snapshot import GpuAllocation
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import harmless_cell
+from tachograph.report.lines import to_text
+from tachograph.report.tables import TextColumn, fit_table
+
+if TYPE_CHECKING:
+    from tachograph.annexes.watch.live.view import FleetView
+    from tachograph.judge.workload.settings import Weights, WorkloadSettings
+
+_UNKNOWN: Final = "unknown"
+_NO_ALLOCATION = GpuAllocation()
+_WHOLE: Final = frozenset(counter.name for counter in COUNTERS if counter.storage == "i64")
+_GB: Final = 1e9
+
+
+def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list[dict[str, object]]:
+    """Return one object per GPU, in the order of the view: name, allocation, every counter, classes
+    and health.
+
+    t: time of the poll; stale_s: age of the values. needs: counters without which the class is
+    unknown. None: missing. settings: those of the classes in the view.
+    """
+    columns = {counter.name: _plain(view, counter.name) for counter in COUNTERS}
+    t = datetime.fromtimestamp(view.snapshot.t, UTC)
+    return [
+        {
+            "t": t,
+            **_identity(view, row),
+            "class": view.label(row),
+            "bottleneck": view.bottleneck(row),
+            "real_utilisation": _known(view.real[row]),
+            "health": view.state(row),
+            **{name: values[row] for name, values in columns.items()},
+            "stale_s": _known(view.stale_s[row]),
+            "needs": _needs(view, row, settings or view.settings),
+            "processes": [
+                asdict(one) for one in view.snapshot.processes.get(view.snapshot.gpus[row], ())
+            ],
+        }
+        for row in range(len(view.snapshot.gpus))
+    ]
+
+
+def _identity(view: FleetView, row: int) -> dict[str, object]:
+    gpu = view.snapshot.gpus[row]
+    device, allocation = view.snapshot.device(row), _allocation(view, row)
+    return {
+        "node": gpu.node,
+        "gpu": gpu.gpu,
+        "mig": gpu.mig,
+        "model": device.model,
+        "uuid": device.uuid,
+        "pci": device.pci,
+        "hbm_mib": device.hbm_mib,
+        "job_id": allocation.job_id,
+        "user": allocation.user,
+    }
+
+
+def _needs(view: FleetView, row: int, settings: WorkloadSettings) -> list[str]:
+    """From the means over the window, as the class is: one reading may be decided where they are
+    not.
+    """
+    if view.label(row) != _UNKNOWN:
+        return []
+    from tachograph.judge.workload.rules import classify
+
+    return list(classify(view.reading_of_window(row), settings).needs)
+
+
+def _plain(view: FleetView, counter: str) -> list[float | int | None]:
+    values = view.snapshot.column(counter).tolist()
+    whole = counter in _WHOLE
+    return [None if value != value else int(value) if whole else value for value in values]
+
+
+def _allocation(view: FleetView, row: int) -> GpuAllocation:
+    return view.snapshot.allocations.get(view.snapshot.gpus[row], _NO_ALLOCATION)
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)
+
+
+# --- CSV
+
+_Cell = Callable[["FleetView", int, "FleetView | None"], "float | str | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class _CsvColumn:
+    """A column: its value in the unit of its name, and the format of a number."""
+
+    value: _Cell
+    format_spec: str = ".2f"
+
+
+def _counter(name: str, factor: float = 1.0, format_spec: str = ".2f") -> _CsvColumn:
+    def value(view: FleetView, row: int, before: FleetView | None) -> float | None:
+        found = view.snapshot.value(name, row)
+        return None if found is None else found * factor
+
+    return _CsvColumn(value, format_spec)
+
+
+def _fraction(name: str) -> _CsvColumn:
+    return _counter(name, 100.0)
+
+
+def _never(view: FleetView, row: int, before: FleetView | None) -> None:
+    """A column of KempnerPulse that is not measured here."""
+    return
+
+
+def _hbm_mib(view: FleetView, row: int, before: FleetView | None = None) -> float | None:
+    """Memory of the device; where it is not reported, used plus free memory."""
+    reported = view.snapshot.device(row).hbm_mib
+    if reported is not None:
+        return reported
+    used, free = (view.snapshot.value(name, row) for name in ("hbm_used_mib", "hbm_free_mib"))
+    return None if used is None or free is None else used + free
+
+
+def _hbm_used_pct(view: FleetView, row: int, before: FleetView | None) -> float | None:
+    used, total = view.snapshot.value("hbm_used_mib", row), _hbm_mib(view, row)
+    return None if used is None or not total else used / total * 100
+
+
+def _nvlink_gbps(view: FleetView, row: int, before: FleetView | None) -> float | None:
+    both = [view.snapshot.value(f"nvlink_{way}_bytes_per_s", row) for way in ("tx", "rx")]
+    return None if None in both else sum(filter(None, both)) / _GB
+
+
+def _replay_rate(view: FleetView, row: int, before: FleetView | None) -> float | None:
+    """Replays per second since the reading before; a count that went back began again.
+
+    Of a reading that was shown before there is no rate: nothing new was counted, not nothing.
+    """
+    if before is None or before.snapshot.gpus != view.snapshot.gpus:
+        return None
+    now, then = (one.snapshot.value("pcie_replays", row) for one in (view, before))
+    passed = float(view.snapshot.measured[row] - before.snapshot.measured[row])
+    if now is None or then is None or not passed > 0:
+        return None
+    return (now - then if now >= then else now) / passed
+
+
+_MODEL_ENDS = re.compile(
+    r"[ -](?:SXM\w*|PCIE|NVL|OAM|HBM\w*|MIG|\d+GB|GENERATION|GRAPHICS|WITH)\b.*", re.IGNORECASE
+)
+_VENDORS = re.compile(r"^(?:NVIDIA|AMD|TESLA|QUADRO|GEFORCE|INSTINCT)\s+", re.IGNORECASE)
+
+
+def short_model(model: str) -> str:
+    """Return the name of a model without vendor, form factor and memory.
+
+    >>> short_model("NVIDIA H100 80GB HBM3"), short_model("NVIDIA A100-SXM4-80GB"), short_model("NVIDIA RTX A6000")
+    ('H100', 'A100', 'RTX A6000')
+    >>> short_model("NVIDIA RTX 6000 Ada Generation"), short_model("Tesla V100-SXM2-32GB"), short_model("GH200 480GB")
+    ('RTX 6000 Ada', 'V100', 'GH200')
+    """
+    name = model.strip()
+    while (shorter := _VENDORS.sub("", name)) != name:
+        name = shorter
+    return _MODEL_ENDS.sub("", name) or model
+
+
+def _model(view: FleetView, row: int, before: FleetView | None = None) -> str | None:
+    model = view.snapshot.device(row).model
+    return None if model is None else short_model(model)
+
+
+_COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
+    {
+        "timestamp": _CsvColumn(lambda view, row, before: view.snapshot.t),
+        "gpu_id": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].gpu, "d"),
+        "model": _CsvColumn(_model),
+        "real_util_pct": _CsvColumn(lambda view, row, before: float(view.real[row]) * 100),
+        "status": _CsvColumn(lambda view, row, before: view.label(row)),
+        "health": _CsvColumn(lambda view, row, before: view.state(row)),
+        "sm_active_pct": _fraction("sm_active"),
+        "tensor_active_pct": _fraction("tensor_active"),
+        "dram_active_pct": _fraction("dram_active"),
+        "gr_engine_active_pct": _fraction("gr_engine_active"),
+        "gpu_util_pct": _fraction("gpu_util"),
+        "mem_used_mib": _counter("hbm_used_mib", format_spec=".0f"),
+        "mem_total_mib": _CsvColumn(_hbm_mib, ".0f"),
+        "mem_used_pct": _CsvColumn(_hbm_used_pct),
+        "power_w": _counter("power_w"),
+        "gpu_temp_c": _counter("gpu_temp_c", format_spec=".0f"),
+        "mem_temp_c": _counter("mem_temp_c", format_spec=".0f"),
+        "sm_occupancy_pct": _fraction("sm_occupancy"),
+        "fp16_pipe_pct": _fraction("fp16_active"),
+        "fp32_pipe_pct": _fraction("fp32_active"),
+        "fp64_pipe_pct": _fraction("fp64_active"),
+        "memcpy_util_pct": _fraction("mem_copy_util"),
+        "pcie_rx_bytes_s": _counter("pcie_rx_bytes_per_s", format_spec=".0f"),
+        "pcie_tx_bytes_s": _counter("pcie_tx_bytes_per_s", format_spec=".0f"),
+        "nvlink_gbps": _CsvColumn(_nvlink_gbps, ".3f"),
+        "sm_clock_mhz": _counter("sm_clock_mhz", format_spec=".0f"),
+        "mem_clock_mhz": _counter("mem_clock_mhz", format_spec=".0f"),
+        "pcie_replay_rate_s": _CsvColumn(_replay_rate, ".4g"),
+        "energy_j": _counter("energy_j", format_spec=".3f"),
+        "tc_hmma_pct": _fraction("tensor_hmma_active"),
+        "tc_imma_pct": _fraction("tensor_imma_active"),
+        "tc_dfma_pct": _fraction("tensor_dfma_active"),
+        "tc_dmma_pct": _CsvColumn(_never),
+        "tc_qmma_pct": _CsvColumn(_never),
+        # ours
+        "node": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].node),
+        "mig": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].mig, "d"),
+        "uuid": _CsvColumn(lambda view, row, before: view.snapshot.device(row).uuid),
+        "pci": _CsvColumn(lambda view, row, before: view.snapshot.device(row).pci),
+        "job_id": _CsvColumn(lambda view, row, before: _allocation(view, row).job_id),
+        "user": _CsvColumn(lambda view, row, before: _allocation(view, row).user),
+        "bottleneck": _CsvColumn(lambda view, row, before: view.bottleneck(row)),
+        "throttle_reasons": _counter("throttle_reasons", format_spec=".0f"),
+        "xid": _counter("xid", format_spec=".0f"),
+        "pcie_replays": _counter("pcie_replays", format_spec=".0f"),
+        "remapped_rows_uncorrectable": _counter("remapped_rows_uncorrectable", format_spec=".0f"),
+        "remapped_rows_correctable": _counter("remapped_rows_correctable", format_spec=".0f"),
+        "row_remap_failure": _counter("row_remap_failure", format_spec=".0f"),
+        "stale_s": _CsvColumn(lambda view, row, before: float(view.stale_s[row])),
+    }
+)
+ALL_COLUMNS: tuple[str, ...] = tuple(_COLUMNS)
+DEFAULT_COLUMNS: tuple[str, ...] = (
+    *("timestamp", "gpu_id", "model", "gpu_util_pct", "mem_used_mib", "real_util_pct"),
+    *("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
+)
+OF_TWO_POLLS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that need a poll before
+
+
+def csv_columns(written: str) -> tuple[str, ...]:
+    """Return the columns that are written: some, separated by commas, `all`, or "" for the usual
+    ones.
+
+    >>> csv_columns("gpu_id, node"), len(csv_columns("")), csv_columns("all") == ALL_COLUMNS
+    (('gpu_id', 'node'), 9, True)
+
+    Errors: UsageError naming the closest column.
+    """
+    if written.strip() in ("", "all"):
+        return ALL_COLUMNS if written.strip() else DEFAULT_COLUMNS
+    chosen = tuple(name.strip() for name in written.split(",") if name.strip())
+    for name in chosen:
+        if name not in _COLUMNS:
+            close = difflib.get_close_matches(name, ALL_COLUMNS, n=1)
+            do = f"did you mean {close[0]}?" if close else f"there are: {', '.join(ALL_COLUMNS)}"
+            raise UsageError(f"--csv: unknown column {name!r}", do=do)
+    return chosen
+
+
+def csv_header(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
+    """Return the first line of a CSV document."""
+    return _line(columns)
+
+
+def csv_row(
+    view: FleetView,
+    row: int,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    before: FleetView | None = None,
+    *,
+    raw: bool = False,
+) -> str:
+    """Return the CSV line of one GPU; missing values are empty. before: the previous poll.
+
+    Texts are harmless to spreadsheets and terminals unless `raw`.
+    """
+    return _line(_written(_COLUMNS[name], view, row, before, raw=raw) for name in columns)
+
+
+def _written(
+    column: _CsvColumn, view: FleetView, row: int, before: FleetView | None, *, raw: bool
+) -> str:
+    value = column.value(view, row, before)
+    if value is None or value != value:
+        return ""
+    if isinstance(value, str):
+        return value if raw else harmless_cell(value)
+    return format(value, column.format_spec)
+
+
+def _line(cells: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+# --- text
+
+WEIGHED: Final = ("SM", "TENS", "DRAM", "GR")  # titles of the parts of real utilisation
+
+
+def real_definition(weights: Weights) -> str:
+    """Return what the column of real utilisation holds, in the titles of the others.
+
+    >>> real_definition((0.5, 0.0, 0.5, 0.0))
+    'real utilisation = 50 % SM + 50 % DRAM activity'
+    """
+    parts = [
+        f"{weight * 100:.3g} % {name}"
+        for name, weight in zip(WEIGHED, weights, strict=True)
+        if weight
+    ]
+    return f"real utilisation = {' + '.join(parts)} activity"
+
+
+# title of a column; where the table is too wide, they are removed in this order
+_LEAVING: Final = ("MODEL", "USER", "JOB", "W", "TEMP", "MEM", "UTIL")
+_LEFT: Final = frozenset({"GPU", "MODEL", "JOB", "USER", "CLASS", "HEALTH"})
+_ABSENT: Final = "-"
+_COMMON: Final = 80  # characters; a wider table has more between its columns
+
+
+def text_table(view: FleetView, *, width: int) -> str:
+    """Return a table of all GPUs, one line each, for a terminal of `width` characters; `-` is
+    missing.
+
+    Columns that do not fit are left out, the least important first. Percent, MiB as share of the
+    memory, W, degrees C.
+    """
+    columns = [
+        TextColumn(
+            title,
+            _cells(view, title),
+            right=title not in _LEFT,
+            hide=_LEAVING.index(title) if title in _LEAVING else None,
+        )
+        for title in _TITLES
+    ]
+    return to_text(
+        fit_table(columns, width, gap=2 if width > _COMMON else 1).with_note(width=width)
+    )
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None or value != value else f"{value:.0f}%"
+
+
+def _share(name: str) -> Callable[[FleetView, int], str | None]:
+    def cell(view: FleetView, row: int) -> str | None:
+        value = view.snapshot.value(name, row)
+        return _percent(None if value is None else value * 100)
+
+    return cell
+
+
+def _number(name: str) -> Callable[[FleetView, int], str | None]:
+    def cell(view: FleetView, row: int) -> str | None:
+        value = view.snapshot.value(name, row)
+        return None if value is None else f"{value:.0f}"
+
+    return cell
+
+
+def _class(view: FleetView, row: int) -> str:
+    """The class; of an idle GPU also whether a job holds it, as far as known."""
+    name, gpu = view.label(row), view.snapshot.gpus[row]
+    if name != "idle":
+        return name
+    return "idle, held" if gpu in view.snapshot.allocations else _free(view, row) or name
+
+
+def _free(view: FleetView, row: int) -> str | None:
+    """In place of a job of a GPU that none holds."""
+    return "free" if view.snapshot.gpus[row] in view.snapshot.free else None
+
+
+# as on the screen: what nvitop shows comes first
+_TITLES: Mapping[str, Callable[[FleetView, int], str | None]] = MappingProxyType(
+    {
+        "GPU": lambda view, row: view.snapshot.gpus[row].name,
+        "UTIL": _share("gpu_util"),
+        "MEM": lambda view, row: _percent(_hbm_used_pct(view, row, None)),
+        "W": _number("power_w"),
+        "TEMP": _number("gpu_temp_c"),
+        "CLASS": _class,
+        "REAL": lambda view, row: _percent(float(view.real[row]) * 100),
+        "SM": _share("sm_active"),
+        "TENS": _share("tensor_active"),
+        "DRAM": _share("dram_active"),
+        "JOB": lambda view, row: _allocation(view, row).job_id or _free(view, row),
+        "USER": lambda view, row: _allocation(view, row).user,
+        "HEALTH": lambda view, row: view.state(row),
+        "MODEL": _model,
+    }
+)
+
+
+def _cells(view: FleetView, title: str) -> list[str]:
+    cell = _TITLES[title]
+    found = [cell(view, row) for row in range(len(view.snapshot.gpus))]
+    return [_ABSENT if text is None else text for text in found]

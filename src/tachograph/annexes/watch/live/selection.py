@@ -1,0 +1,340 @@
+"""Selects the GPUs that are shown: named ones, or those of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    LiveSource,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+)
+from tachograph.annexes.watch.live.unsupported import DCGM_EXPORTER, advised_source
+from tachograph.catalog.errors import NotFoundError, TachographError, UsageError
+from tachograph.catalog.units import plural
+from tachograph.sources.metrics import short_node
+
+_SOME: Final = 12  # names in a message
+UUID = re.compile(r"(?:GPU|MIG)-[0-9a-zA-Z][0-9a-zA-Z/_-]*")
+_PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_PLACE = re.compile(
+    r"(?:(?P<node>[A-Za-z][\w.-]*):)?(?P<low>\d{1,4})(?:-(?P<high>\d{1,4})|\.(?P<mig>\d{1,4}))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSelection:
+    """Selected rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12".
+
+    allocation: theirs, where that is known from the selection.
+    """
+
+    rows: tuple[int, ...]
+    sentence: str
+    allocation: GpuAllocation | None = None
+
+
+GpuSelector = Callable[[Snapshot, SourceInfo], GpuSelection]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTerm:
+    """One name of GPUs: a UUID, an address on the PCI bus, or indices, of a node where one is
+    named.
+    """
+
+    written: str
+    uuid: str | None = None
+    pci: tuple[int, ...] | None = None
+    node: str | None = None
+    gpus: range = range(0)
+    mig: int | None = None
+
+    def fits(self, gpu: GpuId, device: GpuDevice) -> bool:
+        """Whether a GPU has this name. A UUID may be shortened to its first characters."""
+        if self.uuid is not None:
+            return _fits_uuid(self.uuid, device.uuid)
+        if self.pci is not None:
+            return device.pci is not None and bus_address(device.pci) == self.pci
+        if self.node is not None and self.node not in (gpu.node, short_node(gpu.node)):
+            return False
+        return gpu.gpu in self.gpus and (self.mig is None or gpu.mig == self.mig)
+
+
+def gpu_terms(written: str) -> tuple[GpuTerm, ...]:
+    """Return the names of `--gpus`: `0,1,3-5`, `GPU-8932f937`, `3b:00.0`, `nid001:2`, `0.7` (a
+    slice), mixed.
+
+    >>> [term.gpus for term in gpu_terms("0,3-5")], gpu_terms("0000:3B:00.0")[0].pci
+    ([range(0, 1), range(3, 6)], (0, 59, 0, 0))
+    >>> gpu_terms("nid001:3.7")[0].node, gpu_terms("nid001:3.7")[0].mig
+    ('nid001', 7)
+
+    Errors: UsageError for an invalid name.
+    """
+    found = tuple(_gpu_term(part.strip()) for part in written.split(",") if part.strip())
+    if not found:
+        raise UsageError("--gpus selects no GPU", do="write 0,1,3-5, UUIDs or PCI addresses")
+    return found
+
+
+def _gpu_term(written: str) -> GpuTerm:
+    if UUID.fullmatch(written):
+        return GpuTerm(written, uuid=written)
+    address = bus_address(written)
+    if address is not None:
+        return GpuTerm(written, pci=address)
+    place = _PLACE.fullmatch(written)
+    if place is None:
+        raise UsageError(
+            f"--gpus: invalid GPU {written!r}",
+            do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0",
+        )
+    low = int(place["low"])
+    high = int(place["high"] or low)
+    if high < low:
+        raise UsageError(f"--gpus: {written} is a reversed range", do=f"write {high}-{low}")
+    mig = None if place["mig"] is None else int(place["mig"])
+    return GpuTerm(written, node=place["node"], gpus=range(low, high + 1), mig=mig)
+
+
+def bus_address(written: str) -> tuple[int, ...] | None:
+    """Return domain, bus, device and function of a PCI address; None if it is not one.
+
+    >>> bus_address("00000000:3B:00.0") == bus_address("3b:00.0"), bus_address("n1:3")
+    (True, None)
+    """
+    found = _PCI.fullmatch(written.strip())
+    return None if found is None else tuple(int(part or "0", 16) for part in found.groups())
+
+
+def _fits_uuid(wanted: str, uuid: str | None) -> bool:
+    return uuid is not None and uuid.lower().startswith(wanted.lower())
+
+
+def select_named(written: str) -> GpuSelector:
+    """Return the selection of the GPUs of `--gpus`; an index without a node is that of every node.
+
+    Errors: UsageError for an invalid name. On selection: NotFoundError for a missing GPU, naming
+    those that exist; UsageError for a prefix of several UUIDs.
+    """
+    wanted = gpu_terms(written)
+
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        chosen: set[int] = set()
+        for term in wanted:
+            rows = [
+                row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, snapshot.device(row))
+            ]
+            if not rows or (
+                term.pci is None and term.uuid is None and not _all_there(term, snapshot, rows)
+            ):
+                raise NotFoundError(
+                    f"GPU {term.written} not found", do=f"known: {_named(snapshot)}"
+                )
+            if term.uuid and len({snapshot.device(row).uuid for row in rows}) > 1:
+                raise UsageError(
+                    f"--gpus: several UUIDs begin with {term.written}", do="write more characters"
+                )
+            chosen.update(rows)
+        return GpuSelection(
+            tuple(sorted(chosen)),
+            f"{len(chosen)} of {plural(len(snapshot.gpus), 'GPU')}, as selected",
+        )
+
+    return pick
+
+
+def _all_there(term: GpuTerm, snapshot: Snapshot, rows: Iterable[int]) -> bool:
+    return {snapshot.gpus[row].gpu for row in rows} == set(term.gpus)
+
+
+def select_job(
+    job: str, names_of: Callable[[str], frozenset[str]] = lambda job: frozenset((job,))
+) -> GpuSelector:
+    """Return the selection of the GPUs that a job holds now, on all nodes. names_of: all ids of the
+    same job.
+
+    `3` selects all tasks of the array 3, all components of the heterogeneous job 3.
+    On selection: NotFoundError naming jobs that hold GPUs, or what to do where no source reports.
+    """
+
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        names = names_of(job) | {job}
+        rows = [row for row in range(len(snapshot.gpus)) if holds(snapshot, row, names)]
+        if not rows:
+            raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot, about))
+        nodes = len({snapshot.gpus[row].node for row in rows})
+        on = "" if nodes == 1 else f" on {nodes} nodes"
+        return GpuSelection(
+            tuple(rows),
+            f"{len(rows)} of {plural(len(snapshot.gpus), 'GPU')}, those of job {job}{on}",
+        )
+
+    return pick
+
+
+def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
+    """Return whether a job with one of these ids, or a part of it, holds a GPU, alone or shared."""
+    allocation = snapshot.allocations.get(snapshot.gpus[row])
+    return allocation is not None and is_of(allocation, names)
+
+
+def is_of(allocation: GpuAllocation, names: Iterable[str | None]) -> bool:
+    """Return whether an allocation is a job of one of these ids, or has one among others.
+
+    >>> is_of(GpuAllocation("3_0"), ["3"]), is_of(GpuAllocation("8,9"), ["9"]), is_of(GpuAllocation("30"), ["3"])
+    (True, True, False)
+    """
+    return any(
+        job == name or job.startswith((f"{name}_", f"{name}+"))
+        for name in names
+        if name
+        for job in allocation.jobs
+    )
+
+
+def _jobs_seen(snapshot: Snapshot, about: SourceInfo) -> str:
+    jobs = sorted({job for allocation in snapshot.allocations.values() for job in allocation.jobs})
+    if jobs:
+        return f"jobs in view: {_some(jobs)}"
+    source = advised_source(DCGM_EXPORTER, about.exporters)
+    how = (
+        "dcgm-exporter write hpc_job (--hpc-job-mapping-dir)"
+        if source == DCGM_EXPORTER
+        else f"{source} label jobs"
+    )
+    return (
+        f"GPU allocations are unknown: run it where squeue works, let {how}, or select GPUs "
+        "with --gpus"
+    )
+
+
+def _named(snapshot: Snapshot) -> str:
+    """The existing GPUs: by name, of one host by index."""
+    if len({gpu.node for gpu in snapshot.gpus}) == 1:
+        return (
+            f"{_some(gpu.name.partition(':')[2] for gpu in snapshot.gpus)} on "
+            f"{snapshot.gpus[0].node}"
+        )
+    return _some(gpu.name for gpu in snapshot.gpus)
+
+
+def _some(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _SOME} others" if len(every) > _SOME else ""
+    return ", ".join(every[:_SOME]) + more
+
+
+def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
+    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same
+    GPUs and allocations.
+    """
+    if list(rows) == list(range(len(snapshot.gpus))):
+        return snapshot
+    places = np.array(rows, np.intp)
+    gpus = tuple(snapshot.gpus[row] for row in rows) if like is None else like.gpus
+    devices, allocations = snapshot.devices, snapshot.allocations
+    running = snapshot.processes
+    return replace(
+        snapshot,
+        gpus=gpus,
+        measured=snapshot.measured[places],
+        values={name: values[places] for name, values in snapshot.values.items()},
+        devices=like.devices if like else {gpu: devices[gpu] for gpu in gpus if gpu in devices},
+        allocations=like.allocations
+        if like
+        else {gpu: allocations[gpu] for gpu in gpus if gpu in allocations},
+        processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
+        pm=tuple(one for one in snapshot.pm if one.gpu in gpus),
+    )
+
+
+class SelectedSource:
+    """A source that shows only selected GPUs, re-selected when GPUs or allocations change.
+
+    A selection that fails later (of a job that ended) leaves the GPUs unchanged, and is reported as
+    a problem.
+    """
+
+    def __init__(self, source: LiveSource, pick: GpuSelector | None) -> None:
+        self._source = source
+        self._pick = pick
+        self._picked: GpuSelection | None = None
+        self._of: Snapshot | None = None  # the snapshot selected from
+        self._gpus: tuple[GpuId, ...] = ()
+        self._part: Snapshot | None = None  # its selected rows
+        self._lost: SourceProblem | None = None
+        self._first: Snapshot | None = None
+
+    @property
+    def about(self) -> SourceInfo:
+        """Description of the source, and which of its GPUs are shown."""
+        about = self._source.about
+        return (
+            about
+            if self._picked is None
+            else replace(about, sentence=f"{about.sentence}; {self._picked.sentence}")
+        )
+
+    def poll(self) -> Snapshot:
+        """Read once ahead: the next `read` returns the same. Errors: also those of the
+        selection.
+        """
+        if self._first is None:
+            self._first = self._shown(self._source.read())
+        return self._first
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot of the selected GPUs. Errors: as the source."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return self._shown(self._source.read())
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def _shown(self, snapshot: Snapshot) -> Snapshot:
+        if self._pick is None or not snapshot.gpus:
+            return snapshot
+        if self._changed(snapshot):
+            self._pick_from(snapshot, self._pick)
+            self._part = None
+        rows = self._picked.rows if self._picked is not None else ()
+        shown = self._part = subset(snapshot, rows, like=self._part)
+        if self._picked is not None and self._picked.allocation is not None:
+            shown = replace(shown, allocations=dict.fromkeys(shown.gpus, self._picked.allocation))
+        return replace(shown, problems=(*shown.problems, self._lost)) if self._lost else shown
+
+    def _changed(self, snapshot: Snapshot) -> bool:
+        before = self._of
+        return before is None or (
+            snapshot.gpus != before.gpus
+            or snapshot.allocations != before.allocations
+            or snapshot.devices != before.devices
+        )
+
+    def _pick_from(self, snapshot: Snapshot, pick: GpuSelector) -> None:
+        try:
+            self._picked, self._lost = pick(snapshot, self._source.about), None
+            self._gpus = tuple(snapshot.gpus[row] for row in self._picked.rows)
+        except TachographError as problem:
+            if self._picked is None:
+                raise
+            places = {gpu: row for row, gpu in enumerate(snapshot.gpus)}
+            rows = tuple(sorted(places[gpu] for gpu in self._gpus if gpu in places))
+            self._picked = replace(self._picked, rows=rows)
+            self._lost = SourceProblem(problem.what, do="the previous selection stays")
+        self._of = snapshot

@@ -1,0 +1,239 @@
+"""One poll of a live source: GPUs by row, counters by column, allocations, problems.
+
+A source is added by one file under `sources` and a line in `discovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from tachograph.catalog.arrays import Flags, Floats, Longs
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.secrets import redacted
+from tachograph.sources.score_sums import PmSums
+
+
+@dataclass(frozen=True, slots=True)
+class GpuId:
+    """Identity of a GPU: its host, its index there, its MIG slice."""
+
+    node: str
+    gpu: int
+    mig: int | None = None
+
+    @property
+    def name(self) -> str:
+        """As people write it.
+
+        >>> GpuId("nid001", 3).name, GpuId("nid001", 3, 7).name
+        ('nid001:3', 'nid001:3.7')
+        """
+        return f"{self.node}:{self.gpu}" + (f".{self.mig}" if self.mig is not None else "")
+
+    def order(self) -> tuple[str, int, int]:
+        """Sort key: a whole GPU is before its slices.
+
+        >>> sorted([GpuId("n1", 0, 3), GpuId("n1", 0), GpuId("n0", 1)], key=GpuId.order)[0].name
+        'n0:1'
+        """
+        return self.node, self.gpu, -1 if self.mig is None else self.mig
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """Constant properties of a GPU; None: not reported. slowdown_c: where it lowers its clocks
+    by itself.
+    """
+
+    model: str | None = None
+    uuid: str | None = None
+    pci: str | None = None
+    hbm_mib: float | None = None
+    slowdown_c: float | None = None
+    minor_number: int | None = None  # of its device file
+
+
+_NO_DEVICE = GpuDevice()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAllocation:
+    """Allocation of a GPU: its job, as people write it; user; start (seconds since 1970). None: not
+    reported.
+
+    Several that share it are separated by commas.
+    """
+
+    job_id: str | None = None
+    user: str | None = None
+    since: float | None = None
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Each of the jobs.
+
+        >>> GpuAllocation("8,9").jobs, GpuAllocation("3_0").jobs, GpuAllocation(user="ana").jobs
+        (('8', '9'), ('3_0',), ())
+        """
+        return tuple(self.job_id.split(",")) if self.job_id else ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a GPU; None: not reported. hbm_used_mib: device memory it holds."""
+
+    pid: int
+    user: str | None = None
+    command: str | None = None
+    hbm_used_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProblem:
+    """A problem of a source, and how to fix it. where: a GPU, a host, an address, or "" for all of
+    it.
+
+    fatal: the source has ended.
+    """
+
+    what: str
+    where: str = ""
+    do: str = ""
+    fatal: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """In one line, without secrets.
+
+        >>> SourceProblem("no answer within 5 s", "http://n1:9400/metrics", "is the exporter running?").sentence
+        'http://n1:9400/metrics: no answer within 5 s; is the exporter running?'
+        """
+        message = f"{self.where}: {self.what}" if self.where else self.what
+        return redacted(f"{message}; {self.do}" if self.do else message)
+
+    @property
+    def error(self) -> InputError:
+        """The same as an error."""
+        return InputError(self.what, where=self.where, do=self.do)
+
+
+@dataclass(frozen=True, slots=True)
+class PmMeasurement:
+    """What PM sampling counted of one GPU since the snapshot before. cut: what its chip cannot
+    count besides.
+
+    sums: one per minute. bursts: times in which its SMs were active.
+    """
+
+    gpu: GpuId
+    sums: tuple[PmSums, ...]
+    bursts: tuple[PmSums, ...] = ()
+    cut: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One row per GPU, in the order of `gpus`.
+
+    t: when it was taken, seconds since 1970. measured: when values of each GPU were measured, by
+    the best available source; NaN of a GPU that reported nothing. values: {counter of the
+    catalogue: float64 array, in its unit, NaN missing}, without unsupported counters. GPUs without
+    allocation or process are absent from these mappings. free: GPUs for which it is reported that
+    no job holds them; of others without allocation that is unknown. pm: what PM sampling counted,
+    where the source is that.
+    """
+
+    t: float
+    gpus: tuple[GpuId, ...]
+    measured: Floats
+    values: Mapping[str, Floats]
+    devices: Mapping[GpuId, GpuDevice] = field(default_factory=dict)
+    allocations: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
+    processes: Mapping[GpuId, tuple[GpuProcess, ...]] = field(default_factory=dict)
+    problems: tuple[SourceProblem, ...] = ()
+    free: frozenset[GpuId] = frozenset()
+    pm: tuple[PmMeasurement, ...] = ()
+
+    def column(self, counter: str) -> Floats:
+        """The values of a counter, all NaN of one that is not reported."""
+        given = self.values.get(counter)
+        return np.full(len(self.gpus), np.nan) if given is None else given
+
+    def value(self, counter: str, row: int) -> float | None:
+        """One value; None where it is missing."""
+        found = float(self.column(counter)[row])
+        return None if found != found else found
+
+    def device(self, row: int) -> GpuDevice:
+        """The device of a GPU, as far as reported."""
+        return self.devices.get(self.gpus[row], _NO_DEVICE)
+
+    def has_values(self) -> Flags:
+        """Which GPUs report anything."""
+        found = np.zeros(len(self.gpus), np.bool_)
+        for column in self.values.values():
+            found |= column == column
+        return found
+
+
+def spread_rows(column: Floats, rows: Longs, size: int) -> Floats:
+    """Return a column with its values at other rows, NaN between them."""
+    found = np.full(size, np.nan)
+    found[rows] = column
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """A source in one line for people, and its unsupported counters.
+
+    name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: source and GPUs,
+    such as "NVML with GPM, 8 GPUs of this node". refresh_s: interval of new values, s. unsupported:
+    {counter: how to enable it, "" where that is not possible}. exporters: names of those that wrote
+    the values, as far as known.
+    """
+
+    name: str
+    sentence: str
+    refresh_s: float = 1.0
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    exporters: tuple[str, ...] = ()
+
+
+class LiveSource(Protocol):
+    """A source of live telemetry. Used by one thread at a time."""
+
+    @property
+    def about(self) -> SourceInfo:
+        """Description of the source, as far as known; more may be known after the first
+        snapshot.
+        """
+        ...
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot.
+
+        A recoverable failure (a host that does not answer, a GPU that is lost, a program that ended
+        and is started again) is reported in `problems`, and tried again at the next call; GPUs that
+        reported nothing stay, with NaN. Takes a few seconds at most. Errors: those of the project,
+        for problems that only a user can fix.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free all resources; may be called twice."""
+        ...
+
+
+@contextmanager
+def closed_on_failure(close: Callable[[], None]) -> Iterator[None]:
+    """Call `close` if the block raises; otherwise the source stays open."""
+    with ExitStack() as stack:
+        stack.callback(close)
+        yield
+        stack.pop_all()

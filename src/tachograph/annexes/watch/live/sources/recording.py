@@ -1,0 +1,293 @@
+"""The last instant of a recording or another lake as a live source."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tachograph.annexes.watch.live.selection import is_of
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+)
+from tachograph.catalog.arrays import Floats, Longs
+from tachograph.catalog.config import SlurmOptions
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_KEY, JOBS, TABLES
+from tachograph.catalog.units import plural, text
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import SampleReader, read_latest
+from tachograph.pipeline.attribution import attribute
+from tachograph.pipeline.job_runs import build_runs, with_raw_ids
+
+if TYPE_CHECKING:
+    from tachograph.catalog.config import Configuration
+
+# Before the last values, in which an instant is searched at which more GPUs report.
+LAST_S: Final = 900.0
+_HOLD_INTERVALS = 3.0  # a value counts for so long without a new sample
+_MARGIN_S = 0.5
+_JUST_BEFORE_S = 0.001  # the end of a job, where it holds its GPUs still
+_EARLY_S = 60.0  # before the end of a recording: then the distance is named
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAllocation:
+    """A recorded allocation of a GPU; times in seconds since 1970."""
+
+    gpu: GpuId
+    start: float
+    end: float
+    allocation: GpuAllocation
+
+
+def connect(configuration: Configuration, *, path: str, job: str | None = None) -> RecordingSource:
+    """Return the last instant of the lake at `path`; job: the last one of a job.
+
+    Errors: InputError, LakeError where there is no lake, or no sample.
+    """
+    local = "://" not in path
+    if local and not Path(path).exists():
+        raise InputError(
+            "no such recording", where=path, do="name a folder of `tachograph record`, or a lake"
+        )
+    if local and not any((Path(path) / table / "_delta_log").is_dir() for table in TABLES):
+        inside = Path(path) / "lake"
+        do = "name a folder of `tachograph record`, or a lake"
+        if inside.is_dir():
+            do = f"name {inside}"
+        raise InputError("no recording and no lake in this folder", where=path, do=do)
+    return RecordingSource(Lake.open(path), job=job)
+
+
+class RecordingSource:
+    """The last instant of a lake at which half of the GPUs, or of those of a job, reported
+    something.
+
+    Where so many never did in the last quarter of an hour with values: the instant at which most
+    did.
+    """
+
+    def __init__(self, lake: Lake, *, job: str | None = None) -> None:
+        samples = SampleReader(lake)
+        if samples.span is None:
+            raise InputError(
+                "the lake has no GPU samples", where=lake.location, do="name another one"
+            )
+        first, last = samples.span
+        devices = dict(_devices_of(lake))
+        self._gpus = tuple(sorted(devices, key=GpuId.order))
+        notes = list(_recorder_notes(lake.location))
+        self._devices = _with_slowdown(devices, notes)
+        allocations = _allocations_of_lake(lake, self._gpus, last)
+        self._span = first.timestamp(), last.timestamp()
+        rows = self._rows(samples, _end(allocations, job, last=last.timestamp()), first)
+        interval_s = min((float(note["interval_s"]) for note in notes), default=0.0) or _interval_s(
+            rows
+        )
+        self._hold_s = _HOLD_INTERVALS * interval_s + _MARGIN_S
+        counted = _holding(allocations, job, self._gpus)
+        t = _instant(rows, counted, self._hold_s)
+        self._snapshot = self._at(rows, t, allocations)
+        reported = [note["source"] for note in notes if note["source"]]
+        unsupported: Mapping[str, str] = reported[0]["blind"] if reported else {}
+        self.about = SourceInfo(
+            "recording", self._sentence(t, of_job=job is not None), interval_s, unsupported
+        )
+
+    def read(self) -> Snapshot:
+        """Return the snapshot of this instant."""
+        return self._snapshot
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _rows(self, samples: SampleReader, end: float, first: datetime) -> pl.DataFrame:
+        """The samples of the last quarter of an hour with values before `end`: place, t in
+        seconds, counters.
+        """
+        places = _places(self._gpus)
+        until = datetime.fromtimestamp(end, UTC) + timedelta(microseconds=1)
+        reach_s = LAST_S
+        while True:
+            since = until - timedelta(seconds=reach_s)
+            rows = samples.read(max(first, since), until)
+            rows = rows.join(places, on=list(GPU_KEY), how="inner", nulls_equal=True)
+            rows = rows.filter(pl.any_horizontal(pl.col(COUNTER_NAMES).is_not_null()))
+            if rows.height or since <= first:
+                break
+            reach_s *= 4.0  # the end of the lake may hold no values at all
+        seconds = pl.col("t").dt.timestamp("us").cast(pl.Float64) / 1e6
+        rows = rows.select("place", seconds.alias("t"), *COUNTER_NAMES)
+        return rows.filter(pl.col("t") >= pl.col("t").max() - LAST_S).sort("t")
+
+    def _at(self, rows: pl.DataFrame, t: float, allocations: list[RecordedAllocation]) -> Snapshot:
+        """The last row of each GPU that still counts at `t`."""
+        newest = rows.filter((pl.col("t") <= t) & (pl.col("t") >= t - self._hold_s))
+        newest = newest.unique("place", keep="last", maintain_order=True)
+        place: Longs = newest.get_column("place").cast(pl.Int64).to_numpy()
+        measured = np.full(len(self._gpus), np.nan)
+        measured[place] = newest.get_column("t").to_numpy()
+        values: dict[str, Floats] = {}
+        for name in COUNTER_NAMES:
+            column = newest.get_column(name)
+            if column.null_count() < len(column):
+                values[name] = np.full(len(self._gpus), np.nan)
+                values[name][place] = column.cast(pl.Float64).fill_null(math.nan).to_numpy()
+        held = {one.gpu: one.allocation for one in allocations if one.start <= t < one.end}
+        return Snapshot(t, self._gpus, measured, values, self._devices, held)
+
+    def _sentence(self, t: float, *, of_job: bool) -> str:
+        first, last, now = (
+            f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" for at in (*self._span, t)
+        )
+        early_s = self._span[1] - t
+        before = ""
+        if early_s > _EARLY_S and not of_job:
+            before = f", {text(early_s, 's')} before its end"
+        some = ""
+        reporting = int(np.isfinite(self._snapshot.measured).sum())
+        if reporting < len(self._gpus):
+            some = f"; {reporting:,} of {plural(len(self._gpus), 'GPU')} measured"
+        return (
+            f"recording of {plural(len(self._gpus), 'GPU')}, {first} to {last} UTC; as of "
+            f"{now} UTC{before}{some}"
+        )
+
+
+def _end(allocations: list[RecordedAllocation], job: str | None, *, last: float) -> float:
+    """Return the end of the window: just before the job's recorded end."""
+    ends = [one.end for one in allocations if job is not None and is_of(one.allocation, (job,))]
+    return min(last, max(ends) - _JUST_BEFORE_S) if ends else last
+
+
+def _holding(
+    allocations: list[RecordedAllocation], job: str | None, gpus: tuple[GpuId, ...]
+) -> Longs:
+    """The places of the GPUs that count: those of a job, where it is recorded, else all."""
+    held = {one.gpu for one in allocations if job is not None and is_of(one.allocation, (job,))}
+    return np.array([place for place, gpu in enumerate(gpus) if gpu in held or not held], np.int64)
+
+
+def _instant(rows: pl.DataFrame, counted: Longs, hold_s: float) -> float:
+    """Return the last time at which half of the GPUs report, else at which most do."""
+    t: Floats = rows.get_column("t").to_numpy()
+    place: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
+    if not len(t):
+        return math.nan
+    relevant = np.isin(place, counted)
+    if relevant.any():
+        t, place = t[relevant], place[relevant]
+    best, most, end = float(t[-1]), 0, len(t)
+    while end:
+        now = float(t[end - 1])
+        begin = int(np.searchsorted(t, now - hold_s))
+        reporting = len(np.unique(place[begin:end]))
+        if reporting > most:
+            best, most = now, reporting
+        if 2 * reporting >= len(counted):
+            break
+        end = begin
+    return best
+
+
+def _interval_s(rows: pl.DataFrame) -> float:
+    """Seconds between two samples of a GPU, the median; 1 where none has two."""
+    steps = (
+        rows.select(pl.col("t").diff().over("place"))
+        .drop_nulls()
+        .filter(pl.col("t") > 0)
+        .get_column("t")
+    )
+    return float(np.median(steps.to_numpy())) if len(steps) else 1.0
+
+
+def _places(gpus: tuple[GpuId, ...]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "node": pl.Series([gpu.node for gpu in gpus], dtype=pl.String),
+            "gpu": pl.Series([gpu.gpu for gpu in gpus], dtype=pl.Int16),
+            "mig": pl.Series([gpu.mig for gpu in gpus], dtype=pl.Int16),
+            "place": pl.Series(range(len(gpus)), dtype=pl.Int32),
+        }
+    )
+
+
+def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
+    """Every GPU in the lake."""
+    for row in read_latest(lake, DEVICES).iter_rows(named=True):
+        yield (
+            GpuId(row["node"], row["gpu"], row["mig"]),
+            GpuDevice(
+                row["model"],
+                row["uuid"],
+                row["pci"],
+                row["hbm_mib"],
+                minor_number=row["minor_number"],
+            ),
+        )
+
+
+def _with_slowdown(
+    devices: dict[GpuId, GpuDevice], notes: list[Mapping[str, Any]]
+) -> Mapping[GpuId, GpuDevice]:
+    """The devices, with the temperature at which they lower their clocks, where a recorder noted
+    it.
+    """
+    for note in notes:
+        for entry in note["slowdown_c"]:
+            gpu = GpuId(entry["node"], entry["gpu"], entry["mig"])
+            if gpu in devices:
+                devices[gpu] = replace(devices[gpu], slowdown_c=entry["slowdown_c"])
+    return devices
+
+
+def _recorder_notes(location: str) -> Iterator[Mapping[str, Any]]:
+    """Notes of `tachograph record` beside the tables, without other files."""
+    if "://" in location:
+        return
+    for file in sorted(Path(location, "recordings").glob("*.json")):
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(document, dict) and {"slowdown_c", "interval_s", "source"} <= document.keys():
+            yield document
+
+
+def _allocations_of_lake(
+    lake: Lake, gpus: tuple[GpuId, ...], last: datetime
+) -> list[RecordedAllocation]:
+    """Allocations, as in an analysis."""
+    jobs = read_latest(lake, JOBS)
+    allocations = with_raw_ids(read_latest(lake, ALLOCATIONS), jobs)
+    if allocations.is_empty():
+        return []
+    runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=last)
+    owned = attribute(runs, allocations, _places(gpus).drop("place")).intervals
+    named = owned.join(
+        runs.select("run", "display_id", "user", began=pl.col("start")),
+        on="run",
+        maintain_order="left",
+    )
+    return [
+        RecordedAllocation(
+            GpuId(row["node"], row["gpu"], row["mig"]),
+            row["start"].timestamp(),
+            row["end"].timestamp(),
+            GpuAllocation(row["display_id"], row["user"], row["began"].timestamp()),
+        )
+        for row in named.iter_rows(named=True)
+    ]

@@ -1,0 +1,238 @@
+"""The content of a screen at one time: snapshot, classes, health, history, reasons."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tachograph.annexes.watch.explained import explained
+from tachograph.annexes.watch.live.snapshot import GpuId, Snapshot, SourceInfo
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Longs, Singles
+from tachograph.judge.health import (
+    INPUTS,
+    STATES,
+    Health,
+    HealthLimits,
+    HealthReading,
+    health_of,
+    health_reason,
+    limits_of,
+)
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bottleneck
+from tachograph.judge.workload.rules import Classified, GpuReading, classify, enabling, reading_of
+from tachograph.judge.workload.settings import WorkloadSettings
+
+
+class GpuHistory:
+    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision,
+    NaN missing.
+
+    Of 1,000 GPUs with 25 counters 600 snapshots take 60 MB.
+    """
+
+    def __init__(self, capacity: int = 600) -> None:
+        self.capacity = capacity
+        self._gpus: tuple[GpuId, ...] = ()
+        self._t: Floats = np.full(capacity, np.nan)
+        self._values: dict[str, Singles] = {}
+        self._next = 0
+        self._stored = 0
+
+    def of(self, gpus: tuple[GpuId, ...]) -> GpuHistory:
+        """Return the history of these GPUs: this one, or a copy where its GPUs differ.
+
+        A view that is still shown has its own GPUs in its history, independent of later views.
+        """
+        if gpus == self._gpus:
+            return self
+        made = copy.copy(self)
+        made._t = self._t.copy()
+        made._rearrange(gpus)
+        return made
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Store a snapshot; the oldest is dropped. Values of a GPU that is no longer reported
+        are dropped, too.
+        """
+        if snapshot.gpus != self._gpus:
+            self._rearrange(snapshot.gpus)
+        place = self._next
+        self._t[place] = snapshot.t
+        for counter in {**self._values, **snapshot.values}:
+            ring = self._values.get(counter)
+            if ring is None:
+                ring = self._values[counter] = np.full(
+                    (self.capacity, len(self._gpus)), np.nan, np.float32
+                )
+            with np.errstate(over="ignore"):  # values beyond single precision become infinite
+                ring[place] = snapshot.column(counter)
+            ring[place][np.isinf(ring[place])] = np.nan
+        self._next = (place + 1) % self.capacity
+        self._stored = min(self._stored + 1, self.capacity)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the values, bytes."""
+        return self._t.nbytes + sum(ring.nbytes for ring in self._values.values())
+
+    def times(self) -> Floats:
+        """When the snapshots were taken, oldest first (seconds since 1970)."""
+        return self._t[self._order()]
+
+    def series(self, counter: str, row: int) -> Singles:
+        """The values of one GPU beside `times`; all NaN of a counter that was never reported."""
+        ring = self._values.get(counter)
+        return (
+            np.full(self._stored, np.nan, np.float32) if ring is None else ring[self._order(), row]
+        )
+
+    def block(self, counter: str, rows: Sequence[int]) -> Singles:
+        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that
+        was never reported.
+        """
+        ring = self._values.get(counter)
+        if ring is None:
+            return np.full((self._stored, len(rows)), np.nan, np.float32)
+        return ring.take(self._order(), axis=0).take(rows, axis=1)
+
+    def _order(self) -> Longs:
+        found: Longs = (
+            np.arange(self._next - self._stored, self._next, dtype=np.int64) % self.capacity
+        )
+        return found
+
+    def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
+        """Columns for other GPUs, in arrays of their own; those that stay keep their values."""
+        before = {gpu: column for column, gpu in enumerate(self._gpus)}
+        kept = [(new, before[gpu]) for new, gpu in enumerate(gpus) if gpu in before]
+        new, old = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        values: dict[str, Singles] = {}
+        for counter, ring in self._values.items():
+            moved = values[counter] = np.full((self.capacity, len(gpus)), np.nan, np.float32)
+            moved[:, new] = ring[:, old]
+        self._values, self._gpus = values, gpus
+
+
+_IDLE = WORKLOAD_CLASSES.index("idle")
+NOT_IDLE, IDLE, HELD_IDLE, FREE = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """One row per GPU, in the order of `snapshot.gpus`.
+
+    labels: smoothed classes, as places in CLASSES. real: real utilisation 0..1, NaN unknown.
+    health: places in STATES. reported: False of a GPU without values now. stale_s: age of its
+    values, NaN where never. settings: those of the classes. means: of counters over the window of
+    the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where they
+    are not counted.
+    """
+
+    about: SourceInfo
+    snapshot: Snapshot
+    labels: Bytes
+    real: Floats
+    health: Bytes
+    reported: Flags
+    stale_s: Floats
+    history: GpuHistory
+    settings: WorkloadSettings = field(default_factory=WorkloadSettings)
+    means: Mapping[str, Floats] = field(default_factory=dict)
+    replays: Floats | None = None
+
+    def label(self, row: int) -> str:
+        """The class of a GPU, as shown."""
+        return WORKLOAD_CLASSES[int(self.labels[row])]
+
+    def bottleneck(self, row: int) -> Bottleneck:
+        """The limit of a GPU."""
+        return bottleneck(self.label(row))
+
+    def reading(self, row: int) -> GpuReading:
+        """The values of a GPU now."""
+        return reading_of(
+            {name: float(column[row]) for name, column in self.snapshot.values.items()}
+        )
+
+    def reading_of_window(self, row: int) -> GpuReading:
+        """The means of a GPU over the window, by which it is classified; empty without values
+        now.
+        """
+        means = self.means or self.snapshot.values
+        return reading_of(
+            {name: float(column[row]) for name, column in means.items()}
+            if self.reported[row]
+            else {}
+        )
+
+    def limits(self, row: int) -> HealthLimits:
+        """The limits of health of a GPU."""
+        device = self.snapshot.device(row)
+        return limits_of(device.model, device.slowdown_c)
+
+    def idle_kinds(self) -> Bytes:
+        """Return per GPU: NOT_IDLE, IDLE (allocation unknown), HELD_IDLE or FREE."""
+        found: Bytes = np.where(self.labels == _IDLE, IDLE, NOT_IDLE).astype(np.uint8)
+        snapshot = self.snapshot
+        for row in np.flatnonzero(found).tolist():
+            gpu = snapshot.gpus[row]
+            found[row] = (
+                HELD_IDLE if gpu in snapshot.allocations else FREE if gpu in snapshot.free else IDLE
+            )
+        return found
+
+    def state(self, row: int) -> str:
+        """The health of a GPU."""
+        return STATES[int(self.health[row])]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReasons:
+    """The reasons for class and health of one GPU.
+
+    classified: of the means over the window, from which the class shown comes. why: its rule with
+    its values. health_why: the problem, "" without one. enable: {counter that is missing: how to
+    enable it}.
+    """
+
+    classified: Classified
+    health: Health
+    limits: HealthLimits
+    why: str
+    health_why: str
+    enable: dict[str, str]
+
+
+def gpu_reasons(view: FleetView, row: int) -> GpuReasons:
+    """Return why the GPU in a row of a view has its class and its health."""
+    settings = view.settings
+    of_window, limits, seen = (
+        view.reading_of_window(row),
+        view.limits(row),
+        health_reading(view, row),
+    )
+    classified, health = classify(of_window, settings), health_of(seen, limits)
+    why = explained(of_window, settings) if view.reported[row] else "no values now"
+    if view.reported[row] and classified.name != view.label(row):
+        why = f"now {classified.name} ({why}); {view.label(row)} shown until the change lasts"
+    missing = dict.fromkeys((*classified.needs, *health.needs))
+    return GpuReasons(
+        classified,
+        health,
+        limits,
+        why,
+        health_reason(seen, limits, within_s=settings.event_memory_s),
+        {name: view.about.unsupported.get(name, enabling([name])) for name in missing},
+    )
+
+
+def health_reading(view: FleetView, row: int) -> HealthReading:
+    """Return the evidence on the health of a GPU: of replays those that are still visible."""
+    values = {name: view.snapshot.value(name, row) for name in INPUTS}
+    if view.replays is not None:
+        replays = float(view.replays[row])
+        values["pcie_replays"] = None if replays != replays else replays
+    return HealthReading(**values)

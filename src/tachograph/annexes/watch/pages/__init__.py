@@ -1,0 +1,1 @@
+"""Pages that the annex watch adds to what is served."""

@@ -1,0 +1,94 @@
+"""The fleet page: held idle and unhealthy GPUs, groups, heat map, table of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from tachograph.annexes.watch.live.fleet_report import GROUPINGS, MAPS, FleetChoice
+from tachograph.annexes.watch.served_fleet import LiveState, fleet_of, fleet_report
+from tachograph.api.pages import PageView, Pending, Progress
+from tachograph.api.parameters import Parameters, Word
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.tables import DEVICES
+from tachograph.catalog.units import EPOCH, text
+from tachograph.lake.query import read_latest
+
+
+class NowParameters(Parameters, frozen=True, kw_only=True):
+    """`by`: groups; `heat`: what the map shows; `filter`: as on the screen, such as `sm<20
+    class=idle`; `sort`.
+    """
+
+    by: Word = "node"
+    heat: Word = "class"
+    filter: Word = ""
+    sort: Word = "gpu"
+
+    @property
+    def choice(self) -> FleetChoice:
+        """The same for a report."""
+        return FleetChoice(self.by, self.heat, self.filter, self.sort)
+
+
+PARAMETERS = NowParameters
+
+
+def content(view: PageView, parameters: NowParameters) -> Mapping[str, Any]:
+    """Return the newest view, as far as it is visible. Errors: UsageError for a grouping or
+    filter that is none.
+    """
+    parameters.choice.check()
+    fleet = fleet_of(view)
+    state = fleet.state()
+    values = fleet.page(
+        (view.viewer.scope, parameters), state.number, lambda: _values(view, parameters, state)
+    )
+    return {**values, "parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
+
+
+def _values(view: PageView, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
+    running, every, server = view.running(), view.viewer.sees_all, view.viewer.sees_server
+    report = fleet_report(state, parameters.choice, view.viewer, running)
+    measured = None if report is None else EPOCH + timedelta(seconds=report.t)
+    problem = (
+        None
+        if state.problem is None
+        else state.problem.sentence
+        if server
+        else "the source of live values fails"
+    )
+    return {
+        "report": report,
+        "of_lake": state.of_lake,
+        "about": state.view.about.sentence
+        if state.view is not None and server and not state.of_lake
+        else "",
+        "problem": None if state.of_lake else problem,
+        "time": "" if measured is None else local_time(measured, view.zone_name),
+        "age": "" if measured is None else _age(view, measured.timestamp()),
+        "own_only": not every,
+        "known": {
+            "node": _nodes(view),
+            "job": frozenset(running["name"]),
+            "user": frozenset(running["user"].drop_nulls()),
+        },
+    }
+
+
+def _recorded_nodes(view: PageView, _: Progress) -> frozenset[str]:
+    return frozenset(read_latest(view.opened.lake, DEVICES)["node"])
+
+
+def _nodes(view: PageView) -> frozenset[str]:
+    """Nodes that have a page."""
+    found = view.made(_recorded_nodes)
+    return frozenset() if isinstance(found, Pending) else found
+
+
+def _age(view: PageView, measured: float) -> str:
+    """When it was measured, and how long ago, in whole minutes."""
+    seconds = max(0.0, view.now.timestamp() - measured)
+    when = local_time(EPOCH + timedelta(seconds=measured), view.zone_name)
+    return f"as of {when}, {text(60.0 * (seconds // 60), 's')} ago"

@@ -1,0 +1,235 @@
+"""The PM sampling process: writes measurements to stdout as JSON lines.
+
+A library that crashes, hangs or is killed takes no other counter and no job with it. It ends with
+SIGTERM, with SIGINT, and when its parent is gone, which closes standard input; DCGM that it paused
+is resumed in each case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from dataclasses import asdict
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from tachograph.annexes.watch.pm_sampling.dcgm import REFUSED, pause_dcgm, resume_dcgm
+from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
+from tachograph.annexes.watch.pm_sampling.library import CudaGpu, PmLibrary, list_gpus, load_library
+from tachograph.annexes.watch.pm_sampling.sampler import DeviceSampler, PmInterval
+
+RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # until a GPU is tried again, at first and at most
+
+
+class PmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the child is to do. gpus: names as of `is_named`, all where empty; report_s: between
+    two reports.
+    """
+
+    interval_s: float = 0.05
+    interval_cycles: int | None = None
+    buffer_mib: int = 64
+    bursts: bool = False
+    pause_dcgm: bool = False
+    report_s: float = 0.5
+    gpus: tuple[str, ...] = ()
+
+
+class SamplerChild:
+    """The GPUs that are sampled, and those that are tried again."""
+
+    def __init__(self, request: PmRequest, library: PmLibrary) -> None:
+        self._request, self._library = request, library
+        self._samplers: dict[int, DeviceSampler] = {}
+        self._waiting: dict[int, tuple[CudaGpu, float, int]] = {}  # GPU, due, failures
+        self._now = 0.0
+
+    def begin(self) -> None:
+        """List the GPUs and start sampling. Errors: PmSamplingError if there are none."""
+        listed = sorted(list_gpus(self._library), key=lambda gpu: gpu.pci)
+        names = self._request.gpus
+        for name in names:
+            if not any(is_named(gpu, place, name) for place, gpu in enumerate(listed)):
+                raise PmSamplingError(
+                    "no_gpu", f"GPU {name} not found", f"CUDA lists {len(listed)}"
+                )
+        gpus = [
+            gpu
+            for place, gpu in enumerate(listed)
+            if not names or any(is_named(gpu, place, name) for name in names)
+        ]
+        places = {gpu.device: place for place, gpu in enumerate(listed)}
+        found = [{"gpu": asdict(gpu), "place": places[gpu.device]} for gpu in gpus]
+        say("gpus", gpus=found, version=self._library.version)
+        for gpu in gpus:
+            self._open(gpu, failures=0)
+
+    def report(self, passed_s: float) -> None:
+        """Write measurements; retry failed GPUs that are due."""
+        self._now += passed_s
+        for device, sampler in list(self._samplers.items()):
+            self._write(sampler)
+            if sampler.fault is not None:
+                del self._samplers[device]
+                sampler.close()
+                self._failed(sampler.gpu, sampler.fault, failures=0)
+        for gpu, due, failures in list(self._waiting.values()):
+            if self._now >= due:
+                self._open(gpu, failures)
+
+    def end(self) -> None:
+        """Write the remaining data, then end all sessions; CUPTI may crash on a second end."""
+        for sampler in self._samplers.values():
+            sampler.finish()
+            self._write(sampler)
+        for sampler in self._samplers.values():
+            sampler.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is sampled and nothing will be."""
+        return not self._samplers and not self._waiting
+
+    def _open(self, gpu: CudaGpu, failures: int) -> None:
+        request = self._request
+        interval = PmInterval(request.interval_s, request.interval_cycles)
+        sampler = DeviceSampler(
+            self._library,
+            gpu,
+            interval,
+            buffer_bytes=request.buffer_mib << 20,
+            bursts=request.bursts,
+        )
+        try:
+            sampler.open()
+        except PmSamplingError as fault:
+            self._failed(gpu, fault, failures)
+            return
+        self._waiting.pop(gpu.device, None)
+        self._samplers[gpu.device] = sampler
+        say(
+            "sampled",
+            device=gpu.device,
+            chip=sampler.chip,
+            metrics=sampler.chosen.metrics,
+            cut=sampler.chosen.cut,
+        )
+        sampler.start()
+
+    def _failed(self, gpu: CudaGpu, fault: PmSamplingError, failures: int) -> None:
+        say_fault(fault, gpu.device)
+        self._waiting.pop(gpu.device, None)
+        if fault.is_retried:
+            due = self._now + min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(failures, 10))
+            self._waiting[gpu.device] = gpu, due, failures + 1
+
+    def _write(self, sampler: DeviceSampler) -> None:
+        taken = sampler.take()
+        device = sampler.gpu.device
+        for sums in taken.sums:
+            say("sums", device=device, **sums.as_json())
+        if taken.bursts or taken.dropped_bursts:
+            say(
+                "bursts",
+                device=device,
+                bursts=[one.as_json() for one in taken.bursts],
+                dropped=taken.dropped_bursts,
+            )
+
+
+def is_named(gpu: CudaGpu, place: int, name: str) -> bool:
+    """Return whether a GPU has this name: index by PCI address, UUID or address, shortened.
+
+    >>> gpu = CudaGpu(0, "GPU-8932f937-d72c", "0000:3b:00.0", "NVIDIA H100")
+    >>> [is_named(gpu, 2, name) for name in ("2", "GPU-8932", "3B:00.0", "0", "GPU-1")]
+    [True, True, True, False, False]
+    """
+    if name.isdecimal():
+        return int(name) == place
+    wanted = name.lower()
+    return gpu.uuid.lower().startswith(wanted) or gpu.pci.lower().endswith(wanted)
+
+
+def say(kind: str, **content: Any) -> None:
+    """Write one document."""
+    line = memoryview(json.dumps({"kind": kind, **content}).encode() + b"\n")
+    while line:  # a pipe takes part of a long line
+        line = line[os.write(1, line) :]
+
+
+def say_fault(fault: PmSamplingError, device: int | None = None) -> None:
+    """Write a fault of a GPU, or of all."""
+    say(
+        "fault",
+        device=device,
+        code=fault.code,
+        what=fault.what,
+        do=fault.do,
+        retried=fault.is_retried,
+    )
+
+
+def main() -> int:
+    """Sample as requested until the end; return the exit code: 1 where nothing can be sampled."""
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+    request = msgspec.json.decode(sys.argv[1], type=PmRequest)
+    paused = False
+    try:
+        library = load_library()
+        if request.pause_dcgm:
+            paused = True  # also where it is interrupted half-way
+            say("dcgm", paused=True)
+            pause_dcgm()
+        return _sample(SamplerChild(request, library), request.report_s)
+    except PmSamplingError as fault:
+        say_fault(fault)
+        if fault.code == REFUSED:
+            paused = False
+            say("dcgm", paused=False)
+        return 1
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 0
+    finally:
+        if paused:
+            _resume()
+
+
+def _sample(child: SamplerChild, report_s: float) -> int:
+    try:
+        child.begin()
+        while not child.is_over:
+            readable, _, _ = select.select([0], [], [], report_s)
+            if readable and not os.read(0, 4096):  # the parent is gone
+                break
+            child.report(report_s)
+        return 1 if child.is_over else 0
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the sessions must be ended
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        child.end()
+
+
+def _resume() -> None:
+    try:
+        resume_dcgm()
+    except PmSamplingError as fault:
+        say_fault(fault)
+        return
+    try:
+        say("dcgm", paused=False)
+    except BrokenPipeError:  # nobody is left to hear it
+        return
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""The session of one GPU: its collector, and the thread that sums up samples.
+
+The buffer keeps the oldest samples: when it is full, CUPTI reports an overflow, which is counted,
+and sampling is started again with an empty one. (In the other mode the newest overwrite the oldest,
+and nobody notices.) Draining depends on nothing but this thread: sums wait for a slow reader at no
+cost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tachograph.annexes.watch.pm_sampling.faults import (
+    PmSamplingError,
+    Running,
+    fault_of,
+    is_running,
+)
+from tachograph.annexes.watch.pm_sampling.library import CudaGpu, PmCollector, PmLibrary, PmSample
+from tachograph.annexes.watch.pm_sampling.metrics import PmMetricSet, choose_metrics
+from tachograph.catalog.score_formulas import SM_ACTIVE
+from tachograph.sources.score_sums import MINUTE_S, PmSums, finite
+
+# Chips without a trigger by time: `Collector.configure` of cupti-python.
+CYCLES_ONLY = ("TU1", "GA100")
+# Assumed there, where an interval is given in seconds: the A100's boost clock; times are measured.
+SYSCLK_HZ = 1.41e9
+DECODED = 10_000  # samples taken at once: the library's own default
+MOST_BURSTS = 20_000  # that wait for the reader
+_GAP = 0.5  # of a sample: a longer distance between two is time that none covers
+_SLACK_S = 1.0  # clock tolerance: a longer sample than the session has an unknown start
+
+
+@dataclass(frozen=True, slots=True)
+class PmInterval:
+    """Distance of two samples: cycles of the system clock where they are given, else seconds.
+
+    Published: one sample in 50 million cycles; with 35 to 1,000 million the values differed by 3 %
+    at most.
+    """
+
+    seconds: float = 0.05
+    cycles: int | None = None
+
+    def trigger(self, chip: str) -> tuple[str, int]:
+        """Return the name of the trigger mode, and the interval in its unit (cycles, ns).
+
+        >>> PmInterval(0.05).trigger("GH100"), PmInterval(0.05).trigger("GA100")
+        (('GPU_TIME_INTERVAL', 50000000), ('GPU_SYSCLK_INTERVAL', 70500000))
+        """
+        if self.cycles is not None:
+            return "GPU_SYSCLK_INTERVAL", self.cycles
+        if chip.startswith(CYCLES_ONLY):
+            return "GPU_SYSCLK_INTERVAL", round(self.seconds * SYSCLK_HZ)
+        return "GPU_TIME_INTERVAL", round(self.seconds * 1e9)
+
+
+@dataclass(slots=True)
+class PmTaken:
+    """What was measured since the last call. sums: one per minute; bursts: times in which SMs
+    were active.
+    """
+
+    sums: list[PmSums] = field(default_factory=list)
+    bursts: list[PmSums] = field(default_factory=list)
+    dropped_bursts: int = 0
+
+
+class DeviceSampler:
+    """PM sampling of one GPU. Use: `open`, `start`, `take` as often as wanted, `close`.
+
+    fault: why sampling has ended, None while it runs.
+    """
+
+    def __init__(
+        self,
+        library: PmLibrary,
+        gpu: CudaGpu,
+        interval: PmInterval,
+        *,
+        buffer_bytes: int = 64 << 20,
+        bursts: bool = False,
+        drain_s: float = 0.1,
+        clock: Callable[[], float] = time.time,
+        running: Running = is_running,
+    ) -> None:
+        self.gpu, self.interval = gpu, interval
+        self.chip, self.chosen = "", PmMetricSet(())
+        self.fault: PmSamplingError | None = None
+        self._library, self._buffer_bytes = library, buffer_bytes
+        self._bursts, self._drain_s = bursts, drain_s
+        self._clock, self._running = clock, running
+        self._collector: PmCollector = library.pm_sampling.Collector(gpu.device)
+        self._opened = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"pm-sampling-{gpu.device}", daemon=True
+        )
+        self._lock = threading.Lock()
+        self._minutes: dict[int, PmSums] = {}
+        self._done: list[PmSums] = []  # bursts that are over
+        self._dropped = 0
+        self._burst: PmSums | None = None
+        self._offset_s: float | None = None  # from the clock of the GPU to ours
+        self._last_ns: int | None = None  # end of the last sample
+        self._since = 0.0  # when sampling was started
+
+    def open(self) -> None:
+        """Begin the session and choose the metrics. Errors: PmSamplingError; the session is
+        closed then.
+        """
+        try:
+            self._collector.enable()
+            self.chip = self._library.chip(self.gpu.device)
+            self.chosen = choose_metrics(self._library, self.chip)
+            if not self.chosen.has_scores:
+                raise PmSamplingError("passes")
+            self._configure()
+            self._start_sampling()
+            self._opened = True
+        except Exception as problem:  # noqa: BLE001 the boundary: the others are sampled
+            self._end_session()
+            raise fault_of(problem, running=self._running) from None
+
+    def start(self) -> None:
+        """Drain from now on, in a thread."""
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Sum up the whole buffer; overflows are counted. Errors: those of the library."""
+        while True:
+            try:
+                decoded = self._collector.decode(DECODED)
+            except MemoryError:
+                self._overflow()
+                return
+            self._note(list(decoded))
+            if len(decoded) < DECODED:
+                return
+
+    def take(self) -> PmTaken:
+        """Return what was measured since the last call; a burst that goes on is cut there."""
+        with self._lock:
+            self._cut_burst()
+            taken = PmTaken(list(self._minutes.values()), self._done, self._dropped)
+            self._minutes, self._done, self._dropped = {}, [], 0
+        return taken
+
+    def finish(self) -> None:
+        """Stop sampling and drain the buffer; the session stays open."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        if self.fault is None and self._opened:
+            with suppress(Exception):  # the GPU is gone: what was measured is kept
+                self._collector.stop()
+                self.drain()
+            self._opened = False
+        with self._lock:
+            self._end_burst()
+
+    def close(self) -> None:
+        """Finish, and end the session; may be called twice."""
+        self.finish()
+        self._end_session()
+
+    def _configure(self) -> None:
+        mode, interval = self.interval.trigger(self.chip)
+        self._collector.configure(
+            metrics=list(self.chosen.metrics),
+            hardware_buffer_size=self._buffer_bytes,
+            sampling_interval=interval,
+            trigger_mode=getattr(self._library.pm_sampling.TriggerMode, mode),
+            single_pass_metric_set_name=self.chosen.single_pass_set,
+        )
+
+    def _start_sampling(self) -> None:
+        self._since = self._clock()
+        self._collector.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._drain_s):
+                self.drain()
+        except Exception as problem:  # noqa: BLE001 the boundary: one GPU must not end the others
+            self.fault = fault_of(problem, running=self._running)
+
+    def _end_session(self) -> None:
+        self._opened = False
+        with suppress(Exception):  # of a lost GPU nothing can be ended
+            self._collector.disable()
+
+    def _overflow(self) -> None:
+        """Count an overflow and clear the buffer, whose content has no known time."""
+        self._collector.stop()
+        self._start_sampling()
+        now = self._since
+        with self._lock:
+            self._sums(now).add(PmSums(now, now, overflows=1))
+            self._end_burst()
+
+    def _note(self, samples: list[PmSample]) -> None:
+        if not samples:
+            return
+        now = self._clock()
+        offset = now - samples[-1].end_timestamp / 1e9
+        # the least is the truest: the others contain the wait for the next drain
+        self._offset_s = offset if self._offset_s is None else min(self._offset_s, offset)
+        with self._lock:
+            for sample in samples:
+                self._add(sample, self._offset_s, longest_s=now - self._since + _SLACK_S)
+
+    def _add(self, sample: PmSample, offset_s: float, longest_s: float) -> None:
+        begin_ns, end_ns = sample.start_timestamp, sample.end_timestamp
+        values = sample.metric_values
+        length_s = (end_ns - begin_ns) / 1e9
+        before, self._last_ns = self._last_ns, end_ns
+        lost_s = 0.0 if before is None else (begin_ns - before) / 1e9
+        lost_s = lost_s if lost_s > _GAP * length_s else 0.0
+        if not 0 < length_s <= longest_s or not finite(values):
+            return
+        sums = dict(zip(self.chosen.metrics, values, strict=True))
+        one = PmSums(
+            begin_ns / 1e9 + offset_s, end_ns / 1e9 + offset_s, length_s, 1, 0, lost_s, sums
+        )
+        self._sums(one.begin).add(one)
+        if self._bursts:
+            self._add_to_burst(one)
+
+    def _sums(self, begin: float) -> PmSums:
+        """Sums of the minute."""
+        return self._minutes.setdefault(int(begin // MINUTE_S), PmSums(begin, begin))
+
+    def _add_to_burst(self, one: PmSums) -> None:
+        """Bursts end where the SMs rest, at a gap, and with the minute."""
+        active = one.sums.get(SM_ACTIVE, 0.0) > 0
+        if self._burst is not None and (
+            not active or one.lost_s or one.minute != self._burst.minute
+        ):
+            self._end_burst()
+        if active and self._burst is None:
+            self._burst = PmSums(one.begin, one.end)
+        if active and self._burst is not None:
+            one.lost_s = 0.0
+            self._burst.add(one)
+
+    def _cut_burst(self) -> None:
+        burst = self._burst
+        if burst is not None and burst.samples:
+            self._end_burst()
+            self._burst = PmSums(burst.end, burst.end, continues=True)
+
+    def _end_burst(self) -> None:
+        if self._burst is None or not self._burst.samples:
+            self._burst = None
+            return
+        if len(self._done) < MOST_BURSTS:
+            self._done.append(self._burst)
+        else:
+            self._dropped += 1
+        self._burst = None

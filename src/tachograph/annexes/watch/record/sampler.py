@@ -1,0 +1,202 @@
+"""Polls a source and writes new values to a spool, with little overhead."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tachograph.annexes.watch.live.snapshot import (
+    GpuDevice,
+    GpuId,
+    LiveSource,
+    PmMeasurement,
+    Snapshot,
+    SourceProblem,
+)
+from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.spool import SpoolRows, SpoolWriter
+from tachograph.sources.score_sums import PmSums
+
+SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
+# Whole numbers fit, too.
+DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")
+ANONYMOUS_NODE = "node"  # before the number of a host
+FLUSH_S = 5.0  # longest loss where the recorder is killed
+_FLUSH_ROWS = 20_000
+_PROBLEMS = 100  # different ones that are stored
+
+
+@dataclass(slots=True)
+class SpoolSampler:
+    """Samples of one source in one spool, step by step.
+
+    A row is written for each GPU with new values. A GPU that stops reporting leaves one row without
+    values. anonymous: hosts are numbered, GPUs have no identity.
+    """
+
+    source: LiveSource
+    spool: SpoolWriter
+    anonymous: bool = False
+    rows: int = 0
+    _gpus: tuple[GpuId, ...] = ()
+    _places: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    _known: dict[GpuId, int] = field(default_factory=dict)
+    _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
+    _nodes: dict[str, str] = field(default_factory=dict)
+    _measured: Floats = field(default_factory=lambda: np.zeros(0))  # by place; NaN: no values
+    _problems: set[SourceProblem] = field(default_factory=set)
+    _pm: dict[int, PmMeasurement] = field(default_factory=dict)  # by place, not written yet
+    _began: float = 0.0
+    _flushed: float = 0.0  # when, and at how many rows
+    _written: int = 0
+
+    def step(self) -> Snapshot:
+        """Poll once, keep new values, flush at intervals; return the snapshot. Errors: those of
+        the source.
+        """
+        snapshot = self.source.read()
+        self._note_gpus(snapshot)
+        self._note_problems(snapshot)
+        self._add(snapshot)
+        for measurement in snapshot.pm:
+            self._keep_pm(measurement)
+        now = time.monotonic()
+        self._began = self._began or now
+        if (
+            now - self._flushed >= min(FLUSH_S, (now - self._began) / 4)
+            or self.rows - self._written >= _FLUSH_ROWS
+        ):
+            self._flushed, self._written = now, self.rows
+            self.note_pm()
+            self.spool.flush()
+        return snapshot
+
+    def note_pm(self) -> None:
+        """Write what PM sampling counted since the last call, before a flush."""
+        for place, one in self._pm.items():
+            sums, bursts = ([each.as_json() for each in every] for every in (one.sums, one.bursts))
+            self.spool.note(
+                {
+                    "kind": "pm",
+                    "place": place,
+                    "cut": ",".join(one.cut),
+                    "sums": sums,
+                    "bursts": bursts,
+                }
+            )
+        self._pm.clear()
+
+    def _keep_pm(self, new: PmMeasurement) -> None:
+        """Add to what waits, minute by minute."""
+        place = self._known[new.gpu]
+        before = self._pm.get(place)
+        minutes: dict[int, PmSums] = (
+            {} if before is None else {one.minute: one for one in before.sums}
+        )
+        for one in new.sums:
+            known = minutes.setdefault(one.minute, one)
+            if known is not one:
+                known.add(one)
+        bursts = new.bursts if before is None else (*before.bursts, *new.bursts)
+        self._pm[place] = PmMeasurement(new.gpu, tuple(minutes.values()), bursts, new.cut)
+
+    def _note_gpus(self, snapshot: Snapshot) -> None:
+        """Write GPUs and devices that are new or changed."""
+        if snapshot.gpus != self._gpus:
+            for gpu in snapshot.gpus:
+                self._known.setdefault(gpu, len(self._known))
+            self._gpus = snapshot.gpus
+            self._places = np.array([self._known[gpu] for gpu in snapshot.gpus], np.int32)
+            grown = np.full(len(self._known), np.nan)
+            grown[: len(self._measured)] = self._measured
+            self._measured = grown
+        new = [
+            gpu
+            for gpu in snapshot.gpus
+            if self._devices.get(gpu) != snapshot.devices.get(gpu, GpuDevice())
+        ]
+        if new:
+            self._devices |= {gpu: snapshot.devices.get(gpu, GpuDevice()) for gpu in new}
+            self.spool.note({"kind": "gpus", "gpus": [self._described(gpu) for gpu in new]})
+
+    def _described(self, gpu: GpuId) -> dict[str, Any]:
+        device = self._devices[gpu]
+        node = self._node(gpu.node)
+        described = {
+            "place": self._known[gpu],
+            "node": node,
+            "gpu": gpu.gpu,
+            "mig": gpu.mig,
+            "model": device.model,
+        }
+        described |= {
+            "hbm_mib": device.hbm_mib,
+            "slowdown_c": device.slowdown_c,
+            "minor_number": device.minor_number,
+        }
+        return described if self.anonymous else described | {"uuid": device.uuid, "pci": device.pci}
+
+    def _node(self, name: str) -> str:
+        if not self.anonymous:
+            return name
+        return self._nodes.setdefault(name, f"{ANONYMOUS_NODE}{len(self._nodes) + 1}")
+
+    def _note_problems(self, snapshot: Snapshot) -> None:
+        for problem in snapshot.problems:
+            if problem not in self._problems and len(self._problems) < _PROBLEMS:
+                self._problems.add(problem)
+                message = problem.what if self.anonymous else problem.sentence
+                self.spool.note({"kind": "problem", "t": snapshot.t, "text": message})
+
+    def _add(self, snapshot: Snapshot) -> None:
+        before = self._measured[self._places]
+        singles = _matrix(snapshot, SINGLES)
+        doubles = _matrix(snapshot, DOUBLES)
+        missing: Flags = np.isnan(snapshot.measured) | (
+            np.isnan(singles).all(0) & np.isnan(doubles).all(0)
+        )
+        stopped = missing & ~np.isnan(before)
+        write = (~missing & (snapshot.measured != before)) | stopped
+        self._measured[self._places] = np.where(missing, np.nan, snapshot.measured)
+        count = int(np.count_nonzero(write))
+        if not count:
+            return
+        at: Floats = np.where(missing, snapshot.t, snapshot.measured)[write]
+        t: Longs = np.round(at * 1e6).astype(np.int64)
+        kept = singles[:, write].astype(np.float32)
+        self.spool.add(SpoolRows(t, self._places[write], kept, doubles[:, write]))
+        self.rows += count
+
+
+def _matrix(snapshot: Snapshot, counters: tuple[str, ...]) -> Floats:
+    """(counters x GPUs), NaN missing."""
+    matrix = np.full((len(counters), len(snapshot.gpus)), np.nan)
+    for place, counter in enumerate(counters):
+        values = snapshot.values.get(counter)
+        if values is not None:
+            matrix[place] = values
+    return matrix
+
+
+def sample(sampler: SpoolSampler, *, interval_s: float, wait: Callable[[float], bool]) -> None:
+    """Step at the interval until `wait`, which is given seconds, returns True; a late step is
+    skipped.
+
+    The first step is taken at once. Errors: those of the source.
+    """
+    due = time.monotonic()
+    while True:
+        snapshot = sampler.step()
+        if any(problem.fatal for problem in snapshot.problems):
+            wait(float("inf"))
+            return
+        now = time.monotonic()
+        due += interval_s * max(1, math.ceil((now - due) / interval_s))
+        if wait(due - now):
+            return

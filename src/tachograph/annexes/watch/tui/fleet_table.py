@@ -1,0 +1,487 @@
+"""Columns of the fleet table: values, widths, which columns are hidden, titles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from rich.style import Style
+
+from tachograph.annexes.watch.live.fleet_rows import FleetGroup, FleetRows, absent_columns
+from tachograph.annexes.watch.live.looks import MISSING, count_marks, known_mean, known_sum
+from tachograph.annexes.watch.live.render import real_definition
+from tachograph.annexes.watch.tui import colours
+from tachograph.annexes.watch.tui.page import Pieces, filled
+from tachograph.catalog.arrays import Floats, Longs
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST_FIRST
+from tachograph.report.lines import THIN, bar
+from tachograph.report.tables import cut, fitted_widths
+
+_SUM = "Σ"
+_ALL_TEXT = 24  # characters of a name, at most
+_BAR_FROM, _BAR_TO = 13, 45
+_LETTER = 3  # characters of a class that is shown as its letter
+_SHORT_HEALTH = 4
+_FURTHER = (
+    "occ",
+    "fp64",
+    "memtemp",
+    "clock",
+    "rx",
+    "tx",
+    "nvlink",
+    "fp32",
+    "fp16",
+    "held",
+    "model",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetColumn:
+    """A column: name to sort by, texts of GPU and group, width (0: from the data).
+
+    brief: its title where the column is narrower than `title`; empty: the first word.
+    """
+
+    name: str
+    title: str
+    width: int
+    of_gpu: Callable[[FleetRows, int], str]
+    of_group: Callable[[FleetRows, FleetGroup], str]
+    left: bool = False
+    brief: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlace:
+    """A column on the screen."""
+
+    column: FleetColumn
+    width: int
+    at: int = field(default=0)
+
+
+def percent(value: float) -> str:
+    """Return a fraction in at most four characters.
+
+    >>> percent(0.423), percent(1.0), percent(float("nan"))
+    ('42%', '100%', '-')
+    """
+    return MISSING if value != value else f"{value * 100:.0f}%"
+
+
+def short(value: float) -> str:
+    """Return a large number in at most five characters.
+
+    >>> short(2.13e9), short(950.4), short(12_345), short(float("nan"))
+    ('2.1G', '950', '12k', '-')
+    """
+    if value != value:
+        return MISSING
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return (
+                f"{value / size:.1f}{prefix}"
+                if abs(value) < 9.95 * size
+                else f"{value / size:.0f}{prefix}"
+            )
+    return f"{value:.0f}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration in at most six characters.
+
+    >>> span(59), span(7325), span(3 * 86400), span(float("nan"))
+    ('59s', '2h02', '3d00h', '-')
+    """
+    if seconds != seconds:
+        return MISSING
+    whole = max(0, int(seconds))
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m{whole % 60:02d}"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def percent_bar(value: float, width: int) -> str:
+    """Return a thin bar, and the percent after it.
+
+    >>> percent_bar(0.5, 14)
+    '━━━━╸      50%'
+    """
+    if value != value:
+        return MISSING.rjust(width)
+    steps = len(THIN) * (width - 5)
+    return (
+        f"{bar(round(value * steps) / steps, width - 5, marks=THIN, empty=' ')}{percent(value):>5}"
+    )
+
+
+def fit(
+    rows: FleetRows, width: int, *, skip: int = 0, first: int = 8, group: str = "", sort: str = ""
+) -> list[ColumnPlace]:
+    """Return the columns that fit, from left to right.
+
+    skip: number of optional columns that are skipped. first: least width of the name of a GPU or a
+    group. group: the grouping, which needs no column then. sort: the column that is never hidden.
+    """
+    natural = {
+        name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0))
+        for name in ("gpu", "job", "user")
+    }
+    steps = _steps(natural, skip, sort, absent_columns(rows.view))
+    steps = [one for one in steps if one[0] != group or group == "class"]  # classes are counted
+    widths = fitted_widths({}, [("gpu", max(first, natural["gpu"])), *steps], width, gap=1)
+    if widths.get("real", 0) >= _BAR_FROM:
+        widths["real"] += min(width - sum(widths.values()) - len(widths) + 1, _BAR_TO - _BAR_FROM)
+    placed, at = [], 0
+    for column in COLUMNS:
+        if column.name in widths:
+            placed.append(ColumnPlace(column, widths[column.name], at))
+            at += widths[column.name] + 1
+    return placed
+
+
+def _steps(
+    natural: Mapping[str, int], skip: int, sort: str, absent: Collection[str]
+) -> list[tuple[str, int]]:
+    """(column, width) by importance, as `fitted_widths` takes them; further ones only if the
+    exporter has them.
+    """
+    kept = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
+    kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)] if not skip else []
+    first = [
+        "sm",
+        "tensor",
+        "dram",
+        "job",
+        "user",
+        "health",
+        "class",
+        "real",
+        "class",
+        "util",
+        "mem",
+        "power",
+        "temp",
+    ]
+    more = [name for name in _FURTHER if name not in absent or name == sort]
+    widths = {column.name: column.width for column in COLUMNS}
+    widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"])}
+    kept += [(sort, widths[sort])] if sort in (*first, *more) and sort not in dict(kept) else []
+    optional = [name for name in (*first, *more) if not skip or name not in dict(kept)]
+    steps = [(name, widths[name]) for name in optional[min(skip, len(optional) - 1) :]]
+    return [*kept, *steps]
+
+
+def _gpu_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    return f"{'▸' if group.folded else '▾'} {group.name or '(none)'} ({len(group.rows)})"
+
+
+def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
+    def reported(rows: FleetRows, group: FleetGroup) -> str:
+        texts = rows.text(name)
+        found = {texts[row] for row in group.rows.tolist()} - {""}
+        return found.pop() if len(found) == 1 else f"{len(found)} {name}s" if found else MISSING
+
+    return reported
+
+
+def _marks_of_group(rows: FleetRows, group: FleetGroup) -> dict[str, int]:
+    """{letter: number of GPUs}, those that occur"""
+    by_mark = count_marks(rows.looks[group.rows])
+    return {mark: count for mark, count in by_mark.items() if count}
+
+
+def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    return " ".join(f"{count}{mark}" for mark, count in _marks_of_group(rows, group).items())
+
+
+def _letter_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    """The most frequent letter; `+` where there are others."""
+    marks = _marks_of_group(rows, group)
+    return max(marks, key=lambda mark: marks[mark]) + ("+" if len(marks) > 1 else "")
+
+
+def _worst(rows: FleetRows, group: FleetGroup) -> str:
+    states = {STATES[state] for state in np.unique(rows.view.health[group.rows]).tolist()}
+    return min(states, key=WORST_FIRST.index)
+
+
+def _health_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    return _state(_worst(rows, group))
+
+
+def _class(rows: FleetRows, row: int) -> str:
+    return colours.LOOKS[int(rows.looks[row])].text
+
+
+def _health(rows: FleetRows, row: int) -> str:
+    return _state(rows.view.state(row))
+
+
+def _state(state: str) -> str:
+    return state if state == HEALTH_UNKNOWN else colours.state_text(state)
+
+
+def _brief_state(state: str) -> str:
+    """A state of health without its sign, in four characters."""
+    return "?" if state == HEALTH_UNKNOWN else state
+
+
+def _mean(values: Floats, rows: Longs) -> float:
+    return known_mean(values[rows])
+
+
+def _sum(values: Floats, rows: Longs) -> float:
+    return known_sum(values[rows])
+
+
+def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
+    """Used and total memory, only of GPUs that report the used memory."""
+    reporting = rows[~np.isnan(used[rows])]
+    whole = not np.isnan(there[reporting]).any()
+    return _sum(used, reporting), _sum(there, reporting) if whole else float("nan")
+
+
+def _max(values: Floats, rows: Longs) -> float:
+    reported = values[rows]
+    reported = reported[~np.isnan(reported)]
+    return float(reported.max()) if len(reported) else float("nan")
+
+
+def _text(name: str, title: str) -> FleetColumn:
+    return FleetColumn(
+        name, title, 0, lambda rows, row: rows.text(name)[row] or MISSING, _of_all(name), left=True
+    )
+
+
+def _number(
+    name: str,
+    title: str,
+    width: int,
+    written: Callable[[float], str],
+    merged: Callable[[Floats, Longs], float],
+) -> FleetColumn:
+    return FleetColumn(
+        name,
+        title,
+        width,
+        lambda rows, row: written(rows.number(name)[row]),
+        lambda rows, group: written(merged(rows.number(name), group.rows)),
+    )
+
+
+def _sum_of(name: str, title: str, width: int, written: Callable[[float], str]) -> FleetColumn:
+    return FleetColumn(
+        name,
+        title,
+        width,
+        lambda rows, row: written(rows.number(name)[row]),
+        lambda rows, group: _summed(written(_sum(rows.number(name), group.rows))),
+    )
+
+
+def _summed(written: str) -> str:
+    """A sum, marked as one: other numbers of a group are means, temperatures the highest."""
+    return written if written == MISSING else f"{_SUM}{written}"
+
+
+def _memory(used: float, there: float) -> str:
+    if used != used:
+        return MISSING
+    written = f"{used:.1f}" if used < 99.95 else short(used)
+    return (
+        written
+        if there != there
+        else f"{written}/{there:.0f}"
+        if there < 1e3
+        else f"{written}/{short(there)}"
+    )
+
+
+def _degrees(value: float) -> str:
+    return MISSING if value != value else f"{value:.0f}°"
+
+
+def _watts(value: float) -> str:
+    return f"{short(value)}W" if value == value else MISSING
+
+
+COLUMNS: tuple[FleetColumn, ...] = (
+    FleetColumn("gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left=True),
+    _number("util", "GPU%", 4, percent, _mean),
+    FleetColumn(
+        "mem",
+        "memory GiB",
+        10,
+        lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
+        lambda rows, group: _summed(
+            _memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))
+        ),
+        brief="mem GiB",
+    ),
+    _sum_of("power", "power", 6, _watts),
+    _number("temp", "temp", 4, _degrees, _max),
+    FleetColumn("class", "class", 22, _class, _classes_of_group, left=True, brief="cls"),
+    FleetColumn(
+        "real",
+        "real utilisation",
+        _BAR_FROM,
+        lambda rows, row: percent(rows.view.real[row]),
+        lambda rows, group: percent(_mean(rows.view.real, group.rows)),
+        left=True,
+    ),
+    _number("sm", "SM", 4, percent, _mean),
+    _number("tensor", "TENS", 4, percent, _mean),
+    _number("dram", "DRAM", 4, percent, _mean),
+    _text("job", "job"),
+    _text("user", "user"),
+    FleetColumn("health", "health", 7, _health, _health_of_group, left=True, brief="hlth"),
+    _number("occ", "OCC", 4, percent, _mean),
+    _number("fp64", "FP64", 4, percent, _mean),
+    _number("fp32", "FP32", 4, percent, _mean),
+    _number("fp16", "FP16", 4, percent, _mean),
+    _number("memtemp", "mem°", 4, _degrees, _max),
+    _number("clock", "MHz", 4, lambda value: MISSING if value != value else f"{value:.0f}", _mean),
+    _sum_of("rx", "PCIe<", 5, short),
+    _sum_of("tx", "PCIe>", 5, short),
+    _sum_of("nvlink", "NVLnk", 5, short),
+    _number("held", "held", 6, span, _max),
+    FleetColumn(
+        "model",
+        "model",
+        24,
+        lambda rows, row: rows.text("model")[row] or MISSING,
+        _of_all("model"),
+        left=True,
+    ),
+)
+
+
+def pieces(
+    rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]
+) -> list[tuple[str, Style]]:
+    """Return a line as texts and styles, neighbours of one style together."""
+    if isinstance(line, FleetGroup):
+        made = [
+            (_group_cell(rows, line, place), _group_style(rows, line, place.column.name))
+            for place in places
+        ]
+    else:
+        plain = colours.PLAIN if rows.view.reported[line] else colours.DIM
+        made = [
+            (_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain))
+            for place in places
+        ]
+    found: list[tuple[str, Style]] = []
+    for text, style in made:
+        if found:
+            before, its = found[-1]
+            if its is style:
+                found[-1] = (f"{before} {text}", style)
+                continue
+            found[-1] = (
+                (f"{before} ", its) if its is not colours.HEALTH_STYLES[CRIT] else (before, its)
+            )
+            text = f" {text}" if its is colours.HEALTH_STYLES[CRIT] else text
+        found.append((text, style))
+    return found
+
+
+def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:
+    column = place.column
+    if column.name == "real" and place.width >= _BAR_FROM:
+        return percent_bar(float(rows.view.real[row]), place.width)
+    if column.name == "class" and place.width <= _LETTER:
+        return _class(rows, row)[:2].ljust(place.width)
+    if column.name == "health" and place.width <= _SHORT_HEALTH:
+        return _brief_state(rows.view.state(row)).ljust(place.width)
+    return filled(column.of_gpu(rows, row), place.width, column.left and column.name != "real")
+
+
+def _group_cell(rows: FleetRows, group: FleetGroup, place: ColumnPlace) -> str:
+    column = place.column
+    if column.name == "real" and place.width >= _BAR_FROM:
+        return percent_bar(_mean(rows.view.real, group.rows), place.width)
+    if column.name == "class" and place.width <= _LETTER:
+        return _letter_of_group(rows, group).ljust(place.width)
+    if column.name == "health" and place.width <= _SHORT_HEALTH:
+        return _brief_state(_worst(rows, group)).ljust(place.width)
+    return filled(column.of_group(rows, group), place.width, column.left and column.name != "real")
+
+
+def _group_style(rows: FleetRows, group: FleetGroup, name: str) -> Style:
+    if name == "gpu":
+        return colours.GROUP
+    worst = _worst(rows, group)
+    return colours.HEALTH_STYLES[worst] if name == "health" and worst != OK else colours.BOLD
+
+
+def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:
+    if name in ("class", "real"):
+        return colours.LOOKS[int(rows.looks[row])].style
+    if name == "health":
+        return colours.STATE_STYLES[int(rows.view.health[row])]
+    if name == "temp" and rows.view.state(row) == HOT:
+        return colours.ALARM
+    return plain
+
+
+def legend(rows: FleetRows | None, *, width: int) -> Pieces:
+    """Return what `real` is; the letters of classes are named by the counts of the header."""
+    return (
+        []
+        if rows is None
+        else [(cut(real_definition(rows.view.settings.weights), width), colours.DIM)]
+    )
+
+
+MORE = "›"  # columns did not fit
+# Sorted from A to Z, numbers from the highest.
+_NAMES = ("gpu", "node", "job", "user", "class", "model")
+
+
+def titles(
+    places: Sequence[ColumnPlace],
+    *,
+    sort: str,
+    reverse: bool,
+    group: str,
+    width: int,
+    absent: Collection[str] = (),
+) -> Pieces:
+    """Return the titles of columns at their places; the one sorted by is marked with an arrow.
+
+    absent: columns that the exporter has no metric for.
+    """
+    arrow = "▲" if (sort in _NAMES) != reverse else "▼"
+    made: Pieces = []
+    for number, place in enumerate(places):
+        is_sorted = place.column.name == sort
+        written = _written(place, arrow if is_sorted else "")
+        made.append(
+            (f" {written}" if number else written, colours.SORTED if is_sorted else colours.TITLE)
+        )
+    possible = len(COLUMNS) - len(set(absent) & set(_FURTHER))
+    return [*made, *_more(places, possible, group=group, width=width)]
+
+
+def _written(place: ColumnPlace, arrow: str) -> str:
+    column = place.column
+    fits = len(column.title) + len(arrow) <= place.width
+    title = column.title if fits else column.brief or column.title.split()[0]
+    title = f"{title[: place.width - len(arrow)]}{arrow}"
+    return title.ljust(place.width) if column.left else title.rjust(place.width)
+
+
+def _more(places: Sequence[ColumnPlace], possible: int, *, group: str, width: int) -> Pieces:
+    """A sign at the right edge where columns are hidden."""
+    grouped = group not in ("", "class")  # that column is the heading of groups
+    if not places or len(places) + grouped >= possible:
+        return []
+    used = places[-1].at + places[-1].width
+    return [(MORE.rjust(width - used), colours.BOLD)] if used < width else []

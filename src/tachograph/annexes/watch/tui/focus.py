@@ -1,0 +1,291 @@
+"""Everything about one GPU: identity, class and health with reasons, counters, processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.binding import BindingType
+
+from tachograph.annexes.watch.live import unsupported
+from tachograph.annexes.watch.live.looks import MISSING
+from tachograph.annexes.watch.live.snapshot import GpuId
+from tachograph.annexes.watch.live.view import FleetView, GpuReasons, gpu_reasons
+from tachograph.annexes.watch.tui import colours, keys
+from tachograph.annexes.watch.tui.counter_rows import counters, unsupported_sentences
+from tachograph.annexes.watch.tui.page import (
+    Page,
+    PageRows,
+    Row,
+    beside,
+    cell,
+    heading,
+    join_parts,
+    paragraph,
+    quantity,
+)
+from tachograph.catalog.units import printable, text
+from tachograph.judge.health import HealthLimits
+from tachograph.judge.workload.classes import RULED, UNKNOWN
+from tachograph.judge.workload.rules import known_of
+
+RULES = tuple(one.name for one in RULED)
+_WEIGHED = (("SM", "sm"), ("TENSOR", "tensor"), ("DRAM", "dram"), ("GR", "gr"))
+
+
+def classed_and_healthy(view: FleetView, row: int, *, width: int) -> list[Row]:
+    """Return class and health of a GPU, and why."""
+    found = gpu_reasons(view, row)
+    return [*classed(view, row, found, width=width), *healthy(view, row, found, width=width)]
+
+
+def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+    """Return the class, its rule with values and thresholds, and the parts of real utilisation."""
+    smoothed, window = view.label(row), view.settings.smoothing_s
+    rows: list[Row] = [
+        heading("Class", width, f"over {quantity(window, 's')}" if window else "of this reading"),
+        [Segment(colours.class_text(smoothed), colours.class_style(smoothed))],
+    ]
+    if not view.reported[row]:
+        return rows + paragraph("no values now", width, colours.NOTICE, indent=2)
+    if smoothed in RULES:
+        place = RULES.index(smoothed)
+        rows += paragraph(f"rule {place + 1} of {len(RULES)}: {RULED[place].rule}", width, indent=2)
+    rows += paragraph(
+        found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2
+    )
+    rows += _enabling(view, found.classified.needs, width=width)
+    return rows + parts_of_real(view, row, width=width)
+
+
+def _enabling(view: FleetView, needs: tuple[str, ...], *, width: int) -> list[Row]:
+    """How to enable missing counters, each way once."""
+    lacking = {
+        name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)
+    }
+    reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
+    return [
+        line
+        for sentence in reported
+        for line in paragraph(sentence, width, colours.NOTICE, indent=2)
+    ]
+
+
+def parts_of_real(view: FleetView, row: int, *, width: int) -> list[Row]:
+    """Return real utilisation of this reading with its parts: weights and weighted values."""
+    known = known_of(view.reading(row), view.settings)
+    parts = [
+        f"{weight:.2f}·{name} {quantity(getattr(known, field), 'fraction')}".removeprefix("0")
+        for (name, field), weight in zip(_WEIGHED, view.settings.weights, strict=True)
+        if weight
+    ]
+    return paragraph(
+        f"real {quantity(float(view.real[row]), 'fraction')} = {' + '.join(parts)}", width, indent=2
+    )
+
+
+def healthy(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+    """Return health, and each decisive value against its limit."""
+    state = view.state(row)
+    rows: list[Row] = [
+        heading("Health", width),
+        [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])],
+    ]
+    if found.health_why:
+        rows += paragraph(found.health_why, width, colours.ALARM, indent=2)
+    rows += paragraph(join_parts(_values(view, row, found.limits)), width, indent=2)
+    if found.health.needs and view.reported[row]:
+        rows += paragraph(
+            f"not reported: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2
+        )
+        rows += _enabling(view, found.health.needs, width=width)
+    return rows
+
+
+def _values(view: FleetView, row: int, limits: HealthLimits) -> list[str]:
+    """Values that decide health, with limits; missing ones are left out."""
+    value = view.snapshot.value
+    reported: list[str] = []
+    sensors = (
+        ("gpu_temp_c", "GPU", limits.warning_c, limits.critical_c),
+        ("mem_temp_c", "memory", limits.memory_warning_c, limits.memory_critical_c),
+    )
+    for counter, name, warning, critical in sensors:
+        degrees = value(counter, row)
+        if degrees is not None:
+            reported.append(
+                f"{name} {text(degrees, 'C')} (HOT from {warning:.0f}, critical {critical:.0f})"
+            )
+    rows, failure = value("remapped_rows_uncorrectable", row), value("row_remap_failure", row)
+    if rows is not None:
+        reported.append(f"{text(rows, 'count')} rows remapped")
+    if failure is not None:
+        reported.append("a remapping failed" if failure else "no remapping failed")
+    replays = float("nan") if view.replays is None else float(view.replays[row])
+    if replays == replays:
+        reported.append(
+            f"{text(replays, 'count')} PCIe replays in {text(view.settings.event_memory_s, 's')}"
+        )
+    return reported
+
+
+WIDE = 110  # characters from which there are two columns
+_COUNTERS_AT_MOST = 100  # characters: longer histories add nothing
+_STALE_S = 5.0  # from which on the age of values is shown
+
+
+class FocusScreen(Page):
+    """One GPU, with keys for the next and the previous one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("focus")]
+
+    def __init__(self, gpu: GpuId) -> None:
+        super().__init__()
+        self.gpu = gpu
+
+    @property
+    def chosen(self) -> GpuId | None:
+        """The shown GPU."""
+        return self.gpu
+
+    def rows(self, view: FleetView, width: int, height: int) -> PageRows:
+        """Return all rows on the GPU."""
+        return focus(view, self.gpu, width=width)
+
+    def action_next(self) -> None:
+        """Show the next GPU."""
+        self._step(1)
+
+    def action_previous(self) -> None:
+        """Show the one before."""
+        self._step(-1)
+
+    def _step(self, by: int) -> None:
+        gpus = self.view.snapshot.gpus if self.view else ()
+        if gpus:
+            place = gpus.index(self.gpu) + by if self.gpu in gpus else 0
+            self.gpu = gpus[place % len(gpus)]
+            self.scroll_home(animate=False)
+            self.again()
+
+
+def focus(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
+    """Return one GPU in rows of `width` characters: one column, or two where the terminal is
+    wide.
+    """
+    if gpu not in view.snapshot.gpus:
+        return paragraph(
+            f"{gpu.name} is not among the GPUs the source reports now", width, colours.NOTICE
+        )
+    row = view.snapshot.gpus.index(gpu)
+    top = identity(view, row, width=width)
+    if width < WIDE:
+        parts = (*classed_and_healthy(view, row, width=width), *counters(view, row, width=width))
+        return [*top, *parts, *surroundings(view, row, width=width)]
+    left = min(_COUNTERS_AT_MOST, width * 11 // 20)
+    right = width - left - 3
+    beside_them = [
+        *classed_and_healthy(view, row, width=right),
+        *surroundings(view, row, width=right),
+    ]
+    return [*top, *beside([counters(view, row, width=left), beside_them], [left, right], gap=3)]
+
+
+def identity(view: FleetView, row: int, *, width: int) -> list[Row]:
+    """Return the GPU's name, its state in one line, and its allocation."""
+    snapshot, label, state = view.snapshot, view.label(row), view.state(row)
+    gpu = snapshot.gpus[row]
+    device = snapshot.devices.get(gpu)
+    first: Row = [
+        Segment(f"{gpu.name}  ", colours.BOLD),
+        Segment(colours.class_text(label), colours.class_style(label)),
+        Segment(f"  real {quantity(float(view.real[row]), 'fraction')}  "),
+        Segment(colours.state_text(state), colours.HEALTH_STYLES[state]),
+        *_age(view, row),
+        Segment(f"  {row + 1} of {len(snapshot.gpus)}", colours.DIM),
+    ]
+    mig = "" if gpu.mig is None else f"MIG slice {gpu.mig}"
+    board = join_parts(
+        [
+            (device.model if device else None) or "model unknown",
+            f"node {gpu.node}",
+            f"GPU {gpu.gpu}",
+            mig,
+            quantity(device.hbm_mib, "MiB") if device and device.hbm_mib else "",
+        ]
+    )
+    where = join_parts(
+        [
+            (device.uuid if device else None) or "",
+            f"PCI {device.pci}" if device and device.pci else "",
+        ]
+    )
+    return [
+        first,
+        *paragraph(printable(board), width),
+        *(paragraph(printable(where), width, colours.DIM) if where else []),
+        *paragraph(_allocation_text(view, gpu), width),
+    ]
+
+
+def _allocation_text(view: FleetView, gpu: GpuId) -> str:
+    allocation = view.snapshot.allocations.get(gpu)
+    if allocation is None:
+        return "no allocation known"
+    since = (
+        ""
+        if allocation.since is None
+        else f"for {quantity(max(0.0, view.snapshot.t - allocation.since), 's')}"
+    )
+    return printable(
+        join_parts(
+            [f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}", since]
+        )
+    )
+
+
+def _age(view: FleetView, row: int) -> Row:
+    """Remark on old or missing values."""
+    if not view.reported[row]:
+        return [Segment("  no values now", colours.ALARM)]
+    age = float(view.stale_s[row])
+    return [Segment(f"  values {quantity(age, 's')} old", colours.NOTICE)] if age > _STALE_S else []
+
+
+def surroundings(view: FleetView, row: int, *, width: int) -> list[Row]:
+    """Return processes, and unsupported counters."""
+    gpu = view.snapshot.gpus[row]
+    rows = [heading("Processes", width), *processes(view, gpu, width=width)]
+    found = gpu_reasons(view, row)
+    message = (*found.classified.needs, *found.health.needs) if view.reported[row] else ()
+    sentences = unsupported_sentences(view, but=message)
+    if sentences:
+        rows.append(heading("Also unsupported" if message else "Unsupported", width))
+        rows += [
+            line
+            for sentence in sentences
+            for line in paragraph(sentence, width, colours.DIM, indent=2)
+        ]
+    return rows
+
+
+def processes(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
+    """Return the processes on a GPU, the one with most memory first."""
+    found = sorted(view.snapshot.processes.get(gpu, ()), key=lambda one: -(one.hbm_used_mib or 0.0))
+    if not found:
+        return paragraph("none known", width, colours.DIM)
+    rows: list[Row] = [[cell("     pid user             memory  command", width, colours.DIM)]]
+    for one in found:
+        user, command = printable(one.user or MISSING), printable(one.command or MISSING)
+        rows.append(
+            [
+                cell(str(one.pid), 8, right=True),
+                Segment(" "),
+                cell(user, 12),
+                cell(quantity(one.hbm_used_mib, "MiB"), 11, right=True),
+                Segment("  "),
+                cell(command, max(0, width - 34)),
+            ]
+        )
+    return rows

@@ -1,0 +1,466 @@
+"""GPUs of one job in numbers: facts, spread among GPUs, programs, and the rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.segment import Segment
+from rich.style import Style
+
+from tachograph.annexes.watch.live.looks import MISSING, known_mean, known_sum
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuProcess, Snapshot
+from tachograph.annexes.watch.live.view import FleetView
+from tachograph.annexes.watch.tui import colours
+from tachograph.annexes.watch.tui.counter_rows import span, spark
+from tachograph.annexes.watch.tui.fleet_table import percent
+from tachograph.annexes.watch.tui.page import (
+    Row,
+    cell,
+    flow,
+    heading,
+    join_parts,
+    paragraph,
+    quantity,
+)
+from tachograph.catalog.arrays import Flags, Floats, Longs, Singles
+from tachograph.catalog.units import plural, printable
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
+
+# counters that show whether a GPU was working, most common first; MIG slices have no gpu_util
+ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
+WINDOW_S = 60.0  # as in stored metrics
+OVER_S = 300.0  # length of the examined past
+FAR = 0.25  # from the median lag: more than noise and one slow step, and a third of a job's speed
+# And from the median activity: GPUs that are all almost idle have no stragglers.
+FAR_ACTIVITY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpread:
+    """Of a job. imbalance: 0..1, None for one GPU, or where nothing was active or measured.
+
+    lags: per GPU, 0 the busiest, 1 idle; NaN of a GPU that reported nothing, and of all where
+    nothing was active. windows: number of examined ones, `zero_windows` of them with all idle,
+    which do not count. behind, ahead: whether the lag of each GPU is FAR above or below the job's
+    median, and its activity FAR_ACTIVITY from it; none is where no window is over yet. growing_s:
+    length so far of an only, incomplete window, None if there are whole ones.
+    """
+
+    imbalance: float | None
+    lags: Floats
+    windows: int
+    zero_windows: int
+    behind: Flags
+    ahead: Flags
+    growing_s: float | None = None
+
+
+def spread(
+    times: Floats, activity: Floats | Singles, *, anchor: float, window_s: float = WINDOW_S
+) -> GpuSpread:
+    """Return how evenly GPUs worked. activity: (times x GPUs), 0..1, NaN missing.
+
+    Windows begin at `anchor` (the start of the job) and have `window_s` each. Only complete ones
+    count: not the first where times begin within it, nor the last, which is incomplete, unless it
+    is alone. A GPU without a value in a window counts 0 there, one that reported nothing at all is
+    left out.
+
+    >>> found = spread(np.arange(120.0), np.tile([0.8, 0.8, 0.4, 0.8], (120, 1)), anchor=0.0)
+    >>> round(found.imbalance, 3), found.lags.round(3).tolist(), found.behind.tolist()
+    (0.125, [0.0, 0.0, 0.5, 0.0], [False, False, True, False])
+    """
+    count = activity.shape[1]
+    known = np.isfinite(activity)
+    reported: Flags = np.logical_or.reduce(known, axis=0)
+    values = np.where(known, activity, 0.0)
+    kept, window, over = _windows(times, anchor=anchor, window_s=window_s)
+    starts = np.flatnonzero(np.diff(window[kept], prepend=np.nan) != 0)
+    totals = np.add.reduceat(values[kept], starts, axis=0) if len(kept) else np.zeros((0, count))
+    most = totals.max(axis=1, initial=0.0)
+    active = most > 0
+    lags = np.full(count, np.nan)
+    if active.any():
+        lags[reported] = (1 - totals[active][:, reported] / most[active, None]).mean(axis=0)
+    several = int(reported.sum()) > 1 and bool(active.any())
+    imbalance = float(lags[reported].mean()) if several else None
+    off, away = (
+        _from_median(lags, reported),
+        _from_median(values[kept].mean(axis=0) if len(kept) else lags, reported),
+    )
+    marked = over & (np.abs(away) >= FAR_ACTIVITY)
+    growing_s = None if over or not len(kept) else float(times[kept[-1]] - times[kept[0]])
+    behind, ahead = marked & (off >= FAR), marked & (off <= -FAR)
+    return GpuSpread(imbalance, lags, len(totals), int((~active).sum()), behind, ahead, growing_s)
+
+
+def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, Floats, bool]:
+    """Return which times count, each time's window, and which windows are complete."""
+    window = np.floor((times - anchor) / window_s)
+    if not len(times):
+        return np.empty(0, np.int64), window, False
+    whole = (anchor + window * window_s >= times[0]) & (window < window[-1])
+    over = bool(whole.any())
+    return np.flatnonzero(whole if over else window == window[-1]), window, over
+
+
+def _from_median(values: Floats, reported: Flags) -> Floats:
+    """Difference of each value from the median of reported ones; 0 where missing."""
+    found: Floats = (
+        np.nan_to_num(values - np.median(values[reported]))
+        if reported.any()
+        else np.zeros(len(values))
+    )
+    return found
+
+
+def activity_counter(view: FleetView, rows: Sequence[int]) -> str | None:
+    """Return the counter that reports whether GPUs are working; None where none of them reports
+    one.
+    """
+    for counter in ACTIVITY:
+        values = view.snapshot.values.get(counter)
+        if values is not None and np.isfinite(values[list(rows)]).any():
+            return counter
+    return None
+
+
+def never_used(activity: Floats | Singles) -> Flags:
+    """Return for each GPU whether all its known values are zero; False without values.
+
+    >>> never_used(np.array([[0.0, 0.5, np.nan], [0.0, 0.0, np.nan]])).tolist()
+    [True, False, False]
+    """
+    known = np.isfinite(activity)
+    found: Flags = known.any(axis=0) & (
+        np.where(known, activity, 0.0).max(axis=0, initial=0.0) == 0
+    )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One row per GPU of the job, in the order of `rows` (places in the view).
+
+    counter: that of activity, None where no source reports one; activity: its values at `times`,
+    the whole history. unused: GPUs at zero in all that time.
+    """
+
+    job_id: str
+    rows: tuple[int, ...]
+    allocation: GpuAllocation
+    counter: str | None
+    times: Floats
+    activity: Singles
+    spread: GpuSpread
+    unused: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgram:
+    """Processes with one user and command: how many, on how many GPUs, their device memory (NaN:
+    not reported).
+    """
+
+    user: str | None
+    command: str | None
+    processes: int
+    gpus: int
+    hbm_used_mib: float
+
+
+def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
+    """Return the facts on a job; None where it holds no visible GPU."""
+    snapshot = view.snapshot
+    rows = rows_of_job(snapshot, job_id)
+    if not rows:
+        return None
+    allocation = snapshot.allocations[snapshot.gpus[rows[0]]]
+    times = view.history.times()
+    counter = activity_counter(view, rows)
+    activity = view.history.block(counter or "gpu_util", rows)
+    last = times > snapshot.t - OVER_S - WINDOW_S
+    anchor = allocation.since if allocation.since is not None else 0.0
+    evenness = spread(times[last], activity[last], anchor=anchor)
+    return JobFacts(
+        job_id, rows, allocation, counter, times, activity, evenness, never_used(activity)
+    )
+
+
+def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
+    """Return the rows of the GPUs that a job holds, alone or with others."""
+    allocations = [snapshot.allocations.get(gpu) for gpu in snapshot.gpus]
+    return tuple(
+        row for row, one in enumerate(allocations) if one and job_id in (*one.jobs, one.job_id)
+    )
+
+
+def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
+    """Return the programs on some GPUs, by user and command, the one with most memory first."""
+    grouped: dict[tuple[str | None, str | None], list[tuple[int, GpuProcess]]] = {}
+    for row in rows:
+        for process in view.snapshot.processes.get(view.snapshot.gpus[row], ()):
+            grouped.setdefault((process.user, process.command), []).append((row, process))
+    found = [
+        JobProgram(
+            user,
+            command,
+            len({(view.snapshot.gpus[row].node, process.pid) for row, process in members}),
+            len({row for row, _ in members}),
+            known_sum(np.array([process.hbm_used_mib for _, process in members], np.float64)),
+        )
+        for (user, command), members in grouped.items()
+    ]
+    return sorted(found, key=lambda one: -np.nan_to_num(one.hbm_used_mib))
+
+
+BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
+_NAMED = 6  # GPUs that a sentence lists
+_PROGRAMS = 6
+ORDERS = ("stragglers first", "by index", "least active first", "most memory first")
+_COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 10), ("power", 8))
+_COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power_w")
+_UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
+
+
+def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
+    """Return the job's identity, its classes, its imbalance, and unusual GPUs."""
+    snapshot, allocation = view.snapshot, job.allocation
+    nodes = len({snapshot.gpus[row].node for row in job.rows})
+    since = (
+        ""
+        if allocation.since is None
+        else f"for {quantity(max(0.0, snapshot.t - allocation.since), 's')}"
+    )
+    places = list(job.rows)
+    who = join_parts(
+        [
+            f"user {allocation.user or MISSING}",
+            f"{plural(len(places), 'GPU')} on {plural(nodes, 'node')}",
+            since,
+        ]
+    )
+    means = join_parts(
+        [
+            f"real {quantity(known_mean(view.real[places]), 'fraction')}",
+            *(
+                f"{name} {quantity(known_mean(snapshot.column(counter)[places]), 'fraction')}"
+                for name, counter in (
+                    ("SM", "sm_active"),
+                    ("tensor", "tensor_active"),
+                    ("DRAM", "dram_active"),
+                )
+            ),
+            f"Σ memory {quantity(known_sum(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
+            f"Σ power {quantity(known_sum(snapshot.column('power_w')[places]), 'W')}",
+        ]
+    )
+    first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
+    return [
+        first,
+        *_kinds(view, job, width=width),
+        *paragraph(means, width),
+        *evenness(view, job, width=width),
+    ]
+
+
+def _kinds(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
+    """Number of GPUs of each class, the most frequent first."""
+    found = np.bincount(view.labels[list(job.rows)], minlength=len(WORKLOAD_CLASSES))
+    seen = [place for place in np.argsort(-found, kind="stable").tolist() if found[place]]
+    return flow(
+        (
+            [
+                Segment(
+                    f"{colours.CLASS_MARKS[one]} {found[one]} {WORKLOAD_CLASSES[one]}  ",
+                    colours.CLASS_STYLES[one],
+                )
+            ]
+            for one in seen
+        ),
+        width,
+    )
+
+
+def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
+    """Return sentences: spatial imbalance, stragglers, unused and silent GPUs."""
+    if job.counter is None:
+        return paragraph("imbalance unknown: no activity counter reported", width, colours.DIM)
+    of = job.spread
+    rows: list[Row] = []
+    if len(job.rows) > 1:
+        counted = f"over {plural(of.windows - of.zero_windows, 'window')} of {WINDOW_S:.0f} s"
+        if of.growing_s is not None:
+            counted = f"of the first window, {of.growing_s:.0f} of {WINDOW_S:.0f} s"
+        written = quantity(of.imbalance, "ratio")
+        rest = (
+            ""
+            if of.imbalance is not None
+            else ": no activity"
+            if of.windows
+            else ": no complete window yet"
+        )
+        rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
+    reported = view.reported[list(job.rows)]
+    marked = (
+        (of.behind & reported & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),
+        (of.ahead & reported, f"{AHEAD} far ahead of the others", colours.NOTICE),
+        (
+            job.unused & reported,
+            f"{UNUSED} not used in the last {quantity(_kept_s(job), 's')}",
+            colours.NOTICE,
+        ),
+        (~reported, f"{LOST} no values now", colours.ALARM),
+    )
+    for flags, message, style in marked:
+        if flags.any():
+            rows += paragraph(
+                f"{message}: {_named(view, job, np.flatnonzero(flags).tolist())}",
+                width,
+                style,
+                indent=2,
+            )
+    return rows
+
+
+def _kept_s(job: JobFacts) -> float:
+    return float(job.times[-1] - job.times[0]) if len(job.times) > 1 else 0.0
+
+
+def _named(view: FleetView, job: JobFacts, places: Sequence[int]) -> str:
+    names = [view.snapshot.gpus[job.rows[place]].name for place in places[:_NAMED]]
+    return ", ".join(names) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
+
+
+def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
+    """Return places in `job.rows` in the order of lines; missing values last."""
+    rows = list(job.rows)
+    lags = job.spread.lags
+    match order:
+        case "stragglers first":
+            reported = view.reported[rows]
+            rank = np.select(
+                [~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4
+            )
+            # Worst first.
+            keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)
+        case "least active first":
+            values = view.snapshot.column(job.counter or "gpu_util")[rows]
+            keys = np.where(np.isfinite(values), values, np.inf)
+        case "most memory first":
+            used = view.snapshot.column("hbm_used_mib")[rows]
+            keys = np.where(np.isfinite(used), -used, np.inf)
+        case _:
+            keys = np.zeros(len(rows))
+    found: list[int] = np.argsort(keys, kind="stable").tolist()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class JobGpuTable:
+    """Columns of the lines of GPUs. names, classes, history, programs: characters of these columns.
+
+    each: seconds of one block of the history.
+    """
+
+    names: int
+    classes: int
+    history: int
+    programs: int
+    each: float
+
+
+def job_gpu_table(view: FleetView, job: JobFacts, *, width: int) -> JobGpuTable:
+    """Return the columns that fit."""
+    names = min(24, max(len(view.snapshot.gpus[row].name) for row in job.rows))
+    fixed = 2 + names + 1 + sum(size for _, size in _COLUMNS) + 1
+    classes = 23 if width - fixed >= 60 else 15
+    programs_width = 26 if width - fixed - classes >= 66 else 0
+    left = max(0, width - fixed - classes - programs_width - 1)
+    return JobGpuTable(names, classes, left, programs_width, span(job.times, max(1, left)))
+
+
+def table_head(columns: JobGpuTable) -> Row:
+    """Return the names of the columns."""
+    row: Row = [
+        cell("", 2),
+        cell("GPU", columns.names + 1, colours.BOLD),
+        cell("class", columns.classes, colours.BOLD),
+    ]
+    row += [cell(name, size, colours.BOLD, right=True) for name, size in _COLUMNS]
+    reach = (
+        f" last {quantity(columns.history * columns.each, 's')}" if columns.history >= 12 else ""
+    )
+    row += [Segment(" "), cell(reach, columns.history, colours.DIM)]
+    return [
+        *row,
+        cell(" processes" if columns.programs else "", columns.programs + 1, colours.BOLD),
+    ]
+
+
+def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
+    """Return the line of one GPU."""
+    row = job.rows[place]
+    snapshot = view.snapshot
+    sign, style = _sign(view, job, place)
+    label = int(view.labels[row])
+    name = WORKLOAD_CLASSES[label] if columns.classes > 20 else WORKLOAD_CODES[label]
+    values = (float(view.real[row]), *(snapshot.value(counter, row) for counter in _COUNTERS))
+    found: Row = [
+        cell(sign, 2, style),
+        cell(snapshot.gpus[row].name, columns.names + 1, style),
+        cell(f"{colours.CLASS_MARKS[label]} {name}", columns.classes, colours.CLASS_STYLES[label]),
+    ]
+    for value, unit, (_, size) in zip(values, _UNITS, _COLUMNS, strict=True):
+        known = float("nan") if value is None else value
+        written = percent(known) if unit == "fraction" else quantity(value, unit)
+        found.append(cell(written, size, right=True))
+    past = spark(
+        job.times,
+        job.activity[:, place],
+        width=columns.history,
+        each=columns.each,
+        low=0.0,
+        high=1.0,
+    )
+    found += [Segment(" "), cell(past, columns.history)]
+    if columns.programs:
+        running = snapshot.processes.get(snapshot.gpus[row], ())
+        users = ", ".join(sorted({printable(one.user or MISSING) for one in running}))
+        used = quantity(
+            known_sum(np.array([one.hbm_used_mib for one in running], np.float64)), "MiB"
+        )
+        found.append(
+            cell(
+                f" {len(running)}: {users} {used}" if running else f" {MISSING}",
+                columns.programs + 1,
+            )
+        )
+    return found
+
+
+def _sign(view: FleetView, job: JobFacts, place: int) -> tuple[str, Style]:
+    if not view.reported[job.rows[place]]:
+        return LOST, colours.ALARM
+    if job.unused[place]:
+        return UNUSED, colours.NOTICE
+    if job.spread.behind[place]:
+        return BEHIND, colours.NOTICE
+    return (AHEAD, colours.NOTICE) if job.spread.ahead[place] else (" ", colours.PLAIN)
+
+
+def programs_rows(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
+    """Return the programs on the job's GPUs, by user and command."""
+    found = programs(view, job.rows)
+    rows: list[Row] = [heading("Processes", width)]
+    if not found:
+        return rows + paragraph("none known", width, colours.DIM)
+    for one in found[:_PROGRAMS]:
+        count = "1 process" if one.processes == 1 else f"{one.processes:,} processes"
+        what = f"{count} on {plural(one.gpus, 'GPU')}"
+        who = printable(one.user or MISSING)
+        used = quantity(one.hbm_used_mib, "MiB")
+        rows.append([cell(f"{who}  {used}  {what}  {printable(one.command or MISSING)}", width)])
+    more = len(found) - _PROGRAMS
+    return rows + (paragraph(f"and {more} more", width, colours.DIM) if more > 0 else [])

@@ -1,0 +1,100 @@
+"""The screens: a name, a class each, and how one opens another.
+
+A screen is a widget that fills the space between header and footer. The app makes it when it is
+opened, gives it the focus, calls `show` at once and at each new view, and keeps it until another is
+opened. Keys are those of its place in `keys.KEYS`: `BINDINGS = keys.bindings("job")`. It opens
+another by `self.post_message(OpenScreen("focus", gpu))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Protocol, cast, runtime_checkable
+
+from textual.message import Message
+from textual.widget import Widget
+
+from tachograph.annexes.watch.live.snapshot import GpuId
+from tachograph.annexes.watch.live.view import FleetView
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenEntry:
+    """One screen. about: its subject, given to its constructor: "gpu" (a Gpu), "job" (a job id),
+    "" nothing.
+    """
+
+    module: str
+    class_name: str
+    about: str = ""
+
+
+SCREENS: Mapping[str, ScreenEntry] = MappingProxyType(
+    {
+        "fleet": ScreenEntry("fleet", "FleetScreen"),
+        "focus": ScreenEntry("focus", "FocusScreen", "gpu"),
+        "job": ScreenEntry("job", "JobScreen", "job"),
+        "help": ScreenEntry("help", "HelpScreen"),
+    }
+)
+
+
+@runtime_checkable
+class ShowsView(Protocol):
+    """Methods of every screen."""
+
+    def show(self, view: FleetView) -> None:
+        """Show a new view; called in the thread of the screen, while the history does not
+        change. Draw only changes.
+        """
+        ...
+
+
+@runtime_checkable
+class ChoosesGpu(Protocol):
+    """A screen with a GPU under the cursor, for which focus and job are opened."""
+
+    @property
+    def chosen(self) -> GpuId | None:
+        """The GPU, or None."""
+        ...
+
+
+@runtime_checkable
+class Dismissible(Protocol):
+    """A screen with a state that Esc clears before it leads back: a filter, a selection."""
+
+    def dismiss(self) -> bool:
+        """Clear it; False where there is none."""
+        ...
+
+
+class ShowNote(Message):
+    """Shows a sentence."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__()
+        self.sentence = sentence
+
+
+class OpenScreen(Message):
+    """Opens a screen: its name, and its GPU or job."""
+
+    def __init__(self, name: str, of: GpuId | str | None = None) -> None:
+        super().__init__()
+        self.name, self.of = name, of
+
+
+def subject_of(name: str) -> str:
+    """Return the subject of a screen: "gpu", "job" or ""."""
+    return SCREENS[name].about
+
+
+def make_screen(name: str, of: GpuId | str | None = None) -> Widget:
+    """Return a new screen. Its module is imported only now."""
+    entry = SCREENS[name]
+    made = getattr(import_module(f"tachograph.annexes.watch.tui.{entry.module}"), entry.class_name)
+    return cast("Widget", made(of) if entry.about else made())
