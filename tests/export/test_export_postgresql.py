@@ -284,7 +284,7 @@ def test_what_goes_wrong_is_a_line(database: str, lake: Lake) -> None:
         connection.execute("CREATE ROLE reader LOGIN")
     reader = database.replace("//postgres@", "//reader@")
     one_line(
-        run(lake, "postgresql", "--to", reader), 7, "permission denied", "get CREATE and INSERT"
+        run(lake, "postgresql", "--to", reader), 7, "permission denied", "request CREATE and INSERT"
     )
 
 

@@ -241,7 +241,7 @@ def test_http_must_be_allowed(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_half_of_the_credentials_is_none(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    one_line(command("lake", "--lake", s3.lake()), "wants credentials", "AWS_ACCESS_KEY_ID")
+    one_line(command("lake", "--lake", s3.lake()), "requires credentials", "AWS_ACCESS_KEY_ID")
 
 
 def test_an_object_that_is_gone_is_named(s3: S3) -> None:
