@@ -209,7 +209,7 @@ def test_a_day_without_accounting_stays(tmp_path: Path) -> None:
     summarized(lake, now=utc(20))
     (done,) = expire(lake, {"gpu_samples": 2}, now=utc(20))
     assert done.last == date(2026, 4, 6)
-    assert [one.why for one in done.kept_back] == ["there is no accounting of the day yet"]
+    assert [one.why for one in done.kept_back] == ["there is no accounting of that day yet"]
 
 
 def test_samples_of_a_node_stay_while_a_job_on_it_is_not_over(tmp_path: Path) -> None:

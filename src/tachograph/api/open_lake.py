@@ -254,15 +254,11 @@ class OpenLake:
         return pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
 
     def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of
-        `jobs()`.
-        """
+        """Return rows of job_gpus of a job (its id) or of rows of `jobs()`, one per GPU held."""
         return self.of_one_moment(lambda: query.read_gpus(self.lake, self._rows(job)))
 
     def steps(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of step_summaries, one per step: of a job (its id), or of rows of
-        `jobs()`.
-        """
+        """Return rows of step_summaries of a job (its id) or of rows of `jobs()`, one per step."""
         return self.of_one_moment(lambda: query.read_steps(self.lake, self._rows(job)))
 
     def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
@@ -448,8 +444,7 @@ class OpenLake:
         progress: Callable[[str, int, int], None] | None = None,
         **options: Any,
     ) -> Any:
-        """Return the study of this system: its data, the figures with their numbers, answers to the
-        six questions.
+        """Return the study of this system: data, figures with numbers, answers to six questions.
 
         `figures`: names or numbers, none for all. `options`: those of `jobs`, and pipe, window,
         variant, whiskers, no_filter as `tachograph study` has them. `wanted` stands for the options
@@ -479,7 +474,7 @@ class OpenLake:
         return self._study().radar(by, **which)
 
     def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> Any:
-        """Return what `radar` draws: a row per profile, 0..1 along each axis, null: not
+        """Return the numbers of `radar`: a row per profile, 0..1 along each axis, null: not
         measured.
         """
         return self._study().radar_numbers(by, **which)

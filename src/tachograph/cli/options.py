@@ -346,9 +346,7 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
 
 
 def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
-    """Return the message where filters leave no job of `summaries`: number of jobs, and start of
-    the newest.
-    """
+    """Return the message for filters that match no job: number of jobs, newest start."""
     newest = newest_job(summaries, zone_name=zone_name)
     return f"No matching jobs; {newest}.\n" if newest else "No matching jobs.\n"
 

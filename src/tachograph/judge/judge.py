@@ -170,9 +170,7 @@ def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) 
 
 @cache
 def _not_holding(check: Check) -> Sequence[pl.Expr]:
-    """Columns of the findings of a check that does not hold, of rows with what is known of their
-    jobs.
-    """
+    """Return the columns of an untriggered check's findings."""
     names = [pl.when(name).then(pl.lit(name.split("|")[0])) for name in check.needs]
     is_lacking = pl.any_horizontal(pl.lit(value=False), *check.needs)
     lacking = pl.concat_list(pl.lit([], dtype=pl.List(pl.String)), *names).list.drop_nulls()

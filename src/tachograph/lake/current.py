@@ -94,9 +94,7 @@ def files_between(files: Sequence[DataFile], least: str, greatest: str) -> list[
 
 
 def _repeated(lake: FileReader, table: LakeTable, files: Sequence[DataFile]) -> pl.DataFrame:
-    """The keys that lie in more than one file, and the greatest seq of each. Keys are compared
-    by their hashes.
-    """
+    """Return keys that are in more than one file, with the greatest seq; compared by hash."""
     groups = touching(files, lambda file: file.keys or ("", GREATEST))
     together = [file for group in groups if len(group) > 1 for file in group]
     rows = lake.read_files(table, together, (_KEY, _SEQ))

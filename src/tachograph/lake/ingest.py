@@ -192,7 +192,7 @@ def watermark(lake: Lake, stream: str) -> datetime | None:
 
 
 def _mark(chunk: Chunk) -> int:
-    """The watermark of a stream's chunk as a mark; 1 for a chunk that comes once."""
+    """Return a stream chunk's watermark as a mark; 1 for other chunks."""
     return 1 if chunk.watermark is None else microseconds(chunk.watermark)
 
 

@@ -114,7 +114,7 @@ class ResidentJobs:
         return found if self.counting is None else found & self.counting
 
     def places(self, job_keys: pl.Series) -> pl.Series:
-        """Return the numbers of the rows of some jobs, whether or not they count, ascending."""
+        """Return the row numbers of some jobs, current or not, ascending."""
         column = self.frame["job_key"]
         wanted = job_keys.drop_nulls().unique()
         if not self.mapped or wanted.len() > _MOST_SEARCHED:

@@ -291,7 +291,7 @@ class _TableExpiry:
         if any(file.seq > self.evidence.read_up_to(self.table) for file in files):
             return KeptRows("not analyzed yet", row_count(files))
         if self.evidence.accounted is None or day >= self.evidence.accounted:
-            return KeptRows("there is no accounting of the day yet", row_count(files))
+            return KeptRows("there is no accounting of that day yet", row_count(files))
         return None
 
     def _one_day(
@@ -321,7 +321,7 @@ class _TableExpiry:
             files = self.lake.files(self.table, [day])
             if not files:
                 return []
-        kept.append(KeptRows("others rewrite the day just now", row_count(files), day, day))
+        kept.append(KeptRows("another process is rewriting the day", row_count(files), day, day))
         return []
 
     def _needed(
@@ -434,7 +434,7 @@ class _TableExpiry:
         known = known.filter(~pl.col("job_id").is_in(self.left.gone_ids.implode()))
         free = old.join(known, on="job_id", how="anti")
         back = old.join(free, on="job_key", how="anti")
-        why = "their accounting is still there, from which they would be computed again"
+        why = "their accounting is still kept, so they would be computed again"
         chosen = rows.select(pl.col("job_key").is_in(free["job_key"].implode())).to_series()
         return chosen, _kept(why, back) if self.table is JOB_SUMMARIES else []
 

@@ -211,7 +211,7 @@ class OpenRuns:
         return self.border.select("run").unique()
 
     def take(self, runs: pl.DataFrame) -> Accumulators:
-        """Return what there is of some runs, and remove it."""
+        """Remove and return what was accumulated for some runs."""
         greatest = self.starts["run"].max()
         gone = np.zeros((greatest if isinstance(greatest, int) else 0) + 1, np.bool_)
         gone[runs["run"].to_numpy()] = True

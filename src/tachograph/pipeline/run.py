@@ -390,7 +390,7 @@ class _Analysis:
             self.progress(f"analyze {day}", done, total)
 
     def _over_by(self, day: date) -> pl.DataFrame:
-        """Runs that ended by the end of a day and of which nothing is to come."""
+        """Return runs that ended by the end of a day and get no further data."""
         following = midnight(day + timedelta(days=1))
         over = self.waiting.filter(pl.col("until") <= pl.lit(following, dtype=TIME))
         unfinished = pl.concat([self.open_runs.unfinished(), self.minutes.unfinished()])

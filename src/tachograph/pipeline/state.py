@@ -98,9 +98,7 @@ def is_stale(lake: Lake, configuration: Configuration, judge_digest: str) -> boo
 
 
 def next_number(lake: Lake) -> int:
-    """Return a number no analysis had, greater than those of all that are complete: microseconds
-    since 1970.
-    """
+    """Return a new analysis number, greater than all complete ones: microseconds since 1970."""
     last = lake.latest(ANALYSES)["seq"].max()
     return max(time.time_ns() // 1000, (last if isinstance(last, int) else 0) + 1)
 

@@ -385,15 +385,11 @@ class HttpServer:
         return self._send("POST", path, _whole, data=form)
 
     def post_read(self, path: str, form: UrlQuery, read: Callable[[HttpAnswer], T]) -> T:
-        """Return what `read` makes of the answer to POST; a RequestError that may pass is
-        retried.
-        """
+        """Return `read(answer)` of a POST; temporary RequestErrors are retried."""
         return self._send("POST", path, lambda *answer: read(_whole(*answer)), data=form)
 
     def post_lines(self, path: str, form: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
-        """Return what `read` makes of the lines of an answer while they come; it starts anew
-        with each attempt.
-        """
+        """Return `read` of an answer's lines as they arrive; each attempt starts anew."""
         return self._send("POST", path, lambda chunks, *_: read(_lines(chunks)), data=form)
 
     def close(self) -> None:

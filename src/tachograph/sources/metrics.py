@@ -425,7 +425,7 @@ def exporter_metrics(exporter: str) -> Mapping[str, str]:
 
 @cache
 def _exporters() -> Mapping[str, str]:
-    """{metric: its exporter}, beside those of dcgm-exporter"""
+    """Return {metric: exporter}, without dcgm-exporter."""
     return MappingProxyType(
         {
             choice.key.metric: choice.exporter

@@ -136,8 +136,7 @@ class BacktestReport:
 
 
 def replay(jobs: Iterable[PastJob], site: SiteFacts, options: AdviceOptions) -> BacktestReport:
-    """Return what advice before each job would have meant; it rests on jobs alone that had ended
-    before its submit.
+    """Return the effect of advice before each job, based only on jobs that had ended by then.
 
     One pass, in order of submission; the order in which jobs are given does not matter.
     """
