@@ -279,8 +279,8 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
     replace(
         package / "judge" / "scores.py",
         {
-            "scored = rows.with_columns(": (
-                "scored = rows.with_columns(score_sm=_limited(1 - pl.col('sm')),"
+            "    return inputs.with_columns(": (
+                "    return inputs.with_columns(score_sm=_limited(1 - pl.col('sm')),"
             ),
         },
     )

@@ -154,7 +154,7 @@ for name in ("ann", "bob"):
 
 @pytest.mark.slow
 def test_a_package_of_a_site_adds_a_page(site: Path, lake: Lake) -> None:
-    run(site, "analyze", "--lake", lake.location)
+    run(site, ("analyze", "--lake", lake.location))
     folders = os.pathsep.join((str(site), str(TESTS)))
     environment = {**os.environ, "PYTHONPATH": folders}
     program = [sys.executable, "-c", SHOW, lake.location]

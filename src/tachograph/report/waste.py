@@ -16,6 +16,9 @@ from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
+# of WasteReport: what headings and tables need, and no reader of the numbers
+OF_HEADINGS = ("users", "zone_name", "concerned_jobs", "since", "until")
+
 WASTE_HELD = "Only GPU time that jobs held is counted; time in which GPUs were free is in no line."
 WASTE_NO_PRICE = "No price is set: add waste.prices to tachograph.toml to show the cost."
 _SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
@@ -235,9 +238,7 @@ def waste_json(report: WasteReport) -> dict[str, Any]:
     """Return everything in the ledger as JSON values: GPU-hours, J, money in `currency`; null
     where not known.
     """
-    values: dict[str, Any] = json_values(
-        report, without=("users", "zone_name", "concerned_jobs", "since", "until")
-    )
+    values: dict[str, Any] = json_values(report, without=OF_HEADINGS)
     known = [row for row in values["left_out"] if row["jobs"] is not None]
     more = {"currency": report.currency if report.priced else None, "left_out": known}
     return {**values, **more, "lost": report.lost, "recoverable": report.recoverable}

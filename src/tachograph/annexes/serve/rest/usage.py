@@ -44,7 +44,7 @@ from tachograph.judge.advice.request import JobRequest
 from tachograph.judge.ledger import WasteReport
 from tachograph.judge.usage import UsageReport
 from tachograph.report.json_values import json_values
-from tachograph.report.waste import waste_json
+from tachograph.report.waste import OF_HEADINGS, waste_json
 
 _LEDGER = {
     "jobs": "Jobs in the ledger: ended, measured, with whole GPUs.",
@@ -85,7 +85,7 @@ class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
 
 
 def _ledger_schemas() -> Schema:
-    fields = field_schemas(WasteReport, without=("users", "zone_name", "concerned_jobs"))
+    fields = field_schemas(WasteReport, without=OF_HEADINGS)
     return {
         **{name: described(_LEDGER[name], schema) for name, schema in fields.items()},
         "currency": described("Currency of costs. Null: no price is configured.", or_null(TEXT)),
