@@ -215,7 +215,7 @@ def test_a_site_maps_directions_and_adds_up_links() -> None:
         ({"m{direction=tx}": ("power_w", "W")}, "no label"),
         ({"m": ("power_w",)}, "the unit is missing"),
         ({"m": ("power_w", "W", "add link")}, "none of `sum LABEL`"),
-        ({"m": ("fan", "percent")}, "no counter 'fan'"),
+        ({"m": ("fan", "percent")}, "unknown counter 'fan'"),
     ],
 )
 def test_a_mapping_that_says_nothing_is_refused(own: SiteMetrics, problem: str) -> None:

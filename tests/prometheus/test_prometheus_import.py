@@ -235,7 +235,7 @@ def test_options_that_do_not_fit(given: list[str], error: type[Exception], told:
             {"metrics": {"foo": ["gpu_utl", "percent"]}},
             ["saved.json"],
             (
-                "own.toml: [[sources]] prometheus: metrics.foo: no counter 'gpu_utl'; see "
+                "own.toml: [[sources]] prometheus: metrics.foo: unknown counter 'gpu_utl'; see "
                 "docs/counters.md"
             ),
         ),
