@@ -203,7 +203,7 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
         (
             ["--url", "http://x", "--from", "1h", "--selector", "up"],
             ConfigError,
-            "selector 'up' is none",
+            "invalid selector 'up'",
         ),
         (
             ["--url", "http://x", "--from", "1h", "--window", "0"],

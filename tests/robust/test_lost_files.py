@@ -62,7 +62,7 @@ DAMAGES: Mapping[Callable[[Path], None], str] = {
     missing: "missing",
     emptied: "empty",
     cut: "cut off: 300 of ",
-    linked: "a link",
+    linked: "a symbolic link",
     folder: "a folder",
     flipped_pages: "damaged: its bytes have changed",
     flipped_footer: "damaged: its bytes have changed",
