@@ -47,7 +47,7 @@ def test_half_of_the_characteristics_suffice() -> None:
     )
     finding = idle(means(0.9), means(0.9) | {"sm_active_mean": 0.1})
     assert finding.verdict == "no"
-    assert "by 1 of 4 characteristics" in finding.sentence
+    assert "in 1 of 4 characteristics" in finding.sentence
 
 
 def test_where_none_is_busy_none_is_idle_beside_it() -> None:

@@ -23,7 +23,7 @@ columns.u = "gpu_util"
         ("x = [", "not valid TOML"),
         (GOOD + "colour = 1", "colour"),
         (GOOD + "columns.v = { to = 'power_w', units = 'W' }", "units.*columns"),
-        (GOOD + "table = 'rejects'", "table: unknown table 'rejects'.*gpu_samples"),
+        (GOOD + "table = 'rejects'", "table: no table 'rejects'.*gpu_samples"),
         (GOOD + "delimiter = ';;'", "delimiter"),
         (GOOD + "decimal = ','", "decimal"),
         (GOOD + "names = ['a', 'a']", "names"),

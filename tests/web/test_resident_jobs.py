@@ -384,5 +384,5 @@ def test_jobs_are_held_in_memory_where_no_folder_can_be_written(
     served.images.join()
     view = served.view(Viewer("ann", Role.ADMIN))
     assert len(view.jobs) == 12
-    assert "no folder" in view.image_problem
+    assert "no writable, private folder" in view.image_problem
     assert status.content(view, status.PARAMETERS())["image_problem"] == view.image_problem

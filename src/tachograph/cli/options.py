@@ -203,7 +203,7 @@ def add_job_choice(parser: Parser) -> None:
         metavar="N",
         help="N-th run of a requeued job (default: last)",
     )
-    parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+    parser.add_argument("--cluster", metavar="NAME", help="cluster, if several have this job id")
 
 
 def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:
