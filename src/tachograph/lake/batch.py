@@ -40,10 +40,12 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
         parts = list(resolve_days(_side_by_side(group, table), table))
         merged = sum(count for _, _, count in parts)
         if merged and len(group) > 1:  # which of the rows of a key counts depends on the frame, too
-            alone = [list(resolve_days(frame, table)) for frame in group]
-            within += [sum(count for _, _, count in one) for one in alone]
-            for day, rows, _ in (part for one in alone for part in one):
-                by_day.setdefault(day, []).append(rows)
+            for frame in group:
+                merged_alone = 0
+                for day, rows, count in resolve_days(frame, table):
+                    by_day.setdefault(day, []).append(rows)
+                    merged_alone += count
+                within.append(merged_alone)
             continue
         within += [merged] * len(group)
         for day, rows, _ in parts:

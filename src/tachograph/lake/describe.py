@@ -104,24 +104,25 @@ def describe_space(
     """
     spans = {table.name: _days_of_jobs(lake, [table]) for table in (JOBS, JOB_SUMMARIES)}
     accounted = _days_of_jobs(lake, [JOBS, JOB_SUMMARIES])
-    found = []
+    spaces = []
     for table in tables:
         if lake.delta(table) is None:
             continue
         files = lake.files(table)
         used = sum(file.size for file in files)
-        of_jobs = (
-            JOBS
-            if table in EXPIRING[JOBS.name]
-            else JOB_SUMMARIES
-            if "job_key" in table.schema
-            else None
-        )
-        days = accounted if of_jobs is None else spans[of_jobs.name]
-        days = None if table is DEVICES else _days_of(files) if table.by_day else days
+        if table is DEVICES:
+            days = None
+        elif table.by_day:
+            days = _days_of(files)
+        elif table in EXPIRING[JOBS.name]:
+            days = spans[JOBS.name]
+        elif "job_key" in table.schema:
+            days = spans[JOB_SUMMARIES.name]
+        else:
+            days = accounted
         a_day = used / days if days is not None and days >= WHOLE_DAY else None
         kept = kept_days(table, keep)
-        found.append(
+        spaces.append(
             TableSpace(
                 table.name,
                 row_count(files),
@@ -134,7 +135,7 @@ def describe_space(
                 None if a_day is None or kept is None else a_day * kept,
             )
         )
-    return found
+    return spaces
 
 
 def _days_of(files: Sequence[DataFile]) -> float | None:
@@ -149,13 +150,12 @@ def _days_of(files: Sequence[DataFile]) -> float | None:
 def _days_of_jobs(lake: Lake, tables: Iterable[LakeTable]) -> float | None:
     """Days from the first start to the last start or end of the jobs of some tables."""
     jobs = pl.concat([lake.latest(table, ("start", "end")) for table in tables])
-    first = jobs["start"].min()
-    lasts = [last for name in ("start", "end") if isinstance(last := jobs[name].max(), datetime)]
-    return (
-        (max(lasts) - first).total_seconds() / 86400
-        if isinstance(first, datetime) and lasts
-        else None
-    )
+    first, last = jobs.select(
+        first=pl.col("start").min(), last=pl.max_horizontal(pl.col("start", "end").max())
+    ).row(0)
+    if first is None or last is None:
+        return None
+    return float((last - first).total_seconds()) / 86400
 
 
 def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:

@@ -297,11 +297,8 @@ def choose_job(
         raise UsageError(
             f"job {name} has {plural(len(runs), 'run')}, not {run}", do=f"use 1 to {len(runs)}"
         )
-    chosen = len(runs) - 1 if run is None else run - 1
-    return ChosenJob(
-        runs[chosen],
-        tuple(reversed([other for place, other in enumerate(runs) if place != chosen])),
-    )
+    chosen = runs.pop(-1 if run is None else run - 1)
+    return ChosenJob(chosen, tuple(reversed(runs)))
 
 
 def _without_step(name: str) -> str:

@@ -178,12 +178,11 @@ def _count(
     of_jobs: pl.Expr | None,
 ) -> bool:
     """Count the changes in a file's rows; return whether there are any."""
+    gone = 0
     if of_jobs is not None:
         gone = int(rows.select(of_jobs.fill_null(value=False).sum()).item() or 0)
         done.removed += gone
         rows = rows.filter(~of_jobs.fill_null(value=False))
-    else:
-        gone = 0
     texts = [column for column in rows.columns if _is_text(rows.schema[column])]
     if not texts or rows.is_empty():
         return gone > 0

@@ -267,49 +267,56 @@ def _ready(
     since = (reached or 0) if chunk.since is None else microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
-    conformed = [
-        conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin)
-        for p in chunk.parts
-    ]
+    conformed: list[Conformed] = []
+    parts: list[ChunkPart] = []
+    for part in chunk.parts:
+        table = TABLES[part.table]
+        conformed.append(conform(part.frame, table, now=now, units=part.units, origin=chunk.origin))
+        parts.append(replace(part, frame=part.frame.clear()))
     for part in chunk.parts:
         if part.rows_used is not None:
             used, rows = report.reshaped.get(part.table, (0, 0))
             report.reshaped[part.table] = (used + part.rows_used, rows + part.frame.height)
     names = tuple(_names(chunk, name))
-    chunk = replace(
-        chunk, parts=tuple(replace(part, frame=part.frame.clear()) for part in chunk.parts)
-    )
+    chunk = replace(chunk, parts=tuple(parts))
     return _ReadyChunk(chunk, name, again, names, tuple(conformed), mark, since)
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:
     """Commit chunks, the samples of all of them in one step where they may be."""
-    together = [
-        table
-        for table in _BATCHED
-        if sum(table.name == p.table for one in chunks for p in one.chunk.parts)
-    ]
     merged: dict[str, int] = {}
-    for table in together if all(one.may_wait for one in chunks) else ():
-        frames = {
-            name: c.frame for one in chunks for name, p, c in one.parts() if p.table == table.name
-        }
-        appended = lake.append_batch(table, frames)
-        known = [frame for name, frame in frames.items() if name not in appended.new]
-        of_known = {day for frame in known for day in frame["t"].dt.date().unique()}
-        if table is GPU_SAMPLES:  # a killed run may have committed rows alone
-            name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
-            _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
-        count_merged(
-            lake, table, sorted({day for day, count in appended.across.items() if count} | of_known)
-        )
-        across = sum(appended.across.values())
-        report.duplicates += across
-        # Of those that are added below.
-        report.rows[table.name] = report.rows.get(table.name, 0) - across
-        merged |= {f"{table.name}/{name}": appended.within[name] for name in frames}
-    for one in chunks:
-        _commit_rest(lake, one, merged, now, report)
+    if all(chunk.may_wait for chunk in chunks):
+        for table in _BATCHED:
+            merged |= _commit_together(lake, table, chunks, report)
+    for chunk in chunks:
+        _commit_rest(lake, chunk, merged, now, report)
+
+
+def _commit_together(
+    lake: Lake, table: LakeTable, chunks: Sequence[_ReadyChunk], report: IngestReport
+) -> dict[str, int]:
+    """Commit the rows of all chunks in one table; return the duplicates within each part."""
+    frames: dict[str, pl.DataFrame] = {}
+    for chunk in chunks:
+        for name, part, conformed in chunk.parts():
+            if part.table == table.name:
+                frames[name] = conformed.frame
+    if not frames:
+        return {}
+    appended = lake.append_batch(table, frames)
+    known = [frame for name, frame in frames.items() if name not in appended.new]
+    if table is GPU_SAMPLES:  # a killed run may have committed rows alone
+        name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
+        _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
+    merged_days = {day for day, count in appended.across.items() if count}
+    for frame in known:
+        merged_days.update(frame["t"].dt.date().unique())
+    count_merged(lake, table, sorted(merged_days))
+    across = sum(appended.across.values())
+    report.duplicates += across
+    # Of those that `_commit_rest` adds.
+    report.rows[table.name] = report.rows.get(table.name, 0) - across
+    return {f"{table.name}/{name}": appended.within[name] for name in frames}
 
 
 def _commit_rest(

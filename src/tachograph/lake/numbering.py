@@ -139,32 +139,39 @@ def _of_node(
     """
     of_uuid = {row.uuid: row for row in known if row.uuid is not None}
     of_pci = {pci_key(row.pci): row for row in known if row.pci is not None}
-    at = {(row.gpu, row.mig): row for row in known}
+    of_slice = {(row.gpu, row.mig): row for row in known}
     placed: dict[int, int] = {}
     new: list[int] = []
-    for index, same in labels.items():
-        found = {gpu for label in same if (gpu := _known_index(label, of_uuid, of_pci)) is not None}
-        if len(found) != 1 and all(label.uuid is None for label in same):
-            numbering = same[0].numbering
-            found = {
-                row.gpu
-                for row in known
-                if numbering is not None and row.numbers.get(numbering) == index
-            }
-        target = found.pop() if len(found) == 1 else None
+    for index, gpus in labels.items():
+        candidates: set[int] = set()
+        for gpu in gpus:
+            known_index = _known_index(gpu, of_uuid, of_pci)
+            if known_index is not None:
+                candidates.add(known_index)
+        if len(candidates) != 1 and all(gpu.uuid is None for gpu in gpus):
+            candidates = _numbered(known, gpus[0].numbering, index)
+        target = candidates.pop() if len(candidates) == 1 else None
         if target is None or target in placed.values():
             new.append(index)
         else:
             placed[index] = target
-    placed |= {
-        index: index
-        for index in new
-        if index not in placed.values()
-        and all(_may_be(one, at.get((index, one.mig))) for one in labels[index])
-    }
+    for index in new:
+        keeps = all(_may_be(gpu, of_slice.get((index, gpu.mig))) for gpu in labels[index])
+        if keeps and index not in placed.values():
+            placed[index] = index
     used = {*placed.values(), *(row.gpu for row in known)}
     free = (index for index in count() if index not in used)
-    return placed | {index: next(free) for index in new if index not in placed}
+    for index in new:
+        if index not in placed:
+            placed[index] = next(free)
+    return placed
+
+
+def _numbered(known: Iterable[_KnownGpu], numbering: GpuNumbering | None, index: int) -> set[int]:
+    """Return the lake's indices of the GPUs that have this number."""
+    if numbering is None:
+        return set()
+    return {row.gpu for row in known if row.numbers.get(numbering) == index}
 
 
 def _known_index(

@@ -114,14 +114,19 @@ def lost_files(lake: Lake) -> list[LostFile]:
 
     Errors: LakeError for a log that cannot be read.
     """
+    lost: list[LostFile] = []
     # A file that is replaced meanwhile is not lost.
     with writers_lock(Path(lake.location), alone=True):
-        return [
-            LostFile(table.name, file.path, what, file.rows, file.day, file.first, file.last)
-            for table in ALL_TABLES
-            for file in lake.files(table)
-            if (what := damage(Path(lake.uri(table), file.path), file.size, decode=True))
-        ]
+        for table in ALL_TABLES:
+            for file in lake.files(table):
+                what = damage(Path(lake.uri(table), file.path), file.size, decode=True)
+                if what:
+                    lost.append(
+                        LostFile(
+                            table.name, file.path, what, file.rows, file.day, file.first, file.last
+                        )
+                    )
+    return lost
 
 
 def give_up(lake: Lake, lost: Sequence[LostFile]) -> None:

@@ -144,24 +144,26 @@ class ResidentJobs:
             mask = np.zeros(height, np.bool_)
             mask[rows.to_numpy()] = True
             return self.frame.select(columns).filter(pl.Series(mask))
-        names = [
-            {column} if isinstance(column, str) else column.meta.root_names() for column in columns
-        ]
+        computed = False
+        names: list[str] = []
+        for column in columns:
+            if isinstance(column, str):
+                names.append(column)
+            else:
+                names += column.meta.root_names()
+                computed = True
         # Copies nothing.
-        frame = self.frame[list(dict.fromkeys(name for each in names for name in each))]
+        frame = self.frame[list(dict.fromkeys(names))]
         lengths = self.frame["job_key"].chunk_lengths()
         begins = np.cumsum([0, *lengths])
         numbers = rows.to_numpy()
         chunks = np.searchsorted(begins, numbers, side="right") - 1
         parts = [frame.head(0).select(columns)]
         for chunk in np.unique(chunks):
-            of_chunk = frame.slice(begins[chunk], lengths[chunk])
-            computed = (
-                of_chunk
-                if all(isinstance(column, str) for column in columns)
-                else of_chunk.select(columns)
-            )
-            parts.append(computed[numbers[chunks == chunk] - begins[chunk]])
+            chunk_rows = frame.slice(begins[chunk], lengths[chunk])
+            if computed:
+                chunk_rows = chunk_rows.select(columns)
+            parts.append(chunk_rows[numbers[chunks == chunk] - begins[chunk]])
         taken = pl.concat(parts)
         return taken if ascending else taken[np.argsort(np.argsort(chunks, kind="stable"))]
 
@@ -198,19 +200,19 @@ class ResidentJobs:
         codes_of_lake = sorted(self.codes)
         taken = self.take(rows, ["job_key", *(_VERDICT_OF + code for code in codes_of_lake)])
         filled = taken.select(pl.exclude("job_key").fill_null(int(CodedVerdict.NONE)))
-        verdicts = [of_code.to_numpy() for of_code in filled]
-        leasts = [
-            CodedVerdict.NO if codes is None or code in codes else least for code in codes_of_lake
-        ]
-        there = [
-            np.flatnonzero(of_code >= at) for of_code, at in zip(verdicts, leasts, strict=True)
-        ]
-        numbers = np.repeat(np.arange(len(there)), [len(found) for found in there])
-        values = [of_code[found] for of_code, found in zip(verdicts, there, strict=True)]
+        row_numbers = []
+        values = []
+        for code, column in zip(codes_of_lake, filled, strict=True):
+            every = codes is None or code in codes
+            verdicts = column.to_numpy()
+            answered = np.flatnonzero(verdicts >= (CodedVerdict.NO if every else least))
+            row_numbers.append(answered)
+            values.append(verdicts[answered])
+        numbers = np.repeat(np.arange(len(values)), [len(of_code) for of_code in values])
         value = pl.Series(np.concatenate([np.zeros(0, np.int8), *values]))
         return pl.DataFrame(
             [
-                taken["job_key"].gather(np.concatenate([numbers[:0], *there])),
+                taken["job_key"].gather(np.concatenate([numbers[:0], *row_numbers])),
                 pl.Series("code", codes_of_lake, dtype=pl.String).gather(numbers),
                 pl.repeat(None, value.len(), dtype=pl.String, eager=True).alias("kind"),
                 *(texts.gather(value) for texts in _BY_NUMBER),
@@ -303,12 +305,9 @@ def extended(
         counting = pl.concat(
             [counting, pl.repeat(value=True, n=rows.height, eager=True).alias("counting")]
         )
-    held = pl.concat([before.frame.slice(before.mapped), rows], how="diagonal").rechunk()
-    frame = (
-        pl.concat([before.frame.head(before.mapped), held], how="diagonal")
-        if before.mapped
-        else held
-    )
+    frame = pl.concat([before.frame.slice(before.mapped), rows], how="diagonal").rechunk()
+    if before.mapped:
+        frame = pl.concat([before.frame.head(before.mapped), frame], how="diagonal")
     return ResidentJobs(frame, before.mapped, counting, paths)
 
 

@@ -200,10 +200,10 @@ class _Evidence:
         if analyses.is_empty():
             return cls(None, accounted, pl.DataFrame(schema=_HOLDING))
         row = analyses.row(-1, named=True)
-        versions = {
-            table.name: -1 if (version := row[f"{table.name}_version"]) is None else version
-            for table in (GPU_SAMPLES, NODE_SAMPLES, JOBS, ALLOCATIONS, STEPS)
-        }
+        versions: dict[str, int] = {}
+        for table in (GPU_SAMPLES, NODE_SAMPLES, JOBS, ALLOCATIONS, STEPS):
+            version = row[f"{table.name}_version"]
+            versions[table.name] = -1 if version is None else version
         return cls(versions, accounted, _holding(lake, jobs, maps, versions, now))
 
     def read_up_to(self, table: LakeTable) -> int:

@@ -110,9 +110,10 @@ def missing_counters(
     >>> missing_counters([made, made])[1]
     'Of the nodes: cpu_user. Have node_exporter or LDMS record them.'
     """
-    waiting = Counter(
-        name for one in verdicts if one.verdict == "unknown" for name in dict.fromkeys(one.needs)
-    )
+    waiting: Counter[str] = Counter()
+    for finding in verdicts:
+        if finding.verdict == "unknown":
+            waiting.update(dict.fromkeys(finding.needs, 1))
     names = [name for name, _ in waiting.most_common() if recorded is None or not recorded(name)]
     of_gpus = [name for name in names if name in counters.COUNTERS_BY_NAME]
     of_nodes = [name for name in names if name in _OF_NODES]

@@ -191,12 +191,9 @@ class JobReport:
         waiting = [
             finding for finding in self.verdicts if finding.verdict == "unknown" and finding.needs
         ]
-        names = Counter(
-            name
-            for finding in waiting
-            for name in dict.fromkeys(finding.needs)
-            if self._lacks(name)
-        )
+        names: Counter[str] = Counter()
+        for finding in waiting:
+            names.update(filter(self._lacks, dict.fromkeys(finding.needs)))
         if not names:
             return None
         listed = ", ".join(name for name, _ in names.most_common(SHOWN_COUNTERS))
@@ -379,16 +376,13 @@ def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:
 
 def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) -> tuple[GpuUse, ...]:
     several = gpus["node"].n_unique() > 1
-    return tuple(
-        GpuUse(
-            gpu_label(row, with_node=several),
-            row,
-            number(row, f"{counter}_mean") if counter else None,
-            number(row, f"{counter}_max") if counter else None,
-            timeline.per_gpu.get((row["node"], row["gpu"], row["mig"]), ()),
-        )
-        for row in gpus.sort("node", "gpu", "mig").iter_rows(named=True)
-    )
+    uses: list[GpuUse] = []
+    for row in gpus.sort("node", "gpu", "mig").iter_rows(named=True):
+        mean = number(row, f"{counter}_mean") if counter else None
+        peak = number(row, f"{counter}_max") if counter else None
+        series = timeline.per_gpu.get((row["node"], row["gpu"], row["mig"]), ())
+        uses.append(GpuUse(gpu_label(row, with_node=several), row, mean, peak, series))
+    return tuple(uses)
 
 
 def job_json(report: JobReport) -> dict[str, Any]:

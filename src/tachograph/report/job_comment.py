@@ -57,13 +57,9 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
         "nodes": _nodes(report),
         "gpus": row.get("gpus"),
         "total_time": row.get("elapsed_s"),
-        OWN: own,
     }
-    return {
-        name: _short(value) if name != OWN else value
-        for name, value in summary.items()
-        if value is not None
-    }
+    known = {name: _short(value) for name, value in summary.items() if value is not None}
+    return known | {OWN: own}
 
 
 def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> str:

@@ -133,13 +133,13 @@ def _gpus(report: JobReport) -> Iterator[str]:
     ):
         shown_unit, cells = column_texts(values, unit)
         columns.append((f"{title} {shown_unit}".rstrip(), cells))
-    widths = [max(len(title), *map(len, cells)) for title, cells in columns]
+    table = [[title, *cells] for title, cells in columns]
+    widths = [max(map(len, column)) for column in table]
     yield ""
-    for place in range(-1, len(shown)):
-        cells = [title if place < 0 else cells[place] for title, cells in columns]
-        first = f"  {cells[0]:<{widths[0]}}"
-        yield first + "".join(
-            f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True)
-        )
+    for label, *cells in zip(*table, strict=True):
+        line = f"  {label:<{widths[0]}}"
+        for cell, width in zip(cells, widths[1:], strict=True):
+            line += f"  {cell:>{width}}"
+        yield line
     if len(report.gpus) > len(shown):
         yield f"  and {len(report.gpus) - len(shown)} more: tachograph job {report.job} --json"

@@ -29,10 +29,10 @@ def job_ticket(report: JobReport) -> str:
     for finding in report.findings[:SHOWN]:
         title = f"{_escaped(finding.title)} ({severity_text(finding)}, `{finding.code}`)"
         lines += ["", f"### {title}", "", _escaped(finding.sentence)]
-        when = report.interval(finding)
-        basis = [*([when] if when else []), checks_text(finding, zone_name=report.zone_name)]
-        lines += [f"- {_escaped(one)}" for one in basis if one]
-        lines += [f"- **To do**: {_escaped(finding.advice)}"] if finding.advice else []
+        basis = (report.interval(finding), checks_text(finding, zone_name=report.zone_name))
+        lines += [f"- {_escaped(sentence)}" for sentence in basis if sentence]
+        if finding.advice:
+            lines.append(f"- **To do**: {_escaped(finding.advice)}")
     made = _code(f"tachograph job {report.job} --ticket")
     return "\n".join([*lines, "", f"Made with {made}.", ""])
 

@@ -24,12 +24,14 @@ def over_time(report: JobReport) -> OverTime:
     WINDOW over time.
     """
     timeline = report.timeline
-    by_key = [
-        (gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"])))
-        for gpu in report.gpus
-    ]
-    drawn = [(gpu, series) for gpu, series in by_key if series is not None]
-    levels = np.vstack([floats(series) for _, series in drawn]) if drawn else np.empty((0, 0))
+    labels: list[str] = []
+    levels_by_gpu: list[Floats] = []
+    for gpu in report.gpus:
+        series = timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"]))
+        if series is not None:
+            labels.append(gpu.label)
+            levels_by_gpu.append(floats(series))
+    levels = np.vstack(levels_by_gpu) if levels_by_gpu else np.empty((0, 0))
     means = {name: floats(series) for name, series in timeline.means.items()}
     capacity, elapsed_s = number(report.summary, "hbm_mib"), number(report.summary, "elapsed_s")
     return OverTime(
@@ -37,9 +39,9 @@ def over_time(report: JobReport) -> OverTime:
         np.nan if elapsed_s is None else elapsed_s,
         ACTIVITY_NAMES.get(timeline.counter or "", "activity"),
         levels,
-        [gpu.label for gpu, _ in drawn],
+        labels,
         means,
-        _imbalance(levels, axis=0) if len(drawn) > 1 else np.empty(0),
+        _imbalance(levels, axis=0) if len(labels) > 1 else np.empty(0),
         _imbalance_over_time(levels),
         means.get("hbm_used_mib", np.empty(0)),
         np.nan if capacity is None else capacity,
@@ -83,23 +85,20 @@ def hover_json(report: JobReport) -> dict[str, Any]:
     series: dict[str, tuple[str, Floats, str]] = {}
     if len(shown.labels) <= HOVERED_GPUS:
         panel = f"{capitalized(shown.activity)} of each GPU"
-        series |= {
-            label: ("fraction", level, panel)
-            for label, level in zip(shown.labels, shown.levels, strict=True)
-        }
-    fractions = [name for name in shown.means if COUNTERS_BY_NAME[name].unit == "fraction"]
-    series |= {
-        name: ("fraction", shown.means[name], "Activity by unit, mean over the GPUs")
-        for name in fractions
-    }
-    imbalances = {"imbalance across GPUs": shown.spatial, "imbalance over time": shown.temporal}
-    series |= {name: ("ratio", values, "Imbalance") for name, values in imbalances.items()}
-    powers = {"power": mean, "lowest": low, "highest": high}
-    series |= {"memory": ("MiB", shown.memory_mib, "Memory used, of the GPU with most")}
-    series |= {name: ("W", values, "Power per GPU") for name, values in powers.items()}
-    known = {
-        label: one for label, one in series.items() if one[1].size and not np.isnan(one[1]).all()
-    }
+        for label, level in zip(shown.labels, shown.levels, strict=True):
+            series[label] = ("fraction", level, panel)
+    for name, values in shown.means.items():
+        if COUNTERS_BY_NAME[name].unit == "fraction":
+            series[name] = ("fraction", values, "Activity by unit, mean over the GPUs")
+    series["imbalance across GPUs"] = ("ratio", shown.spatial, "Imbalance")
+    series["imbalance over time"] = ("ratio", shown.temporal, "Imbalance")
+    series["memory"] = ("MiB", shown.memory_mib, "Memory used, of the GPU with most")
+    for name, values in (("power", mean), ("lowest", low), ("highest", high)):
+        series[name] = ("W", values, "Power per GPU")
+    measured: dict[str, list[Any]] = {}
+    for label, (unit, values, panel) in series.items():
+        if not np.isnan(values).all():
+            measured[label] = [unit, _rounded(values), panel]
     start = report.summary.get("start")
     return {
         "bin_s": shown.bin_s,
@@ -107,11 +106,13 @@ def hover_json(report: JobReport) -> dict[str, Any]:
         "start": report.local(start),
         "start_s": None if start is None else start.timestamp(),
         "marks": [[mark.label, mark.begin_s, mark.end_s] for mark in report.marks],
-        "series": {
-            label: [unit, [None if x != x else round(float(x), 4) for x in of], panel]
-            for label, (unit, of, panel) in known.items()
-        },
+        "series": measured,
     }
+
+
+def _rounded(values: Floats) -> list[float | None]:
+    """Return values with four digits; None for NaN."""
+    return [None if np.isnan(value) else round(float(value), 4) for value in values]
 
 
 def floats(series: Series) -> Floats:

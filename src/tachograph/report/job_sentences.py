@@ -128,34 +128,23 @@ def limiter_sentence(
     if isinstance(limiter, str) and limiter in LINKS:
         return f"{LINKS[limiter]}:{carried}"
     if limiter == NEITHER:
-        share = number(row, "work_fraction")
-        rest = (
-            ""
-            if share is None or share >= MOST
-            else f", and only {text(share, 'fraction')} of the time"
-        )
-        worked = (
-            ""
-            if pipe is None
-            else f" The {PIPE_NAMES[pipe]} were active {at_work} while they worked{rest}, "
-        )
-        moved = (
-            ""
-            if pipe is None
-            else (
-                f"memory {traffic}: latency, kernel launches, input or communication set the speed."
+        sentence = "Neither arithmetic nor memory was near its peak."
+        if pipe is not None:
+            sentence += f" The {PIPE_NAMES[pipe]} were active {at_work} while they worked"
+            share = number(row, "work_fraction")
+            if share is not None and share < MOST:
+                sentence += f", and only {text(share, 'fraction')} of the time"
+            sentence += (
+                f", memory {traffic}: latency, kernel launches, input or communication set the "
+                "speed."
             )
-        )
-        return f"Neither arithmetic nor memory was near its peak.{worked}{moved}{carried}"
+        return f"{sentence}{carried}"
     missing = [
         name for name in (*PIPES.values(), "dram_active") if number(row, f"{name}_mean") is None
     ]
-    why = (
-        f"{', '.join(missing)} not recorded"
-        if missing
-        else "no arithmetic was measured on any pipe"
-    )
-    return f"Not known: {why}.{carried}"
+    if missing:
+        return f"Not known: {', '.join(missing)} not recorded.{carried}"
+    return f"Not known: no arithmetic was measured on any pipe.{carried}"
 
 
 def _link_sentences(
@@ -262,9 +251,11 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
         return NOT_ATTRIBUTABLE
     if joules is None:
         return "Not known: neither energy nor power was recorded."
-    one = number(row, "gpus") == 1
-    mean = "" if watts is None else f", {text(watts, 'W')} {'' if one else 'per GPU '}on average"
-    used = f"{'The GPU' if one else 'The GPUs'} used {text(joules, 'J')}"
+    gpus, per_gpu = "The GPUs", "per GPU "
+    if number(row, "gpus") == 1:
+        gpus, per_gpu = "The GPU", ""
+    mean = "" if watts is None else f", {text(watts, 'W')} {per_gpu}on average"
+    used = f"{gpus} used {text(joules, 'J')}"
     if estimate is None or joules >= MEASURED * estimate:
         return f"{used}{mean}."
     part = text(joules / estimate, "fraction")

@@ -227,7 +227,9 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[
     texts = [
         printable(column_text(name, value, zone_name=table.zone_name)) for value in column.to_list()
     ]
-    return "", texts if name in _IDS else [cut(value, _WIDEST.get(name, 60)) for value in texts]
+    if name not in _IDS:
+        texts = [cut(value, _WIDEST.get(name, 60)) for value in texts]
+    return "", texts
 
 
 def _findings_and_answers(table: JobsTable) -> list[list[str]]:

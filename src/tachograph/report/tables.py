@@ -181,15 +181,17 @@ def _aligned(columns: Sequence[_Fitted], room: int, gap: int) -> Iterator[Line]:
     widths = _widths(columns, room, gap)
     cells = [column.of_width(wide) for column, wide in zip(columns, widths, strict=True)]
     titles = [column.title for column in columns]
-    for style, row in (("bold", titles), *(("", row) for row in zip(*cells, strict=True))):
+    layouts = [
+        f"{'>' if one.column.right else '<'}{wide}"
+        for one, wide in zip(columns, widths, strict=True)
+    ]
+    style = "bold"
+    for row in (titles, *zip(*cells, strict=True)):
         parts = [_folded(cell, wide) for cell, wide in zip(row, widths, strict=True)]
         for part in zip_longest(*parts, fillvalue=""):
-            placed = zip(columns, part, widths, strict=True)
-            words = [
-                f"{cell:>{wide}}" if one.column.right else f"{cell:<{wide}}"
-                for one, cell, wide in placed
-            ]
+            words = map(format, part, layouts)
             yield plain((" " * gap).join(words).rstrip(), style)
+        style = ""
 
 
 def _folded(cell: str, width: int) -> Sequence[str]:

@@ -102,7 +102,6 @@ def group_name(report: WasteReport, row: Mapping[str, Any]) -> str:
 def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]:
     """The table of causes, the total below them."""
     rows = report.causes.to_dicts()
-    lost = [row["cause"] in WASTE for row in rows]
 
     def amounts(title: str, name: str, unit: str, total: str, **how: Any) -> TextColumn:
         return TextColumn(
@@ -111,16 +110,11 @@ def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]
 
     def prices(title: str, name: str, *, of_lost: bool = False) -> TextColumn:
         cells = [money(row[name], report.currency) for row in rows]
-        cells = [
-            cell if is_lost or not of_lost else ""
-            for cell, is_lost in zip(cells, lost, strict=True)
-        ]
+        if of_lost:
+            cells = [_if_lost(row, cell) for row, cell in zip(rows, cells, strict=True)]
         return TextColumn(title, [*cells, money(report.total(name), report.currency)], right=True)
 
-    back = [
-        text(row["recoverable"], "h") if is_lost else ""
-        for row, is_lost in zip(rows, lost, strict=True)
-    ]
+    back = [_if_lost(row, text(row["recoverable"], "h")) for row in rows]
     columns = [
         TextColumn("", [*(cause_label(row["cause"]) for row in rows), "total"]),
         amounts("GPU-hours", "gpu_hours", "h", text(report.gpu_hours, "h")),
@@ -139,7 +133,14 @@ def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]
             prices("cost", "money"),
             prices("recoverable", "recoverable_money", of_lost=True),
         ]
-    return [*columns, *([prices("of energy", "energy_money")] if report.energy_priced else [])]
+    if report.energy_priced:
+        columns.append(prices("of energy", "energy_money"))
+    return columns
+
+
+def _if_lost(row: Mapping[str, Any], cell: str) -> str:
+    """A cell of the table of causes; empty for GPU time that is not lost."""
+    return cell if row["cause"] in WASTE else ""
 
 
 def _group_columns(report: WasteReport, groups: pl.DataFrame) -> list[TextColumn]:
@@ -162,10 +163,10 @@ def _group_columns(report: WasteReport, groups: pl.DataFrame) -> list[TextColumn
         ),
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
-    cost = TextColumn(
-        "lost", [money(row["lost_money"], report.currency) for row in rows], right=True
-    )
-    return [*columns, *([cost] if report.priced else [])]
+    if report.priced:
+        costs = [money(row["lost_money"], report.currency) for row in rows]
+        columns.append(TextColumn("lost", costs, right=True))
+    return columns
 
 
 def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[Line]:
@@ -184,15 +185,9 @@ def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[
 def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
     """Return the table of the jobs of a cause."""
     rows, cause = jobs.to_dicts(), report.jobs_of or ""
-    names = {"job": [row["display_id"] or row["job_id"] for row in rows]}
-    names |= {name: [row[name] for row in rows] for name in ("user", "account", "partition")}
     columns = [
-        *(
-            TextColumn(
-                name, [text(None) if value is None else cut(value, _WIDEST) for value in values]
-            )
-            for name, values in names.items()
-        ),
+        _names("job", [row["display_id"] or row["job_id"] for row in rows]),
+        *(_names(name, jobs[name].to_list()) for name in ("user", "account", "partition")),
         TextColumn("GPUs", [text(row["gpus"], "count") for row in rows], right=True),
         TextColumn("elapsed", [text(row["elapsed_s"], "s") for row in rows], right=True, hide=1),
         _hours("GPU-h", rows, "gpu_hours"),
@@ -204,13 +199,17 @@ def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
             TextColumn("cost", [money(row["money"], report.currency) for row in rows], right=True)
         )
     if cause == ALL_CAUSES:
-        bare = [_SHORTEST.get(row["cause"], row["cause"]) for row in rows]
-        columns.append(
-            TextColumn(
-                "main cause", [cause_label(row["cause"]) for row in rows], right=True, bare=bare
-            )
-        )
+        causes = jobs["cause"].to_list()
+        labels = [cause_label(name) for name in causes]
+        bare = [_SHORTEST.get(name, name) for name in causes]
+        columns.append(TextColumn("main cause", labels, right=True, bare=bare))
     return columns
+
+
+def _names(title: str, names: Sequence[str | None]) -> TextColumn:
+    """A column of names; long ones are cut."""
+    cells = [text(None) if name is None else cut(name, _WIDEST) for name in names]
+    return TextColumn(title, cells)
 
 
 def _hours(

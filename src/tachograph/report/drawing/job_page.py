@@ -377,12 +377,10 @@ def steps(bars: Sequence[StepBar], length_s: float, *, marks: Sequence[Mark] = (
             left=[bar.begin_s for bar in row], height=0.7, linewidth=0.4, edgecolor=PAPER,
             color=[GRID if bar.level is None else colours(bar.level) for bar in row],
         )  # fmt: skip
-    single = all(len(row) == 1 for row in rows)
-    axes.set_yticks(
-        range(len(rows)) if single else [],
-        [drawn_name(row[0].label) for row in rows] if single else None,
-    )
-    if not single:
+    if all(len(row) == 1 for row in rows):
+        axes.set_yticks(range(len(rows)), [drawn_name(row[0].label) for row in rows])
+    else:
+        axes.set_yticks([])
         axes.set_ylabel(f"{len(bars)} steps")
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

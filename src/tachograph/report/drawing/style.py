@@ -133,7 +133,11 @@ def log_axis(axes: Axes, which: str, low: float, high: float) -> None:
     (axes.set_ylim if which == "y" else axes.set_xlim)(low, high)
     (axes.set_yscale if which == "y" else axes.set_xscale)("log")
     decades = np.log10(high / low)
-    steps = (1.0,) if decades > 5 else (1.0, 3.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    steps: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    if decades > 5:
+        steps = (1.0,)
+    elif decades > 1:
+        steps = (1.0, 3.0)
     axis.set_major_locator(LogLocator(10, subs=steps, numticks=20))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: log_label(value)))
