@@ -362,25 +362,26 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
     ('#Time', 'ProducerName', 'gpu_id', {'fb_used': ('hbm_used_mib', 'MiB')}, ('fan',))
     """
     repeated: list[str] = []
-    given: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     for name in names:
         lower = name.lower().strip()
-        if lower in given:
+        if lower in name_of:
             repeated.append(name)
         else:
-            given[lower] = name
-    time, node, gpu, mig = (
-        _first(given, wanted) for wanted in (TIME_NAMES, NODE_NAMES, GPU_NAMES, MIG_NAMES)
-    )
-    job, step = (_first(given, wanted) if gpu else None for wanted in (JOB_NAMES, STEP_NAMES))
-    step = step if job else None
+            name_of[lower] = name
+    time = _first(name_of, TIME_NAMES)
+    node = _first(name_of, NODE_NAMES)
+    gpu = _first(name_of, GPU_NAMES)
+    mig = _first(name_of, MIG_NAMES)
+    job = _first(name_of, JOB_NAMES) if gpu else None
+    step = _first(name_of, STEP_NAMES) if job else None
     counters: dict[str, tuple[str, str]] = {}
     node_values: dict[str, str] = {}
     device_values: dict[str, str] = {}
     hosts: list[tuple[str, HostColumnMeaning]] = []
     unknown: list[str] = []
     taken: set[str] = set()
-    for lower, name in given.items():
+    for lower, name in name_of.items():
         if name in (time, node, gpu, mig, job, step) or (
             lower in IGNORED and not (job and lower in JOB_NAMES)
         ):
@@ -405,11 +406,10 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
         if into is not None:
             taken.add(into)
     host, again = gathered((name, means) for name, means in hosts if means.counter not in taken)
-    instance = _first(given, INSTANCE_NAMES) if host and gpu is None else None
+    instance = _first(name_of, INSTANCE_NAMES) if host and gpu is None else None
     if host:  # then node values are host counters, too
-        host |= {
-            column: HostColumns((name,), HOST_UNITS[column]) for name, column in node_values.items()
-        }
+        for name, column in node_values.items():
+            host[column] = HostColumns((name,), HOST_UNITS[column])
         node_values = {}
     left = tuple(name for name in unknown if name != instance)
     second = (*repeated, *again)

@@ -79,21 +79,16 @@ class DmonStream:
         """
         header = _HEADER.match(text)
         if header:
-            found = _TOKEN.finditer(text, header.end())
-            self._columns = tuple(_DmonColumn(one[0], one.start(), one.end()) for one in found)
+            self._columns = tuple(_DmonColumn(*token) for token in _tokens(text, header.end()))
             self.columns = tuple(column.name for column in self._columns)
             return None
         row = _ROW.match(text)
         if row and self._columns:
-            cells = _cells(
-                self._columns,
-                [(one[0], one.start(), one.end()) for one in _TOKEN.finditer(text, row.end())],
-            )
-            values = {
-                name: number
-                for name, cell in cells.items()
-                if (number := _number(cell)) is not None
-            }
+            values: dict[str, float] = {}
+            for name, cell in _cells(self._columns, _tokens(text, row.end())).items():
+                number = _number(cell)
+                if number is not None:
+                    values[name] = number
             return DmonRow(DcgmEntity(row[1], int(row[2])), values)
         message = " ".join(text.split())
         if message and not _UNITS.match(text):
@@ -102,6 +97,11 @@ class DmonStream:
 
 
 _KEPT_COMPLAINTS = 19
+
+
+def _tokens(text: str, begin: int) -> list[tuple[str, int, int]]:
+    """Return the words of a line from `begin` on, with begin and end of each."""
+    return [(token[0], token.start(), token.end()) for token in _TOKEN.finditer(text, begin)]
 
 
 def _cells(
@@ -118,7 +118,8 @@ def _cells(
         return {}
     if len(tokens) == len(columns):
         return {name: token[0] for name, token in zip(names, tokens, strict=True)}
-    begins, ends = {one.start: one.name for one in columns}, {one.end: one.name for one in columns}
+    begins = {column.start: column.name for column in columns}
+    ends = {column.end: column.name for column in columns}
     if all(start in begins for _, start, _ in tokens):
         return {begins[start]: text for text, start, _ in tokens}
     if all(end in ends for _, _, end in tokens):

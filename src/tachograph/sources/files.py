@@ -531,14 +531,16 @@ def records(rows: object, *, origin: str) -> pl.DataFrame:
 
 def _series(name: str, values: list[object]) -> pl.Series:
     kinds = {type(value) for value in values}
-    if kinds & {dict, list}:
-        flat = [
-            json.dumps(v) if isinstance(v, dict | list) else None if v is None else str(v)
-            for v in values
-        ]
-        return pl.Series(name, flat, dtype=pl.String)
-    if str in kinds and kinds - {str, type(None)}:
-        return pl.Series(
-            name, [None if value is None else str(value) for value in values], dtype=pl.String
-        )
+    mixed = str in kinds and kinds - {str, type(None)}
+    if mixed or kinds & {dict, list}:
+        return pl.Series(name, [_cell_text(value) for value in values], dtype=pl.String)
     return pl.Series(name, values, strict=False)
+
+
+def _cell_text(value: object) -> str | None:
+    """Return a value as text, objects and lists as JSON."""
+    if value is None:
+        return None
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return str(value)

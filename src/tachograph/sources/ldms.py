@@ -195,12 +195,9 @@ def parts(
     times = read_times(rows[time], zone_name=zone_name, order=pl.DataFrame(keys))
     keyed = pl.DataFrame([times.values.alias("t"), *keys])
     rejects = [*frame.rejects, *times.rejects]
-    rejects += [
-        Reject("unknown_column", name, rows.height) for name in found.unknown if rows.height
-    ]
-    rejects += [
-        Reject("repeated_column", name, rows.height) for name in found.repeated if rows.height
-    ]
+    if rows.height:
+        rejects += [Reject("unknown_column", name, rows.height) for name in found.unknown]
+        rejects += [Reject("repeated_column", name, rows.height) for name in found.repeated]
     keep = ~times.bad if times.bad.any() else None
     made: list[ChunkPart] = []
     if found.counters:
@@ -224,8 +221,9 @@ def parts(
             ChunkPart("devices", device.unique(subset=keys_of, keep="last", maintain_order=True))
         )
     if found.job is not None and found.counters:
-        named = [(found.job, "job"), *([(found.step, "step")] if found.step is not None else [])]
-        of_job = [rows[column].alias(name) for column, name in named]
+        of_job = [rows[found.job].alias("job")]
+        if found.step is not None:
+            of_job.append(rows[found.step].alias("step"))
         made += sample_allocations(_kept(keyed.with_columns(of_job), keep), cluster=cluster)
     return tuple(made)
 
@@ -240,10 +238,9 @@ def _of_nodes(
     if not found.host:
         values = [rows[name].alias(column) for name, column in found.node_values.items()]
         of_node = _kept(times.with_columns(values), keep)
-        # beside counters of GPUs, each GPU of the node repeats it
-        return of_node.unique(
-            subset=["t", "node"], keep="first", maintain_order=True
-        ) if found.counters else of_node, {}
+        if found.counters:  # each GPU of the node repeats it
+            of_node = of_node.unique(subset=["t", "node"], keep="first", maintain_order=True)
+        return of_node, {}
     columns = dict.fromkeys(name for of in found.host.values() for name in of.columns)
     reported = times.with_columns(rows[name] for name in columns)
     if found.instance is not None:

@@ -245,18 +245,10 @@ def _split(
                 wanted.setdefault(name, place)
             elif name:
                 unread[name] = unread.get(name, 0) + cells.len()
-        order = numbers.filter(mask).filter(whole)
-        frames.append(
-            pl.DataFrame(
-                {
-                    _ROW: order,
-                    **{
-                        n: cells.list.get(p).str.strip_chars().str.replace(r"^\[.*", "")
-                        for n, p in wanted.items()
-                    },
-                }
-            )
-        )
+        columns = {_ROW: numbers.filter(mask).filter(whole)}
+        for name, place in wanted.items():
+            columns[name] = cells.list.get(place).str.strip_chars().str.replace(r"^\[.*", "")
+        frames.append(pl.DataFrame(columns))
     rows = pl.concat(frames, how="diagonal").sort(_ROW).drop(_ROW)
     meanings: dict[str, tuple[str, str]] = {}
     for name, (column, unit) in known.items():

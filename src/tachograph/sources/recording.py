@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -171,16 +172,15 @@ class SpooledRecording:
 
     def pm_parts(self) -> list[ChunkPart]:
         """Return what PM sampling counted as rows of `gpu_scores` and `gpu_bursts`."""
-        of_minutes = [(place, one) for (place, _), one in self.scores.items()]
-        of_bursts = [(place, one) for place, every in self.bursts.items() for one in joined(every)]
-        made = ((GPU_SCORES, of_minutes), (GPU_BURSTS, of_bursts))
-        return [
-            ChunkPart(
-                table.name, _frame(table, [self._pm_row(*one) for one in rows]), overlaps=True
-            )
-            for table, rows in made
-            if rows
-        ]
+        minutes = [self._pm_row(place, sums) for (place, _), sums in self.scores.items()]
+        bursts = []
+        for place, of_gpu in self.bursts.items():
+            bursts += [self._pm_row(place, burst) for burst in joined(of_gpu)]
+        parts: list[ChunkPart] = []
+        for table, rows in ((GPU_SCORES, minutes), (GPU_BURSTS, bursts)):
+            if rows:
+                parts.append(ChunkPart(table.name, _frame(table, rows), overlaps=True))
+        return parts
 
     def _pm_row(self, place: int, sums: PmSums) -> dict[str, Any]:
         gpu = self.gpus[place]
@@ -281,17 +281,23 @@ def _chunk(
 
 def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> list[ChunkPart]:
     """What is known of GPUs, the job, and which GPUs it had."""
-    gpus = sorted(spooled.gpus.values(), key=lambda one: one["place"])
-    wanted = ("node", "gpu", "mig", "uuid", "pci", "minor_number", "model", "hbm_mib")
-    devices = [{name: one.get(name) for name in wanted} for one in gpus]
+    gpus = sorted(spooled.gpus.values(), key=itemgetter("place"))
     start = _moment(int(spooled.head["start"] * 1e6))
     end = mark if spooled.end is None else _moment(int(spooled.end["end"] * 1e6))
-    job = _job(spooled, [one["node"] for one in gpus], start, max(start, end), cluster)
-    held = {"cluster": job["cluster"], "job_id": job["job_id"], "start": start, "end": job["end"]}
-    allocations = [
-        {**{name: one[name] for name in ("node", "gpu", "mig")}, **held, "provenance": "explicit"}
-        for one in gpus
-    ]
+    job = _job(spooled, [gpu["node"] for gpu in gpus], start, max(start, end), cluster)
+    held = {
+        "cluster": job["cluster"],
+        "job_id": job["job_id"],
+        "start": start,
+        "end": job["end"],
+        "provenance": "explicit",
+    }
+    described = ("node", "gpu", "mig", "uuid", "pci", "minor_number", "model", "hbm_mib")
+    devices = []
+    allocations = []
+    for gpu in gpus:
+        devices.append({name: gpu.get(name) for name in described})
+        allocations.append({"node": gpu["node"], "gpu": gpu["gpu"], "mig": gpu["mig"], **held})
     tables = ((DEVICES, devices), (JOBS, [job]), (ALLOCATIONS, allocations))
     return [ChunkPart(table.name, _frame(table, rows), overlaps=True) for table, rows in tables]
 

@@ -114,21 +114,17 @@ class PmSums:
         >>> PmSums(0.0, 2.0, 2.0, 1, sums={SM_ACTIVE: 1e9, ELAPSED: 2e9, WARPS: 32e9}).counters(64)
         {'sm_active': 0.5, 'sm_occupancy': 0.25, 'sm_clock_mhz': 1000.0}
         """
-        found = {name: self._share(*metrics) for name, metrics in _SHARES.items()}
+        counters: dict[str, float | None] = {"sm_active": None, "sm_occupancy": None}  # come first
+        for name, metrics in _SHARES.items():
+            counters[name] = self._share(*metrics)
         resident = self._share(WARPS, ELAPSED)
         if resident is not None and warps_per_sm:
-            found["sm_occupancy"] = resident / warps_per_sm
+            counters["sm_occupancy"] = resident / warps_per_sm
         if self.measured_s > 0:
-            rates = {name: metric for name, metric in _CLOCKS.items() if metric in self.sums}
-            found |= {
-                name: self.sums[metric] / self.measured_s / 1e6 for name, metric in rates.items()
-            }
-        order = (
-            "sm_active",
-            "sm_occupancy",
-            *(name for name in (*_SHARES, *_CLOCKS) if name != "sm_active"),
-        )
-        return {name: value for name in order if (value := found.get(name)) is not None}
+            for name, metric in _CLOCKS.items():
+                if metric in self.sums:
+                    counters[name] = self.sums[metric] / self.measured_s / 1e6
+        return {name: value for name, value in counters.items() if value is not None}
 
     def _share(self, metric: str, of: str) -> float | None:
         whole = self.sums.get(of, 0.0)

@@ -36,38 +36,37 @@ def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
     known.
     """
     uuids = {
-        (one.node, gpu, one.mig): one.uuid
-        for one, (gpu, reason, _) in looks.placed.items()
-        if gpu is not None and one.uuid is not None and reason != AMBIGUOUS
+        (label.node, gpu, label.mig): label.uuid
+        for label, (gpu, reason, _) in looks.placed.items()
+        if gpu is not None and label.uuid is not None and reason != AMBIGUOUS
     }
     indices: dict[GpuUnit, int] = {}
-    unsure = {
-        (one.node, job)
-        for one in looks.jobs
-        if looks.placed[one].reason == AMBIGUOUS
-        for job in looks.jobs[one]
-    }
-    nodes = {node for node, _ in unsure} | {
-        unit[0] for unit, held in tracker.now.items() if unit[1] is None and held
-    }
+    unsure: set[tuple[str, str]] = set()
+    for label, times_of_jobs in looks.jobs.items():
+        if looks.placed[label].reason == AMBIGUOUS:
+            unsure.update((label.node, job) for job in times_of_jobs)
+    nodes = {node for node, _ in unsure}
+    nodes |= {unit[0] for unit, held in tracker.now.items() if unit[1] is None and held}
     seen: dict[GpuUnit, list[Longs]] = {}
     jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
-    for one in looks.seen:
-        if one not in looks.naming:
+    for label, times_seen in looks.seen.items():
+        if label not in looks.naming:
             continue
-        gpu, reason, _ = looks.placed[one]
-        some: GpuUnit = (one.node, None, None)
-        unit: GpuUnit = some
+        gpu, reason, _ = looks.placed[label]
+        node_unit: GpuUnit = (label.node, None, None)
+        gpu_unit: GpuUnit = node_unit
         if gpu is not None:
-            unit = (one.node, uuids.get((one.node, gpu, one.mig), gpu), one.mig)
-            indices[unit] = gpu
-            tracker.rename((one.node, gpu, one.mig), unit)
-        for shown in [unit] * (gpu is not None) + [some] * (one.node in nodes):
-            seen.setdefault(shown, []).extend(looks.seen[one])
-        for job, times in looks.jobs.get(one, {}).items() if reason != NO_GPU else ():
-            jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(
-                job, []
-            ).extend(times)
+            gpu_unit = (label.node, uuids.get((label.node, gpu, label.mig), gpu), label.mig)
+            indices[gpu_unit] = gpu
+            tracker.rename((label.node, gpu, label.mig), gpu_unit)
+            seen.setdefault(gpu_unit, []).extend(times_seen)
+        if label.node in nodes:
+            seen.setdefault(node_unit, []).extend(times_seen)
+        if reason == NO_GPU:
+            continue
+        for job, times in looks.jobs.get(label, {}).items():
+            unit = node_unit if (label.node, job) in unsure else gpu_unit
+            jobs.setdefault(unit, {}).setdefault(job, []).extend(times)
     for node, of_node in looks.of_nodes.items():
         for job_of_node, times in of_node.items():
             seen.setdefault((node, None, None), []).extend(times)

@@ -267,15 +267,13 @@ def allocation_rows(
     Where it shows no more than the node it is `node_list`: what names the GPU has priority. 123.0
     is a step.
     """
-    named = [(span, *span.job.partition(".")) for span in spans]
-    rows = [
-        (
-            *(job, step or None, node, indices.get(span.unit), mig, span.start, span.end),
-            "node_list" if gpu is None else "explicit",
-        )
-        for span, job, _, step in named
-        for node, gpu, mig in (span.unit,)
-    ]
+    rows: list[tuple[object, ...]] = []
+    for span in spans:
+        job, _, step = span.job.partition(".")
+        node, gpu, mig = span.unit
+        index = indices.get(span.unit)
+        provenance = "node_list" if gpu is None else "explicit"
+        rows.append((job, step or None, node, index, mig, span.start, span.end, provenance))
     schema = {
         "job_id": pl.String,
         "step": pl.String,

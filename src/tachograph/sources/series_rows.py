@@ -176,31 +176,24 @@ class SeriesRows:
         self._measure_by_capacity()
         described = device_rows(self._devices, self._placed, self._spans, self.memory.devices)
         devices = ChunkPart("devices", described, overlaps=True)
-        made = [
+        parts = [
             *self._samples("gpu_samples", overlaps=overlaps),
             *self._samples("node_samples", overlaps=overlaps),
-            *(part for part in (devices, self._allocation_part()) if part.frame.height),
         ]
+        parts += [part for part in (devices, self._allocation_part()) if part.frame.height]
         rejects: dict[str, list[Reject]] = {}
         for (table, reason, column), count in self._removed.items():
             example = self._examples[table, reason, column] or None
             rejects.setdefault(table, []).append(Reject(reason, column, count, example))
         gpus = numbered_gpus(self._placed)
-        counted = [
-            replace(
-                part,
-                rejects=tuple(rejects.pop(part.table, ())),
-                gpus=() if part.table == "node_samples" else gpus,
-            )
-            for part in made
-        ]
-        return (
-            *counted,
-            *(
-                ChunkPart(table, pl.DataFrame(), rejects=tuple(left))
-                for table, left in rejects.items()
-            ),
-        )
+        counted: list[ChunkPart] = []
+        for part in parts:
+            part_gpus = () if part.table == "node_samples" else gpus
+            part_rejects = tuple(rejects.pop(part.table, ()))
+            counted.append(replace(part, rejects=part_rejects, gpus=part_gpus))
+        for table, without_rows in rejects.items():
+            counted.append(ChunkPart(table, pl.DataFrame(), rejects=tuple(without_rows)))
+        return tuple(counted)
 
     def unit(self, labelled: LabelledGpu | str) -> int:
         """Return the number of a GPU as labels name it, or of a node."""
@@ -434,12 +427,10 @@ class SeriesRows:
                 layer[target.column] = target
         for number, layer in enumerate(layers):
             units = {name: target.unit for name, target in layer.items()}
-            values = sum(
-                t.size
-                for whole in layer.values()
-                for one in self._by_column[whole]
-                for _, t, _ in self._points[one]
-            )
+            values = 0
+            for column in layer.values():
+                for target in self._by_column[column]:
+                    values += sum(times.size for _, times, _ in self._points[target])
             before = self._conflicts
             frame = self._frame(table, number, layer)
             yield ChunkPart(

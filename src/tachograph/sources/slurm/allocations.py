@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 
 from tachograph.catalog.errors import InputError
 from tachograph.sources.metrics import short_node
@@ -174,15 +175,14 @@ class RunningJob:
         places = self.places
         if len(self.nodes) == len(held):
             places = [node for node, gpus in zip(self.nodes, held, strict=True) if gpus] or places
-        names = {name for gpus in held for name in gpus}
+        names: set[str] = set().union(*held)
         start = _instant(self.start, self.cluster)
         return [
             allocation_row(
                 self.cluster.name, self.id, node, None, start=start, provenance="node_list",
                 shared=bool(names) and "gpu" not in names,
             )
-            for nodes in places
-            for node in expand_nodes(nodes)
+            for node in chain.from_iterable(map(expand_nodes, places))
         ]  # fmt: skip
 
 

@@ -168,11 +168,12 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     indices = [index for index in range(bits.bit_length()) if bits >> index & 1]
     first = [index for index in indices if not (bits << 1) >> index & 1]
     last = [index for index in indices if not bits >> index + 1 & 1]
-    ranges = (
-        str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True)
-    )
+    ranges: list[str] = []
+    for low, high in zip(first, last, strict=True):
+        ranges.append(f"{low}-{high}" if high > low else str(low))
+    waiting = ",".join(ranges)
     at_once = json_number(json_value(job, "array", "limits", "max", "running", "tasks"))
-    return ",".join(ranges) + (f"%{at_once}" if at_once else "")
+    return f"{waiting}%{at_once}" if at_once else waiting
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:

@@ -438,17 +438,13 @@ def frame_of(rows: list[SlurmRow], table: LakeTable) -> pl.DataFrame:
     import polars as pl  # live views recognize formats, and load no table library
 
     schema = table.row_schema
-    columns = {name: [row[name] for row in rows] for name in schema}
-    times = {
-        name: pl.Series(name, [_microseconds(value) for value in columns.pop(name)], pl.Int64).cast(
-            dtype
-        )
-        for name, dtype in schema.items()
-        if isinstance(dtype, pl.Datetime)
-    }
-    return pl.DataFrame(
-        {name: times[name] if name in times else columns[name] for name in schema}, schema=schema
-    )
+    columns: dict[str, Any] = {}
+    for name, dtype in schema.items():
+        columns[name] = [row[name] for row in rows]
+        if isinstance(dtype, pl.Datetime):
+            times = [_microseconds(value) for value in columns[name]]
+            columns[name] = pl.Series(name, times, pl.Int64).cast(dtype)
+    return pl.DataFrame(columns, schema=schema)
 
 
 def _microseconds(time: object) -> int | None:

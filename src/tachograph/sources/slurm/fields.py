@@ -248,15 +248,22 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     base, task, offset, _ = shown.groups()
     split = bool(task) and not task.startswith("[")
     composed = split or bool(offset)
+    if reported:
+        key = reported[1]
+    elif split:
+        key = f"{base}_{task}"
+    elif offset:
+        key = f"{base}+{offset}"
+    else:
+        key = base
+    without_step: str | None = None
+    if offset:
+        without_step = display[: shown.end(3)]
+    elif task:
+        without_step = display[: shown.end(2)]
     return JobId(
-        raw=reported[1]
-        if reported
-        else f"{base}_{task}"
-        if split
-        else f"{base}+{offset}"
-        if offset
-        else base,
-        display=display[: shown.end(3) if offset else shown.end(2)] if task or offset else None,
+        raw=key,
+        display=without_step,
         array_job_id=base if task else None,
         array_task_id=int(task) if split else None,
         het_job_id=base if offset else None,
@@ -364,10 +371,15 @@ def job_state(value: object) -> JobState:
 
     Errors: BadRowError where one of them is no state of Slurm.
     """
-    words = [json_text(word) or "" for word in (value if isinstance(value, list) else [value])]
-    found = [state for word in words if (state := base_state(word)) is not None]
-    base = next((state for state in found if state in _BASE_STATES), found[0] if found else None)
-    return JobState(base, frozenset(found) - {base} if base else frozenset())
+    states: list[str] = []
+    for word in value if isinstance(value, list) else [value]:
+        state = base_state(json_text(word) or "")
+        if state is not None:
+            states.append(state)
+    if not states:
+        return JobState(None, frozenset())
+    base = next((state for state in states if state in _BASE_STATES), states[0])
+    return JobState(base, frozenset(states) - {base})
 
 
 _EXIT = re.compile(r"(\d{1,10}):(\d{1,10})", re.ASCII)

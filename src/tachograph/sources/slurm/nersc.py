@@ -49,15 +49,10 @@ def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
     """
     answers = json_objects(document) if isinstance(document, list) else json_objects([document])
     problems = [str(answer["error"]) for answer in answers if answer.get("error")]
-    records = [
-        record
-        for answer in answers
-        for record in (
-            json_objects(answer["output"])
-            if isinstance(answer.get("output"), list)
-            else _alone(answer)
-        )
-    ]
+    records: list[dict[str, object]] = []
+    for answer in answers:
+        output = answer.get("output")
+        records += json_objects(output) if isinstance(output, list) else _alone(answer)
     if problems and not records:
         raise InputError(
             f"the service answered: {problems[0][:200]}", where=where, do="request it again"

@@ -126,24 +126,25 @@ def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator
 def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> None:
     has = rows.columns
     keys = (mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
-    wanted = [name for name in (mapping.time.column, *(key.column for key in keys)) if name]
+    required = [*filter(None, (mapping.time.column, *(key.column for key in keys)))]
+    without_match: list[str] = []
     if mapping.metric:
-        wanted += [mapping.metric.column, mapping.metric.value]
+        required += [mapping.metric.column, mapping.metric.value]
     else:
-        wanted += [name for name in mapping.columns if placeholders(name) is None]
-    missing = [name for name in wanted if name not in has]
-    if not mapping.metric:
-        patterns = {name: pattern for name in mapping.columns if (pattern := placeholders(name))}
-        missing += [
-            name for name, pattern in patterns.items() if not any(map(pattern.fullmatch, has))
-        ]
+        for name in mapping.columns:
+            pattern = placeholders(name)
+            if pattern is None:
+                required.append(name)
+            elif not any(map(pattern.fullmatch, has)):
+                without_match.append(name)
+    missing = [name for name in required if name not in has] + without_match
     if missing:
         raise InputError(
             f"no column {listed(map(repr, missing))}",
             where=origin,
             do=f"it has: {listed(has)}; fix the mapping",
         )
-    refuse_odd_cells(rows, wanted, time=mapping.time.column, origin=origin)
+    refuse_odd_cells(rows, required, time=mapping.time.column, origin=origin)
 
 
 def _time(
@@ -237,11 +238,12 @@ def _wide(
             piece = piece.with_columns(pl.lit(gpu, dtype=pl.Int16).alias("gpu"))
         pieces.append(piece)
     made.used = int(made.keep.sum())
-    names = [[value.to for _, value in columns] for columns in groups.values()]
-    kept = [
-        piece.filter(made.keep & (~_all_null(piece, of) if len(pieces) > 1 else made.keep))
-        for piece, of in zip(pieces, names, strict=True)
-    ]
+    if len(pieces) == 1:
+        return pieces[0].filter(made.keep)
+    kept: list[pl.DataFrame] = []
+    for piece, columns in zip(pieces, groups.values(), strict=True):
+        names = [target.to for _, target in columns]
+        kept.append(piece.filter(made.keep & ~_all_null(piece, names)))
     return pl.concat(kept, how="diagonal_relaxed")
 
 
@@ -504,18 +506,18 @@ def _wanted(path: Path, mapping: TableMapping) -> list[str]:
 def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
     """The columns that the mapping uses, in the file's order."""
     sections = (mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
-    plain = {
-        name for name in (mapping.time.column, *(section.column for section in sections)) if name
-    } | set(mapping.devices)
-    plain |= (
-        {mapping.metric.column, mapping.metric.value} if mapping.metric else set(mapping.columns)
-    )
-    patterns = [pattern for name in plain if (pattern := placeholders(name))]
-    return [
-        name
-        for name in has
-        if name in plain or any(pattern.fullmatch(name) for pattern in patterns)
-    ]
+    keys = (mapping.time.column, *(section.column for section in sections))
+    used = {*filter(None, keys), *mapping.devices}
+    if mapping.metric:
+        used |= {mapping.metric.column, mapping.metric.value}
+    else:
+        used |= set(mapping.columns)
+    patterns = [*filter(None, map(placeholders, used))]
+
+    def is_used(name: str) -> bool:
+        return name in used or any(pattern.fullmatch(name) for pattern in patterns)
+
+    return [*filter(is_used, has)]
 
 
 def _inside(content: object, keys: str, path: Path) -> object:
