@@ -395,10 +395,10 @@ def _source_json(source: SourceStatus, now: datetime) -> dict[str, Any]:
 
 
 def _without_places(source: SourceStatus) -> SourceStatus:
-    streams = {
-        name if "/" not in name else f"stream {n}": at
-        for n, (name, at) in enumerate(source.watermarks.items())
-    }
+    streams = {}
+    for number, (name, reached) in enumerate(source.watermarks.items()):
+        shown = f"stream {number}" if "/" in name else name
+        streams[shown] = reached
     return msgspec.structs.replace(
         source,
         last_error=source.last_error and _HIDDEN,

@@ -376,26 +376,29 @@ def _other_kernel(stop: _Stop) -> Iterator[Culprit]:
     begin, end = stop.begin + 1, series.length
     sm = [series.mean(series.sm, place, begin, end) for place in polling]
     power = [series.mean(series.power, place, begin, end) for place in polling]
-    usual = [series.power_at_work(place) for place in polling]
-    of_usual = [
-        watts / most if watts and most else None for watts, most in zip(power, usual, strict=True)
-    ]
-    typical = _median(usual)
-    watts = [each / typical if each and typical else None for each in power]
-    for what, levels in (("SM activity", (sm,)), ("power, of that at work,", (of_usual, watts))):
-        apart = {_set_apart(each) for each in levels}
-        if len(apart) != 1 or None in apart:
+    at_work = [series.power_at_work(place) for place in polling]
+    typical = _median(at_work)
+    of_own = list(map(_ratio, power, at_work))
+    of_typical = [_ratio(watts, typical) for watts in power]
+    for what, levels in (("SM activity", (sm,)), ("power, of that at work,", (of_own, of_typical))):
+        unlike = {_set_apart(values) for values in levels}
+        index = unlike.pop()
+        if index is None or unlike:
             continue
-        at = next(place for place in apart if place is not None)
         values = [value for value in levels[0] if value is not None]
-        rest = np.delete(np.array(values), at)
-        others = [place for place in polling if place != polling[at]]
+        rest = np.delete(np.array(values), index)
+        others = [place for place in polling if place != polling[index]]
         did = (
-            f"had {what} {text(values[at], 'fraction')} while "
+            f"had {what} {text(values[index], 'fraction')} while "
             f"{_waiting(stop, others, other=f'at {_range(rest)}')}"
         )
-        yield _culprit(stop, [polling[at]], "kernel", "medium", did, begin=stop.begin)
+        yield _culprit(stop, [polling[index]], "kernel", "medium", did, begin=stop.begin)
         return
+
+
+def _ratio(value: float | None, whole: float | None) -> float | None:
+    """Return a share; None where a part is not known or zero."""
+    return value / whole if value and whole else None
 
 
 def _set_apart(levels: Sequence[float | None]) -> int | None:
@@ -459,11 +462,14 @@ def _culprit(
         "others_power_w": _median(series.mean(series.power, place, then, end) for place in others),
     }
     util, power, others_util, others_power = list(known.values())[3:]
-    against = f"{text(others_util, 'fraction')} and {text(others_power, 'W')} of the others"
-    behind = f" (utilisation {text(util, 'fraction')} and {text(power, 'W')}, {against})"
-    behind = behind if util is not None and others_util is not None else ""
-    name = f"all {len(places)} GPUs of {node}" if whole else series.label(first)
-    did = did.replace("was idle", "were idle", 1) if whole else did
+    behind = ""
+    if util is not None and others_util is not None:
+        against = f"{text(others_util, 'fraction')} and {text(others_power, 'W')} of the others"
+        behind = f" (utilisation {text(util, 'fraction')} and {text(power, 'W')}, {against})"
+    name = series.label(first)
+    if whole:
+        name = f"all {len(places)} GPUs of {node}"
+        did = did.replace("was idle", "were idle", 1)
     return Culprit(
         f"{_LIKELY} {name}, which {did}{behind}.",
         node,

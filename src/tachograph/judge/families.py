@@ -130,13 +130,13 @@ def _not_denied(
     """Findings in which `no` is `unknown` where the time without measurements can hide what the
     check detects.
     """
-    limits = [
-        (code, hidden.where, hidden.share)
-        for check in checks
-        if check.of_samples and check.hidden is not None
-        for code in check.codes
-        for hidden in (OF_THE_RUN if code.endswith(HOST_SUFFIX) else check.hidden,)
-    ]
+    limits: list[tuple[str, str | None, float]] = []
+    for check in checks:
+        if not check.of_samples or check.hidden is None:
+            continue
+        for code in check.codes:
+            limit = OF_THE_RUN if code.endswith(HOST_SUFFIX) else check.hidden
+            limits.append((code, limit.where, limit.share))
     limits += [(code, None, HALF) for code in FACTS]
     schema = {"code": pl.String(), "where": pl.String(), "at_least": pl.Float64()}
     found = findings.select("job_key", "code", "verdict").join(

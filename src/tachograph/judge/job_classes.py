@@ -19,7 +19,7 @@ from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import text
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.classes.characteristics import GPU, HOST, class_limits
+from tachograph.judge.classes.characteristics import class_limits
 from tachograph.judge.classes.inputs import ClassInput, JobClass
 from tachograph.judge.classes.series import (
     gpu_series,
@@ -207,14 +207,13 @@ def _host_form(
 
 def _voting(settings: ClassOptions, *, host: bool) -> tuple[str, ...]:
     """Return the characteristics whose windows are needed: those that vote on hung classes."""
-    limit = class_limits(settings, host=host)
-    hung = [each for each in JOB_CLASSES if each.where is not None]
-    names = [
-        name
-        for each in hung
-        for name in limit.names(
-            each.codes[-1] if host else each.code, each.host if host else each.gpu
-        )
-    ]
-    known = HOST if host else GPU
-    return tuple(name for name in known if name in names)
+    limits = class_limits(settings, host=host)
+    voting: set[str] = set()
+    for job_class in JOB_CLASSES:
+        if job_class.where is None:
+            continue
+        if host:
+            voting.update(limits.names(job_class.codes[-1], job_class.host))
+        else:
+            voting.update(limits.names(job_class.code, job_class.gpu))
+    return tuple(name for name in limits.known if name in voting)

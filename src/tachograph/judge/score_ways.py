@@ -106,8 +106,11 @@ def sampled_way(
         notes.append(
             f"{plural(sums.overflows, 'overflow')}, {text(sums.lost_s, 's')} without samples"
         )
-    cut = sorted({name for row in whole for name in (row["cut"] or "").split(",") if name})
-    notes += [f"not counted in one pass: {', '.join(cut)}"] if cut else []
+    cut: set[str] = set()
+    for row in whole:
+        cut.update(filter(None, (row["cut"] or "").split(",")))
+    if cut:
+        notes.append(f"not counted in one pass: {', '.join(sorted(cut))}")
     basis = (
         f"{sums.samples:,} PM samples, {text(sums.measured_s, 's')} of {plural(len(places), 'GPU')}"
     )
@@ -154,8 +157,10 @@ def _with_resident_warps(launch: Mapping[str, float]) -> Mapping[str, float]:
 
 def _added(launches: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
     """Sums of metrics over launches that have all of them; empty where none has."""
-    whole = [launch for launch in launches if all(name in launch for name in names)]
-    return {name: sum(launch[name] for launch in whole) for name in names} if whole else {}
+    whole = [launch for launch in launches if launch.keys() >= set(names)]
+    if not whole:
+        return {}
+    return {name: sum(launch[name] for launch in whole) for name in names}
 
 
 def _left_out(

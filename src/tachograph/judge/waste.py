@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
+from tachograph.catalog.arrays import Floats
 from tachograph.catalog.codes import CAUSE_OF_CLASS, SURE
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE, WASTE_ENERGY
@@ -48,35 +49,26 @@ def judge_waste(
     minutes = _minutes(timelines, facts, idle_minutes).collect()
     place = minutes.get_column("place").to_numpy()
     # added up one by one, in order: however many jobs are judged at a time, each has the same sums
-    sums = {
-        name: np.bincount(place, minutes.get_column(name).to_numpy(), jobs.height).astype(
-            np.float64
-        )  # of none: counts
-        for name in _PARTS
-    }
+    sums: dict[str, Floats] = {}
+    for name in _PARTS:
+        added = np.bincount(place, minutes.get_column(name).to_numpy(), jobs.height)
+        sums[name] = added.astype(np.float64)  # of none: counts
     known = pl.Series(np.bincount(place, minlength=jobs.height) > 0)
     powered = pl.Series(sums["powered"] > 0) & known
-    hours = {
-        f"gpu_hours_{name}": pl.Series(sums[name] / 3600)
-        for name in (*WASTE, "idle_long", "measured")
-    }
     # minutes count whole where they were measured in part: what was measured in all of them is
     # shared out
-    part = (
-        (jobs.get_column("energy_j") / pl.Series(sums["energy"]))
-        .clip(upper_bound=1.0)
-        .fill_nan(1.0)
-    )
-    energies = {
-        f"energy_j_{cause}": pl.Series(sums[f"energy_{cause}"]) * part for cause in WASTE_ENERGY
-    }
-    unmeasured = jobs.get_column("gpu_hours") - hours.pop("gpu_hours_measured")
-    has_energy = jobs.get_column("energy_j").is_not_null() & powered
-    return jobs.with_columns(
-        **{name: pl.when(known).then(value) for name, value in hours.items()},
-        **{UNMEASURED: pl.when(known).then(unmeasured.clip(lower_bound=0.0))},
-        **{name: pl.when(has_energy).then(value) for name, value in energies.items()},
-    )
+    energy = jobs.get_column("energy_j")
+    part = (energy / pl.Series(sums["energy"])).clip(upper_bound=1.0).fill_nan(1.0)
+    has_energy = energy.is_not_null() & powered
+    unmeasured = jobs.get_column("gpu_hours") - pl.Series(sums["measured"] / 3600)
+    columns: dict[str, pl.Expr] = {}
+    for name in (*WASTE, "idle_long"):
+        columns[f"gpu_hours_{name}"] = pl.when(known).then(pl.Series(sums[name] / 3600))
+    columns[UNMEASURED] = pl.when(known).then(unmeasured.clip(lower_bound=0.0))
+    for cause in WASTE_ENERGY:
+        spent = pl.Series(sums[f"energy_{cause}"]) * part
+        columns[f"energy_j_{cause}"] = pl.when(has_energy).then(spent)
+    return jobs.with_columns(**columns)
 
 
 def productive() -> pl.Expr:

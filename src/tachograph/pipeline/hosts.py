@@ -151,15 +151,18 @@ def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: pl.DataFra
 
 CPU_TIMES = ("cpu_user_s", "cpu_nice_s", "cpu_system_s", "cpu_iowait_s", "cpu_idle_s")
 LOAD = "load_average"
-# counters of which a characteristic is made; of CPU time it is the share of the first in all of
-# them
+
+
+def _needs(counter: str) -> tuple[str, ...]:
+    """Return the counters needed with this one: of CPU time the share in all of it is taken."""
+    if counter not in CPU_TIMES:
+        return (counter,)
+    return (counter, *(other for other in CPU_TIMES if other != counter))
+
+
+# counters of which a characteristic is made; the first is its own
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        name: (counter, *(other for other in CPU_TIMES if other != counter))
-        if counter in CPU_TIMES
-        else (counter,)
-        for name, (_, counter) in HOST_CHARACTERISTICS.items()
-    }
+    {name: _needs(counter) for name, (_, counter) in HOST_CHARACTERISTICS.items()}
 )
 HOST_COUNTERS_READ = tuple(
     c.name for c in HOST_COUNTERS if any(c.name in needed for needed in NEEDS.values())

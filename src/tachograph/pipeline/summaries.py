@@ -184,12 +184,14 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
     }
     wanted |= {"interval_us": pl.Float64(), "idle": pl.Float64(), "known": pl.Float64()}
     for counter in COUNTERS:
-        kept = [one for one in statistics_of(counter) if one not in BORDERS]
-        wanted |= {
-            one.of(counter.name): pl.Int64() if one.is_count else pl.Float64() for one in kept
-        }
-    wanted |= {LAST.of("remapped_rows_uncorrectable"): pl.Float64()}
-    wanted |= {one.of(pipe): pl.Float64() for pipe in PIPES for one in (COMPUTE, MEMORY, *AT_WORK)}
+        for statistic in statistics_of(counter):
+            if statistic not in BORDERS:
+                dtype = pl.Int64() if statistic.is_count else pl.Float64()
+                wanted[statistic.of(counter.name)] = dtype
+    wanted[LAST.of("remapped_rows_uncorrectable")] = pl.Float64()
+    for pipe in PIPES:
+        for statistic in (COMPUTE, MEMORY, *AT_WORK):
+            wanted[statistic.of(pipe)] = pl.Float64()
     return frame.with_columns(
         pl.lit(None, dtype=dtype).alias(name)
         for name, dtype in wanted.items()
@@ -463,13 +465,12 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         if counter.name != "power_w":
             expressions.append(pl.col(f"{counter.name}_mean").mean())
         most = pl.col(f"{counter.name}_max")
-        expressions.append(
-            pl.when(most.is_not_null().any())
-            .then(most.cast(pl.Int64).fill_null(0).bitwise_or())
-            .alias(most.meta.output_name())
-            if counter.unit == "bitmask"
-            else most.max()
-        )
+        if counter.unit == "bitmask":
+            bits = most.cast(pl.Int64).fill_null(0).bitwise_or()
+            reported = pl.when(most.is_not_null().any()).then(bits)
+            expressions.append(reported.alias(f"{counter.name}_max"))
+        else:
+            expressions.append(most.max())
     return expressions
 
 
@@ -633,13 +634,11 @@ def _notebook_temporal(analysis: AnalysisOptions) -> dict[str, pl.Expr]:
     """The largest of the GPUs' imbalances is missing only where all of them were idle, or it was
     not configured.
     """
-    counters = [name for name in WINDOWED if name in ("gpu_util", *analysis.imbalance_counters)]
-    columns = {
-        "temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}": name
-        for name in counters
-    }
-    return {
-        column: pl.when(pl.col(f"{name}_mean").is_not_null()).then(pl.col(column).fill_null(0.0))
-        for column, name in columns.items()
-        if name != "power_w"
-    }
+    expressions: dict[str, pl.Expr] = {}
+    for name in WINDOWED:
+        if name == "power_w" or name not in ("gpu_util", *analysis.imbalance_counters):
+            continue
+        column = "temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}"
+        measured = pl.col(f"{name}_mean").is_not_null()
+        expressions[column] = pl.when(measured).then(pl.col(column).fill_null(0.0))
+    return expressions

@@ -98,29 +98,19 @@ def windows_of(
         if name in slots.sums
     ]
     if not counters or not len(slots.minute):
-        return Windows(
-            *(
-                pl.DataFrame(schema=schema)
-                for schema in (COMPLETE_WINDOWS, BORDER_WINDOWS, IMBALANCE)
-            )
-        )
+        schemas = (COMPLETE_WINDOWS, BORDER_WINDOWS, IMBALANCE)
+        return Windows(*(pl.DataFrame(schema=schema) for schema in schemas))
     every = slots.minute if analysis.window_s == 60 else slots.minute // (analysis.window_s // 60)
     groups = _per_gpu(slots, every)
     if groups is None:
-        window, lengths = every, np.diff(slots.begin)
+        window = every
+        segment = np.repeat(np.arange(len(slots.run)), np.diff(slots.begin))
     else:
-        window, lengths = (
-            every[groups.slot],
-            np.bincount(slots.segment[groups.slot], minlength=len(slots.run)),
-        )
+        window = every[groups.slot]
+        segment = slots.segment[groups.slot]
     runs, of_segment = np.unique(slots.run, return_inverse=True)
     offset, owner, numbers = window_places(
         of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1]
-    )
-    segment = (
-        np.repeat(np.arange(len(slots.run)), lengths)
-        if groups is None
-        else slots.segment[groups.slot]
     )
     since = _since_midnight(runs, starts, day)
     begin = since[owner] + numbers * np.int64(analysis.window_s * 1_000_000)

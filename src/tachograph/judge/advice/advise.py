@@ -575,14 +575,15 @@ def _problems(given: _Given) -> AdviceLine:
 
 
 def _problems_of(given: _Given, jobs: Sequence[PastJob]) -> AdviceLine:
-    counts = Counter(code for job in jobs for code in job.problems)
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts.update(job.problems)
     own = jobs is given.group.few or given.group.level != "user"
     least = min(2.0, _OFTEN * len(jobs)) if own else 2.0
-    often = {
-        code: float(runs)
-        for code, runs in sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    }
-    often = {code: runs for code, runs in often.items() if runs >= least}
+    often: dict[str, float] = {}
+    for code, runs in sorted(counts.items(), key=lambda count: (-count[1], count[0])):
+        if runs >= least:
+            often[code] = float(runs)
     ends = Counter(job.state for job in jobs)
     for state in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL"):
         if ends[state] >= 2:

@@ -274,25 +274,24 @@ class History:
         user, pattern of the name and number of GPUs; same user.
         """
         user, name = request.user, request.name
+        if user is None:
+            return PastJobGroup(None, (), (), dict.fromkeys(LEVELS, 0), ())
         pattern = None if name is None else name_pattern(name)
         keys: Mapping[Level, tuple[object, ...]] = {
             "exact": ("exact", user, name, request.partition, request.gpus),
             "pattern": ("pattern", user, pattern, None, request.gpus),
             "user": ("user", user),
         }
-        found = {
-            level: self._recent(key, now) if user is not None else () for level, key in keys.items()
-        }
-        level = next(
-            (level for level in LEVELS if len(found[level]) >= self._options.least_runs), None
-        )
-        named = () if user is None else self._recent(("named", user, name), now)
+        recent = {level: self._recent(key, now) for level, key in keys.items()}
+        least = self._options.least_runs
+        level = next((level for level in LEVELS if len(recent[level]) >= least), None)
+        named = self._recent(("named", user, name), now)
         return PastJobGroup(
             level,
-            () if level is None else found[level],
+            () if level is None else recent[level],
             named,
-            {level: len(jobs) for level, jobs in found.items()},
-            () if level in ("exact", "pattern") else found["exact"] or found["pattern"] or named,
+            {level: len(jobs) for level, jobs in recent.items()},
+            () if level in ("exact", "pattern") else recent["exact"] or recent["pattern"] or named,
         )
 
     def _recent(self, key: tuple[object, ...], now: float) -> tuple[PastJob, ...]:

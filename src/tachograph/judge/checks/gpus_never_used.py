@@ -52,12 +52,8 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     idle, measured, lost = some.idle, some.measured, some.gpu_hours
     busy = len(measured) - len(idle)
-    they = "It" if len(idle) == 1 else "They"
-    cost = (
-        ""
-        if lost is None
-        else f" {text(lost, 'h')} of {'its' if they == 'It' else 'their'} GPU time were unused."
-    )
+    they, their = ("It", "its") if len(idle) == 1 else ("They", "their")
+    cost = "" if lost is None else f" {text(lost, 'h')} of {their} GPU time were unused."
     waits = some.waiting == len(idle)
     kept = f" {they} held {text(HELD_MIB, 'MiB')} of memory or more." if waits else ""
     return Found(

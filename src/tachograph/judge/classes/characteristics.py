@@ -145,18 +145,17 @@ def class_limits(settings: ClassOptions, *, host: bool = False) -> ClassLimits:
     return ClassLimits(
         known,
         {name: settings.theta.get(name, c.theta) for name, c in known.items()},
-        {
-            name: None if c.level is None else settings.level.get(name, c.level)
-            for name, c in known.items()
-        },
-        {
-            name: None if c.busy is None else settings.busy.get(name, c.busy)
-            for name, c in known.items()
-        },
+        {name: _threshold(settings.level, name, c.level) for name, c in known.items()},
+        {name: _threshold(settings.busy, name, c.busy) for name, c in known.items()},
         dict(settings.characteristics),
         settings.window_minutes,
         settings.hang_minutes,
     )
+
+
+def _threshold(site: Mapping[str, float], name: str, built_in: float | None) -> float | None:
+    """Return the site's threshold, or the one of the table; None where the table has none."""
+    return None if built_in is None else site.get(name, built_in)
 
 
 def _check_names(where: str, names: Mapping[str, float] | tuple[str, ...], known: set[str]) -> None:

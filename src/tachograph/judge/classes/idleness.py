@@ -80,14 +80,14 @@ def judge_idle(
         few = len(missing) * 2 > len(names)
         case = IdleCase(form, at, units, found, names, voted_yes)
         evidence: dict[str, float] = {}
-        if answer == UNDECIDED:
-            sentence = (
-                too_few(form, names, missing) if few else _unseen(noun, unseen, int(counts[at]))
-            )
+        if answer == UNDECIDED and few:
+            sentence = too_few(form, names, missing)
+        elif answer == UNDECIDED:
+            sentence = _unseen(noun, unseen, int(counts[at]))
         elif answer == NO:
-            sentence = _none(noun, case) + (
-                f" Not all voted{voted(form, names, missing)}." if missing else ""
-            )
+            sentence = _none(noun, case)
+            if missing:
+                sentence += f" Not all voted{voted(form, names, missing)}."
         else:
             affected = case.affected()
             sentence = _found(noun, case, affected)
@@ -127,16 +127,15 @@ class IdleCase:
         ])  # fmt: skip
         low = np.flatnonzero(table.sum(axis=0) * 2 >= len(self.voted_yes))
         nodes = {label[0] for label in self.units.labels[first:last]}
-        labels = [
-            dict(zip(("node", "gpu", "mig"), self.units.labels[first + int(i)], strict=True))
-            for i in low
-        ]
-        return [
-            str(label["node"])
-            if label["gpu"] is None
-            else gpu_label(label, with_node=len(nodes) > 1)
-            for label in labels
-        ]
+        names: list[str] = []
+        for place in low.tolist():
+            node, gpu, mig = self.units.labels[first + place]
+            name = str(node)
+            if gpu is not None:
+                row = {"node": node, "gpu": gpu, "mig": mig}
+                name = gpu_label(row, with_node=len(nodes) > 1)
+            names.append(name)
+        return names
 
 
 def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
@@ -161,16 +160,14 @@ def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
 
 def _none(noun: str, case: IdleCase) -> str:
     voters = [name for name in case.names if case.found[name].measured[case.place] >= 2]
-    if not any(
-        case.found[name].busiest[case.place] > (case.form.limits.busy[name] or 0) for name in voters
-    ):
-        compared = "; ".join(
-            f"{known.label} {text(float(case.found[name].busiest[case.place]), known.unit)}, "
-            "not above "
-            f"{text(case.form.limits.busy[name], known.unit)}"
-            for name in voters[:1]
-            for known in (case.form.limits.known[name],)
-        )
+    limits = case.form.limits
+    busiest = {name: case.found[name].busiest[case.place] for name in voters}
+    if not any(level > (limits.busy[name] or 0) for name, level in busiest.items()):
+        compared = ""
+        for name in voters[:1]:
+            known = limits.known[name]
+            level = text(float(busiest[name]), known.unit)
+            compared = f"{known.label} {level}, not above {text(limits.busy[name], known.unit)}"
         return f"No: even the busiest {noun} was not busy on average ({compared})."
     few = f"{len(case.voted_yes)} of {len(voters)} characteristics"
     return (

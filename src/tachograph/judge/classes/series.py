@@ -176,14 +176,11 @@ def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
     """
     keys = tuple(jobs["job_key"].to_list())
     last = dict(frame.group_by("job_key").agg(pl.col("minute").max()).iter_rows())
-    lengths = [
-        max(
-            last.get(row["job_key"], -1) + 1,
-            0 if row["state"] == "RUNNING" and row["job_key"] in last else ran,
-        )
-        for row in jobs.select("job_key", "state", "start", "as_of").iter_rows(named=True)
-        for ran in (minutes_of(row),)
-    ]
+    lengths: list[int] = []
+    for row in jobs.select("job_key", "state", "start", "as_of").iter_rows(named=True):
+        measured = last.get(row["job_key"], -1) + 1
+        is_running = row["state"] == "RUNNING" and row["job_key"] in last
+        lengths.append(max(measured, 0 if is_running else minutes_of(row)))
     offset = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
     return _Places(keys, offset, *_rows(keys, offset, frame))
 

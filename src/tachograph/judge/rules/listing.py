@@ -40,16 +40,18 @@ def _lines(entry: RuleEntry, width: int) -> list[str]:
         ("Family", [entry.check.family] if entry.check.family != entry.check.code else []),
         ("Decides", [entry.check.code] if entry.check.code != entry.code else []),
     ):
-        phrases = [line for one in texts if one for line in _wrapped(one, width)]
-        lines += [f"  {heading}", *phrases] if phrases else []
+        phrases: list[str] = []
+        for phrase in filter(None, texts):
+            phrases += _wrapped(phrase, width)
+        if phrases:
+            lines += [f"  {heading}", *phrases]
     lines.append("  Parameters" if entry.values else "  No parameters")
     for name in entry.values:
         meaning = f": {entry.declared[name].meaning}" if entry.declared[name].meaning else ""
         lines += _wrapped(f"{' = '.join(parameter_text(entry, name))}{meaning}", width)
     lines.append("  Terms")
-    lines += [
-        line for term in rule.terms for line in _wrapped(f"{term.name} = {term.source}", width)
-    ]
+    for term in rule.terms:
+        lines += _wrapped(f"{term.name} = {term.source}", width)
     return lines
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import polars as pl
 
@@ -310,10 +312,9 @@ def measure(
     `jobs`: rows of job_summaries. `gpus`, `node_minutes`: their rows of job_gpus and
     job_node_minutes. A GPU or node of which nothing was recorded is there, with nulls.
     """
-    wanted = {
-        level: [name for name in sorted(names) if OFFERED[name].level == level]
-        for level in ("job", "gpu", "node")
-    }
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        wanted[OFFERED[name].level].append(name)
     rows = jobs.with_columns(
         _activity("mean").alias(ACTIVITY_MEAN), _activity("max").alias(ACTIVITY_MAX)
     )
@@ -323,30 +324,21 @@ def measure(
     if not wanted["gpu"] and not wanted["node"]:
         return MeasuredRanks(of_jobs, {}, {})
     devices = _devices(jobs, gpus)
-    of_ranks: dict[str, list[list[Scalar]]] = {}
-    labels: dict[str, list[list[str]]] = {}
-    for level, frame in (
-        (
-            "gpu",
-            devices.select(
-                "job_key", _LABEL, *(OFFERED[name].of.alias(name) for name in wanted["gpu"])
-            ),
-        ),
-        ("node", _nodes(devices, node_minutes, wanted["node"])),
-    ):
-        lists = frame.group_by("job_key", maintain_order=True).agg(pl.all())
-        in_order = (
-            jobs.select("job_key")
-            .join(lists, on="job_key", how="left", maintain_order="left")
-            .drop("job_key")
-        )
-        columns = {
-            name: [row or [] for row in values]
-            for name, values in in_order.to_dict(as_series=False).items()
-        }
-        labels[level] = columns.pop(_LABEL)
-        of_ranks |= columns
-    return MeasuredRanks(of_jobs, of_ranks, labels)
+    metrics = [OFFERED[name].of.alias(name) for name in wanted["gpu"]]
+    of_gpus = _lists(jobs, devices.select("job_key", _LABEL, *metrics))
+    of_nodes = _lists(jobs, _nodes(devices, node_minutes, wanted["node"]))
+    labels = {"gpu": of_gpus.pop(_LABEL), "node": of_nodes.pop(_LABEL)}
+    return MeasuredRanks(of_jobs, of_gpus | of_nodes, labels)
+
+
+def _lists(jobs: pl.DataFrame, frame: pl.DataFrame) -> dict[str, list[list[Any]]]:
+    """Return the columns of a frame of GPUs or nodes: a list for each of the jobs, in their order."""
+    lists = frame.group_by("job_key", maintain_order=True).agg(pl.all())
+    in_order = jobs.select("job_key").join(lists, on="job_key", how="left", maintain_order="left")
+    columns: dict[str, list[list[Any]]] = {}
+    for name, values in in_order.drop("job_key").to_dict(as_series=False).items():
+        columns[name] = [value or [] for value in values]
+    return columns
 
 
 def _activity(statistic: str, of: str = "") -> pl.Expr:

@@ -502,17 +502,12 @@ def with_settings(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
                 raise UsageError(
                     f"--set {option}: unknown rule '{rule}'", do=f"use one of: {names}"
                 )
-            known = sorted(
-                {
-                    name
-                    for entry in entries
-                    for name in entry.values
-                    if not rule or entry.is_called(rule)
-                }
-            )
-            raise UsageError(
-                f"--set {option}: unknown parameter", do=f"use one of: {', '.join(known) or 'none'}"
-            )
+            parameters: set[str] = set()
+            for entry in entries:
+                if not rule or entry.is_called(rule):
+                    parameters.update(entry.values)
+            known = ", ".join(sorted(parameters)) or "none"
+            raise UsageError(f"--set {option}: unknown parameter", do=f"use one of: {known}")
         for place in places:
             if value < 0 <= entries[place].values[parameter]:
                 raise UsageError(

@@ -62,27 +62,27 @@ def _of_rule(
     comparisons = comparisons_of(entry)
     check = entry.check
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
-    columns: dict[str, list[object]] = {
-        name: [] for name in ("verdict", "severity", "sentence", "advice")
-    }
-    columns |= {"evidence": [], "checks": [], "needs": []}
+    judged = ("verdict", "severity", "sentence", "advice", "evidence", "checks", "needs")
+    columns: dict[str, list[object]] = {name: [] for name in judged}
     hours = jobs["gpu_hours"].to_list()
     needs: dict[tuple[str, ...], str | None] = {(): None}
     for place, job_key in enumerate(jobs["job_key"]):
         job = measured.job(place)
         outcome = evaluate(entry.program, job, entry.values)
         checks = tuple([comparison.check(outcome, job, entry.values) for comparison in comparisons])
-        holds = outcome.verdict == "yes"
-        unmeasured = check.of_samples and outcome.verdict == "no" and job_key in unseen
-        columns["verdict"].append("unknown" if unmeasured else outcome.verdict)
         columns["severity"].append(check.severity)
-        columns["sentence"].append(
-            _NO_SAMPLE if unmeasured else rule_sentence(entry, outcome, checks)
-        )
-        columns["advice"].append(check.advice if holds else None)
-        columns["evidence"].append(
-            _evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}"
-        )
+        if check.of_samples and outcome.verdict == "no" and job_key in unseen:
+            columns["verdict"].append("unknown")
+            columns["sentence"].append(_NO_SAMPLE)
+        else:
+            columns["verdict"].append(outcome.verdict)
+            columns["sentence"].append(rule_sentence(entry, outcome, checks))
+        if outcome.verdict == "yes":
+            columns["advice"].append(check.advice)
+            columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus))
+        else:
+            columns["advice"].append(None)
+            columns["evidence"].append("{}")
         columns["checks"].append(_encoder.encode(checks).decode())
         if outcome.unknown not in needs:
             needs[outcome.unknown] = ",".join(counters_of(outcome.unknown))

@@ -98,22 +98,15 @@ def workload_finding(
     if WORKLOAD_CLASSES[order[0]] == UNKNOWN:
         sentence = f"{text(unknown, 'fraction')} of the GPU time is undetermined{because}."
         return _of("unknown", sentence, evidence, missing)
-    known = [
-        place
-        for place in order
-        if WORKLOAD_CLASSES[place] != UNKNOWN and fractions[place] >= LEAST_SHARE
+    known = [place for place in order if WORKLOAD_CLASSES[place] != UNKNOWN]
+    named = [place for place in known if fractions[place] >= LEAST_SHARE][:NAMED]
+    phrases = [
+        f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}" for place in named
     ]
-    reported = [
-        f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}"
-        for place in known[:NAMED]
-    ]
-    rest = sum(
-        float(fractions[place])
-        for place in order
-        if place not in known[:NAMED] and WORKLOAD_CLASSES[place] != UNKNOWN
-    )
-    reported += [f"{text(rest, 'fraction')} other"] if rest >= LEAST_SHARE else []
-    sentence = f"Of the time of {plural(gpus, 'GPU')}: {', '.join(reported)}."
+    rest = sum(float(fractions[place]) for place in known[len(named) :])
+    if rest >= LEAST_SHARE:
+        phrases.append(f"{text(rest, 'fraction')} other")
+    sentence = f"Of the time of {plural(gpus, 'GPU')}: {', '.join(phrases)}."
     if unknown >= LEAST_SHARE:
         sentence += f" {text(unknown, 'fraction')} is undetermined{because}."
     return _of("yes", sentence, evidence, ())
@@ -212,19 +205,19 @@ def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
     values = {name: column.fill_null(float("nan")).to_numpy() for name, column in columns.items()}
     reports = {model: set(needed(limits_of(model))) for model in dict.fromkeys(models)}
     states = health_states(values, limit_columns(limits))
+    lacks: dict[str, pl.Series] = {}
+    for name, column in columns.items():
+        needs = pl.Series([name in reports[model] for model in models], dtype=pl.Boolean)
+        lacks[f"lacks_{name}"] = column.is_null() & needs
     return pl.DataFrame(
         {
             "job_key": gpus.get_column("job_key"),
             "seen": (gpus.get_column("samples") > 0).fill_null(value=False),
             **columns,
             "state": pl.Series([STATES[place] for place in states], dtype=pl.String),
-            "gpu_limit": pl.Series([one.warning_c for one in limits], dtype=pl.Float64),
-            "mem_limit": pl.Series([one.memory_warning_c for one in limits], dtype=pl.Float64),
-            **{
-                f"lacks_{name}": column.is_null()
-                & pl.Series([name in reports[model] for model in models], dtype=pl.Boolean)
-                for name, column in columns.items()
-            },
+            "gpu_limit": pl.Series([limit.warning_c for limit in limits], dtype=pl.Float64),
+            "mem_limit": pl.Series([limit.memory_warning_c for limit in limits], dtype=pl.Float64),
+            **lacks,
         }
     )
 

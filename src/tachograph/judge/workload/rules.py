@@ -192,10 +192,8 @@ def _needs(reading: GpuReading, rules: list[int]) -> tuple[str, ...]:
         missing.discard("gr_engine_active")
     if any((getattr(reading, name) or 0.0) >= IO_BYTES_PER_S for name in PCIE):
         missing -= set(PCIE)  # the other direction decides
-    deciding = {
-        name
-        for rule in rules
-        for condition in CONDITIONS[rule]
-        for name in MADE_OF[condition.quantity]
-    }
+    deciding: set[str] = set()
+    for rule in rules:
+        for condition in CONDITIONS[rule]:
+            deciding.update(MADE_OF[condition.quantity])
     return tuple(name for name in DECIDING if name in deciding & missing)
