@@ -443,8 +443,8 @@ def overview(
         )
         sources.append(source)
     holder = CollectLock(folder).holder()
-    disks = (full_disk(place) for place in ((folder,) if "://" in lake else (folder, Path(lake))))
-    full = next((str(disk) for disk in disks if disk is not None), None)
+    folders = (folder,) if "://" in lake else (folder, Path(lake))
+    full = next((str(disk) for disk in map(full_disk, folders) if disk is not None), None)
     return CollectOverview(
         lake, now, holder, status, tuple(sources), status.steps if status else {}, full
     )

@@ -127,10 +127,11 @@ def _clocks(source: SourceStatus, now: datetime) -> Iterator[str]:
         )
     skewed = source.skewed()
     if skewed:
-        named = ", ".join(
-            f"{host} {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
-            for host, skew in list(skewed.items())[:_NAMED]
-        )
+        hosts: list[str] = []
+        for host, skew in list(skewed.items())[:_NAMED]:
+            direction = "ahead" if skew > 0 else "behind"
+            hosts.append(f"{host} {abs(skew):.1f} s {direction}")
+        named = ", ".join(hosts)
         more = f" and {len(skewed) - _NAMED} more" if len(skewed) > _NAMED else ""
         yield f"{source.name}: clock differs from this host by more than 1 s: {named}{more}"
 

@@ -220,11 +220,11 @@ def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame)
 
     Null where a finding is reported, where it does not hold, and of facts.
     """
-    places = {
-        code: (families_around(check.family), 2 * place + code.endswith(HOST_SUFFIX))
-        for place, check in enumerate(checks)
-        for code in check.codes
-    }
+    places: dict[str, tuple[tuple[str, ...], int]] = {}
+    for place, check in enumerate(checks):
+        families = families_around(check.family)
+        for code in check.codes:
+            places[code] = (families, 2 * place + code.endswith(HOST_SUFFIX))
     rows = findings.with_row_index("row").filter(
         pl.col("verdict") == "yes", pl.col("code").is_in(list(places))
     )

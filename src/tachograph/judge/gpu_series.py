@@ -110,17 +110,17 @@ class GpuSeries:
         self, places: NDArray[np.int64], begin: int, end: int
     ) -> dict[int, tuple[float, dict[int, float]]]:
         """{place: share of the window's minutes that are measured, {state: its share of those}}."""
-        found = {}
+        shares = {}
         expected = max(1.0, (end - begin) / self.gap())
         for place in places.tolist():
             seen = self.state[place, begin:end]
             seen = seen[seen != UNMEASURED]
             kinds = {
-                kind: float((seen == kind).mean()) if seen.size else 0.0
+                kind: np.count_nonzero(seen == kind) / max(1, seen.size)
                 for kind in (WORKING, POLLING, IDLE)
             }
-            found[place] = (min(1.0, seen.size / expected), kinds)
-        return found
+            shares[place] = (min(1.0, seen.size / expected), kinds)
+        return shares
 
     def mean(self, values: Values, place: int, begin: int, end: int) -> float | None:
         """The mean of a counter in a window; None where it was not measured."""
@@ -146,10 +146,11 @@ def _states(work: Values, util: Values, sm: Values) -> GpuStates:
     """State of each GPU in each minute. A single minute with work among others is no work:
     something read memory.
     """
-    usual = np.array(
-        [np.median(row[row >= _USES]) if (row >= _USES).any() else np.inf for row in work]
-    )
-    working = work >= np.maximum(NOTHING, AT_WORK * usual)[:, None]
+    usual = []
+    for row in work:
+        used = row[row >= _USES]
+        usual.append(np.median(used) if used.size else np.inf)
+    working = work >= np.maximum(NOTHING, AT_WORK * np.array(usual))[:, None]
     seen = ~np.isnan(work)
     polling = np.where(np.isnan(util), sm >= _SM_POLLS, util >= LOOKS_BUSY)
     idle = np.where(np.isnan(util), sm < _SM_POLLS, util < LOOKS_IDLE)

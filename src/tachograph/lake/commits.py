@@ -76,7 +76,8 @@ def commit_entry(
         {"txn": {"appId": t.app_id, "version": t.version, "lastUpdated": t.last_updated}}
         for t in transactions
     ]
-    lines += [_add(one) if isinstance(one, AddAction) else _remove(one) for one in actions]
+    for action in actions:
+        lines.append(_add(action) if isinstance(action, AddAction) else _remove(action))
     return b"\n".join(map(msgspec.json.encode, lines)) + b"\n"
 
 

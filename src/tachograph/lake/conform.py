@@ -476,9 +476,10 @@ def _order(table: LakeTable) -> list[pl.Expr]:
 
 def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     """Return `frame` in a computed table's schema without `seq`; judged columns are null."""
-    return frame.select(
-        pl.col(name).cast(dtype)
-        if name in frame.columns or name not in JUDGED
-        else pl.lit(None, dtype).alias(name)
-        for name, dtype in table.row_schema.items()
-    )
+    columns: list[pl.Expr] = []
+    for name, dtype in table.row_schema.items():
+        if name in JUDGED and name not in frame.columns:
+            columns.append(pl.lit(None, dtype).alias(name))
+        else:
+            columns.append(pl.col(name).cast(dtype))
+    return frame.select(columns)

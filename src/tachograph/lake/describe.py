@@ -183,7 +183,8 @@ def describe_nodes(
     """
     parts = list(partitions(lake, GPU_SAMPLES))
     if within is not None and parts:
-        parts = [part for part in parts if part.day > max(part.day for part in parts) - within]
+        before = max(part.day for part in parts) - within
+        parts = [part for part in parts if part.day > before]
     pieces = []
     for count, part in enumerate(parts):
         frame, _ = read_partition(lake, GPU_SAMPLES, part, [*GPU_KEY, "t"])

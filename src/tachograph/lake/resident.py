@@ -509,12 +509,17 @@ def _column_groups() -> Iterator[list[str]]:
     group: list[str] = []
     size = 0
     for name, dtype in JOB_SUMMARIES.schema.items():
-        size_of = 400 if isinstance(dtype, pl.List) else 40 if dtype == pl.String else 8
-        if group and size + size_of > _GROUP_BYTES:
+        if isinstance(dtype, pl.List):
+            column_size = 400
+        elif dtype == pl.String:
+            column_size = 40
+        else:
+            column_size = 8
+        if group and size + column_size > _GROUP_BYTES:
             yield group
             group, size = [], 0
         group.append(name)
-        size += size_of
+        size += column_size
     yield group
 
 

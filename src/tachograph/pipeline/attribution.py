@@ -506,12 +506,10 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
     Errors: ConfigError for a broken hostlist.
     """
     known = devices.select(*GPU_KEY, "model", "hbm_mib", "usable_mib")
-    configured = [
-        (node, gpu, None, None, None, None)
-        for hosts, count in nodes.gpus.items()
-        for node in _expand(hosts)
-        for gpu in range(count)
-    ]
+    configured: list[tuple[object, ...]] = []
+    for hosts, count in nodes.gpus.items():
+        for node in _expand(hosts):
+            configured += [(node, gpu, None, None, None, None) for gpu in range(count)]
     extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(
         known, on=["node", "gpu"], how="anti"
     )

@@ -106,15 +106,14 @@ def disagreements(
     >>> disagreements(("1.0", "2.0", "3.0", "4.0", "5.0"), {"tcp://n1:7": {"tachograph": "1.1", "polars": "2.0"}})
     ['tcp://n1:7 has tachograph 1.1, here it is 1.0']
     """
-    return [
-        (
-            f"{worker} has {f'{name} {versions[name]}' if versions[name] else f'no {name}'}, here "
-            f"it is {version}"
-        )
-        for worker, versions in found.items()
-        for name, version in zip(PACKAGES, wanted, strict=True)
-        if name in versions and versions[name] != version
-    ]
+    sentences: list[str] = []
+    for worker, versions in found.items():
+        for name, version in zip(PACKAGES, wanted, strict=True):
+            if name not in versions or versions[name] == version:
+                continue
+            installed = f"{name} {versions[name]}" if versions[name] else f"no {name}"
+            sentences.append(f"{worker} has {installed}, here it is {version}")
+    return sentences
 
 
 def run_there(

@@ -56,7 +56,7 @@ def advice_lines(advice: Advice, *, width: int = 100) -> list[Line]:
     ]
     for line in advice.lines:
         first = f"{TITLES[line.topic]:<{_LABEL}}"
-        style = "" if line.value is None else "bold" if line.followed else ""
+        style = "bold" if line.value is not None and line.followed else ""
         lines += wrapped(
             printable(advice_sentence(line)), width, first=first, indent=" " * _LABEL, style=style
         )

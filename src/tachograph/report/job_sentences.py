@@ -73,13 +73,12 @@ def use_sentence(row: Mapping[str, Any]) -> str:
     'The 4 GPUs were busy 42 % of the time.'
     """
     counter, count = activity_counter(row), number(row, "gpus")
-    who = (
-        "The GPUs were"
-        if count is None
-        else "The GPU was"
-        if count == 1
-        else f"The {text(count, 'count')} GPUs were"
-    )
+    if count is None:
+        who = "The GPUs were"
+    elif count == 1:
+        who = "The GPU was"
+    else:
+        who = f"The {text(count, 'count')} GPUs were"
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
     if counter is None:

@@ -199,17 +199,12 @@ def steps_lines(steps: JobSteps, *, zone_name: str = "UTC", width: int = 100) ->
     gaps = shown_gaps(steps)
     if gaps:
         lines += [plain(""), plain("Without an srun step", "bold")]
-        lines += [
-            line
-            for gap in gaps
-            for line in wrapped(gap_sentence(gap, steps, zone_name), width, indent="  ")
-        ]
+        for gap in gaps:
+            lines += wrapped(gap_sentence(gap, steps, zone_name), width, indent="  ")
         more = len(steps.gaps) - len(gaps)
-        lines += (
-            [plain(f"  {plural(more, 'shorter gap')}: --steps --json lists all", "dim")]
-            if more
-            else []
-        )
+        if more:
+            shorter = f"  {plural(more, 'shorter gap')}: --steps --json lists all"
+            lines.append(plain(shorter, "dim"))
     return lines
 
 

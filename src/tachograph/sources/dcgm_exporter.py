@@ -201,12 +201,13 @@ def _without_starts(parts: Iterable[ChunkPart]) -> tuple[ChunkPart, ...]:
 
 
 def _with_allocations(parts: Iterable[ChunkPart], **columns: pl.Expr) -> tuple[ChunkPart, ...]:
-    return tuple(
-        replace(part, frame=part.frame.with_columns(**columns))
-        if part.table == "allocations" and part.frame.height
-        else part
-        for part in parts
-    )
+    changed: list[ChunkPart] = []
+    for part in parts:
+        if part.table == "allocations" and part.frame.height:
+            changed.append(replace(part, frame=part.frame.with_columns(**columns)))
+        else:
+            changed.append(part)
+    return tuple(changed)
 
 
 SUFFIXES = (".prom", ".metrics", ".txt", ".prom.gz", ".metrics.gz", ".txt.gz")

@@ -370,15 +370,12 @@ class _Extent:
         """True for other counters between times and nodes that overlap."""
         if self.counters == other.counters or self.ends.dtypes != other.ends.dtypes:
             return False
-        low, high, other_low, other_high = (
-            row
-            for ends in (self.ends, other.ends)
-            for row in (ends.min().row(0), ends.max().row(0))
-        )
-        return all(
-            a is not None and d is not None and a <= d and c <= b
-            for a, b, c, d in zip(low, high, other_low, other_high, strict=True)
-        )
+        lowest, highest = self.ends.min().row(0), self.ends.max().row(0)
+        ranges = zip(lowest, highest, other.ends.min().row(0), other.ends.max().row(0), strict=True)
+        for low, high, other_low, other_high in ranges:
+            if low is None or other_low is None or low > other_high or other_low > high:
+                return False
+        return True
 
 
 def _sample_columns(file: str) -> RecognisedColumns | None:

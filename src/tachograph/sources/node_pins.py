@@ -70,9 +70,14 @@ class NodePins:
         if exporter in self.nodes:
             return
         host = self.hosts[exporter]
-        mine = host if host in nodes else next(iter(nodes)) if len(nodes) == 1 else None
-        if mine is not None and self._by_name.setdefault(mine, host) == host:
-            self.nodes[exporter] = mine
+        if host in nodes:
+            node = host
+        elif len(nodes) == 1:
+            (node,) = nodes
+        else:
+            return
+        if self._by_name.setdefault(node, host) == host:
+            self.nodes[exporter] = node
 
     def admits(self, exporter: str, node: str) -> bool:
         """Return whether pages of an exporter may name a node."""

@@ -313,17 +313,16 @@ def _job(
     whole = reported["nodes"] in (None, len(names))
     ending = spooled.end or {}
     code, number = ending.get("exit_code"), ending.get("exit_signal")
+    state = None
+    if code is not None or number is not None:
+        state = "COMPLETED" if code == 0 else "FAILED"
     return {
         **reported,
         "cluster": reported["cluster"] or cluster or None,
         "start": start,
         "end": end,
         "elapsed_s": (end - start).total_seconds(),
-        "state": None
-        if code is None and number is None
-        else "COMPLETED"
-        if code == 0
-        else "FAILED",
+        "state": state,
         "exit_code": code,
         "exit_signal": number,
         "nodes": reported["nodes"] or len(names) or None,

@@ -141,17 +141,15 @@ class IdleCase:
 def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
     form, at = case.form, case.place
     count = int(case.units.offset[at + 1] - case.units.offset[at])
-    compared = [
-        (
-            f"{known.label} {text(float(found.least[at]), known.unit)} against "
-            f"{text(float(found.busiest[at]), known.unit)}"
-        )
-        for name in case.voted_yes
-        for known, found in ((form.limits.known[name], case.found[name]),)
-    ]
-    which = ", ".join(affected[:4]) + (
-        f" and {len(affected) - 4} more" if len(affected) > 4 else ""
-    )
+    compared: list[str] = []
+    for name in case.voted_yes:
+        known = form.limits.known[name]
+        least = text(float(case.found[name].least[at]), known.unit)
+        busiest = text(float(case.found[name].busiest[at]), known.unit)
+        compared.append(f"{known.label} {least} against {busiest}")
+    which = ", ".join(affected[:4])
+    if len(affected) > 4:
+        which += f" and {len(affected) - 4} more"
     return (
         f"{len(affected)} of {plural(count, noun)} did at most half of what the busiest did"
         f"{so_far(form.rows[at])} ({which}): {'; '.join(compared)} (least busy, busiest)."

@@ -132,9 +132,13 @@ class Comparison:
         """
         if not isinstance(value, list):
             return _number(value)
-        each = [_number(getattr(one, self.part, None) if self.part else one) for one in value]
-        known = [one for one in each if one is not None]
-        if not known or len(known) < len(each):
+        known: list[float] = []
+        for of_rank in value:
+            number = _number(getattr(of_rank, self.part, None) if self.part else of_rank)
+            if number is None:
+                return None
+            known.append(number)
+        if not known:
             return None
         return max(known) if self.relation in (">", ">=") else min(known)
 

@@ -299,8 +299,10 @@ def _health(
 def _temperature_checks(job: Mapping[str, Any]) -> tuple[CheckedValue, ...]:
     """Of each of both temperatures the GPU that is closest to its limit."""
     pairs = (("gpu_temp_c", "gpu_limit_closest"), ("mem_temp_c", "mem_limit_closest"))
-    return tuple(
-        CheckedValue(f"{name}_max", value, ">=", job[limit], "C", value >= job[limit])
-        for name, limit in pairs
-        if (value := job[f"{name}_closest"]) is not None
-    )
+    checks: list[CheckedValue] = []
+    for name, limit in pairs:
+        value = job[f"{name}_closest"]
+        if value is not None:
+            holds = value >= job[limit]
+            checks.append(CheckedValue(f"{name}_max", value, ">=", job[limit], "C", holds))
+    return tuple(checks)

@@ -159,13 +159,11 @@ def short_count(jobs: int) -> str:
     >>> short_count(7), short_count(999), short_count(1234), short_count(64183)
     ('7', '999', '1.2k', '64k')
     """
-    return (
-        f"{jobs}"
-        if jobs < 1000
-        else f"{jobs / 1000:.2g}k"
-        if jobs < 10_000
-        else f"{jobs / 1000:.0f}k"
-    )
+    if jobs < 1000:
+        return f"{jobs}"
+    if jobs < 10_000:
+        return f"{jobs / 1000:.2g}k"
+    return f"{jobs / 1000:.0f}k"
 
 
 def not_drawn(axes: Axes, why: str) -> None:

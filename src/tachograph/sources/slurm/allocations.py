@@ -342,7 +342,9 @@ def _table_rows(
 def _instant(written: str, cluster: SlurmCluster, *, later: bool = False) -> datetime | None:
     """Return the time; in a repeated hour the first for a start, the second for an end."""
     times = instants(written, cluster.time_zone)
-    return times[-1 if later else 0] if times else None
+    if not times:
+        return None
+    return times[-1] if later else times[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,13 @@ def read_database(document: object) -> Iterator[SlurmEntry]:
 
 def names_gpus(document: object) -> bool:
     """Return whether any TRES names GPUs; otherwise the site does not account for them."""
-    return any(
-        row.get("type") == "gres" and str(row.get("name")).partition(":")[0] in GPU_NAMES
-        for job in json_objects(json_value(document, "jobs"))
-        for kind in ("allocated", "requested")
-        for row in json_objects(json_value(job, "tres", kind))
-    )
+    for job in json_objects(json_value(document, "jobs")):
+        for kind in ("allocated", "requested"):
+            for row in json_objects(json_value(job, "tres", kind)):
+                name = str(row.get("name")).partition(":")[0]
+                if row.get("type") == "gres" and name in GPU_NAMES:
+                    return True
+    return False
 
 
 def database_example(fields: Mapping[str, object]) -> str:

@@ -118,13 +118,9 @@ def json_text(value: object) -> str | None:
         value = value[0] if value else None
     if isinstance(value, int | float) and not isinstance(value, bool):
         whole = json_number(value)
-        value = (
-            str(value)
-            if whole is None and value == value
-            else None
-            if whole is None
-            else str(whole)
-        )
+        if whole is not None:
+            return str(whole)
+        return str(value) if value == value else None
     if not isinstance(value, str) or not value:
         return None
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

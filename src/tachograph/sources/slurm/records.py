@@ -465,7 +465,9 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str |
 def _exclusive(job: JobRecord, cluster: SlurmCluster) -> bool | None:
     """Return whether the job had whole nodes: configured shared, then exclusive, then Slurm."""
     configured = _configured(job.partition, job.qos, cluster)
-    return configured if configured is not None else True if job.exclusive else None
+    if configured is not None:
+        return configured
+    return True if job.exclusive else None
 
 
 @lru_cache(maxsize=4096)

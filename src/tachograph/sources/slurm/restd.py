@@ -76,9 +76,8 @@ class Slurmrestd:
 
         Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
         """
-        first, last = (
-            time.removeprefix("uts" if self._since_23_11() else "") for time in span.written
-        )
+        prefix = "uts" if self._since_23_11() else ""
+        first, last = (time.removeprefix(prefix) for time in span.written)
         query = {"start_time": first, "end_time": last}
         if not self._steps:
             query["skip_steps"] = "true"

@@ -199,18 +199,14 @@ def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -
 
 def _keys(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
     sections = (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig))
-    return [
-        key for name, section in sections if (key := _key(rows, section, name, made)) is not None
-    ]
+    keys = (_key(rows, section, name, made) for name, section in sections)
+    return [key for key in keys if key is not None]
 
 
 def _holders(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
     """Job and step of the samples, as they are written."""
-    return [
-        key
-        for name, section in mapping.holders.items()
-        if (key := _key(rows, section, name, made)) is not None
-    ]
+    keys = (_key(rows, section, name, made) for name, section in mapping.holders.items())
+    return [key for key in keys if key is not None]
 
 
 def _order(rows: pl.DataFrame, keys: list[pl.Series]) -> pl.DataFrame:
@@ -288,10 +284,8 @@ def _value(
         times = _times(
             made.known(given) if fatal else given, mapping, site_zone, order=alone, of=target
         )
-        made.rejects += (
-            Reject(reject.reason, None if fatal else target.to, reject.count, reject.example)
-            for reject in times.rejects
-        )
+        column_name = None if fatal else target.to
+        made.rejects += [replace(reject, column=column_name) for reject in times.rejects]
         if fatal:
             made.give_up(times.bad)
         return times.values.alias(target.to)
