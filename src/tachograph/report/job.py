@@ -188,21 +188,19 @@ class JobReport:
         """What could not be checked for lack of counters, in one line; None: nothing."""
         if not number(self.summary, "samples"):
             return None
-        waiting = [
-            finding for finding in self.verdicts if finding.verdict == "unknown" and finding.needs
-        ]
+        waiting = 0
         names: Counter[str] = Counter()
-        for finding in waiting:
-            names.update(filter(self._lacks, dict.fromkeys(finding.needs)))
+        for finding in self.verdicts:
+            if finding.verdict == "unknown" and finding.needs:
+                waiting += 1
+                names.update(filter(self._lacks, dict.fromkeys(finding.needs)))
         if not names:
             return None
         listed = ", ".join(name for name, _ in names.most_common(SHOWN_COUNTERS))
-        more = "" if len(names) <= SHOWN_COUNTERS else f" and {len(names) - SHOWN_COUNTERS} more"
-        need = "needs" if len(waiting) == 1 else "need"
-        return (
-            f"{plural(len(waiting), 'check')} {need} what is not recorded: {listed}{more}, "
-            "see --checks."
-        )
+        if len(names) > SHOWN_COUNTERS:
+            listed += f" and {len(names) - SHOWN_COUNTERS} more"
+        need = "needs" if waiting == 1 else "need"
+        return f"{plural(waiting, 'check')} {need} what is not recorded: {listed}, see --checks."
 
     def _lacks(self, counter: str) -> bool:
         """Whether a counter was not recorded of this job."""

@@ -218,15 +218,20 @@ def allocation_text(report: JobReport) -> str:
     row = report.summary
     count, nodes = number(row, "gpus"), number(row, "nodes")
     model = f" {row['gpu_model']}" if row.get("gpu_model") else ""
-    capacity = (
-        "" if number(row, "hbm_mib") is None else f", {text(number(row, 'hbm_mib'), 'MiB')} each"
-    )
-    gpus = "GPUs: not known" if count is None else f"{count:,.0f} ×{model or ' GPU'}{capacity}"
+    hbm_mib = number(row, "hbm_mib")
+    capacity = "" if hbm_mib is None else f", {text(hbm_mib, 'MiB')} each"
     share = share_text(row)
-    if share:
-        gpus = f"{share} of {'GPUs that are not known' if count is None else gpus}"
-    where = "" if nodes is None else f", {plural(nodes, 'node')}"
-    return f"{gpus}{where}{': ' + report.node_list if report.node_list else ''}"
+    if count is not None:
+        allocation = f"{count:,.0f} ×{model or ' GPU'}{capacity}"
+        if share:
+            allocation = f"{share} of {allocation}"
+    elif share:
+        allocation = f"{share} of GPUs that are not known"
+    else:
+        allocation = "GPUs: not known"
+    if nodes is not None:
+        allocation += f", {plural(nodes, 'node')}"
+    return f"{allocation}: {report.node_list}" if report.node_list else allocation
 
 
 def _findings(

@@ -171,22 +171,19 @@ def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -
     if table.frame.is_empty():
         return [plain("No job matches.")]
     columns = [_text_column(table, name, ascii_only=ascii_only) for name in table.columns]
-    more = (
-        [f"{table.frame.height:,} of {table.matching:,} jobs"]
-        if table.matching > table.frame.height
-        else []
-    )
+    notes: list[str] = []
+    if table.matching > table.frame.height:
+        notes.append(f"{table.frame.height:,} of {table.matching:,} jobs")
     fitted = fit_table(columns, width)
     legend = [
         meaning
         for name, meaning in _LEGEND.items()
         if name in table.columns and column_heading(name) not in fitted.hidden
     ]
-    lines = fitted.with_note(*more, width=width)
-    return [
-        *lines,
-        *(wrapped(f"{'; '.join(legend)}; 0: even", width, style="dim") if legend else []),
-    ]
+    lines = [*fitted.with_note(*notes, width=width)]
+    if legend:
+        lines += wrapped(f"{'; '.join(legend)}; 0: even", width, style="dim")
+    return lines
 
 
 def _text_column(table: JobsTable, name: str, *, ascii_only: bool) -> TextColumn:

@@ -210,7 +210,9 @@ def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]
         return []
     differ = wanted > memory_bound_mib([max(peak, killed)])
     margin = wanted / max(peak, killed) - 1 if differ else MEMORY_MARGIN
-    reason = f"{reason}, {text(margin, 'fraction')} on top{': peaks differ' if differ else ''}"
+    reason += f", {text(margin, 'fraction')} on top"
+    if differ:
+        reason += ": peaks differ"
     if memory.most is not None and wanted > memory.most:
         reason = (
             f"{reason} (no job of the partition requested more than "

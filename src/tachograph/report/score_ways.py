@@ -14,12 +14,11 @@ NOT_MEASURED = "–"
 
 def way_row(way: ScoreWay) -> tuple[str, ...]:
     """Return the cells of a way, as HEADINGS names them."""
-    scores = (way.scores[name] for name in SCORES)
-    return (
-        TITLES[way.name],
-        *(NOT_MEASURED if one is None else f"{one:.1f}" for one in scores),
-        way.basis,
-    )
+    cells = [TITLES[way.name]]
+    for name in SCORES:
+        score = way.scores[name]
+        cells.append(NOT_MEASURED if score is None else f"{score:.1f}")
+    return (*cells, way.basis)
 
 
 def way_remarks(ways: Sequence[ScoreWay]) -> Iterator[str]:

@@ -151,12 +151,10 @@ def _group_columns(report: WasteReport, groups: pl.DataFrame) -> list[TextColumn
             COLUMN_HEADINGS.get(report.by, report.by),
             [cut(group_name(report, row), _WIDEST) for row in rows],
         ),
-        TextColumn("jobs", [text(row["jobs"], "count") for row in rows], right=True),
+        _amounts("jobs", rows, "jobs", "count"),
         _hours("GPU-hours", rows, "gpu_hours", short="GPU-h"),
         _hours("lost", rows, "lost"),
-        TextColumn(
-            "share", [text(row["lost_share"], "fraction") for row in rows], right=True, hide=1
-        ),
+        _amounts("share", rows, "lost_share", "fraction", hide=1),
         *(
             _hours(_SHORT.get(cause, cause_label(cause)), rows, cause, short=_SHORTEST.get(cause))
             for cause in WASTE
@@ -164,8 +162,7 @@ def _group_columns(report: WasteReport, groups: pl.DataFrame) -> list[TextColumn
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
     if report.priced:
-        costs = [money(row["lost_money"], report.currency) for row in rows]
-        columns.append(TextColumn("lost", costs, right=True))
+        columns.append(_costs("lost", rows, "lost_money", report.currency))
     return columns
 
 
@@ -188,16 +185,14 @@ def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
     columns = [
         _names("job", [row["display_id"] or row["job_id"] for row in rows]),
         *(_names(name, jobs[name].to_list()) for name in ("user", "account", "partition")),
-        TextColumn("GPUs", [text(row["gpus"], "count") for row in rows], right=True),
-        TextColumn("elapsed", [text(row["elapsed_s"], "s") for row in rows], right=True, hide=1),
+        _amounts("GPUs", rows, "gpus", "count"),
+        _amounts("elapsed", rows, "elapsed_s", "s", hide=1),
         _hours("GPU-h", rows, "gpu_hours"),
         _hours(_SHORTEST.get(cause, cause_label(cause)), rows, report.concerned_hours),
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
     if report.priced:
-        columns.append(
-            TextColumn("cost", [money(row["money"], report.currency) for row in rows], right=True)
-        )
+        columns.append(_costs("cost", rows, "money", report.currency))
     if cause == ALL_CAUSES:
         causes = jobs["cause"].to_list()
         labels = [cause_label(name) for name in causes]
@@ -210,6 +205,23 @@ def _names(title: str, names: Sequence[str | None]) -> TextColumn:
     """A column of names; long ones are cut."""
     cells = [text(None) if name is None else cut(name, _WIDEST) for name in names]
     return TextColumn(title, cells)
+
+
+def _amounts(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+    unit: str,
+    *,
+    hide: int | None = None,
+) -> TextColumn:
+    """A column of quantities."""
+    return TextColumn(title, [text(row[name], unit) for row in rows], right=True, hide=hide)
+
+
+def _costs(title: str, rows: Sequence[Mapping[str, Any]], name: str, currency: str) -> TextColumn:
+    """A column of money."""
+    return TextColumn(title, [money(row[name], currency) for row in rows], right=True)
 
 
 def _hours(
