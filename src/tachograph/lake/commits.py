@@ -211,10 +211,9 @@ def write_checkpoint(table: Path, version: int) -> None:
 
 def _link_log(files: LogFiles, beside: Path, version: int) -> None:
     """Link a copy of the log up to a version, without entries before the last checkpoint."""
-    whole = (one for one, parts in files.checkpoints.items() if all(size for _, size in parts))
-    first = max((one for one in whole if one < version), default=-1)
+    first = max((whole for whole in files.whole_checkpoints() if whole < version), default=-1)
     names = [name for name, _ in files.checkpoints.get(first, ())]
-    names += [entry_name(one) for one in files.entries if first < one <= version]
+    names += [entry_name(entry) for entry in files.entries if first < entry <= version]
     for name in names:
         os.link(files.folder / name, beside / name)
 

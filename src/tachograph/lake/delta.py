@@ -234,13 +234,10 @@ class Lake:
                     written.append(
                         self._write(table, day, rows.with_columns(stamp), data_change=True)
                     )
-                marks = {app_id: mark} | ({counted: duplicates} if left_out else {})
-                if self._commit(
-                    delta,
-                    table,
-                    written,
-                    [Transaction(*one, milliseconds()) for one in marks.items()],
-                ):
+                marks = [Transaction(app_id, mark, milliseconds())]
+                if left_out:
+                    marks.append(Transaction(counted, duplicates, milliseconds()))
+                if self._commit(delta, table, written, marks):
                     return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
         raise _overtaken(self.uri(table))
@@ -273,9 +270,8 @@ class Lake:
                             self._write(table, day, rows, data_change=True, level=QUICK_ZSTD_LEVEL)
                         )
                 marks = [Transaction(name, 1, milliseconds()) for name in new]
-                marks += _raised(
-                    delta, {merged_name(table, day): count for day, count in batch.across.items()}
-                )
+                merged = {merged_name(table, day): count for day, count in batch.across.items()}
+                marks += _raised(delta, merged)
                 if self._commit(delta, table, written, marks):
                     break
                 self._take_away(table, written)

@@ -82,10 +82,15 @@ class LogFiles:
     @property
     def last_checkpoint(self) -> int:
         """Version of the last checkpoint that is not empty; -1 without one."""
-        whole = (
-            version for version, files in self.checkpoints.items() if all(size for _, size in files)
-        )
-        return max(whole, default=-1)
+        return max(self.whole_checkpoints(), default=-1)
+
+    def whole_checkpoints(self) -> list[int]:
+        """Versions of checkpoints without empty files."""
+        versions: list[int] = []
+        for version, files in self.checkpoints.items():
+            if all(size for _, size in files):
+                versions.append(version)
+        return versions
 
     def empty_entries(self) -> list[int]:
         """Return versions after the last checkpoint whose entries are empty, in order."""

@@ -36,10 +36,13 @@ def renumbered(parts: Sequence[ChunkPart], known: pl.DataFrame) -> tuple[ChunkPa
     table = pl.DataFrame(rows, schema={**_SCHEMA, "after": _SCHEMA["gpu"]}, orient="row")
     node, before, after = rows[0]
     counted = Reject(CONTRADICTS, None, len(moved), f"{node} index {before}: {after} by UUID")
-    made = [replace(part, frame=_moved(part.frame, table)) if part.gpus else part for part in parts]
-    first = next(place for place, part in enumerate(parts) if part.gpus)
-    made[first] = replace(made[first], rejects=(*made[first].rejects, counted))
-    return tuple(made)
+    result = list(parts)
+    places = [place for place, part in enumerate(parts) if part.gpus]
+    for place in places:
+        result[place] = replace(parts[place], frame=_moved(parts[place].frame, table))
+    first = result[places[0]]
+    result[places[0]] = replace(first, rejects=(*first.rejects, counted))
+    return tuple(result)
 
 
 def _labelled(part: ChunkPart) -> ChunkPart:

@@ -104,8 +104,9 @@ def kept_days(table: LakeTable, keep: Mapping[str, int]) -> int | None:
 
 def removed_before(lake: Lake, *tables: LakeTable) -> datetime | None:
     """Return the time before which rows of one of the tables were removed, or None."""
-    marks = [mark for table in tables if (mark := lake.mark(table, EXPIRED)) is not None]
-    return midnight(FIRST_DAY + timedelta(days=max(marks))) if marks else None
+    marks = [lake.mark(table, EXPIRED) for table in tables]
+    last = max((mark for mark in marks if mark is not None), default=None)
+    return None if last is None else midnight(FIRST_DAY + timedelta(days=last))
 
 
 def sealed_summaries(lake: Lake) -> pl.DataFrame:
