@@ -143,9 +143,8 @@ class GpuIndices:
         if claim is not None and claim.rank < rank:
             if not isinstance(claim.value, int):
                 return PlacedGpu(None, AMBIGUOUS)
-            return PlacedGpu(
-                claim.value, None if gpu is None or gpu == claim.value else CONTRADICTS, claim.rank
-            )
+            contradicts = gpu is not None and gpu != claim.value
+            return PlacedGpu(claim.value, CONTRADICTS if contradicts else None, claim.rank)
         claim = None if pci is None else self._of_pci.get((node, pci_key(pci)))
         if claim is not None and claim.rank < rank and isinstance(claim.value, int):
             return PlacedGpu(claim.value, None, claim.rank)
@@ -153,9 +152,8 @@ class GpuIndices:
             return PlacedGpu(None, NO_GPU)
         if uuid is not None and self._owned.get((node, gpu), NO_INDEX) < rank:
             return PlacedGpu(None, AMBIGUOUS)
-        return PlacedGpu(
-            gpu, AMBIGUOUS if disputed.get((node, gpu, mig), NO_INDEX) <= rank else None, rank
-        )
+        ambiguous = disputed.get((node, gpu, mig), NO_INDEX) <= rank
+        return PlacedGpu(gpu, AMBIGUOUS if ambiguous else None, rank)
 
 
 def _note(claims: dict[_Key, _Claim], key: _Key, claim: _Claim) -> None:

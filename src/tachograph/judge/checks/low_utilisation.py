@@ -21,18 +21,16 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     zero, hours = job.number("zero_util_fraction"), job.number("gpu_hours")
     lost = None if zero is None or hours is None else zero * hours
-    waits = (
-        ""
-        if zero is None
-        else f"; in {text(zero, 'fraction')} of the samples a GPU did nothing at all"
-    )
-    peak = job.number("hbm_peak_fraction")
-    room = peak is not None and peak < ROOM
-    larger = f"; the memory peak was {text(peak, 'fraction')}" if room else ""
     of_engine = counter != "gpu_util"
     what = ACTIVITY_NAMES[counter].capitalize() if of_engine else "GPU utilisation"
+    sentence = f"{what} was {text(mean, 'fraction')} on average{job.so_far}"
+    if zero is not None:
+        sentence += f"; in {text(zero, 'fraction')} of the samples a GPU did nothing at all"
+    peak = job.number("hbm_peak_fraction")
+    if peak is not None and peak < ROOM:
+        sentence += f"; the memory peak was {text(peak, 'fraction')}"
     return Found(
-        f"{what} was {text(mean, 'fraction')} on average{job.so_far}{waits}{larger}.",
+        f"{sentence}.",
         job.evidence(
             *("gpu_util_mean", "gpu_hours", "hbm_peak_fraction"),
             activity_mean=mean if of_engine else None,

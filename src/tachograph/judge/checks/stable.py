@@ -88,26 +88,28 @@ def stable_answers(primary: Sequence[Votes], secondary: Sequence[Votes]) -> Vote
 def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
     limits = form.limits
     names, more = job_class.names(form), job_class.more_host if form.host else job_class.more_gpu
-    found = {name: steadiness(form.series, name) for name in (*names, *more)}
-    votes = {name: stable_votes(each, level=limits.level[name]) for name, each in found.items()}
+    steadiness_of = {name: steadiness(form.series, name) for name in (*names, *more)}
+    votes = {
+        name: stable_votes(steady, level=limits.level[name])
+        for name, steady in steadiness_of.items()
+    }
     answers = stable_answers([votes[name] for name in names], [votes[name] for name in more])
     for at, minutes in enumerate(form.series.minutes.tolist()):
         answer = int(answers[at])
         missing = [name for name in names if votes[name][at] == MISSING]
-        known = min(
-            (int(found[name].measured[at]) for name in names if name not in missing), default=0
-        )
-        uneven = [name for name in names if votes[name][at] == NO] or [
-            name for name in more if votes[name][at] == NO
-        ]
-        if answer == UNDECIDED or len(missing) == len(names):
+        voting = [name for name in names if name not in missing]
+        measured = min((int(steadiness_of[name].measured[at]) for name in voting), default=0)
+        if answer == UNDECIDED or not voting:
             answer, sentence = UNDECIDED, too_few(form, names, missing)
-        elif minutes < limits.window or known < ENOUGH * minutes:
-            answer, sentence = UNDECIDED, _too_short(form, at, minutes, known)
+        elif minutes < limits.window or measured < ENOUGH * minutes:
+            answer, sentence = UNDECIDED, _too_short(form, at, minutes, measured)
         elif answer == NO:
-            sentence = _no(form, at, uneven, found)
+            uneven = [name for name in names if votes[name][at] == NO]
+            if not uneven:
+                uneven = [name for name in more if votes[name][at] == NO]
+            sentence = _no(form, at, uneven, steadiness_of)
         else:
-            sentence = _yes(form, at, [name for name in names if name not in missing], found)
+            sentence = _yes(form, at, voting, steadiness_of)
         if answer != UNDECIDED and missing:
             sentence += f" Not all had a vote{voted(form, names, missing)}."
         yield (
@@ -117,7 +119,7 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
                 answer,
                 sentence,
                 missing=missing,
-                checks=_checks((*names, *more), found, votes, at),
+                checks=_checks((*names, *more), steadiness_of, votes, at),
             ),
         )
 
