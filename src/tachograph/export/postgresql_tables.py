@@ -111,12 +111,10 @@ def _create_table(connection: Connection, place: DatabaseSchema, table: LakeTabl
             Identifier(KEY), place(PARENT.name)))  # fmt: skip
     connection.execute(SQL("CREATE TABLE {} ({})").format(place(table.name), SQL(", ").join(parts)))
     if nullable:  # a primary key has no nulls; here null is a value like others
-        key = [
-            SQL("coalesce({}, -1)").format(Identifier(name))
-            if name in nullable
-            else Identifier(name)
-            for name in table.key
-        ]
+        key: list[Composable] = []
+        for name in table.key:
+            column = Identifier(name)
+            key.append(SQL("coalesce({}, -1)").format(column) if name in nullable else column)
         connection.execute(
             SQL("CREATE UNIQUE INDEX ON {} ({})").format(place(table.name), SQL(", ").join(key))
         )

@@ -112,9 +112,9 @@ def _nodes(report: JobReport) -> dict[str, dict[str, Any]]:
     """
     nodes: dict[str, dict[str, Any]] = {}
     for gpu in report.gpus:
-        name = (
-            str(gpu.row["gpu"]) if gpu.row["mig"] is None else f"{gpu.row['gpu']}:{gpu.row['mig']}"
-        )
+        name = str(gpu.row["gpu"])
+        if gpu.row["mig"] is not None:
+            name += f":{gpu.row['mig']}"
         for key, column, factor, digits in _OF_GPU:
             value = number(gpu.row, column)
             if value is not None:

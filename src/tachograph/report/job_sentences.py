@@ -292,9 +292,12 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
         number(row, name) for name in ("coverage", "interval_s", "samples")
     )
     if samples:
-        every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
-        share = "" if coverage is None else f"; {text(coverage, 'fraction')} of the expected ones"
-        notes.append(f"{text(samples, 'count')} samples{every}{share}.")
+        counted = f"{text(samples, 'count')} samples"
+        if interval is not None:
+            counted += f", one per GPU every {text(interval, 's')}"
+        if coverage is not None:
+            counted += f"; {text(coverage, 'fraction')} of the expected ones"
+        notes.append(f"{counted}.")
     if row.get("state") == "RUNNING":
         notes.append("The job still runs: all numbers are those so far.")
     if row.get("energy_source") == "power":

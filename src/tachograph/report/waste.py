@@ -171,12 +171,10 @@ def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[
     if jobs.is_empty():
         yield plain("  none")
         return
-    more = (
-        [f"{jobs.height:,} of {report.concerned_jobs:,} jobs"]
-        if report.concerned_jobs > jobs.height
-        else []
-    )
-    yield from fit_table(_job_columns(report, jobs), width).with_note(*more, width=width)
+    notes: list[str] = []
+    if report.concerned_jobs > jobs.height:
+        notes.append(f"{jobs.height:,} of {report.concerned_jobs:,} jobs")
+    yield from fit_table(_job_columns(report, jobs), width).with_note(*notes, width=width)
 
 
 def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
