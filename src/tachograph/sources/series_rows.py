@@ -191,8 +191,8 @@ class SeriesRows:
             part_gpus = () if part.table == "node_samples" else gpus
             part_rejects = tuple(rejects.pop(part.table, ()))
             counted.append(replace(part, rejects=part_rejects, gpus=part_gpus))
-        for table, without_rows in rejects.items():
-            counted.append(ChunkPart(table, pl.DataFrame(), rejects=tuple(without_rows)))
+        for name, without_rows in rejects.items():
+            counted.append(ChunkPart(name, pl.DataFrame(), rejects=tuple(without_rows)))
         return tuple(counted)
 
     def unit(self, labelled: LabelledGpu | str) -> int:
