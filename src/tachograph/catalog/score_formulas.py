@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 WARPS, WARPS_PER_CYCLE = "sm__warps_active.avg", "sm__warps_active.avg.per_cycle_active"
 SM_ACTIVE, ELAPSED = "sm__cycles_active.avg", "gpc__cycles_elapsed.max"
@@ -71,14 +72,16 @@ def practice_gpumem_normalized(metrics: Mapping[str, float]) -> CycleScore:
 
 def _share(metrics: Mapping[str, float], cycles: Mapping[str, str | None]) -> CycleScore:
     """Share of the first of two in both; each over its elapsed cycles where these are named."""
-    names = [name for pair in cycles.items() for name in pair if name is not None]
+    names = [name for name in chain(*cycles.items()) if name is not None]
     if missing := missing_metrics(metrics, names):
         return CycleScore(None, missing)
-    if any(elapsed is not None and metrics[elapsed] <= 0 for elapsed in cycles.values()):
-        return CycleScore(None)
-    first, other = (
-        metrics[name] / (1 if whole is None else metrics[whole]) for name, whole in cycles.items()
-    )
+    shares: list[float] = []
+    for name, elapsed_name in cycles.items():
+        elapsed = 1 if elapsed_name is None else metrics[elapsed_name]
+        if elapsed <= 0:
+            return CycleScore(None)
+        shares.append(metrics[name] / elapsed)
+    first, other = shares
     return CycleScore(None) if first + other <= 0 else limited_score(first / (first + other))
 
 

@@ -230,13 +230,9 @@ def text(value: float | None, unit: str = "") -> str:
         case "s":
             return _duration_text(value)
         case "J":
-            return (
-                f"{value / 3.6e6:.2f} kWh"
-                if value >= 3.6e5
-                else f"{value / 1e3:.1f} kJ"
-                if value >= 1e3
-                else f"{value:.0f} J"
-            )
+            if value >= 3.6e5:
+                return f"{value / 3.6e6:.2f} kWh"
+            return f"{value / 1e3:.1f} kJ" if value >= 1e3 else f"{value:.0f} J"
         case "MiB":
             return f"{value / KI:.1f} GiB" if value >= KI else f"{value:.0f} MiB"
         case "B" | "B/s":
@@ -251,7 +247,9 @@ def text(value: float | None, unit: str = "") -> str:
         case "ratio":
             return f"{value:.2f}"
         case "times":  # three digits: 9.996 is 10.0x, not 10.00x
-            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}x"
+            if value < 9.995:
+                return f"{value:.2f}x"
+            return f"{value:.1f}x" if value < 99.95 else f"{value:.0f}x"
         case "W" | "MHz":
             return f"{value:,.0f} {unit}"
         case "h":
@@ -305,18 +303,10 @@ def column_texts(values: Sequence[float | None], unit: str) -> tuple[str, list[s
     largest = max(map(abs, known), default=0.0)
     if unit == "s" and largest >= 120:
         return "", [text(value) if value is None else _clock(value) for value in values]
-    scales = [
-        (size, shown, digits)
-        for least, size, shown, digits in _SCALES.get(unit, ())
-        if largest >= least
-    ]
-    if not scales:
-        return "", [text(value, unit) for value in values]
-    size, shown, digits = scales[0]
-    return shown, [
-        text(None) if value is None or value != value else _scaled(value / size, digits)
-        for value in values
-    ]
+    for least, size, scaled_unit, digits in _SCALES.get(unit, ()):
+        if largest >= least:
+            return scaled_unit, [_scaled(value, size, digits) for value in values]
+    return "", [text(value, unit) for value in values]
 
 
 # of a column by its largest value: (from so much on, size of the unit, unit, digits behind the
@@ -336,12 +326,16 @@ _SCALES: Mapping[str, Sequence[tuple[float, float, str, int]]] = {
 }
 
 
-def _scaled(value: float, digits: int) -> str:
-    """Return a number with `digits` decimals; small nonzero numbers become "<0.01" instead of 0.
+def _scaled(value: float | None, size: float, digits: int) -> str:
+    """Return a quantity in units of `size` with `digits` decimals; small nonzero numbers become
+    "<0.01" instead of 0.
 
-    >>> _scaled(0.001, 2), _scaled(0.0, 2), _scaled(1234.5, 1)
+    >>> _scaled(0.001, 1, 2), _scaled(0.0, 1, 2), _scaled(2469.0, 2, 1)
     ('<0.01', '0.00', '1,234.5')
     """
+    if value is None or value != value:
+        return text(None)
+    value /= size
     least = 10.0**-digits
     return f"<{least:.{digits}f}" if 0 < value < least / 2 else f"{value:,.{digits}f}"
 

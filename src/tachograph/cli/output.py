@@ -132,16 +132,19 @@ def print_table(
     from tachograph.report.lines import plain
     from tachograph.report.tables import TextColumn, fit_table
 
-    shown = [[_ABSENT if cell is None else cell for cell in row] for row in rows]
-    columns = [
-        TextColumn(heading[1:], [row[place] for row in shown], right=True, hide=-place)
-        if heading.startswith(">")
-        else TextColumn(heading, [row[place] for row in shown], least=_LEAST_TEXT, folds=True)
-        for place, heading in enumerate(headings)
-    ]
+    rows = list(rows)
+    columns = []
+    for index, heading in enumerate(headings):
+        cells = (row[index] for row in rows)
+        texts = [_ABSENT if cell is None else cell for cell in cells]
+        if heading.startswith(">"):
+            columns.append(TextColumn(heading[1:], texts, right=True, hide=-index))
+        else:
+            columns.append(TextColumn(heading, texts, least=_LEAST_TEXT, folds=True))
     room = width() if sys.stdout.isatty() else None
     lines = fit_table(columns, room).with_note(width=room or 0)
-    print_lines([plain(title, "italic"), *lines] if title else lines, no_color=no_color)
+    title_lines = [plain(title, "italic")] if title else []
+    print_lines([*title_lines, *lines], no_color=no_color)
 
 
 @contextmanager

@@ -32,11 +32,11 @@ def comparison_rows(comparison: StudyComparison) -> tuple[tuple[str, ...], list[
 
 def comparison_html(comparison: StudyComparison) -> str:
     """Return the page."""
-    answers = [
-        (name, question, [_answer(report, name) for report in comparison.reports])
-        for name, question in QUESTIONS.items()
-        if any(report.of_question(name) for report in comparison.reports)
-    ]
+    answers = []
+    for name, question in QUESTIONS.items():
+        if any(report.of_question(name) for report in comparison.reports):
+            texts = [_answer(report, name) for report in comparison.reports]
+            answers.append((name, question, texts))
     first = comparison.reports[0]
     return (
         environment(__package__)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from markupsafe import Markup
@@ -80,38 +81,35 @@ class JobComparison:
         """Return mean activity of each job over its time, all from their start; None where none
         was measured.
         """
-        names = [
-            name for name in _DRAWN if any(name in report.timeline.means for report in self.reports)
-        ]
+        timelines = [report.timeline for report in self.reports]
+        measured = set[str]().union(*(timeline.means for timeline in timelines))
+        counter = next((name for name in _DRAWN if name in measured), "")
         lines = [
             job_page.ComparedLine(
-                f"job {report.job}", report.timeline.bin_s, floats(report.timeline.means[names[0]])
+                f"job {report.job}", timeline.bin_s, floats(timeline.means[counter])
             )
-            for report in self.reports
-            if names and names[0] in report.timeline.means
+            for report, timeline in zip(self.reports, timelines, strict=True)
+            if counter in timeline.means
         ]
         with DRAWING:
-            svg = job_page.compared(lines, names[0] if names else "")
+            svg = job_page.compared(lines, counter)
         return None if svg is None else Markup(svg)
 
 
 def compare_jobs(reports: Sequence[JobReport]) -> JobComparison:
     """Return the comparison of these jobs."""
-    rows = [
-        _number(label, name, [report.summary for report in reports])
-        for name, label in NUMBERS.items()
-    ]
-    known = [row for row in rows if any(each != text(None) for each in row.texts)]
+    summaries = [report.summary for report in reports]
+    rows = [_number(label, name, summaries) for name, label in NUMBERS.items()]
+    absent = {text(None)}
+    measured = [row for row in rows if set(row.texts) - absent]
     ordered = sorted(
-        known, key=lambda row: -1.0 if row.difference is None else row.difference, reverse=True
+        measured, key=lambda row: -1.0 if row.difference is None else row.difference, reverse=True
     )
     by_job = [{finding.title: finding for finding in report.findings} for report in reports]
-    titles = dict.fromkeys(title for found in by_job for title in found)
-    return JobComparison(
-        tuple(reports),
-        tuple(ordered),
-        {title: tuple(found.get(title) for found in by_job) for title in titles},
-    )
+    findings = {}
+    for title in chain.from_iterable(by_job):
+        findings[title] = tuple(by_title.get(title) for by_title in by_job)
+    return JobComparison(tuple(reports), tuple(ordered), findings)
 
 
 def _number(label: str, name: str, rows: Sequence[Mapping[str, Any]]) -> ComparedNumber:

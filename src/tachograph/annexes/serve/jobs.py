@@ -275,16 +275,21 @@ def _near(
     values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool
 ) -> pl.Series | None:
     """Return which rows may be among the first after a position; None: any."""
-    at = None if place is None else place[0]
-    if not values.dtype.is_numeric() or (place is not None and at is None):
+    if not values.dtype.is_numeric():
         return None
-    later = (
-        values.drop_nulls() if at is None else values.filter(values < at if down else values > at)
-    )
+    position = None if place is None else place[0]
+    if place is None:
+        later = values.drop_nulls()
+    elif position is None:
+        return None
+    else:
+        later = values.filter(values < position if down else values > position)
     if later.len() < count:
         return None
     near = values >= later.top_k(count).min() if down else values <= later.bottom_k(count).max()
-    return near if at is None else near & (values <= at if down else values >= at)
+    if place is None:
+        return near
+    return near & (values <= position if down else values >= position)
 
 
 def _behind(at: Any, key: str, *, down: bool) -> pl.Expr:

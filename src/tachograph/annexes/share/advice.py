@@ -308,14 +308,13 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     if not conflicts or None in case.slowdowns or NOT_KEPT_APART & set(conflicts):
         return ""
     shares = shares_for(case.assumed)
-    found = None if case.shared is None else case.shared(shares)
-    outcomes = None if found is None else found.members
+    estimate = None if case.shared is None else case.shared(shares)
+    outcomes = None if estimate is None else estimate.members
     lost = _on_shares(case, shares, outcomes)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
-    unsure = found is not None and case.unsure(found)
-    conservative = _conservative(
-        case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide
-    )
+    unsure = estimate is not None and case.unsure(estimate)
+    assumed_lost = _unsure(case, lost, outcomes) if unsure and outcomes else lost
+    conservative = _conservative(case.members, assumed_lost, wide)
     sentence = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so "
         "that no SM is shared: "
@@ -386,24 +385,22 @@ def by_slices(case: SharingCase) -> SharingAdvice | str:
     profiles = profiles_of(case.gpu.name, case.gpu.hbm_bytes)
     if not profiles:
         return f"MIG would keep {resource(short)} apart, but {case.gpu.name} has no MIG."
-    chosen = smallest_together(
-        [
-            [one for one in profiles if _fits(case, demand, members, one)]
-            for demand, members in zip(case.assumed, case.members, strict=True)
-        ]
-    )
-    if chosen is None:
+    choices = []
+    for demand, members in zip(case.assumed, case.members, strict=True):
+        choices.append([profile for profile in profiles if _fits(case, demand, members, profile)])
+    slices = smallest_together(choices)
+    if slices is None:
         return (
             f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both without "
             "slowing them: each has fewer SMs and at most half of the bandwidth, whatever their "
             "kernels are."
         )
     lost = tuple(
-        _on_slice(case, members, one) for members, one in zip(case.members, chosen, strict=True)
+        _on_slice(case, members, part) for members, part in zip(case.members, slices, strict=True)
     )
-    wide = tuple(_wide_on(demand, one) for demand, one in zip(case.assumed, chosen, strict=True))
+    wide = tuple(_wide_on(demand, part) for demand, part in zip(case.assumed, slices, strict=True))
     conservative = _conservative(case.members, lost, wide)
-    names = tuple(profile.name for profile in chosen)
+    names = tuple(profile.name for profile in slices)
     sentence = (
         f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices "
         "that hold them; "
@@ -457,10 +454,15 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
 
 def _conservative(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
     """Return slowdowns on a part of the SMs, assuming wide kernels if the width is unknown."""
-    return tuple(
-        one if launches_known(own) or one is None else None if most is None else max(one, most)
-        for own, one, most in zip(members, lost, wide, strict=True)
-    )
+    slowdowns: list[float | None] = []
+    for kernels, slowdown, if_all_wide in zip(members, lost, wide, strict=True):
+        if launches_known(kernels) or slowdown is None:
+            slowdowns.append(slowdown)
+        elif if_all_wide is None:
+            slowdowns.append(None)
+        else:
+            slowdowns.append(max(slowdown, if_all_wide))
+    return tuple(slowdowns)
 
 
 def _too_much(case: SharingCase, over: Sequence[str]) -> str:

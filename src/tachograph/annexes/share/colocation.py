@@ -319,21 +319,14 @@ def _achievable(summaries: pl.DataFrame, calibration: Calibration) -> dict[str, 
     """{model: share of peak bandwidth}: as calibrated, or the highest sample of any job, where
     that is more.
     """
-    seen = summaries.group_by("gpu_model").agg(pl.col("dram_active_max").max()).iter_rows()
-    known = [
-        (device.name, share or 0.0)
-        for model, share in seen
-        if (device := match_device(model)) is not None
-    ]
-    return {
-        name: max(
-            [
-                calibration.achievable_share,
-                *(min(1.0, share) for model, share in known if model == name),
-            ]
-        )
-        for name, _ in known
-    }
+    highest = summaries.group_by("gpu_model").agg(pl.col("dram_active_max").max())
+    shares: dict[str, float] = {}
+    for model, share in highest.iter_rows():
+        device = match_device(model)
+        if device is not None:
+            before = shares.get(device.name, calibration.achievable_share)
+            shares[device.name] = max(before, min(1.0, share or 0.0))
+    return shares
 
 
 def _comparable(kinds: Sequence[JobGroup]) -> Iterator[list[JobGroup]]:

@@ -422,19 +422,18 @@ def profiled(
     launches = _Launches(read, problems)
     kinds = []
     for kind in found.kinds:
-        own = _first_source([one for one in given if _is_of(kind, one)])
-        usable = [
-            report for report in dict.fromkeys(one.report for one in own) if launches.of(report)
-        ]
+        profiles = _first_source([profile for profile in given if _is_of(kind, profile)])
+        reports = dict.fromkeys(profile.report for profile in profiles)
+        usable = [report for report in reports if launches.of(report)]
+        group = kind
         try:
-            kinds.append(
-                replace(kind, profile=profile_of(kind, usable, launches.of)) if usable else kind
-            )
+            if usable:
+                group = replace(kind, profile=profile_of(kind, usable, launches.of))
         except TachographError as problem:
             problems.append(problem)
-            kinds.append(kind)
-    wanted = any(one.source == "command" for one in given)
-    if wanted and problems and not any(kind.profile for kind in kinds):
+        kinds.append(group)
+    by_command = any(profile.source == "command" for profile in given)
+    if by_command and problems and not any(kind.profile for kind in kinds):
         raise problems[0]
     return ProfiledGroups(tuple(kinds), tuple(dict.fromkeys(map(str, problems))))
 
@@ -462,17 +461,15 @@ def reports_given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[
     >>> reports_given(job, {"ann/q*": "qmc.ncu-rep", "ann/other": "other.ncu-rep", "7": "seven.ncu-rep"})
     ('qmc.ncu-rep', 'seven.ncu-rep')
     """
-    labels = {_label(row["user"], row["name"], array) for array in (None, row["array_job_id"])} - {
-        None
-    }
+    user, name = row["user"], row["name"]
+    labels = {_label(user, name, None), _label(user, name, row["array_job_id"])}
     ids = {row["display_id"], row["job_id"]}
-    given = (
-        report
-        for kind, report in profiles.items()
-        if kind in ids
-        or any(fnmatchcase(label, _pattern(kind)) for label in labels if label is not None)
-    )
-    return tuple(dict.fromkeys(given))
+    reports: dict[str, None] = {}
+    for kind, report in profiles.items():
+        pattern = _pattern(kind)
+        if kind in ids or any(label and fnmatchcase(label, pattern) for label in labels):
+            reports[report] = None
+    return tuple(reports)
 
 
 def _pattern(kind: str) -> str:

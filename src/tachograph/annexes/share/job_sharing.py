@@ -137,8 +137,11 @@ class _AttachedReports:
 
     def launches(self, name: str) -> list[Launch]:
         """Return the launches of all reports that `name` refers to."""
-        attached = [profile for key in self.keys[name] for profile in read_attached(self.lake, key)]
-        return [launch for profile in attached for launch in profile.report.launches]
+        launches: list[Launch] = []
+        for key in self.keys[name]:
+            for profile in read_attached(self.lake, key):
+                launches += profile.report.launches
+        return launches
 
 
 def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:

@@ -68,28 +68,31 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
     resources.
     """
     calibration = calibration or Calibration()
-    known = _loads(kernel, calibration)
-    same = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
-    found = [
-        Limit(name, load.value, 1 - load.value, load.metric, same if name == "dram" else None)
-        for name, load in known.items()
+    loads = _loads(kernel, calibration)
+    measured_on = {}
+    if calibration.measured_on == kernel.gpu.name:
+        measured_on["dram"] = kernel.gpu.name
+    unordered = [
+        Limit(name, load.value, 1 - load.value, load.metric, measured_on.get(name))
+        for name, load in loads.items()
     ]
-    resources = tuple(sorted(found, key=lambda limit: -limit.demand))
-    limiting = resources[0] if resources and resources[0].demand >= NEAR else None
-    small, waits = _small_grid(kernel), {"issue", "dram"} <= known.keys()
-    bound: LimitKind | None = (
-        "throughput" if limiting else "small_grid" if small else "latency" if waits else None
-    )
-    return KernelLimits(bound, resources, limiting, _worst_stall(kernel.metrics), small)
+    resources = tuple(sorted(unordered, key=lambda limit: -limit.demand))
+    stall, small_grid = _worst_stall(kernel.metrics), _small_grid(kernel)
+    if resources and resources[0].demand >= NEAR:
+        return KernelLimits("throughput", resources, resources[0], stall, small_grid)
+    bound: LimitKind | None = None
+    if small_grid:
+        bound = "small_grid"
+    elif {"issue", "dram"} <= loads.keys():
+        bound = "latency"
+    return KernelLimits(bound, resources, None, stall, small_grid)
 
 
 def _small_grid(kernel: Kernel) -> tuple[int, int] | None:
     footprint, sms = kernel.demand.footprint, kernel.gpu.sms
-    return (
-        None
-        if footprint is None or sms is None or footprint.blocks >= sms
-        else (footprint.blocks, sms)
-    )
+    if footprint is None or sms is None or footprint.blocks >= sms:
+        return None
+    return (footprint.blocks, sms)
 
 
 def achievable(share: float, calibration: Calibration) -> float:

@@ -454,19 +454,19 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     weighted = timed or [(launch, 1.0) for launch in launches]
     longest = min(weighted, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
     seconds = fsum(seconds for _, seconds in timed) if timed else None
+    of_longest = {name: value for name, value in longest.metrics.items() if is_measured(value)}
     if len(weighted) == 1:
-        known = {
-            name: value for name, value in sorted(longest.metrics.items()) if is_measured(value)
-        }
-        return MergedLaunches(known, {}, seconds, longest, _problems(durations, {}))
-    means = _Means([launch.metrics for launch, _ in weighted], [weight for _, weight in weighted])
+        metrics = dict(sorted(of_longest.items()))
+        return MergedLaunches(metrics, {}, seconds, longest, _problems(durations, {}))
+    of_launches = [launch.metrics for launch, _ in weighted]
+    means = _Means(of_launches, [weight for _, weight in weighted])
     metrics, coverage = {}, {}
-    for metric in sorted({name for launch, _ in weighted for name in launch.metrics}):
+    for metric in sorted(set[str]().union(*of_launches)):
         if metric.startswith(_OF_THE_LONGEST):
-            if is_measured(value := longest.metrics.get(metric, _NAN)):
-                metrics[metric] = value
-        elif (found := means.of(metric)) is not None:
-            metrics[metric], covered = found
+            if metric in of_longest:
+                metrics[metric] = of_longest[metric]
+        elif (mean := means.of(metric)) is not None:
+            metrics[metric], covered = mean
             if covered is not None:
                 coverage[metric] = covered
     return MergedLaunches(metrics, coverage, seconds, longest, _problems(durations, coverage))

@@ -50,19 +50,16 @@ def matching_kernels(
 
     Raises NotFoundError where none does.
     """
-    of_device = [
-        kernel for kernel in kernels if device is None or device.lower() in kernel.gpu.name.lower()
-    ]
+    name_part = (device or "").lower()
+    of_device = [kernel for kernel in kernels if name_part in kernel.gpu.name.lower()]
     if not of_device:
         names = ", ".join(sorted({kernel.gpu.name for kernel in kernels}))
         raise NotFoundError(
             f"nothing ran on a GPU with {device!r} in its name", do=f"the reports have: {names}"
         )
-    fitting = [
-        kernel
-        for kernel in of_device
-        if not patterns or any(_fits(pattern, kernel) for pattern in patterns)
-    ]
+    if not patterns:
+        return of_device
+    fitting = [kernel for kernel in of_device if _fits_any(patterns, kernel)]
     if not fitting:
         raise _no_kernel(" or ".join(patterns), [kernel.short for kernel in of_device])
     return fitting
@@ -141,6 +138,10 @@ def _threads(kernel: Kernel) -> str:
 def _blocks(kernel: Kernel) -> str:
     footprint = kernel.demand.footprint
     return "?" if footprint is None else str(footprint.blocks)
+
+
+def _fits_any(patterns: Sequence[str], kernel: Kernel) -> bool:
+    return any(_fits(pattern, kernel) for pattern in patterns)
 
 
 def _fits(pattern: str, kernel: Kernel) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from tachograph.annexes.share.calibration import calibration_of
@@ -91,13 +92,15 @@ def on_one_gpu(reports: Sequence[NcuReport], device: Device) -> tuple[NcuReport,
 
 
 def _kernels(reports: Sequence[NcuReport]) -> tuple[Kernel, ...]:
-    launches = [launch for report in reports for launch in report.launches]
+    launches = list(chain.from_iterable(report.launches for report in reports))
     if not launches:
-        text = next(
-            (problem for report in reports for problem in report.problems), "no kernel was profiled"
-        )
+        problems = chain.from_iterable(report.problems for report in reports)
         files = ", ".join(Path(report.file).name for report in reports[:3])
-        raise InputError(text, where=files, do="profile with `ncu -o FILE PROGRAM`")
+        raise InputError(
+            next(problems, "no kernel was profiled"),
+            where=files,
+            do="profile with `ncu -o FILE PROGRAM`",
+        )
     return kernels_of(launches)
 
 
@@ -222,10 +225,10 @@ def _problems(reports: Sequence[NcuReport], kernels: Sequence[Kernel]) -> tuple[
     """Lines for people: unusable parts of each file, anomalies of each kernel."""
     sentences = []
     for report in reports:
-        sentences += [
-            f"{report.file}: {problem}" for problem in (*report.problems, *reject_sentences(report))
-        ]
-    sentences += [f"{kernel.short}: {problem}" for kernel in kernels for problem in kernel.problems]
+        problems = (*report.problems, *reject_sentences(report))
+        sentences += [f"{report.file}: {problem}" for problem in problems]
+    for kernel in kernels:
+        sentences += [f"{kernel.short}: {problem}" for problem in kernel.problems]
     return tuple(dict.fromkeys(sentences))
 
 

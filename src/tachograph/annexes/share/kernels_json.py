@@ -46,10 +46,12 @@ def kernels_csv(report: KernelsReport, *, raw: bool = False) -> str:
     """
     if report.together is not None:
         return _csv(_together(report.together)["members"], raw=raw)
-    pairs = [_pair(part, pair) for part in report.parts for pair in pairs_of(part)]
-    return _csv(
-        pairs or [_flat(part, view) for part in report.parts for view in part.kernels], raw=raw
-    )
+    pairs = []
+    kernels = []
+    for part in report.parts:
+        pairs += [_pair(part, pair) for pair in pairs_of(part)]
+        kernels += [_flat(part, view) for view in part.kernels]
+    return _csv(pairs or kernels, raw=raw)
 
 
 def _part(part: GpuPart) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from tachograph.annexes.share import kernels_sentences as sentences
 from tachograph.annexes.share.advice import times
-from tachograph.annexes.share.demand import PIPES
+from tachograph.annexes.share.demand import PIPES, CorunOutcome
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
     KernelFact,
@@ -48,17 +49,23 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
 
 
 def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
-    cells = [[sentences.factor(pair.slowdown) for pair in row] for row in _rows(part)]
     heads = [str(view.number) for view in part.kernels]
-    wide = max(len(cell) for row in [heads, *cells] for cell in row)
+    cells = [_slowdown_cells(pairs) for pairs in _rows(part)]
+    wide = max(map(len, chain(heads, *cells)))
     room = max(8, width - (wide + 2) * len(heads) - 4)
     names = shortened_apart([view.label for view in part.kernels], min(36, room))
     longest = max(map(len, names))
-    yield plain(" " * (longest + 4) + "".join(f"  {head:>{wide}}" for head in heads), "bold")
+    yield plain(" " * (longest + 4) + _aligned(heads, wide), "bold")
     for view, name, row in zip(part.kernels, names, cells, strict=True):
-        yield plain(
-            f"{view.number:>3} {name:<{longest}}" + "".join(f"  {cell:>{wide}}" for cell in row)
-        )
+        yield plain(f"{view.number:>3} {name:<{longest}}" + _aligned(row, wide))
+
+
+def _slowdown_cells(pairs: Sequence[KernelPair]) -> list[str]:
+    return [sentences.factor(pair.slowdown) for pair in pairs]
+
+
+def _aligned(cells: Sequence[str], width: int) -> str:
+    return "".join(f"  {cell:>{width}}" for cell in cells)
 
 
 def _rows(part: GpuPart) -> Iterator[list[KernelPair]]:
@@ -343,6 +350,7 @@ def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> s
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:
     """The kernels, the hidden columns, and the meaning of the others."""
+    numbers = TextColumn("#", [str(view.number) for view in views], right=True)
     labels = [view.label for view in views]
     names = TextColumn(
         "kernel",
@@ -350,8 +358,9 @@ def _table(views: Sequence[KernelView], width: int) -> list[Line]:
         least=_LEAST_NAME,
         shorten=lambda room: shortened_apart(labels, room),
     )
-    columns = {
-        name: TextColumn(
+    columns: dict[str, TextColumn] = {}
+    for name, (title, cell) in _COLUMNS.items():
+        columns[name] = TextColumn(
             title,
             [cell(view) for view in views],
             right=name not in _LEFT,
@@ -359,9 +368,6 @@ def _table(views: Sequence[KernelView], width: int) -> list[Line]:
             hide=_EXPENDABLE.index(name) if name in _EXPENDABLE else None,
             folds=name == "sensitive",
         )
-        for name, (title, cell) in _COLUMNS.items()
-    }
-    numbers = TextColumn("#", [str(view.number) for view in views], right=True)
     table = fit_table([numbers, names, *columns.values()], width)
     shown = [name for name, column in columns.items() if column.title not in table.hidden]
     return [
@@ -421,33 +427,27 @@ def lacking_lines(
 
 def together_lines(report: KernelsReport, together: PairEstimate, width: int) -> list[Line]:
     """Return the estimate for a set of kernels."""
-    found = together.estimate
+    estimate = together.estimate
     lines = wrapped(sentences.together_heading(report.sharing), width, style="bold")
-    members = [*zip(together.members, found.members, strict=True)]
+    views, outcomes = together.members, estimate.members
     columns = [
-        TextColumn("#", [str(view.number) for view, _ in members], right=True),
-        TextColumn("kernel", [shortened(view.label, 36) for view, _ in members]),
-        TextColumn("slowdown", [times(outcome.slowdown) for _, outcome in members], right=True),
-        TextColumn("worst", [times(outcome.worst) for _, outcome in members], right=True),
-        TextColumn(
-            "bottleneck",
-            [
-                sentences.resource_name(outcome.binding)
-                if outcome.binding
-                else "nothing"
-                if outcome.slowdown
-                else "–"
-                for _, outcome in members
-            ],
-        ),
+        TextColumn("#", [str(view.number) for view in views], right=True),
+        TextColumn("kernel", [shortened(view.label, 36) for view in views]),
+        TextColumn("slowdown", [times(outcome.slowdown) for outcome in outcomes], right=True),
+        TextColumn("worst", [times(outcome.worst) for outcome in outcomes], right=True),
+        TextColumn("bottleneck", [_bottleneck(outcome) for outcome in outcomes]),
     ]
     lines += fit_table(columns).lines
-    if found.sums:
-        lines += wrapped(sentences.sums_sentence(found.sums), width)
-    lines += wrapped(
-        f"{sentences.gain_sentence(found.gain, found.worst_gain)} {sentences.safe_sentence(found)}",
-        width,
-    )
-    for unknown in found.unknown:
+    if estimate.sums:
+        lines += wrapped(sentences.sums_sentence(estimate.sums), width)
+    gain = sentences.gain_sentence(estimate.gain, estimate.worst_gain)
+    lines += wrapped(f"{gain} {sentences.safe_sentence(estimate)}", width)
+    for unknown in estimate.unknown:
         lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
     return lines + wrapped(sentences.SLOWDOWN_LEGEND, width, style="dim")
+
+
+def _bottleneck(outcome: CorunOutcome) -> str:
+    if outcome.binding:
+        return sentences.resource_name(outcome.binding)
+    return "nothing" if outcome.slowdown else "–"

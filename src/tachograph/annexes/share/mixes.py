@@ -96,26 +96,26 @@ def _folded(
     demands: Sequence[Demand], name: str, fold: Callable[[Sequence[float | None]], float | None]
 ) -> Demand:
     """Every number of `demands` folded into one; seconds are a sum, memory the most at any time."""
-    known = {at for demand in demands for at in demand.cycles}
-    cycles = {
-        at: fold([demand.cycles.get(at) for demand in demands]) for at in CYCLES if at in known
-    }
-    numbers: dict[str, Any] = {
-        field: fold([getattr(demand, field) for demand in demands]) for field in _NUMBERS
-    }
-    seconds = [demand.seconds for demand in demands]
+    known = set[str]().union(*(demand.cycles for demand in demands))
+    cycles: dict[str, float] = {}
+    for resource in CYCLES:
+        share = fold([demand.cycles.get(resource) for demand in demands])
+        if resource in known and share is not None:
+            cycles[resource] = share
+    numbers: dict[str, Any] = {}
+    for field in _NUMBERS:
+        numbers[field] = fold([getattr(demand, field) for demand in demands])
     if len({demand.dram_of for demand in demands}) > 1:
         numbers["dram"] = None  # shares of different things do not add up
-    feet = {demand.footprint for demand in demands}
+    seconds = [demand.seconds for demand in demands if demand.seconds is not None]
+    footprints = {demand.footprint for demand in demands}
     return Demand(
         name=name,
-        cycles=MappingProxyType({at: share for at, share in cycles.items() if share is not None}),
+        cycles=MappingProxyType(cycles),
         dram_of=demands[0].dram_of,
-        seconds=None
-        if None in seconds
-        else math.fsum(second for second in seconds if second is not None),
+        seconds=math.fsum(seconds) if len(seconds) == len(demands) else None,
         hbm_bytes=_all_known_most([demand.hbm_bytes for demand in demands]),
-        footprint=feet.pop() if len(feet) == 1 else None,
+        footprint=footprints.pop() if len(footprints) == 1 else None,
         **numbers,
     )
 

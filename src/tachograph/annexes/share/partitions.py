@@ -24,20 +24,14 @@ def smallest_together(choices: Sequence[Sequence[MigProfile]]) -> tuple[MigProfi
     ['2g.20gb', '3g.40gb']
     >>> smallest_together([a100[4:], a100[4:]])
     """
-    fitting = [
-        chosen
-        for chosen in product(*choices)
-        if sum(profile.sms for profile in chosen) <= 1
-        and sum(profile.memory for profile in chosen) <= 1
-    ]
-    return min(
-        fitting,
-        key=lambda chosen: (
-            sum(profile.sms for profile in chosen),
-            sum(profile.memory for profile in chosen),
-        ),
-        default=None,
-    )
+    fitting = []
+    for profiles in product(*choices):
+        sms = sum(profile.sms for profile in profiles)
+        memory = sum(profile.memory for profile in profiles)
+        if sms <= 1 and memory <= 1:
+            fitting.append((sms, memory, profiles))
+    smallest = min(fitting, key=lambda fit: fit[:2], default=None)
+    return None if smallest is None else smallest[2]
 
 
 def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
@@ -48,13 +42,14 @@ def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
     >>> [round(share, 2) for share in shares_for([wide, narrow])]
     [0.75, 0.25]
     """
-    needs = [
-        max(demand.cycles.values(), default=0.0)
-        * (1.0 if demand.sm_share is None else demand.sm_share)
-        for demand in demands
-    ]
+    needs = []
+    for demand in demands:
+        sm_share = 1.0 if demand.sm_share is None else demand.sm_share
+        needs.append(max(demand.cycles.values(), default=0.0) * sm_share)
+    if min(needs, default=0.0) <= 0:
+        return tuple(1 / len(needs) for _ in needs)
     total = math.fsum(needs)
-    return tuple(need / total if min(needs) > 0 else 1 / len(needs) for need in needs)
+    return tuple(need / total for need in needs)
 
 
 def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:

@@ -202,21 +202,20 @@ class PairJudge:
         by_worst: bool = False,
         full: bool = False,
     ) -> SharingAdvice:
-        least, most = [mix_issuing(one) for one in demands], self._conservative(demands)
-        unmeasured = any(
-            "issue" not in demand.cycles for one in demands for _, demand in one.members
-        )
+        least, most = [mix_issuing(mix) for mix in demands], self._conservative(demands)
+        members = chain.from_iterable(mix.members for mix in demands)
+        unmeasured = any("issue" not in demand.cycles for _, demand in members)
 
         def estimated(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
             if by_kernels:
                 return self._of_kernels(mixes, sharing)
-            return self.estimator.estimate([one.mean for one in mixes], sharing)
+            return self.estimator.estimate([mix.mean for mix in mixes], sharing)
 
         return advise(
             _NOT_ESTIMATED if full else estimated(least, _BESIDE),
-            [one.mean for one in demands],
+            [mix.mean for mix in demands],
             conservative=estimated(most, _BESIDE) if unmeasured and not full else None,
-            members=[one.members for one in most],
+            members=[mix.members for mix in most],
             gpu=self.gpu,
             settings=self.settings,
             calibration=self.calibration,

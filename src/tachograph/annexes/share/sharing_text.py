@@ -246,15 +246,15 @@ def colocate_lines(
     """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of
     each table.
     """
+    lines: list[Line] = []
     if report.chosen:
-        return [
-            line for proposal in report.chosen for line in explained_lines(report, proposal, width)
-        ]
+        for proposal in report.chosen:
+            lines += explained_lines(report, proposal, width)
+        return lines
     if report.matrices:
         return list(matrices_lines(report.matrices, width))
-    lines = [
-        line for message in headlines(report) for line in wrapped(message, width, style="bold")
-    ]
+    for message in headlines(report):
+        lines += wrapped(message, width, style="bold")
     if report.missing:
         lines += wrapped(missing_sentence(report), width)
     if report.proposals:
@@ -265,7 +265,8 @@ def colocate_lines(
         lines += [plain(""), plain("Notes", "bold"), *note_lines(report, width)]
     if report.profiled:
         lines += [plain(""), plain("Profiled", "bold")]
-        lines += [line for kind in report.profiled for line in profile_lines(kind, width)]
+        for group in report.profiled:
+            lines += profile_lines(group, width)
     if report.refused:
         lines += [plain(""), plain("Not proposed", "bold"), *_refused(report.refused[:top], width)]
         if top is not None and report.not_proposed > top:

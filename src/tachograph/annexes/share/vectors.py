@@ -163,21 +163,13 @@ def demand_vectors(
         _filled(_column(demands, lambda one: one.l2_bytes), gpu.l2_bytes),
         _filled(_column(demands, lambda one: one.l1_bytes), gpu.l1_bytes),
     ]
-    found = [
-        _hits(hit, filled, knee, cliff)
-        for hit, filled, knee, cliff in zip(
-            hits,
-            sizes,
-            (calibration.l2_knee, calibration.l1_knee),
-            (calibration.l2_cliff, calibration.l1_cliff),
-            strict=True,
-        )
-    ]
+    l2_hit = _hits(hits[0], sizes[0], calibration.l2_knee, calibration.l2_cliff)
+    l1_hit = _hits(hits[1], sizes[1], calibration.l1_knee, calibration.l1_cliff)
     bandwidth, traffic = _l2_traffic(demands, gpu, calibration, dram, hits[0])
     # what passes to DRAM anyway is not found again: a stream of stores hits L2 with each of them
     again = 1.0 - dram / np.where(traffic > _LEAST, traffic, np.nan)
     again = np.where(np.isnan(again), 1.0, np.maximum(again, 0.0))
-    found[0] = np.minimum(found[0], again)
+    l2_hit = np.minimum(l2_hit, again)
     reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
@@ -199,14 +191,14 @@ def demand_vectors(
         l2_bandwidth=bandwidth,
         l2_traffic=traffic,
         l2=sizes[0],
-        l2_hit=found[0],
+        l2_hit=l2_hit,
         l1=sizes[1],
-        l1_hit=found[1],
+        l1_hit=l1_hit,
         seconds=np.clip(
             _column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES
         ),
-        in_l2=_cached(~little, found[0], sizes[0], touched),
-        in_l1=_cached(~quiet, found[1], sizes[1], sizes[1]),
+        in_l2=_cached(~little, l2_hit, sizes[0], touched),
+        in_l1=_cached(~quiet, l1_hit, sizes[1], sizes[1]),
         launches=_launches(demands, gpu),
     )
 

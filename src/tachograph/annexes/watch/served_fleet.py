@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import inf
 from time import monotonic
 from typing import Any
@@ -231,44 +232,38 @@ def visible_allocations(
     users: dict[str, str | None] = dict(running.select("name", "user").iter_rows())
     accounts: dict[str, str | None] = dict(running.select("name", "account").iter_rows())
     different = list(dict.fromkeys(allocations.values()))
-    pairs = [
-        (place, user, job)
-        for place, one in enumerate(different)
-        for user in (one.user.split(",") if one.user else [None])
-        for job in (one.jobs or (None,))
-    ]
-    # without a user the job's own counts; an account only of a job that is this user's
-    known = [(place, user, job, users.get(job or "")) for place, user, job in pairs]
+    holders: list[tuple[int, str | None, str | None, str | None]] = []
+    for index, allocation in enumerate(different):
+        names: Sequence[str | None] = allocation.user.split(",") if allocation.user else [None]
+        for user, job in product(names, allocation.jobs or (None,)):
+            # without a user the job's own counts; an account only of a job that is this user's
+            job_user = users.get(job or "")
+            account = accounts.get(job or "") if user in (None, job_user) else None
+            holders.append((index, user or job_user, job, account))
     frame = pl.DataFrame(
-        [
-            (
-                place,
-                user or of_job,
-                job,
-                accounts.get(job or "") if user in (None, of_job) else None,
-            )
-            for place, user, job, of_job in known
-        ],
+        holders,
         schema={
-            "place": pl.Int64(),
+            "index": pl.Int64(),
             "user": pl.String(),
             "job": pl.String(),
             "account": pl.String(),
         },
         orient="row",
     )
-    seen: dict[int, GpuAllocation] = {}
-    visible = frame.filter(viewer.visible())
-    for (place,), rows in visible.partition_by("place", as_dict=True, maintain_order=True).items():
-        one = different[int(place)]
-        alone = len(one.jobs) <= 1 and "," not in (one.user or "")
-        jobs = [job for job in one.jobs if alone or job in users]
-        named = ",".join(dict.fromkeys(user for user in rows["user"] if user is not None))
-        seen[int(place)] = GpuAllocation(
-            ",".join(jobs) or None, named or None, one.since if alone else None
+    visible: dict[GpuAllocation, GpuAllocation] = {}
+    visible_rows = frame.filter(viewer.visible())
+    by_index = visible_rows.partition_by("index", as_dict=True, maintain_order=True)
+    for (index,), rows in by_index.items():
+        allocation = different[index]
+        alone = len(allocation.jobs) <= 1 and "," not in (allocation.user or "")
+        jobs = [job for job in allocation.jobs if alone or job in users]
+        visible_users = ",".join(rows["user"].drop_nulls().unique(maintain_order=True))
+        visible[allocation] = GpuAllocation(
+            ",".join(jobs) or None, visible_users or None, allocation.since if alone else None
         )
-    places = {one: place for place, one in enumerate(different)}
-    return {gpu: seen[places[one]] for gpu, one in allocations.items() if places[one] in seen}
+    return {
+        gpu: visible[allocation] for gpu, allocation in allocations.items() if allocation in visible
+    }
 
 
 def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> FleetView | None:

@@ -258,9 +258,10 @@ def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Argumen
     from tachograph.judge.finding import VERDICTS
 
     numbers = {(code, verdict): jobs for code, verdict, jobs in counted.iter_rows()}
-    rows = [
-        [code, *(str(numbers.get((code, verdict), 0)) for verdict in VERDICTS)] for code in codes
-    ]
+    rows = []
+    for code in codes:
+        jobs_by_verdict = [str(numbers.get((code, verdict), 0)) for verdict in VERDICTS]
+        rows.append([code, *jobs_by_verdict])
     output.print_text("\n")
     output.print_table(
         ["rule", *(f">{verdict}" for verdict in VERDICTS)],

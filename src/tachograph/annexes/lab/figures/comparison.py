@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tachograph.annexes.lab.figures.numbers import Fact
 from tachograph.annexes.lab.figures.study import MadeFigure, StudyReport
 from tachograph.catalog.units import text
 
@@ -41,6 +40,10 @@ NUMBERS: Sequence[tuple[str, str, str, str]] = (
 )
 
 
+def _number(figure: MadeFigure | None, fact: str) -> float | None:
+    return None if figure is None else figure.numbers.number(fact)
+
+
 @dataclass(frozen=True, slots=True)
 class StudyComparison:
     """Studies of the same figures and settings, each with the label of its lake or month."""
@@ -50,10 +53,11 @@ class StudyComparison:
 
     def figures(self, name: str) -> list[MadeFigure | None]:
         """Return the figure of that name of each study; None where it was not chosen."""
-        return [
-            next((one for one in report.figures if one.entry.name == name), None)
-            for report in self.reports
-        ]
+        figures = []
+        for report in self.reports:
+            by_name = {figure.entry.name: figure for figure in report.figures}
+            figures.append(by_name.get(name))
+        return figures
 
     def numbers(self) -> list[tuple[str, list[str]]]:
         """Return (label, texts per study) of the printed numbers that at least one study has."""
@@ -66,26 +70,23 @@ class StudyComparison:
             ("coverage, median", [text(one.coverage_median, "fraction") for one in datasets]),
         ]
         for figure, fact, what, unit in NUMBERS:
-            values = [
-                None if one is None else one.numbers.number(fact) for one in self.figures(figure)
-            ]
+            values = [_number(made_figure, fact) for made_figure in self.figures(figure)]
             if any(value is not None for value in values):
                 rows.append((what, [text(value, unit) for value in values]))
         return rows
 
     def facts(self) -> pl.DataFrame:
         """Return all facts as text: (figure, fact, a column per study); null if missing."""
-        found: dict[tuple[str, str], list[Fact]] = {}
-        for place, report in enumerate(self.reports):
+        rows: dict[tuple[str, str], list[str | None]] = {}
+        for index, report in enumerate(self.reports):
             for name, facts in report.facts().items():
                 for fact, value in facts.items():
-                    found.setdefault((name, fact), [None] * len(self.reports))[place] = value
+                    texts = rows.setdefault((name, fact), [None] * len(self.reports))
+                    texts[index] = None if value is None else str(value)
         columns: dict[str, list[str | None]] = {
-            "figure": [name for name, _ in found],
-            "fact": [fact for _, fact in found],
+            "figure": [name for name, _ in rows],
+            "fact": [fact for _, fact in rows],
         }
-        for place, label in enumerate(self.labels):
-            columns[label] = [
-                None if values[place] is None else str(values[place]) for values in found.values()
-            ]
+        for index, label in enumerate(self.labels):
+            columns[label] = [texts[index] for texts in rows.values()]
         return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String()))

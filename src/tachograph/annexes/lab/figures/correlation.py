@@ -7,6 +7,7 @@ Source: IPDPS 2026, figure 11, which writes out |rho| of at least 0.7.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -82,17 +83,16 @@ def compute(study: Study) -> FigureNumbers:
     """
     measured = [name for name in COMPARED if study.measured([f"{name}_mean"])]
     columns = {name: study.jobs.get_column(f"{name}_mean").fill_nan(None) for name in measured}
-    few = [
-        name for name, values in columns.items() if len(values) - values.null_count() < LEAST_JOBS
-    ]
-    constant = [
-        name
-        for name, values in columns.items()
-        if name not in few and values.drop_nulls().n_unique() < 2
-    ]
-    compared = {
-        name: values for name, values in columns.items() if name not in few and name not in constant
-    }
+    few: list[str] = []
+    constant: list[str] = []
+    compared: dict[str, pl.Series] = {}
+    for name, values in columns.items():
+        if len(values) - values.null_count() < LEAST_JOBS:
+            few.append(name)
+        elif values.drop_nulls().n_unique() < 2:
+            constant.append(name)
+        else:
+            compared[name] = values
     facts: dict[str, Fact] = {
         "jobs": study.jobs.height - study.jobs.get_column(f"{UTIL}_mean").null_count()
     }
@@ -111,8 +111,7 @@ def compute(study: Study) -> FigureNumbers:
     }
     pairs = [
         {"counter": names[a], "other": names[b], "rho": _known(rho[a, b]), "jobs": int(jobs[a, b])}
-        for place, a in enumerate(order)
-        for b in order[place + 1 :]
+        for a, b in combinations(order, 2)
     ]
     schema = {"counter": pl.String(), "other": pl.String(), "rho": pl.Float64(), "jobs": pl.Int64()}
     tables = {

@@ -78,11 +78,12 @@ def band_of(util: pl.Expr) -> pl.Expr:
 
 def beyond(prefix: str, values: pl.Series) -> dict[str, Fact]:
     """Return numbers and shares of even and of uneven jobs."""
-    counted = {"even": int((values < EVEN).sum()), "uneven": int((values > UNEVEN).sum())}
+    even, uneven = int((values < EVEN).sum()), int((values > UNEVEN).sum())
     return {
-        f"{prefix}{name}_{what}": number if what == "jobs" else share(number, len(values))
-        for name, number in counted.items()
-        for what in ("jobs", "share")
+        f"{prefix}even_jobs": even,
+        f"{prefix}even_share": share(even, len(values)),
+        f"{prefix}uneven_jobs": uneven,
+        f"{prefix}uneven_share": share(uneven, len(values)),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 import polars as pl
 from matplotlib.figure import Figure
@@ -123,13 +124,13 @@ class StudyReport:
         """Return {RQ1: sentences, ...} for the questions of the chosen figures; empty: not
         answered.
         """
-        return {
-            name: tuple(
-                sentence for figure in self.of_question(name) for sentence in figure.sentences
-            )
-            for name in QUESTIONS
-            if self.of_question(name)
-        }
+        answers: dict[str, tuple[str, ...]] = {}
+        for name in QUESTIONS:
+            figures = self.of_question(name)
+            if figures:
+                sentences = (figure.sentences for figure in figures)
+                answers[name] = tuple(chain.from_iterable(sentences))
+        return answers
 
     def consequences(self) -> dict[str, str]:
         """Return {RQ1: consequence, ...} for the answers that have one."""

@@ -10,7 +10,11 @@ import numpy as np
 
 from tachograph.annexes.lab.simulate.plan import SimulatedNode, SimulationPlan
 from tachograph.annexes.lab.simulate.truth import display_id, raw_id, state_of, user_name
-from tachograph.annexes.lab.simulate.workload import LARGE_MEMORY_MIB, SimulatedRun
+from tachograph.annexes.lab.simulate.workload import (
+    LARGE_MEMORY_MIB,
+    SimulatedRequest,
+    SimulatedRun,
+)
 from tachograph.catalog.units import zone
 
 FIELDS = (
@@ -113,12 +117,13 @@ def write_configuration(plan: SimulationPlan, file: Path) -> None:
         "",
         "[nodes.models]",
     ]
-    groups = [
-        (group, fold(node.name for node in plan.nodes() if node.group == number))
-        for number, group in enumerate(plan.groups)
-    ]
-    lines += [f'"{names}" = "{group.driver.name}"' for group, names in groups]
-    lines += ["", "[nodes.gpus]", *(f'"{names}" = {group.gpus}' for group, names in groups)]
+    models: list[str] = []
+    gpus: list[str] = []
+    for number, group in enumerate(plan.groups):
+        names = fold(node.name for node in plan.nodes() if node.group == number)
+        models.append(f'"{names}" = "{group.driver.name}"')
+        gpus.append(f'"{names}" = {group.gpus}')
+    lines += [*models, "", "[nodes.gpus]", *gpus]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -175,14 +180,20 @@ def _record(
     """One row of a job, {field: text}."""
     request, state = run.request, state_of(plan, run)
     start_s, end_s = run.start_s, run.end_s
-    requested = run.request.gpus
     count = len(run.places) or max(1, request.nodes)
     running = state == "RUNNING"
-    waiting = start_s is None
     until = plan.seconds if running or end_s is None else end_s
-    partition = "cpu" if not requested else "gpu" if request.nodes else "shared"
-    submit_line = _submit_line(plan, run, partition)
-    where = fold(nodes[node].name for node, _ in run.places) if run.places else CPU_NODE
+    partition = _partition(request)
+    if start_s is None:
+        start_text = "Unknown" if state == "PENDING" else "None"
+        elapsed_s = 0
+        node_list = "None assigned"
+        allocated_tres = ""
+    else:
+        start_text = _local(plan, start_s)
+        elapsed_s = until - start_s
+        node_list = fold(nodes[node].name for node, _ in run.places) if run.places else CPU_NODE
+        allocated_tres = _tres(plan, run, count, typed=True)
     return {
         "JobID": display_id(request),
         "JobIDRaw": str(raw_id(request)),
@@ -193,18 +204,14 @@ def _record(
         "User": user_name(request),
         "Submit": _local(plan, run.submit_s),
         "Eligible": _local(plan, run.submit_s),
-        "Start": _local(plan, start_s)
-        if start_s is not None
-        else "Unknown"
-        if state == "PENDING"
-        else "None",
+        "Start": start_text,
         "End": "Unknown" if running or state == "PENDING" else _local(plan, end_s or 0),
-        "Elapsed": elapsed(0 if start_s is None else until - start_s),
+        "Elapsed": elapsed(elapsed_s),
         "State": f"CANCELLED by {request.uid}" if state == "CANCELLED" else state,
         "ExitCode": "0:0" if running else run.exit_code,
         "NNodes": str(count),
-        "NodeList": "None assigned" if waiting else where,
-        "AllocTRES": "" if waiting else _tres(plan, run, count, typed=True),
+        "NodeList": node_list,
+        "AllocTRES": allocated_tres,
         "ReqTRES": _tres(plan, run, count, typed=False),
         "Constraints": _constraint(plan, run),
         "Timelimit": elapsed(request.limit_min * 60),
@@ -214,8 +221,14 @@ def _record(
         "TRESUsageInTot": "",
         "NTasks": "",
         "JobName": request.name,
-        "SubmitLine": submit_line,
+        "SubmitLine": _submit_line(plan, run, partition),
     }
+
+
+def _partition(request: SimulatedRequest) -> str:
+    if not request.gpus:
+        return "cpu"
+    return "gpu" if request.nodes else "shared"
 
 
 def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:

@@ -189,30 +189,28 @@ def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
     if plan.job_groups:
         return _numbered(_draw_repeated(plan, rng))
     budget = plan.load * plan.gpus * plan.seconds
-    wanted = [kind for kind in JobKind for _ in range(plan.each_kind)]
+    planned_kinds = [kind for kind in JobKind for _ in range(plan.each_kind)]
     kinds = list(JOB_KINDS)
-    weights = np.array(
-        [STUDY_WEIGHTS[kind] if plan.as_in_study else JOB_KINDS[kind].weight for kind in kinds]
-    )
+    if plan.as_in_study:
+        weights = np.array([STUDY_WEIGHTS[kind] for kind in kinds])
+    else:
+        weights = np.array([JOB_KINDS[kind].weight for kind in kinds])
     weights /= weights.sum()
     users = _activity()
-    drawn: list[SimulatedRequest] = []
+    requests: list[SimulatedRequest] = []
     spent = 0.0
-    while len(drawn) < len(wanted) or spent < budget:
-        serial = len(drawn)
-        planned = serial < len(wanted)
-        kind = wanted[serial] if planned else kinds[int(rng.choice(len(kinds), p=weights))]
-        request = _draw_one(
-            plan, rng, serial, kind, int(rng.choice(_USERS, p=users)), planned=planned
-        )
-        tasks = (
-            int(rng.integers(3, 9))
-            if not planned and rng.random() < 0.04 and request.nodes <= 1
-            else 0
-        )
-        drawn += _tasks(request, tasks, rng)
-        spent += sum(each.gpus * each.run_s for each in drawn[serial:])
-    return _numbered(drawn)
+    while len(requests) < len(planned_kinds) or spent < budget:
+        serial = len(requests)
+        planned = serial < len(planned_kinds)
+        kind = planned_kinds[serial] if planned else kinds[int(rng.choice(len(kinds), p=weights))]
+        user = int(rng.choice(_USERS, p=users))
+        request = _draw_one(plan, rng, serial, kind, user, planned=planned)
+        tasks = 0
+        if not planned and rng.random() < 0.04 and request.nodes <= 1:
+            tasks = int(rng.integers(3, 9))
+        requests += _tasks(request, tasks, rng)
+        spent += sum(each.gpus * each.run_s for each in requests[serial:])
+    return _numbered(requests)
 
 
 def _activity() -> NDArray[np.float64]:

@@ -65,8 +65,10 @@ def read_labels(
         names = [(name or "").strip() for name in reader.fieldnames or ()]
         _check_columns(names, str(file))
         reader.fieldnames = names
-        rows = [(reader.line_num, {key: (value or "").strip() for key, value in row.items() if key in COLUMNS})
-                for row in reader]  # fmt: skip
+        rows = []
+        for row in reader:
+            cells = {key: (row[key] or "").strip() for key in names if key in COLUMNS}
+            rows.append((reader.line_num, cells))
     except OSError as problem:
         raise InputError(
             problem.strerror or str(problem), where=str(file), do="name a readable file"
@@ -75,10 +77,15 @@ def read_labels(
         raise InputError(f"not a CSV file in UTF-8: {problem}", where=str(file), do=_DO) from None
     if not rows:
         raise InputError("holds no labels", where=str(file), do=_DO)
-    read = [_label(line, row, known) for line, row in rows]
-    return [row for row in read if isinstance(row, Label)], [
-        row for row in read if isinstance(row, RejectedLabel)
-    ]
+    labels: list[Label] = []
+    rejected: list[RejectedLabel] = []
+    for line, cells in rows:
+        label = _label(line, cells, known)
+        if isinstance(label, Label):
+            labels.append(label)
+        else:
+            rejected.append(label)
+    return labels, rejected
 
 
 def _delimiter(head: str) -> str:
@@ -188,16 +195,12 @@ def reasons(refused: Iterable[RejectedLabel], where: str) -> Iterator[str]:
     >>> list(reasons(rejected, "labels.csv"))
     ['2 labels not used, no such class: labels.csv:4 (hung), labels.csv:9 (slow)']
     """
-    grouped: dict[str, list[RejectedLabel]] = {}
-    for each in refused:
-        grouped.setdefault(each.reason, []).append(each)
-    for reason, same in grouped.items():
-        first = ", ".join(
-            f"{where}:{each.line}" + (f" ({each.what})" if each.what else "")
-            for each in same[:_NAMED]
-        )
-        more = f", and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
-        yield (
-            f"{len(same)} {'label' if len(same) == 1 else 'labels'} not used, {reason}: "
-            f"{first}{more}"
-        )
+    grouped: dict[str, list[str]] = {}
+    for label in refused:
+        content = f" ({label.what})" if label.what else ""
+        grouped.setdefault(label.reason, []).append(f"{where}:{label.line}{content}")
+    for reason, places in grouped.items():
+        first = ", ".join(places[:_NAMED])
+        more = f", and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+        noun = "label" if len(places) == 1 else "labels"
+        yield f"{len(places)} {noun} not used, {reason}: {first}{more}"

@@ -52,23 +52,21 @@ class Population:
         self.job_keys = tuple(jobs.get_column("job_key"))
         number_of = {key: number for number, key in enumerate(self.job_keys)}
         # every characteristic may get a threshold, so the windows of all of them are needed
-        characteristics = {
-            code: tuple(HOST if code.endswith(HOST_SUFFIX) else GPU)
-            for job_class in JOB_CLASSES
-            for code in job_class.codes
-            if job_class.code in HANG_PLACES
-        }
+        characteristics: dict[str, tuple[str, ...]] = {}
+        for hang in HANG_PLACES:
+            for code in CLASS_BY_CODE[hang].codes:
+                characteristics[code] = tuple(HOST if code.endswith(HOST_SUFFIX) else GPU)
         widest = ClassOptions(
             window_minutes=window_minutes,
             hang_minutes=window_minutes,
             characteristics=characteristics,
         )
         forms = class_inputs(jobs, gpus, timelines, node_minutes, widest)
-        self._forms = {
-            form.host: _KnownInput(form, [number_of[key] for key in form.series.job_keys])
-            for form in forms
-            if form.series.job_keys
-        }
+        self._forms: dict[bool, _KnownInput] = {}
+        for form in forms:
+            if form.series.job_keys:
+                numbers = [number_of[key] for key in form.series.job_keys]
+                self._forms[form.host] = _KnownInput(form, numbers)
 
     @property
     def codes(self) -> tuple[str, ...]:

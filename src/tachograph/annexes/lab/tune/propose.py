@@ -17,7 +17,7 @@ Where idle values and those at work overlap, nothing is proposed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -83,13 +83,13 @@ def propose(population: Population) -> tuple[ThresholdProposal, ...]:
             f"{int(known.idle.sum())} idle minutes and {int(known.work.sum())} at work are too few",
             do=f"use more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
-    found = [each for name in GPU if name != "gpu_util" for each in _of(known, GPU[name])]
+    proposals = _of_all(known, GPU)
     if hosts is not None:
         on_hosts = MarkedMinutes(
             hosts, _carried(known.idle, gpus, hosts), _carried(known.work, gpus, hosts)
         )
-        found += [each for name in HOST if name != "gpu_util" for each in _of(on_hosts, HOST[name])]
-    return tuple(found)
+        proposals += _of_all(on_hosts, HOST)
+    return tuple(proposals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,16 @@ class MarkedMinutes:
     form: ClassInput
     idle: Marks
     work: Marks
+
+
+def _of_all(
+    marked: MarkedMinutes, characteristics: Mapping[str, Characteristic]
+) -> list[ThresholdProposal]:
+    proposals: list[ThresholdProposal] = []
+    for name, characteristic in characteristics.items():
+        if name != "gpu_util":
+            proposals += _of(marked, characteristic)
+    return proposals
 
 
 def _of(marked: MarkedMinutes, c: Characteristic) -> Iterator[ThresholdProposal]:

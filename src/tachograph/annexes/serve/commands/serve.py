@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from tachograph.annexes.serve.identity.tokens import StoredToken
+
 _LONGEST_D = 3660.0  # until a token expires
 
 
@@ -128,27 +130,25 @@ def _revoke_token(arguments: Arguments, file: Path) -> int:
     return 0
 
 
+def _public_fields(token: StoredToken) -> dict[str, object]:
+    names = ("id", "user", "role", "created", "expires")
+    return {name: getattr(token, name) for name in names}
+
+
 def _list_tokens(arguments: Arguments, file: Path, now: datetime, zone_name: str) -> int:
     from tachograph.annexes.serve.identity.tokens import read_tokens
     from tachograph.catalog.columns import local_time
 
     tokens = read_tokens(file)
     if arguments.json:
-        kept = ("id", "user", "role", "created", "expires")
-        output.print_json([{name: getattr(one, name) for name in kept} for one in tokens])
+        output.print_json([_public_fields(token) for token in tokens])
         return 0
-    rows = [
-        (
-            one.id,
-            one.user,
-            one.role,
-            local_time(one.created, zone_name),
-            local_time(one.expires, zone_name),
-            state,
-        )
-        for one in tokens
-        for state in ["expired" if one.expires <= now else "valid"]
-    ]
+    rows = []
+    for token in tokens:
+        created = local_time(token.created, zone_name)
+        expires = local_time(token.expires, zone_name)
+        state = "expired" if token.expires <= now else "valid"
+        rows.append((token.id, token.user, token.role, created, expires, state))
     output.print_table(
         ("id", "user", "role", "created", "expires", "state"), rows, no_color=arguments.no_color
     )

@@ -39,33 +39,36 @@ PARAMETERS = StatusParameters
 def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
     """Return all of it; gaps of nodes are searched in the background."""
     lake, configuration = view.opened.lake, view.configuration
-    found = configured_overview(lake.location, configuration, now=view.now)
-    found = found if view.viewer.sees_server else found.without_places()
-    nodes = view.made(_gaps)
-    pending = isinstance(nodes, Pending)
-    worst = (
-        None
-        if isinstance(nodes, Pending)
-        else nodes.sort("silence_s", "node", descending=[True, False])
-    )
+    overview = configured_overview(lake.location, configuration, now=view.now)
+    image_problem = view.image_problem
+    if not view.viewer.sees_server:
+        overview = overview.without_places()
+        image_problem = image_problem and "see its log"
+    gaps = view.made(_gaps)
+    pending = nodes = None
+    all_nodes = 0
+    if isinstance(gaps, Pending):
+        pending = gaps
+    else:
+        worst_first = gaps.sort("silence_s", "node", descending=[True, False])
+        nodes = worst_first if parameters.nodes else worst_first.head(_WORST)
+        all_nodes = gaps.height
     return {
-        "found": found,
-        "headline": status_headline(found, view.zone_name),
+        "found": overview,
+        "headline": status_headline(overview, view.zone_name),
         "headings": SOURCE_HEADINGS,
-        "sources": [source_row(source, view.now, view.zone_name) for source in found.sources],
-        "conditions": {source.name: source.condition(view.now) for source in found.sources},
-        "remarks": list(status_remarks(found, view.zone_name)),
+        "sources": [source_row(source, view.now, view.zone_name) for source in overview.sources],
+        "conditions": {source.name: source.condition(view.now) for source in overview.sources},
+        "remarks": list(status_remarks(overview, view.zone_name)),
         "tables": describe_tables(lake, ALL_TABLES),
         "rejects": describe_rejects(lake),
-        "pending": nodes if pending else None,
-        "nodes": None if worst is None else worst if parameters.nodes else worst.head(_WORST),
-        "all_nodes": 0 if worst is None else worst.height,
+        "pending": pending,
+        "nodes": nodes,
+        "all_nodes": all_nodes,
         "searched_days": _SEARCHED.days,
         "zone_name": view.zone_name,
         "version_of": view.version,
-        "image_problem": (view.image_problem if view.viewer.sees_server else "see its log")
-        if view.image_problem
-        else "",
+        "image_problem": image_problem,
         "jobs": len(view.jobs),
         "now": view.now,
     }

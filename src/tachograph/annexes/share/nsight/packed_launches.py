@@ -110,19 +110,22 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
         chips = [
             Chip(chip.name, chip.compute_capability, chip.attributes) for chip in content.chips
         ]
-        return tuple(
-            Launch(
-                kernel=packed.kernels[launch.kernel],
-                metrics=_collected(content.metrics, launch.values),
-                chip=chips[launch.chip],
-                report=report,
-                number=launch.number,
-                grid=launch.grid,
-                block=launch.block,
-                ranges=tuple(packed.ranges[place] for place in launch.ranges),
+        launches = []
+        for launch in content.launches:
+            ranges = tuple(packed.ranges[index] for index in launch.ranges)
+            launches.append(
+                Launch(
+                    kernel=packed.kernels[launch.kernel],
+                    metrics=_collected(content.metrics, launch.values),
+                    chip=chips[launch.chip],
+                    report=report,
+                    number=launch.number,
+                    grid=launch.grid,
+                    block=launch.block,
+                    ranges=ranges,
+                )
             )
-            for launch in content.launches
-        )
+        return tuple(launches)
     except (msgspec.DecodeError, IndexError) as problem:
         what = f"its launches cannot be read: {problem}"
         raise InputError(what, where=report, do="detach the report, and attach it again") from None

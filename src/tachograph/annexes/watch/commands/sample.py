@@ -235,18 +235,16 @@ def _values(row: dict[str, Any], counters: dict[str, float], kind: str) -> tuple
     scores = (row["score_gpu"], row["score_gpumem"], row["score_gpumem_normalized"])
     shares = (counters.get(name) for name in ("sm_active", "sm_occupancy", "dram_active"))
     when = f"{row['t']:%H:%M:%S}.{row['t'].microsecond // 1000:03d}" if kind != "whole" else "all"
-    lost = (
-        f"{row['overflows']} x"
-        if row["overflows"]
-        else text(row["lost_s"], "s")
-        if row["lost_s"]
-        else ""
-    )
+    lost = ""
+    if row["overflows"]:
+        lost = f"{row['overflows']} x"
+    elif row["lost_s"]:
+        lost = text(row["lost_s"], "s")
     return (
         when,
         str(row["gpu"]),
         *("–" if score is None else f"{score:.1f}" for score in scores),
-        *("–" if share is None else text(share, "fraction") for share in shares),
+        *(text(share, "fraction") for share in shares),
         f"{row['pm_samples']:,}",
         lost,
     )

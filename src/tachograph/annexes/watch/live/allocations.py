@@ -504,18 +504,19 @@ def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
     return pick
 
 
+def _fits_any(snapshot: Snapshot, row: int, terms: Sequence[GpuTerm]) -> bool:
+    gpu, device = snapshot.gpus[row], snapshot.device(row)
+    return any(term.fits(gpu, device) for term in terms)
+
+
 def _own_rows(
     snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: Sequence[int]
 ) -> Sequence[int] | None:
     """The rows of the process's own GPUs; None where unknown. See the traps above."""
     uuids = [GpuTerm(name, uuid=name) for name in own.devices or () if UUID.fullmatch(name)]
-    named = [
-        row
-        for row in here
-        if any(term.fits(snapshot.gpus[row], snapshot.device(row)) for term in uuids)
-    ]
-    if named:
-        return named
+    by_uuid = [row for row in here if _fits_any(snapshot, row, uuids)]
+    if by_uuid:
+        return by_uuid
     if confined(snapshot, own, here):
         return here
     sliced = any(snapshot.gpus[row].mig is not None for row in here)

@@ -205,16 +205,13 @@ def _counts(view: FleetView) -> list[tuple[str, str, int]]:
     names = {LOOKS[place].mark: LOOKS[place].name for place in SHOWN_LOOKS}
     by_mark = count_marks(looks(view))
     by_state = np.bincount(view.health, minlength=len(STATES)).tolist()
-    states = [
+    counts = [(mark, names[mark], count) for mark, count in by_mark.items()]
+    counts += [
         (HEALTH_SIGNS[state], state, by_state[STATES.index(state)])
         for state in WORST_FIRST
         if state in _SICK
     ]
-    return [
-        one
-        for one in (*((mark, names[mark], count) for mark, count in by_mark.items()), *states)
-        if one[2]
-    ]
+    return [count for count in counts if count[2]]
 
 
 def _others(view: FleetView, whole: FleetView | None) -> str:
@@ -392,10 +389,8 @@ def _heat(rows: FleetRows, by: str) -> list[str]:
     `_places`.
     """
     order = sorted_rows(rows, "gpu").tolist()
-    signs = [
-        HEALTH_SIGNS[STATES[state]] if STATES[state] in _SICK else ""
-        for state in rows.view.health.tolist()
-    ]
+    sign_of_state = [HEALTH_SIGNS[state] if state in _SICK else "" for state in STATES]
+    signs = [sign_of_state[state] for state in rows.view.health.tolist()]
     if by == "class":
         marks = [LOOKS[place].mark for place in rows.looks.tolist()]
     else:

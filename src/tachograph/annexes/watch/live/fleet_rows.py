@@ -214,11 +214,10 @@ class _Roster:
         self.names = tuple(printable(gpu.name) for gpu in gpus)
         self.nodes = tuple(printable(gpu.node) for gpu in gpus)
         rank = {node: place for place, node in enumerate(sorted(set(self.nodes), key=natural))}
-        mig = [-1 if gpu.mig is None else gpu.mig for gpu in gpus]
-        keys = [
-            (rank[node], gpu.gpu, part)
-            for node, gpu, part in zip(self.nodes, gpus, mig, strict=True)
-        ]
+        keys = []
+        for node, gpu in zip(self.nodes, gpus, strict=True):
+            mig = -1 if gpu.mig is None else gpu.mig
+            keys.append((rank[node], gpu.gpu, mig))
         self.places: Ints = np.empty(len(gpus), np.int32)
         self.places[sorted(range(len(gpus)), key=keys.__getitem__)] = np.arange(
             len(gpus), dtype=np.int32

@@ -283,55 +283,55 @@ class LiveJobClasses:
         return MappingProxyType(dict(self._found))
 
     def _judge(self, view: FleetView, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:
-        known, idle_util = self._gathered.jobs, self.configuration.thresholds.idle_util
-        done = [(job, minute) for job, seen in known.items() for minute in seen.minutes]
-        for seen in known.values():
-            seen.minutes.clear()
-        whole = timeline_of_minutes(_minutes(done), idle_util=idle_util, key="job_key")
-        self._timelines = self._kept(
-            pl.concat([self._timelines, whole.select(self._timelines.columns)])
-        )
+        gathered = self._gathered.jobs
+        completed: list[tuple[str, GpuMinute]] = []
+        for job, gathered_job in gathered.items():
+            completed += [(job, minute) for minute in gathered_job.minutes]
+            gathered_job.minutes.clear()
+        self._timelines = self._kept(pl.concat([self._timelines, self._timeline(completed)]))
         if not jobs:
             return {}
-        under_way = {job: self._gathered.under_way(job) for job in jobs}
-        now = _minutes([(job, minute) for job, pairs in under_way.items() for minute, _ in pairs])
+        current: list[tuple[str, GpuMinute]] = []
+        gpu_rows: list[dict[str, Any]] = []
+        job_rows: list[dict[str, Any]] = []
+        for job in jobs:
+            under_way = self._gathered.under_way(job)
+            current += [(job, minute) for minute, _ in under_way]
+            totals = gathered[job].totals | {minute.gpu: total for minute, total in under_way}
+            rows = [
+                _gpu_row(job, gpu, totals[gpu], view.snapshot.devices.get(gpu))
+                for gpu in sorted(gathered[job].totals, key=lambda gpu: (gpu.node, gpu.gpu))
+            ]
+            gpu_rows += rows
+            job_rows.append(_job_row(job, gathered[job], rows, view.snapshot.t))
         parts = [
             self._timelines.filter(pl.col("job_key").is_in(list(jobs))),
-            timeline_of_minutes(now, idle_util=idle_util, key="job_key").select(
-                self._timelines.columns
-            ),
+            self._timeline(current),
         ]
-        gpus = [
-            _gpu_row(job, gpu, current.get(gpu, total), view.snapshot.devices.get(gpu))
-            for job in jobs
-            for current in ({minute.gpu: total for minute, total in under_way[job]},)
-            for gpu, total in sorted(
-                known[job].totals.items(), key=lambda pair: (pair[0].node, pair[0].gpu)
-            )
-        ]
-        of_jobs = [
-            _job_row(
-                job, known[job], [row for row in gpus if row["job_key"] == job], view.snapshot.t
-            )
-            for job in jobs
-        ]
-        rows, timelines = (
-            _frame(of_jobs, JOB_SUMMARIES.schema),
-            merge_timelines(parts, key="job_key"),
-        )
+        timelines = merge_timelines(parts, key="job_key")
+        summaries = _frame(job_rows, JOB_SUMMARIES.schema)
         decided = job_classes.judge_classes(
-            rows,
-            _frame(gpus, JOB_GPUS.schema),
+            summaries,
+            _frame(gpu_rows, JOB_GPUS.schema),
             timelines,
             _frame([], JOB_NODE_MINUTES.schema),
             self.configuration.classes,
         )
-        idle_minutes = self.configuration.thresholds.idle_minutes
-        found = settled(decided, CHECKS, unmeasured(rows, timelines), idle_minutes=idle_minutes)
+        findings = settled(
+            decided,
+            CHECKS,
+            unmeasured(summaries, timelines),
+            idle_minutes=self.configuration.thresholds.idle_minutes,
+        )
         return {
             key: read_findings(frame, known_codes())
-            for (key,), frame in found.partition_by("job_key", as_dict=True).items()
+            for (key,), frame in findings.partition_by("job_key", as_dict=True).items()
         }
+
+    def _timeline(self, minutes: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
+        idle_util = self.configuration.thresholds.idle_util
+        timeline = timeline_of_minutes(_minutes(minutes), idle_util=idle_util, key="job_key")
+        return timeline.select(self._timelines.columns)
 
     def _kept(self, timelines: pl.DataFrame) -> pl.DataFrame:
         """Minutes of jobs that are known, of each the newest."""
@@ -362,16 +362,24 @@ def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
 def _gpu_row(
     job: str, gpu: GpuId, total: CounterTotals, device: GpuDevice | None
 ) -> dict[str, Any]:
-    means = {
-        f"{name}_mean": float(total.sums[place] / total.counts[place])
-        if total.counts[place]
-        else None
-        for place, name in enumerate(JOB_CLASS_COUNTERS)
+    row: dict[str, Any] = {
+        "job_key": job,
+        "job_id": job,
+        "node": gpu.node,
+        "gpu": gpu.gpu,
+        "mig": gpu.mig,
+        "gpu_model": None if device is None else _model_name(device),
+        "samples": total.samples,
     }
-    model = match_device(device.model, device.hbm_mib) if device else None
-    named = model.name if model else device.model if device else None
-    return {"job_key": job, "job_id": job, "node": gpu.node, "gpu": gpu.gpu, "mig": gpu.mig, "gpu_model": named,
-            "samples": total.samples, **means}  # fmt: skip
+    for name, total_value, count in zip(JOB_CLASS_COUNTERS, total.sums, total.counts, strict=True):
+        row[f"{name}_mean"] = float(total_value / count) if count else None
+    return row
+
+
+def _model_name(device: GpuDevice) -> str | None:
+    """Name of the known device, else what the driver calls it."""
+    model = match_device(device.model, device.hbm_mib)
+    return device.model if model is None else model.name
 
 
 def _job_row(

@@ -31,13 +31,16 @@ def newest_snapshot(sources: Sequence[NewestTables], now: float) -> Snapshot:
     columns = {name: _numbers(samples[name]) for name in COUNTER_NAMES}
     values = {name: column for name, column in columns.items() if not np.isnan(column).all()}
     measured = samples["t"].dt.timestamp("us").cast(pl.Float64).to_numpy() / 1e6
-    devices = {
-        GpuId(row["node"], row["gpu"], row["mig"]): GpuDevice(
-            row["model"], row["uuid"], row["pci"], row["hbm_mib"], minor_number=row["minor_number"]
-        )
-        for source in sources
-        for row in source.table(DEVICES).iter_rows(named=True)
-    }
+    devices: dict[GpuId, GpuDevice] = {}
+    for source in sources:
+        for row in source.table(DEVICES).iter_rows(named=True):
+            devices[GpuId(row["node"], row["gpu"], row["mig"])] = GpuDevice(
+                row["model"],
+                row["uuid"],
+                row["pci"],
+                row["hbm_mib"],
+                minor_number=row["minor_number"],
+            )
     return Snapshot(now, gpus, measured, values, devices, _labelled(sources))
 
 

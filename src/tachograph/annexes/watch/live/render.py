@@ -41,23 +41,24 @@ def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list
     """
     columns = {counter.name: _plain(view, counter.name) for counter in COUNTERS}
     t = datetime.fromtimestamp(view.snapshot.t, UTC)
-    return [
-        {
-            "t": t,
-            **_identity(view, row),
-            "class": view.label(row),
-            "bottleneck": view.bottleneck(row),
-            "real_utilisation": _known(view.real[row]),
-            "health": view.state(row),
-            **{name: values[row] for name, values in columns.items()},
-            "stale_s": _known(view.stale_s[row]),
-            "needs": _needs(view, row, settings or view.settings),
-            "processes": [
-                asdict(one) for one in view.snapshot.processes.get(view.snapshot.gpus[row], ())
-            ],
-        }
-        for row in range(len(view.snapshot.gpus))
-    ]
+    objects: list[dict[str, object]] = []
+    for row, gpu in enumerate(view.snapshot.gpus):
+        processes = view.snapshot.processes.get(gpu, ())
+        objects.append(
+            {
+                "t": t,
+                **_identity(view, row),
+                "class": view.label(row),
+                "bottleneck": view.bottleneck(row),
+                "real_utilisation": _known(view.real[row]),
+                "health": view.state(row),
+                **{name: values[row] for name, values in columns.items()},
+                "stale_s": _known(view.stale_s[row]),
+                "needs": _needs(view, row, settings or view.settings),
+                "processes": [asdict(process) for process in processes],
+            }
+        )
+    return objects
 
 
 def _identity(view: FleetView, row: int) -> dict[str, object]:
@@ -88,9 +89,9 @@ def _needs(view: FleetView, row: int, settings: WorkloadSettings) -> list[str]:
 
 
 def _plain(view: FleetView, counter: str) -> list[float | int | None]:
+    number: type[int] | type[float] = int if counter in _WHOLE else float
     values = view.snapshot.column(counter).tolist()
-    whole = counter in _WHOLE
-    return [None if value != value else int(value) if whole else value for value in values]
+    return [None if value != value else number(value) for value in values]
 
 
 def _allocation(view: FleetView, row: int) -> GpuAllocation:

@@ -201,21 +201,15 @@ def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> lis
     ['unsupported: fp64_active; NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter']
     """
     absent = absent_counters(about)
-    lines = [
-        f"{begin}{', '.join(counters)}" + (f"; {message}" if message else "")
-        for _, counters, message in _ways(
-            about, [name for name in about.unsupported if name not in absent]
-        )
-    ]
-    source = advised_source(about.name, about.exporters)
-    return [
-        *lines,
-        *(
-            [f"{begin}{plural(len(absent), 'counter')} that {source} has no metric for"]
-            if absent
-            else []
-        ),
-    ]
+    others = [name for name in about.unsupported if name not in absent]
+    lines = []
+    for _, counters, message in _ways(about, others):
+        line = f"{begin}{', '.join(counters)}"
+        lines.append(f"{line}; {message}" if message else line)
+    if absent:
+        source = advised_source(about.name, about.exporters)
+        lines.append(f"{begin}{plural(len(absent), 'counter')} that {source} has no metric for")
+    return lines
 
 
 def unsupported_summary(about: SourceInfo) -> list[str]:

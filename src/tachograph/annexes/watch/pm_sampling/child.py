@@ -53,21 +53,18 @@ class SamplerChild:
         """List the GPUs and start sampling. Errors: PmSamplingError if there are none."""
         listed = sorted(list_gpus(self._library), key=lambda gpu: gpu.pci)
         names = self._request.gpus
+        indices = set[int]() if names else set(range(len(listed)))
         for name in names:
-            if not any(is_named(gpu, place, name) for place, gpu in enumerate(listed)):
+            named = {index for index, gpu in enumerate(listed) if is_named(gpu, index, name)}
+            if not named:
                 raise PmSamplingError(
                     "no_gpu", f"GPU {name} not found", f"CUDA lists {len(listed)}"
                 )
-        gpus = [
-            gpu
-            for place, gpu in enumerate(listed)
-            if not names or any(is_named(gpu, place, name) for name in names)
-        ]
-        places = {gpu.device: place for place, gpu in enumerate(listed)}
-        found = [{"gpu": asdict(gpu), "place": places[gpu.device]} for gpu in gpus]
-        say("gpus", gpus=found, version=self._library.version)
-        for gpu in gpus:
-            self._open(gpu, failures=0)
+            indices |= named
+        gpus = [{"gpu": asdict(listed[index]), "place": index} for index in sorted(indices)]
+        say("gpus", gpus=gpus, version=self._library.version)
+        for index in sorted(indices):
+            self._open(listed[index], failures=0)
 
     def report(self, passed_s: float) -> None:
         """Write measurements; retry failed GPUs that are due."""

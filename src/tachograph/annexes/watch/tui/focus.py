@@ -65,11 +65,10 @@ def _enabling(view: FleetView, needs: tuple[str, ...], *, width: int) -> list[Ro
         name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)
     }
     reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
-    return [
-        line
-        for sentence in reported
-        for line in paragraph(sentence, width, colours.NOTICE, indent=2)
-    ]
+    rows: list[Row] = []
+    for sentence in reported:
+        rows += paragraph(sentence, width, colours.NOTICE, indent=2)
+    return rows
 
 
 def parts_of_real(view: FleetView, row: int, *, width: int) -> list[Row]:
@@ -262,11 +261,8 @@ def surroundings(view: FleetView, row: int, *, width: int) -> list[Row]:
     sentences = unsupported_sentences(view, but=message)
     if sentences:
         rows.append(heading("Also unsupported" if message else "Unsupported", width))
-        rows += [
-            line
-            for sentence in sentences
-            for line in paragraph(sentence, width, colours.DIM, indent=2)
-        ]
+    for sentence in sentences:
+        rows += paragraph(sentence, width, colours.DIM, indent=2)
     return rows
 
 

@@ -198,21 +198,20 @@ def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
 
 def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
     """Return the programs on some GPUs, by user and command, the one with most memory first."""
+    gpus = view.snapshot.gpus
     grouped: dict[tuple[str | None, str | None], list[tuple[int, GpuProcess]]] = {}
     for row in rows:
-        for process in view.snapshot.processes.get(view.snapshot.gpus[row], ()):
+        for process in view.snapshot.processes.get(gpus[row], ()):
             grouped.setdefault((process.user, process.command), []).append((row, process))
-    found = [
-        JobProgram(
-            user,
-            command,
-            len({(view.snapshot.gpus[row].node, process.pid) for row, process in members}),
-            len({row for row, _ in members}),
-            known_sum(np.array([process.hbm_used_mib for _, process in members], np.float64)),
+    unordered = []
+    for (user, command), members in grouped.items():
+        processes = {(gpus[row].node, process.pid) for row, process in members}
+        used_rows = {row for row, _ in members}
+        used_mib = np.array([process.hbm_used_mib for _, process in members], np.float64)
+        unordered.append(
+            JobProgram(user, command, len(processes), len(used_rows), known_sum(used_mib))
         )
-        for (user, command), members in grouped.items()
-    ]
-    return sorted(found, key=lambda one: -np.nan_to_num(one.hbm_used_mib))
+    return sorted(unordered, key=lambda program: -np.nan_to_num(program.hbm_used_mib))
 
 
 BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"

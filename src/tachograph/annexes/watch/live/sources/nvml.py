@@ -547,15 +547,18 @@ class NvmlSource:
         for board in session.boards:
             if board.lost:  # it has no properties; it was reported before
                 listed.update({row.gpu: self._rows.get(row.gpu, row.device) for row in board.rows})
-        self._known |= {
-            one.uuid: (gpu, one) for gpu, one in listed.items() if one.uuid and gpu.mig is None
-        }
+        divided: set[int] = set()
+        for gpu, device in listed.items():
+            if gpu.mig is not None:
+                divided.add(gpu.gpu)
+            elif device.uuid:
+                self._known[device.uuid] = (gpu, device)
         uuids = {device.uuid for device in listed.values()}
-        divided = {gpu.gpu for gpu in listed if gpu.mig is not None}
+        not_gone = lost | divided
         gone = {
             gpu: device
             for uuid, (gpu, device) in self._known.items()
-            if uuid not in uuids and gpu.gpu not in lost and gpu.gpu not in divided
+            if uuid not in uuids and gpu.gpu not in not_gone
         }
         self._missing = tuple(
             SourceProblem(
@@ -565,10 +568,7 @@ class NvmlSource:
             )
             for gpu, device in gone.items()
         )
-        self._rows = {
-            **listed,
-            **{gpu: device for gpu, device in gone.items() if gpu not in listed},
-        }
+        self._rows = listed | {gpu: gone[gpu] for gpu in gone if gpu not in listed}
 
     def _fail(self, error: Exception) -> None:
         """End the session; the next one is begun when due."""
@@ -613,14 +613,10 @@ class NvmlSource:
                 column[: len(measured)] = values[counter]
         moments = np.full(len(gpus), np.nan)
         moments[: len(measured)] = measured
-        reported = (
-            (*problems, *self._missing)
-            if session is not None
-            else (self._failed,)
-            if self._failed
-            else ()
-        )
         running = self._running if session is not None else {}
+        reported = (*problems, *self._missing)
+        if session is None:
+            reported = (self._failed,) if self._failed else ()
         return Snapshot(t, gpus, moments, columns, dict(self._rows), {}, running, reported)
 
 
