@@ -38,12 +38,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """
 
     def line(cells: Sequence[str], tag: str) -> str:
-        aligned = (
-            f'<{tag} style="text-align: {"right" if n else "left"}">' for n in range(len(cells))
-        )
-        return "".join(
-            f"{start}{escape(cell)}</{tag}>" for start, cell in zip(aligned, cells, strict=True)
-        )
+        html = ""
+        side = "left"
+        for cell in cells:
+            html += f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>'
+            side = "right"
+        return html
 
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     return f"<table><thead><tr>{line(headings, 'th')}</tr></thead><tbody>{body}</tbody></table>"

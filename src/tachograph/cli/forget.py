@@ -75,9 +75,9 @@ def _reveal(arguments: Arguments) -> int:
     name = key.reveal(arguments.reveal)
     if name is None:
         jobs = read_summaries(open_lake(arguments).lake, ("user", "account", "job_id"))
-        names = (
-            name for column in jobs.get_columns() for name in column.drop_nulls().unique().to_list()
-        )
+        names = set[str]()
+        for column in jobs.get_columns():
+            names.update(column.drop_nulls())
         name = key.reveal(arguments.reveal, names)
     if name is None:
         what = f"{arguments.reveal} stands for no name that is known"

@@ -96,12 +96,11 @@ def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParse
     """Return {name: parser} of the actions of a command, such as `run` of `tachograph lab
     rules`.
     """
-    found = (
-        action.choices
-        for action in parser._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    return {name: one for choices in found for name, one in choices.items()}
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            parsers |= action.choices
+    return parsers
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

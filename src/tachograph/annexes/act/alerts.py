@@ -182,19 +182,15 @@ def updated(
 def _messages(webhook: Webhook, status: Status, incidents: Iterable[Incident]) -> list[Outgoing]:
     """One message per code, for a receiver that takes it."""
     by_code: dict[str, list[Incident]] = {}
-    for one in incidents:
-        if webhook.takes(one.alert.code):
-            by_code.setdefault(one.alert.code, []).append(one)
+    for incident in incidents:
+        if webhook.takes(incident.alert.code):
+            by_code.setdefault(incident.alert.code, []).append(incident)
     name = webhook.options.name
-    return [
-        Outgoing(
-            name,
-            AlertMessage(
-                _digest(name, status, *(one.id for one in those)), status, code, tuple(those)
-            ),
-        )
-        for code, those in by_code.items()
-    ]
+    messages = []
+    for code, of_code in by_code.items():
+        digest = _digest(name, status, *(incident.id for incident in of_code))
+        messages.append(Outgoing(name, AlertMessage(digest, status, code, tuple(of_code))))
+    return messages
 
 
 def _deliver(

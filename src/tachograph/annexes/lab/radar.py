@@ -66,11 +66,12 @@ def radar_rows(
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the profiles as a table of text: headings and rows; a dash: not measured."""
     profiles = report.profiles.tables["profiles"].head(at_most)
-    rows = [
-        (str(row["name"]), f"{row['jobs']:,}", *(text(row[axis], "fraction") for axis in AXES))
-        for row in profiles.iter_rows(named=True)
-    ]
-    return (str(report.profiles.facts["by"]), "jobs", *(AXIS_NAMES[axis] for axis in AXES)), rows
+    rows = []
+    for row in profiles.iter_rows(named=True):
+        fractions = [text(row[axis], "fraction") for axis in AXES]
+        rows.append((str(row["name"]), f"{row['jobs']:,}", *fractions))
+    headings = (str(report.profiles.facts["by"]), "jobs", *(AXIS_NAMES[axis] for axis in AXES))
+    return headings, rows
 
 
 def write_radar(

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from tachograph.catalog.durable import sync_file
@@ -73,12 +74,12 @@ class JobImages:
         LakeError.
         """
         names = [self._name_after(before) for before in range(self.forgotten)]
-        folders = [
-            base / name for base in self._bases() for name in names if (base / name).is_dir()
-        ]
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        return len(folders)
+        removed = 0
+        for base, name in product(self._bases(), names):
+            if (base / name).is_dir():
+                shutil.rmtree(base / name, ignore_errors=True)
+                removed += 1
+        return removed
 
     def _bases(self) -> list[Path]:
         """Folders of images, the first that can be used is."""

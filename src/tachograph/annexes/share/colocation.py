@@ -173,14 +173,14 @@ def _no_pair(
             f"{pair[0]} cannot share with itself: it ran once",
             do="name two job groups, or one that ran at least twice",
         )
-    where = " and ".join(
-        " or ".join(dict.fromkeys(f"{group.gpus} x {group.device.name}" for group in groups))
-        for groups in (ones, others)
-    )
     return UsageError(
-        f"{pair[0]} and {pair[1]} cannot share: they ran on {where}",
+        f"{pair[0]} and {pair[1]} cannot share: they ran on {_ran_on(ones)} and {_ran_on(others)}",
         do="only jobs on as many GPUs of one model are compared",
     )
+
+
+def _ran_on(groups: Sequence[JobGroup]) -> str:
+    return " or ".join(dict.fromkeys(f"{group.gpus} x {group.device.name}" for group in groups))
 
 
 # Of one model and number of GPUs, those of most GPU-hours: all their pairs are evaluated.

@@ -328,15 +328,10 @@ def pairs_of(part: GpuPart) -> list[KernelPair]:
     pairs = part.pairs
     if pairs is None:
         return []
-    return [
-        KernelPair(
-            row,
-            column,
-            unless_nan(pairs.slowdown[i, j]),
-            unless_nan(pairs.gain[i, j]),
-            pairs.bound_by(i, j),
-            bool(pairs.safe[i, j]),
-        )
-        for i, row in enumerate(part.kernels)
-        for j, column in enumerate(part.kernels)
-    ]
+    kernel_pairs = []
+    for i, row in enumerate(part.kernels):
+        for j, column in enumerate(part.kernels):
+            slowdown, gain = unless_nan(pairs.slowdown[i, j]), unless_nan(pairs.gain[i, j])
+            binding, safe = pairs.bound_by(i, j), bool(pairs.safe[i, j])
+            kernel_pairs.append(KernelPair(row, column, slowdown, gain, binding, safe))
+    return kernel_pairs

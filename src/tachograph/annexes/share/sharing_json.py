@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -201,14 +202,11 @@ def colocate_csv(report: ColocateReport, *, top: int | None = None, raw: bool = 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """
     if report.matrices is not None:
-        cells = [row for one in report.matrices for row in _cells(one)]
-        return table_csv(
-            pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").fill_nan(None), raw=raw
-        )
-    rows = [
-        _row(proposal)
-        for proposal in (*report.proposals[:top], *report.chosen, *report.refused[:top])
-    ]
+        cells = list(chain.from_iterable(map(_cells, report.matrices)))
+        matrices = pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").fill_nan(None)
+        return table_csv(matrices, raw=raw)
+    pairs = (*report.proposals[:top], *report.chosen, *report.refused[:top])
+    rows = [_row(pair) for pair in pairs]
     return table_csv(pl.DataFrame(rows, schema=_COLUMNS, orient="row"), raw=raw)
 
 

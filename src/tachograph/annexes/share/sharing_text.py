@@ -167,7 +167,7 @@ def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
     """What is expected kernel by kernel, and of each side the kernel that is worst off."""
     worst = [
         f"{printable(name)} {times(slowdown)} beside {printable(beside)}"
-        for slowdown, name, beside in dict.fromkeys(one for one in found.worst_of if one)
+        for slowdown, name, beside in dict.fromkeys(filter(None, found.worst_of))
     ]
     assumption = ", issue slots assumed" if assumed else ""
     return (

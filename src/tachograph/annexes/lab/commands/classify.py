@@ -154,13 +154,11 @@ def _show(found: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
 def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
     from tachograph.catalog.units import zone
 
-    begin, end = (
-        None if row[name] is None else row[name].astimezone(zone(zone_name))
-        for name in ("begin", "end")
-    )
-    interval = (
-        None if begin is None or end is None else f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
-    )
+    interval = None
+    if row["begin"] is not None and row["end"] is not None:
+        begin = row["begin"].astimezone(zone(zone_name))
+        end = row["end"].astimezone(zone(zone_name))
+        interval = f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
     return (
         row["display_id"] or row["job_id"],
         row["code"],
@@ -172,7 +170,7 @@ def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
 
 def _show_counts(counts: pl.DataFrame, *, no_color: bool) -> None:
     rows = [
-        [row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "unknown"))]
+        (row["code"], f"{row['yes']:,}", f"{row['no']:,}", f"{row['unknown']:,}")
         for row in counts.to_dicts()
     ]
     output.print_text("\n")

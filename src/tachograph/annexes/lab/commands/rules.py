@@ -243,13 +243,17 @@ def _print_jobs(
     """Print jobs with their users and the rule; on a terminal the first of them."""
     shown = rows.head(_LIMIT) if output.is_shown() else rows
     _, hours = column_texts(shown.get_column("gpu_hours").to_list(), "h")
-    cells = [
-        [row["display_id"] or row["job_id"], row["user"], row["account"], row["code"], held,
-         *(row[name] for name in columns)]
-        for row, held in zip(shown.iter_rows(named=True), hours, strict=True)
-    ]  # fmt: skip
-    output.print_table(("job", "user", "account", "rule", ">GPU-h", *headings), cells, title=title,
-                       no_color=arguments.no_color)  # fmt: skip
+    cells = []
+    for row, gpu_hours in zip(shown.iter_rows(named=True), hours, strict=True):
+        others = [row[name] for name in columns]
+        job = row["display_id"] or row["job_id"]
+        cells.append([job, row["user"], row["account"], row["code"], gpu_hours, *others])
+    output.print_table(
+        ("job", "user", "account", "rule", ">GPU-h", *headings),
+        cells,
+        title=title,
+        no_color=arguments.no_color,
+    )
     if rows.height > shown.height:
         output.print_text(f"... and {rows.height - shown.height} more: see --json\n")
 

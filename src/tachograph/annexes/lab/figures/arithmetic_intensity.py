@@ -285,13 +285,11 @@ def _of_device(pipe: str, model: str, device: Device | None, histograms: Counts)
 
 def _device_facts(devices: pl.DataFrame, pipe: str) -> dict[str, Fact]:
     """Samples of each pipe; of the chosen one, the model with most jobs."""
-    facts: dict[str, Fact] = {
-        f"{name}_intensity_{what}": int(
-            devices.filter(pl.col("pipe") == name).get_column(what).sum()
-        )
-        for name in PIPES
-        for what in ("jobs", "samples")
-    }
+    facts: dict[str, Fact] = {}
+    for name in PIPES:
+        of_pipe = devices.filter(pl.col("pipe") == name)
+        facts[f"{name}_intensity_jobs"] = int(of_pipe.get_column("jobs").sum())
+        facts[f"{name}_intensity_samples"] = int(of_pipe.get_column("samples").sum())
     facts["models_not_drawn"] = devices.filter(~pl.col("drawn")).get_column("gpu_model").n_unique()
     facts["models_without_ridge"] = (
         devices.filter(pl.col("ridge_flop_per_b").is_null()).get_column("gpu_model").n_unique()

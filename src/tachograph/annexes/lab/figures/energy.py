@@ -169,7 +169,8 @@ def _totals(jobs: pl.DataFrame) -> pl.DataFrame:
     over_run: dict[str, float] = {}
     for kind in (*TYPES, UNKNOWN):
         part = jobs.filter(pl.col("type") == kind)
-        hours, energy = (float(part.get_column(name).sum()) for name in ("gpu_hours", "energy_kwh"))
+        hours = float(part.get_column("gpu_hours").sum())
+        energy = float(part.get_column("energy_kwh").sum())
         over_run[kind] = float(part.get_column("run_kwh").sum())
         sums[kind] = {"jobs": part.height, "gpu_hours": hours, "energy_kwh": energy}
     rows = []

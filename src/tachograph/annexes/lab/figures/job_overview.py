@@ -184,11 +184,11 @@ def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:
     often = utilisation.filter(pl.col("jobs") >= LEAST_JOBS).sort("median", maintain_order=True)
     if often.height < 2 or often.item(0, "median") == often.item(-1, "median"):
         return {}
-    return {
-        f"{name}_{fact}": often.item(row, column)
-        for name, row in (("worst", 0), ("best", -1))
-        for fact, column in (("size", "size"), ("jobs", "jobs"), ("median", "median"))
-    }
+    facts: dict[str, Fact] = {}
+    for name, row in (("worst", 0), ("best", -1)):
+        for column in ("size", "jobs", "median"):
+            facts[f"{name}_{column}"] = often.item(row, column)
+    return facts
 
 
 def _quoted(numbers: FigureNumbers, name: str) -> str:
@@ -206,9 +206,10 @@ def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
     least = min(number for number in counts if number)
     axes.bar(range(len(counts)), counts, 0.7, color=style.ACCENT)
     if max(counts) >= WIDE * least:
-        style.log_axis(
-            axes, "y", 0.5 if least == 1 else 1 if least < 5 else least / 3, max(counts) * 2
-        )
+        bottom = least / 3
+        if least < 5:
+            bottom = 0.5 if least == 1 else 1
+        style.log_axis(axes, "y", bottom, max(counts) * 2)
         axes.set_ylabel("jobs (logarithmic)")
     else:
         axes.set_ylim(0, max(counts) * (1.25 if many else 1.12))

@@ -98,17 +98,19 @@ def nominal() -> FigureNumbers:
 
     profiles: one row per class. bounds: one row per class and axis of its rule.
     """
+    rules = []
+    bounds_of_rules = []
+    for ruled in RULED:
+        rules.append((ruled.name, ruled.bottleneck, ruled.rule, *map(float, ruled.profile)))
+        for axis, (low, high) in ruled.bounds.items():
+            bounds_of_rules.append((ruled.name, axis, float(low), float(high)))
     profiles = pl.DataFrame(
-        [(one.name, one.bottleneck, one.rule, *map(float, one.profile)) for one in RULED],
+        rules,
         schema=["name", "bottleneck", "rule", *AXES],
         orient="row",
     )
     bounds = pl.DataFrame(
-        [
-            (one.name, axis, float(low), float(high))
-            for one in RULED
-            for axis, (low, high) in one.bounds.items()
-        ],
+        bounds_of_rules,
         schema=["name", "axis", "low", "high"],
         orient="row",
     )

@@ -281,7 +281,9 @@ def behave(
     """Return how a job of `kind` behaves that runs `elapsed_s` on `gpus` GPUs of `capacity_mib`
     (nominal).
     """
-    source = kind if kind in _WORK else JobKind.TENSOR if kind in _AS_TENSOR else JobKind.STEADY
+    source = JobKind.TENSOR if kind in _AS_TENSOR else JobKind.STEADY
+    if kind in _WORK:
+        source = kind
     drawn = {name: float(rng.uniform(low, high)) for name, (low, high) in _WORK[source].items()}
     drawn["occupancy"] = drawn["sm"] * float(rng.uniform(0.2, 0.7))
     share = float(rng.uniform(0.22, 0.92))
@@ -662,9 +664,7 @@ def accuracy_population(jobs: int, rng: Draw) -> list[JobCourse]:
     """
     edges = np.rint(np.cumsum([scenario.share for scenario in SCENARIOS]) * jobs).astype(int)
     counts = np.diff(edges, prepend=0).tolist()
-    courses = [
-        scenario.course(rng)
-        for scenario, count in zip(SCENARIOS, counts, strict=True)
-        for _ in range(count)
-    ]
-    return [courses[place] for place in rng.permutation(len(courses)).tolist()]
+    courses: list[JobCourse] = []
+    for scenario, count in zip(SCENARIOS, counts, strict=True):
+        courses += [scenario.course(rng) for _ in range(count)]
+    return [courses[index] for index in rng.permutation(len(courses)).tolist()]

@@ -325,10 +325,9 @@ def _defects(
     if lacks is not None:
         noted.append((lacks, 0, count - 1))
         missing |= lacks == "no_host_samples"
-    times = [
-        plan.start + timedelta(seconds=float(second))
-        for _, *span in noted
-        for second in seconds[span]
-    ]
-    rows = [(kind, node.name, times[2 * i], times[2 * i + 1]) for i, (kind, *_) in enumerate(noted)]
+    rows = []
+    for kind, first, last in noted:
+        begin = plan.start + timedelta(seconds=float(seconds[first]))
+        end = plan.start + timedelta(seconds=float(seconds[last]))
+        rows.append((kind, node.name, begin, end))
     return np.flatnonzero(~missing), reboot, pl.DataFrame(rows, schema=dict(DEFECTS), orient="row")

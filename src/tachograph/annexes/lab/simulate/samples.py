@@ -50,11 +50,11 @@ def allocations_of(runs: Sequence[SimulatedRun]) -> list[SimulatedAllocation]:
     for number, run in enumerate(runs):
         if run.start_s is None or run.end_s is None:
             continue
-        held = [(node, gpu) for node, gpus in run.places for gpu in gpus]
-        rows += [
-            SimulatedAllocation(number, slot, node, gpu, run.start_s, run.end_s)
-            for slot, (node, gpu) in enumerate(held)
-        ]
+        slot = 0
+        for node, gpus in run.places:
+            for gpu in gpus:
+                rows.append(SimulatedAllocation(number, slot, node, gpu, run.start_s, run.end_s))
+                slot += 1
     return rows
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -395,20 +396,15 @@ def rest_intervals(
     >>> rest_intervals([[ActivityPhase(0, ActivityLevel(dram=0.5)), ActivityPhase(60, ActivityLevel())]], 100)
     [(60, 100)]
     """
-    edges = sorted(
-        {
-            phase.begin_s
-            for line in set(map(tuple, lines))
-            for phase in line
-            if phase.begin_s < elapsed_s
-        }
-    )
-    found: list[tuple[int, int]] = []
+    phases = chain.from_iterable(lines)
+    edges = sorted({phase.begin_s for phase in phases if phase.begin_s < elapsed_s})
+    intervals: list[tuple[int, int]] = []
     for begin, end in zip(edges, [*edges[1:], elapsed_s], strict=True):
         if all(rests(_at(line, begin)) for line in lines):
-            joined = bool(found) and found[-1][1] == begin
-            found[-1:] = [(found[-1][0], end)] if joined else [*found[-1:], (begin, end)]
-    return found
+            if intervals and intervals[-1][1] == begin:
+                begin, _ = intervals.pop()  # one interval with the one before
+            intervals.append((begin, end))
+    return intervals
 
 
 def _at(line: Sequence[ActivityPhase], second: int) -> ActivityLevel:
@@ -485,18 +481,21 @@ def is_stable(
     bound, and the mean distance, are expected values.
     """
     alike = Counter(map(tuple, lines))
-    each = [_by_minute(line, elapsed_s) for line in alike]
+    minutes = [_by_minute(line, elapsed_s) for line in alike]
+    noise = np.array([levels["noise"] for levels in minutes])
     weights = np.array(list(alike.values()))[:, None]
     answers = list[bool | None]()
     for name in ("util", "sm"):
-        level = np.array([levels[name] for levels in each])
-        variance = (level * np.array([levels["noise"] for levels in each])) ** 2 / 12
+        level = np.array([levels[name] for levels in minutes])
+        variance = (level * noise) ** 2 / 12
         mean, of_mean = (
             (level * weights).sum(0) / len(lines),
             (variance * weights).sum(0) / len(lines) ** 2,
         )
         answers.append(_keeps_to_its_mean(mean, of_mean, samples=60 / interval_s))
-    return False if False in answers else None if None in answers else True
+    if False in answers:
+        return False
+    return None if None in answers else True
 
 
 def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool | None:

@@ -177,11 +177,10 @@ def advice(error: str) -> str:
 
 def _nothing(reports: Iterable[NcuReport]) -> str:
     """Return the message when no file held a launch."""
-    points = [
-        f"{report.file}: {problem}"
-        for report in reports
-        for problem in report.problems or ("no launch of a kernel",)
-    ]
+    points: list[str] = []
+    for report in reports:
+        problems = report.problems or ("no launch of a kernel",)
+        points += [f"{report.file}: {problem}" for problem in problems]
     if len(points) > _POINTS_MAX:
         points = [*points[:_POINTS_MAX], f"and {len(points) - _POINTS_MAX} more"]
     return "no launch of a kernel could be read" + "".join(BREAK + point for point in points)

@@ -30,26 +30,33 @@ def content(view: PageView, parameters: JobParameters) -> Mapping[str, Any]:
     attached = read_profiles(view.opened.lake, [key]).get_column("report").to_list()
     reports = () if attached else reports_given(row, view.configuration.interference.profiles)
     if attached:
-        made = view.made(_attached, key)
+        kernels = view.made(_attached, key)
     elif reports:
-        changed = tuple(
-            path.stat().st_mtime_ns if path.exists() else 0 for path in map(Path, reports)
-        )
-        made = view.made(_of_group, reports, changed)
+        kernels = view.made(_of_group, reports, tuple(map(_changed_ns, reports)))
     else:
         do = (
             "attach one with `tachograph share kernels REPORT --job "
             f"{row['display_id'] or row['job_id']}`"
         )
         raise NotFoundError("no profile is given for this job", do=do)
+    pending = body = None
+    if isinstance(kernels, Pending):
+        pending = kernels
+    else:
+        body = kernels_body(kernels)
     return {
-        "pending": made if isinstance(made, Pending) else None,
-        "body": None if isinstance(made, Pending) else kernels_body(made),
+        "pending": pending,
+        "body": body,
         "files": attached or [Path(report).name for report in reports],
         "attached": bool(attached),
         "job": row["display_id"] or row["job_id"],
         "key": key,
     }
+
+
+def _changed_ns(report: str) -> int:
+    path = Path(report)
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _attached(view: PageView, _: Progress, key: str) -> KernelsReport:

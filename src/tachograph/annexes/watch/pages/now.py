@@ -49,26 +49,29 @@ def content(view: PageView, parameters: NowParameters) -> Mapping[str, Any]:
 
 
 def _values(view: PageView, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
-    running, every, server = view.running(), view.viewer.sees_all, view.viewer.sees_server
+    running = view.running()
     report = fleet_report(state, parameters.choice, view.viewer, running)
-    measured = None if report is None else EPOCH + timedelta(seconds=report.t)
-    problem = (
-        None
-        if state.problem is None
-        else state.problem.sentence
-        if server
-        else "the source of live values fails"
-    )
+    time = age = about = ""
+    if report is not None:
+        measured = EPOCH + timedelta(seconds=report.t)
+        time = local_time(measured, view.zone_name)
+        age = _age(view, measured.timestamp())
+    problem = None
+    if not state.of_lake:
+        if state.view is not None and view.viewer.sees_server:
+            about = state.view.about.sentence
+        if state.problem is not None:
+            problem = "the source of live values fails"
+            if view.viewer.sees_server:
+                problem = state.problem.sentence
     return {
         "report": report,
         "of_lake": state.of_lake,
-        "about": state.view.about.sentence
-        if state.view is not None and server and not state.of_lake
-        else "",
-        "problem": None if state.of_lake else problem,
-        "time": "" if measured is None else local_time(measured, view.zone_name),
-        "age": "" if measured is None else _age(view, measured.timestamp()),
-        "own_only": not every,
+        "about": about,
+        "problem": problem,
+        "time": time,
+        "age": age,
+        "own_only": not view.viewer.sees_all,
         "known": {
             "node": _nodes(view),
             "job": frozenset(running["name"]),

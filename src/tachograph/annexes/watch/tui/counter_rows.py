@@ -197,10 +197,11 @@ def counters(view: FleetView, row: int, *, width: int) -> list[Row]:
     have the reason.
     """
     measured = view.snapshot.values
-    groups = [
-        name for name in GROUPS if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS)
-    ]
-    return [line for name in groups for line in counter_group(view, row, name, width=width)]
+    rows: list[Row] = []
+    for name in GROUPS:
+        if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS):
+            rows += counter_group(view, row, name, width=width)
+    return rows
 
 
 def counter_group(view: FleetView, row: int, name: str, *, width: int) -> list[Row]:

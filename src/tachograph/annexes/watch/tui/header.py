@@ -137,11 +137,16 @@ def _counts(view: FleetView, *, width: int) -> list[Pieces]:
         for state, count in healths:
             states_of.append((f"{colours.state_text(state)} {count}", colours.HEALTH_STYLES[state]))
             states_of.append((gap, colours.PLAIN))
-        states_of += [(f"{lost} without values", colours.ALARM)] if lost else []
-        found = [[*gpus, *limits, *states_of]] if lines == 1 else [[*gpus, *states_of], limits]
-        if all(sum(cell_len(text) for text, _ in line) - len(gap) <= width for line in found):
+        if lost:
+            states_of.append((f"{lost} without values", colours.ALARM))
+        counted = [[*gpus, *limits, *states_of]] if lines == 1 else [[*gpus, *states_of], limits]
+        if all(_cells(line) - len(gap) <= width for line in counted):
             break
-    return found
+    return counted
+
+
+def _cells(line: Pieces) -> int:
+    return sum(cell_len(text) for text, _ in line)
 
 
 def _unsupported(view: FleetView, *, width: int) -> Pieces:

@@ -50,15 +50,15 @@ class SimulatedSource:
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._clock = clock
+        places = np.arange(gpus)
         self._gpus = tuple(
             GpuId(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus)
         )
-        self._jobs = np.array([place // min(4, per_node) for place in range(gpus)], np.int64)
+        self._jobs = places // min(4, per_node)
         self._kinds = self._rng.integers(0, len(RULED), int(self._jobs.max(initial=0)) + 1)
         self._profiles = np.array([one.profile for one in RULED])
         self._energy: Floats = self._rng.uniform(1e6, 1e8, gpus)
         self._replays: Floats = np.zeros(gpus)
-        places = np.arange(gpus)
         self._hot, self._sick, self._replaying = (
             faults & (places % every == place) for every, place in (_HOT, _SICK, _REPLAYING)
         )
