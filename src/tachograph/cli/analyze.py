@@ -195,13 +195,11 @@ def sentence(report: AnalysisReport) -> str:
             "accounting of that time, "
             "with node lists, a map, or samples that name their job"
         )
-    share = report.attributed / report.samples if report.samples else 0.0
     read = plural(report.samples, "sample")
-    of_no_job = (
-        f"{share:.0%} of {read} belong to {'it' if report.jobs == 1 else 'them'}"
-        if report.full
-        else f"{read} read"
-    )
+    of_no_job = f"{read} read"
+    if report.full:
+        share = report.attributed / report.samples if report.samples else 0.0
+        of_no_job = f"{share:.0%} of {read} belong to {'it' if report.jobs == 1 else 'them'}"
     unclear = f", {report.ambiguous:,} of them ambiguous" if report.ambiguous else ""
     return (
         f"{plural(report.jobs, 'job')} summarized{unclear}; {of_no_job}; "

@@ -140,8 +140,11 @@ def _row(checked: SourceCheck, zone: str) -> Sequence[str | None]:
     rows_by_table = (
         ", ".join(f"{rows:,} {table}" for table, rows in checked.rows.items()) or "nothing"
     )
-    remarks = [checked.problem] if checked.problem else []
-    remarks += ["more chunks available"] if checked.more else []
+    remarks = []
+    if checked.problem:
+        remarks.append(checked.problem)
+    if checked.more:
+        remarks.append("more chunks available")
     remarks += [
         f"{count:,} × {reason.replace('_', ' ')}" for reason, count in checked.rejects.items()
     ]

@@ -125,14 +125,13 @@ def policy_cases(
         if faults and jobs.height
         else None
     )
-    for one in jobs.sort("start", "job_key").partition_by("job_key", maintain_order=True):
-        job = one.row(0, named=True)
-        cases = [(policy, exemption(policy, job)) for policy in configuration.policy]
-        tables = _Tables(lake, one)
-        for policy, exempt in cases:
-            yield _case(
-                policy, job, exempt, holding.get(job["job_key"], set()), tables, samples, now
-            )
+    for summary in jobs.sort("start", "job_key").partition_by("job_key", maintain_order=True):
+        job = summary.row(0, named=True)
+        codes_of_job = holding.get(job["job_key"], set())
+        tables = _Tables(lake, summary)
+        for policy in configuration.policy:
+            exempt = exemption(policy, job)
+            yield _case(policy, job, exempt, codes_of_job, tables, samples, now)
 
 
 @dataclass(slots=True)

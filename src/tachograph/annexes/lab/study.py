@@ -392,10 +392,12 @@ def _image(figure: MadeFigure, formats: Sequence[str]) -> str:
 def _markdown_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, code: bool = False
 ) -> Iterator[str]:
-    made: Callable[[str], str] = _escaped_but_code if code else escaped
+    escape: Callable[[str], str] = _escaped_but_code if code else escaped
+    alignment = "---" if len(head) == 2 else "---:"
     yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join(['---'] + ['---' if len(head) == 2 else '---:'] * (len(head) - 1))} |"
-    yield from (f"| {' | '.join(made(cell) for cell in row)} |" for row in rows)
+    yield f"| {' | '.join(['---'] + [alignment] * (len(head) - 1))} |"
+    for row in rows:
+        yield f"| {' | '.join(map(escape, row))} |"
 
 
 def _escaped_but_code(words: str) -> str:

@@ -332,11 +332,9 @@ async def _problem(request: Request, error: Exception) -> Response:
         logging.getLogger("tachograph.annexes.serve").error("%s", printable(str(error)))
         what, do = "the service cannot answer this now", "its log has the reason"
         return _answer_problem(request, 503, what, do, _again(_AGAIN_FAILED_S))
-    later = (
-        _again(RETRY_S if isinstance(error, NotReadyError) else _AGAIN_FAILED_S)
-        if status == 503
-        else None
-    )
+    later = None
+    if status == 503:
+        later = _again(RETRY_S if isinstance(error, NotReadyError) else _AGAIN_FAILED_S)
     return _answer_problem(
         request, status, _located(error, _viewer(request)), error.do, later, error
     )

@@ -155,7 +155,9 @@ def _of_struct(kind: type[Parameters], entry: Endpoint) -> Iterator[DescribedPar
         given = schema if in_body else _without_null(schema)
         if name == "format":
             given = {**given, "enum": [form.name for form in entry.formats]}
-        place = "path" if name in in_path else "body" if in_body else "query"
+        place = "body" if in_body else "query"
+        if name in in_path:
+            place = "path"
         yield DescribedParameter(name, place, name in whole.get("required", ()), given)
 
 

@@ -116,7 +116,9 @@ def _joined(texts: Sequence[str]) -> str:
 
 def limit(name: str, settings: InterferenceOptions) -> float:
     """Return the limit of the total demand for a resource, a fraction."""
-    return settings.safe_dram if name == "dram" else settings.safe_cycles if name in CYCLES else 1.0
+    if name == "dram":
+        return settings.safe_dram
+    return settings.safe_cycles if name in CYCLES else 1.0
 
 
 def total_demand(sums: Mapping[str, float], settings: InterferenceOptions) -> str:

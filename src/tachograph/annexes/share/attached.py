@@ -66,7 +66,12 @@ def profiled_launches(
         read: Sequence[NcuReport] = read_reports(reports)
     else:
         read = [profile.report for profile in read_attached(lake, job_key)]
-    return [launch.metrics for report in read for launch in report.launches] if read else None
+    if not read:
+        return None
+    metrics: list[Mapping[str, Any]] = []
+    for report in read:
+        metrics += [launch.metrics for launch in report.launches]
+    return metrics
 
 
 def job_kernels(

@@ -80,8 +80,11 @@ def kernel_rows(report: AttachedReport) -> Iterator[tuple[str, ...]]:
 
 
 def _kernel_text(kernel: ShortKernel) -> str:
-    facts = [] if kernel.share is None else [f"{text(kernel.share, 'fraction')} of the time"]
-    facts += [] if kernel.limited_by is None else [f"limited by {resource_name(kernel.limited_by)}"]
+    facts = []
+    if kernel.share is not None:
+        facts.append(f"{text(kernel.share, 'fraction')} of the time")
+    if kernel.limited_by is not None:
+        facts.append(f"limited by {resource_name(kernel.limited_by)}")
     return _name(kernel) + (f" ({', '.join(facts)})" if facts else "")
 
 

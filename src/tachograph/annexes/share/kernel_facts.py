@@ -103,14 +103,11 @@ def _possible_occupancy(kernel: Kernel) -> float | None:
 
 def _ipc(kernel: Kernel) -> float | None:
     """Warp instructions issued per cycle and SM."""
-    reported, issued = kernel.metrics.get(kernel_metrics.ISSUED), kernel.demand.cycles.get("issue")
-    return (
-        reported
-        if reported is not None
-        else None
-        if issued is None
-        else issued * kernel.gpu.schedulers
-    )
+    reported = kernel.metrics.get(kernel_metrics.ISSUED)
+    if reported is not None:
+        return reported
+    issued = kernel.demand.cycles.get("issue")
+    return None if issued is None else issued * kernel.gpu.schedulers
 
 
 def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:

@@ -134,10 +134,14 @@ class _Scale:
         """Return the sensitivity at a value; `lacks`: the metric that is missing where it is
         unknown.
         """
-        level: SensitivityLevel = "unknown"
-        if value is not None:
-            level = "high" if value >= self.high else "some" if value >= self.some else "low"
-        missing = options(lacks) if value is None else ""
+        missing = ""
+        level: SensitivityLevel
+        if value is None:
+            level, missing = "unknown", options(lacks)
+        elif value >= self.high:
+            level = "high"
+        else:
+            level = "some" if value >= self.some else "low"
         return Sensitivity(
             resource, level, value, self.high, self.meanings[level], metrics, missing
         )

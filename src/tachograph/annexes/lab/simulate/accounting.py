@@ -299,18 +299,19 @@ def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str
 
 def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str, ...]]:
     """The part without GPUs of a heterogeneous job."""
+    waiting = run.start_s is None
     first = record | {
         "JobID": f"{run.request.job_id}+0",
         "JobIDRaw": str(run.request.job_id),
         "Partition": "cpu",
         "NNodes": "1",
-        "NodeList": CPU_NODE if run.start_s is not None else "None assigned",
-        "AllocTRES": "billing=1,cpu=1,mem=1G,node=1" if run.start_s is not None else "",
+        "NodeList": "None assigned" if waiting else CPU_NODE,
+        "AllocTRES": "" if waiting else "billing=1,cpu=1,mem=1G,node=1",
         "ReqTRES": "billing=1,cpu=1,mem=1G,node=1",
         "ReqMem": "1G",
         "Constraints": "",
     }
-    rows = [first] if run.start_s is None else _with_steps(first, (0, 0))
+    rows = [first] if waiting else _with_steps(first, (0, 0))
     yield from (tuple(row[field] for field in FIELDS) for row in rows)
 
 

@@ -26,7 +26,6 @@ def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
     mine: JobChoice = {"user": view.viewer.name}
     has_own = view.jobs.count(JobFilter(users=(view.viewer.name,))) > 0
     of = parameters.of or ("mine" if has_own or not len(view.jobs) else "all")
-    waiting = jobs_not_analyzed(view, user=view.viewer.name if of == "mine" else None)
     values: dict[str, Any] = {
         "usage": None,
         "pending": None,
@@ -34,6 +33,12 @@ def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
         "zone_name": view.zone_name,
         "visible": len(view.jobs),
     }
-    values["waiting"] = waiting
-    shown = has_own if of == "mine" else len(view.jobs) > 0
-    return {**values, **(usage_values(view, mine if of == "mine" else {}) if shown else {})}
+    if of == "mine":
+        values["waiting"] = jobs_not_analyzed(view, user=view.viewer.name)
+        if has_own:
+            values |= usage_values(view, mine)
+    else:
+        values["waiting"] = jobs_not_analyzed(view)
+        if len(view.jobs):
+            values |= usage_values(view, {})
+    return values

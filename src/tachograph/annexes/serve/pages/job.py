@@ -75,8 +75,6 @@ def _given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ..
 def _counters(measured: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return counters whose minutes a browser may draw; none if there are too many."""
     minutes = (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)
-    return (
-        [(name, COUNTERS_BY_NAME[name].unit) for name in sorted(measured)]
-        if minutes <= MOST_POINTS
-        else []
-    )
+    if minutes > MOST_POINTS:
+        return []
+    return [(name, COUNTERS_BY_NAME[name].unit) for name in sorted(measured)]

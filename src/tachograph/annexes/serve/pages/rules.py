@@ -39,12 +39,17 @@ def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
     """
     ruleset = rules_in_use(view.configuration)
     chosen = ruleset.only([parameters.rule]).entries if parameters.rule else ()
-    tested: Backtest | Pending | None = None
+    tested: Backtest | None = None
+    pending: Pending | None = None
     counted = view.jobs.verdict_counts(JobFilter()).select("code", "verdict", "jobs")
     problem = ""
     if chosen and parameters.parameter and parameters.value:
         try:
-            tested = _tested(view, parameters)
+            answer = _tested(view, parameters)
+            if isinstance(answer, Pending):
+                pending = answer
+            else:
+                tested = answer
         except UsageError as wrong:
             problem = f"{wrong.what.removeprefix('--set ')}; {wrong.do}"
     return {
@@ -53,12 +58,10 @@ def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
         "errors": ruleset.errors if view.viewer.sees_server else (),
         "chosen": chosen,
         "numbers": {(code, verdict): jobs for code, verdict, jobs in counted.rows()},
-        "tested": None if isinstance(tested, Pending) else tested,
-        "changed": None
-        if tested is None or isinstance(tested, Pending)
-        else tested.changes.head(SHOWN),
-        "pending": tested if isinstance(tested, Pending) else None,
-        "testing": isinstance(tested, Pending),
+        "tested": tested,
+        "changed": None if tested is None else tested.changes.head(SHOWN),
+        "pending": pending,
+        "testing": pending is not None,
         "problem": problem,
         "parameters": parameters,
         "parameter_text": parameter_text,

@@ -43,12 +43,10 @@ def usage_values(view: View, which: JobChoice) -> dict[str, Any]:
     """Return `usage` of visible jobs, None while it is `pending`. Errors: NotFoundError where
     there are none.
     """
-    made = view.summed(which, _usage, which)
-    return (
-        {"pending": made, "usage": None}
-        if isinstance(made, Pending)
-        else {"pending": None, "usage": made}
-    )
+    usage = view.summed(which, _usage, which)
+    if isinstance(usage, Pending):
+        return {"pending": usage, "usage": None}
+    return {"pending": None, "usage": usage}
 
 
 def _usage(view: View, _: Progress, which: JobChoice) -> UsageReport:

@@ -33,11 +33,14 @@ PARAMETERS = WasteParameters
 
 def content(view: View, parameters: WasteParameters) -> Mapping[str, Any]:
     """Return the ledger. Errors: UsageError for an unknown grouping or cause."""
-    made = view.summed(parameters.chosen(), _ledger, parameters)
+    ledger = view.summed(parameters.chosen(), _ledger, parameters)
+    if isinstance(ledger, Pending):
+        values: Mapping[str, Any] = {"pending": ledger}
+    else:
+        values = {"pending": None, **waste_values(ledger)}
     return {
-        "pending": made if isinstance(made, Pending) else None,
         "label": cause_label,
-        **({} if isinstance(made, Pending) else waste_values(made)),
+        **values,
         "parameters": parameters,
         "groupings": WASTE_GROUPINGS,
         "listed": (ALL_CAUSES, *WASTE),

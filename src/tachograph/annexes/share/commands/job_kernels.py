@@ -204,8 +204,11 @@ def _sentence(given: Sequence[AttachedProfile], new: frozenset[str], job: str) -
     """Return a sentence: which reports are newly attached, and which already were."""
     fresh = [profile for profile in given if profile.report.digest in new]
     before = [profile for profile in given if profile.report.digest not in new]
-    parts = [f"Attached {_counts(fresh)} to job {job}"] if fresh else []
-    parts += [f"Already attached to job {job}: {_counts(before)}"] if before else []
+    parts = []
+    if fresh:
+        parts.append(f"Attached {_counts(fresh)} to job {job}")
+    if before:
+        parts.append(f"Already attached to job {job}: {_counts(before)}")
     return "; ".join(parts)
 
 

@@ -147,12 +147,12 @@ def slurm_of(answers: Sequence[NewestPoll]) -> SlurmAllocations:
     complete = True
     for answer in answers:
         rows = answer.tables.table(JOBS)
-        of_answer = {
-            job: GpuAllocation(shown or job, user, None if start is None else start.timestamp())
-            for job, shown, user, start in rows.select(
-                "job_id", "display_id", "user", "start"
-            ).iter_rows()
-        }
+        of_answer: dict[str, GpuAllocation] = {}
+        for job, shown, user, start in rows.select(
+            "job_id", "display_id", "user", "start"
+        ).iter_rows():
+            since = None if start is None else start.timestamp()
+            of_answer[job] = GpuAllocation(shown or job, user, since)
         placed: dict[str, int] = {}
         for job, node, gpu in (
             answer.tables.table(ALLOCATIONS).select("job_id", "node", "gpu").iter_rows()

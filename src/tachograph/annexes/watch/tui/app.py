@@ -224,10 +224,11 @@ class WatchApp(App[int]):
         self.show_view()
 
     def _job_of_chosen(self) -> str | None:
-        allocation = (
-            self.view.snapshot.allocations.get(self.chosen) if self.view and self.chosen else None
-        )
-        return allocation.job_id if allocation else self._job
+        if self.view and self.chosen:
+            allocation = self.view.snapshot.allocations.get(self.chosen)
+            if allocation:
+                return allocation.job_id
+        return self._job
 
     def on_open_screen(self, message: OpenScreen) -> None:
         """A screen opens another."""
@@ -374,15 +375,17 @@ class WatchApp(App[int]):
             self._note = ""
         pace = f"every {self.feed.interval_s:g} s"
         summary = getattr(self.fleet, "summary", "") if self.place == "fleet" else self.place
-        problems = [*([self.failure.problem] if self.failure else []), *self._problems()]
+        problems = list(self._problems())
+        if self.failure:
+            problems.insert(0, self.failure.problem)
         reported = HeaderState(pace, paused=self.paused, summary=summary, problems=problems)
         above = header(self.view, reported, width=width)
+        below = footer(self.place, width=width)
         if self._note:
-            above = [*above, [(self._note[:width], colours.NOTE)]] if self._writing else above
+            below = [(self._note[:width], colours.NOTE)]
+            if self._writing:
+                above = [*above, below]
         self.query_one("#header", Lines).redraw(above)
-        below = (
-            [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width)
-        )
         self.query_one("#footer", Lines).redraw([below])
 
     def _problems(self) -> tuple[SourceProblem, ...]:

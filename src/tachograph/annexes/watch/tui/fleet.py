@@ -85,18 +85,14 @@ class FleetScreen(KeptLines, can_focus=True):
     @property
     def summary(self) -> str:
         """Order, grouping and filter, in a few words."""
-        message = (
-            [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"]
-            if self.filter and self._rows
-            else []
-        )
-        message += [f"by {self.group}"] if self.group else []
-        message += (
-            [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"]
-            if self._is_sorted
-            else []
-        )
-        return ", ".join(message)
+        parts = []
+        if self.filter and self._rows:
+            parts.append(f"{self.filtered} of {len(self._rows)} shown: {self.filter}")
+        if self.group:
+            parts.append(f"by {self.group}")
+        if self._is_sorted:
+            parts.append(f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}")
+        return ", ".join(parts)
 
     @property
     def _is_sorted(self) -> bool:
@@ -241,11 +237,9 @@ class FleetScreen(KeptLines, can_focus=True):
         return made
 
     def _nothing(self) -> str:
-        return (
-            f"no GPU matches {printable(self.filter)}; Esc shows all"
-            if self.filter
-            else "the source reports no GPU"
-        )
+        if self.filter:
+            return f"no GPU matches {printable(self.filter)}; Esc shows all"
+        return "the source reports no GPU"
 
     def _title(self, y: int) -> Pieces:
         if y < self._titles - 1:

@@ -152,7 +152,8 @@ def _steps(
     exporter has them.
     """
     kept = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
-    kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)] if not skip else []
+    if not skip:
+        kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)]
     first = [
         "sm",
         "tensor",
@@ -171,7 +172,8 @@ def _steps(
     more = [name for name in _FURTHER if name not in absent or name == sort]
     widths = {column.name: column.width for column in COLUMNS}
     widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"])}
-    kept += [(sort, widths[sort])] if sort in (*first, *more) and sort not in dict(kept) else []
+    if sort in (*first, *more) and sort not in dict(kept):
+        kept.append((sort, widths[sort]))
     optional = [name for name in (*first, *more) if not skip or name not in dict(kept)]
     steps = [(name, widths[name]) for name in optional[min(skip, len(optional) - 1) :]]
     return [*kept, *steps]
@@ -184,8 +186,10 @@ def _gpu_of_group(rows: FleetRows, group: FleetGroup) -> str:
 def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
     def reported(rows: FleetRows, group: FleetGroup) -> str:
         texts = rows.text(name)
-        found = {texts[row] for row in group.rows.tolist()} - {""}
-        return found.pop() if len(found) == 1 else f"{len(found)} {name}s" if found else MISSING
+        different = {texts[row] for row in group.rows.tolist()} - {""}
+        if not different:
+            return MISSING
+        return different.pop() if len(different) == 1 else f"{len(different)} {name}s"
 
     return reported
 
@@ -294,13 +298,9 @@ def _memory(used: float, there: float) -> str:
     if used != used:
         return MISSING
     written = f"{used:.1f}" if used < 99.95 else short(used)
-    return (
-        written
-        if there != there
-        else f"{written}/{there:.0f}"
-        if there < 1e3
-        else f"{written}/{short(there)}"
-    )
+    if there != there:
+        return written
+    return f"{written}/{there:.0f}" if there < 1e3 else f"{written}/{short(there)}"
 
 
 def _degrees(value: float) -> str:
@@ -377,19 +377,19 @@ def pieces(
             (_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain))
             for place in places
         ]
-    found: list[tuple[str, Style]] = []
+    joined: list[tuple[str, Style]] = []
     for text, style in made:
-        if found:
-            before, its = found[-1]
-            if its is style:
-                found[-1] = (f"{before} {text}", style)
+        if joined:
+            before, style_before = joined[-1]
+            if style_before is style:
+                joined[-1] = (f"{before} {text}", style)
                 continue
-            found[-1] = (
-                (f"{before} ", its) if its is not colours.HEALTH_STYLES[CRIT] else (before, its)
-            )
-            text = f" {text}" if its is colours.HEALTH_STYLES[CRIT] else text
-        found.append((text, style))
-    return found
+            if style_before is colours.HEALTH_STYLES[CRIT]:
+                text = f" {text}"
+            else:
+                joined[-1] = (f"{before} ", style_before)
+        joined.append((text, style))
+    return joined
 
 
 def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:
@@ -459,15 +459,16 @@ def titles(
     absent: columns that the exporter has no metric for.
     """
     arrow = "▲" if (sort in _NAMES) != reverse else "▼"
-    made: Pieces = []
-    for number, place in enumerate(places):
-        is_sorted = place.column.name == sort
-        written = _written(place, arrow if is_sorted else "")
-        made.append(
-            (f" {written}" if number else written, colours.SORTED if is_sorted else colours.TITLE)
-        )
+    headings: Pieces = []
+    gap = ""
+    for place in places:
+        if place.column.name == sort:
+            headings.append((f"{gap}{_written(place, arrow)}", colours.SORTED))
+        else:
+            headings.append((f"{gap}{_written(place, '')}", colours.TITLE))
+        gap = " "
     possible = len(COLUMNS) - len(set(absent) & set(_FURTHER))
-    return [*made, *_more(places, possible, group=group, width=width)]
+    return [*headings, *_more(places, possible, group=group, width=width)]
 
 
 def _written(place: ColumnPlace, arrow: str) -> str:

@@ -195,7 +195,7 @@ def identity(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return the GPU's name, its state in one line, and its allocation."""
     snapshot, label, state = view.snapshot, view.label(row), view.state(row)
     gpu = snapshot.gpus[row]
-    device = snapshot.devices.get(gpu)
+    device = snapshot.device(row)
     first: Row = [
         Segment(f"{gpu.name}  ", colours.BOLD),
         Segment(colours.class_text(label), colours.class_style(label)),
@@ -204,44 +204,29 @@ def identity(view: FleetView, row: int, *, width: int) -> list[Row]:
         *_age(view, row),
         Segment(f"  {row + 1} of {len(snapshot.gpus)}", colours.DIM),
     ]
-    mig = "" if gpu.mig is None else f"MIG slice {gpu.mig}"
-    board = join_parts(
-        [
-            (device.model if device else None) or "model unknown",
-            f"node {gpu.node}",
-            f"GPU {gpu.gpu}",
-            mig,
-            quantity(device.hbm_mib, "MiB") if device and device.hbm_mib else "",
-        ]
-    )
-    where = join_parts(
-        [
-            (device.uuid if device else None) or "",
-            f"PCI {device.pci}" if device and device.pci else "",
-        ]
-    )
-    return [
-        first,
-        *paragraph(printable(board), width),
-        *(paragraph(printable(where), width, colours.DIM) if where else []),
-        *paragraph(_allocation_text(view, gpu), width),
-    ]
+    board = [device.model or "model unknown", f"node {gpu.node}", f"GPU {gpu.gpu}"]
+    if gpu.mig is not None:
+        board.append(f"MIG slice {gpu.mig}")
+    if device.hbm_mib:
+        board.append(quantity(device.hbm_mib, "MiB"))
+    address = [device.uuid or ""]
+    if device.pci:
+        address.append(f"PCI {device.pci}")
+    rows = [first, *paragraph(printable(join_parts(board)), width)]
+    where = join_parts(address)
+    if where:
+        rows += paragraph(printable(where), width, colours.DIM)
+    return [*rows, *paragraph(_allocation_text(view, gpu), width)]
 
 
 def _allocation_text(view: FleetView, gpu: GpuId) -> str:
     allocation = view.snapshot.allocations.get(gpu)
     if allocation is None:
         return "no allocation known"
-    since = (
-        ""
-        if allocation.since is None
-        else f"for {quantity(max(0.0, view.snapshot.t - allocation.since), 's')}"
-    )
-    return printable(
-        join_parts(
-            [f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}", since]
-        )
-    )
+    parts = [f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}"]
+    if allocation.since is not None:
+        parts.append(f"for {quantity(max(0.0, view.snapshot.t - allocation.since), 's')}")
+    return printable(join_parts(parts))
 
 
 def _age(view: FleetView, row: int) -> Row:

@@ -293,13 +293,9 @@ def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
         if of.growing_s is not None:
             counted = f"of the first window, {of.growing_s:.0f} of {WINDOW_S:.0f} s"
         written = quantity(of.imbalance, "ratio")
-        rest = (
-            ""
-            if of.imbalance is not None
-            else ": no activity"
-            if of.windows
-            else ": no complete window yet"
-        )
+        rest = ""
+        if of.imbalance is None:
+            rest = ": no activity" if of.windows else ": no complete window yet"
         rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
     reported = view.reported[list(job.rows)]
     marked = (
@@ -388,14 +384,13 @@ def table_head(columns: JobGpuTable) -> Row:
         cell("class", columns.classes, colours.BOLD),
     ]
     row += [cell(name, size, colours.BOLD, right=True) for name, size in _COLUMNS]
-    reach = (
-        f" last {quantity(columns.history * columns.each, 's')}" if columns.history >= 12 else ""
-    )
+    reach = processes = ""
+    if columns.history >= 12:
+        reach = f" last {quantity(columns.history * columns.each, 's')}"
+    if columns.programs:
+        processes = " processes"
     row += [Segment(" "), cell(reach, columns.history, colours.DIM)]
-    return [
-        *row,
-        cell(" processes" if columns.programs else "", columns.programs + 1, colours.BOLD),
-    ]
+    return [*row, cell(processes, columns.programs + 1, colours.BOLD)]
 
 
 def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
@@ -406,7 +401,7 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
     label = int(view.labels[row])
     name = WORKLOAD_CLASSES[label] if columns.classes > 20 else WORKLOAD_CODES[label]
     values = (float(view.real[row]), *(snapshot.value(counter, row) for counter in _COUNTERS))
-    found: Row = [
+    cells: Row = [
         cell(sign, 2, style),
         cell(snapshot.gpus[row].name, columns.names + 1, style),
         cell(f"{colours.CLASS_MARKS[label]} {name}", columns.classes, colours.CLASS_STYLES[label]),
@@ -414,7 +409,7 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
     for value, unit, (_, size) in zip(values, _UNITS, _COLUMNS, strict=True):
         known = float("nan") if value is None else value
         written = percent(known) if unit == "fraction" else quantity(value, unit)
-        found.append(cell(written, size, right=True))
+        cells.append(cell(written, size, right=True))
     past = spark(
         job.times,
         job.activity[:, place],
@@ -423,20 +418,19 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
         low=0.0,
         high=1.0,
     )
-    found += [Segment(" "), cell(past, columns.history)]
+    cells += [Segment(" "), cell(past, columns.history)]
     if columns.programs:
         running = snapshot.processes.get(snapshot.gpus[row], ())
-        users = ", ".join(sorted({printable(one.user or MISSING) for one in running}))
-        used = quantity(
-            known_sum(np.array([one.hbm_used_mib for one in running], np.float64)), "MiB"
-        )
-        found.append(
-            cell(
-                f" {len(running)}: {users} {used}" if running else f" {MISSING}",
-                columns.programs + 1,
-            )
-        )
-    return found
+        cells.append(cell(f" {_programs_text(running)}", columns.programs + 1))
+    return cells
+
+
+def _programs_text(running: Sequence[GpuProcess]) -> str:
+    if not running:
+        return MISSING
+    users = ", ".join(sorted({printable(process.user or MISSING) for process in running}))
+    used_mib = np.array([process.hbm_used_mib for process in running], np.float64)
+    return f"{len(running)}: {users} {quantity(known_sum(used_mib), 'MiB')}"
 
 
 def _sign(view: FleetView, job: JobFacts, place: int) -> tuple[str, Style]:

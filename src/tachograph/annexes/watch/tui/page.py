@@ -173,9 +173,9 @@ class Page(ScrollView, can_focus=True):
 
 def harmless(segment: Segment) -> Segment:
     """Return a segment without control characters of a terminal, for any names in it."""
-    return (
-        segment if segment.text.isprintable() else Segment(printable(segment.text), segment.style)
-    )
+    if segment.text.isprintable():
+        return segment
+    return Segment(printable(segment.text), segment.style)
 
 
 @lru_cache(maxsize=4096)
@@ -188,7 +188,8 @@ def filled(text: str, width: int, left: bool) -> str:
     length = len(text) if text.isascii() else cell_len(text)
     if length > width:
         return set_cell_size(text, max(0, width - 1)) + ("…" if width > 0 else "")
-    return text + " " * (width - length) if left else " " * (width - length) + text
+    fill = " " * (width - length)
+    return text + fill if left else fill + text
 
 
 def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = False) -> Segment:
