@@ -36,7 +36,9 @@ def several(names: Names | None) -> tuple[str, ...]:
     >>> several("short"), several(["short", "idle"]), several(None)
     (('short',), ('short', 'idle'), ())
     """
-    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def check_names(given: Iterable[str], known: type[JobChoice]) -> None:

@@ -87,7 +87,9 @@ def share_text(row: Mapping[str, Any]) -> str | None:
     ('4 shards', '50 MPS', None)
     """
     shards, mps = row.get("shards"), row.get("mps")
-    return plural(shards, "shard") if shards else f"{text(mps, 'count')} MPS" if mps else None
+    if shards:
+        return plural(shards, "shard")
+    return f"{text(mps, 'count')} MPS" if mps else None
 
 
 def joined_lists(frame: pl.DataFrame) -> pl.DataFrame:
@@ -140,5 +142,7 @@ def _some(known: Sequence[str], page: str) -> str:
     ('for example: user, gpus', 'and 2 more: docs/tables.md')
     """
     more = len(known) - _SHOWN
-    rest = "" if more <= 0 else f", and {more} more" + (f": {page}" if page else "")
+    rest = ""
+    if more > 0:
+        rest = f", and {more} more: {page}" if page else f", and {more} more"
     return f"for example: {', '.join(known[:_SHOWN])}{rest}"

@@ -239,12 +239,12 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def days(self) -> dict[str, int]:
         """{group of tables: days} of those that are not kept for ever. Errors: ConfigError."""
-        return {
-            group: _days(f"retention.{key}", getattr(self, key))
-            for key, groups in _RETAINED.items()
-            for group in groups
-            if getattr(self, key)
-        }
+        days_of_groups: dict[str, int] = {}
+        for key, groups in _RETAINED.items():
+            text = getattr(self, key)
+            if text:
+                days_of_groups |= dict.fromkeys(groups, _days(f"retention.{key}", text))
+        return days_of_groups
 
 
 # {key: groups of tables in `lake.retention`}

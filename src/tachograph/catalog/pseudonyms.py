@@ -164,7 +164,8 @@ class NameReplacer:
         """Return a column of texts, or of lists of texts, with names replaced; null stays null."""
         is_list = isinstance(values.dtype, pl.List)
         every = (values.explode() if is_list else values).drop_nulls().unique()
-        new = {text: made for text in every.to_list() if (made := self.text(text)) != text}
+        texts = {text: self.text(text) for text in every.to_list()}
+        new = {text: pseudonym for text, pseudonym in texts.items() if pseudonym != text}
         if not new:
             return values
         return values.list.eval(pl.element().replace(new)) if is_list else values.replace(new)

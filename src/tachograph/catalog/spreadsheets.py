@@ -28,7 +28,8 @@ def harmless_cells(rows: pl.DataFrame) -> pl.DataFrame:
 def _column(texts: pl.Series) -> pl.Series:
     """Most values are harmless, and many the same: each other one is looked at once."""
     odd = texts.filter(~texts.str.contains(_PLAIN)).unique().drop_nulls().to_list()
-    changed = {text: cell for text in odd if (cell := harmless_cell(text)) != text}
+    cells = {text: harmless_cell(text) for text in odd}
+    changed = {text: cell for text, cell in cells.items() if cell != text}
     return texts.replace(changed) if changed else texts
 
 

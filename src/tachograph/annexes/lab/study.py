@@ -346,16 +346,11 @@ def _markdown_answers(report: StudyReport) -> Iterator[str]:
 
 
 def _removals(report: StudyReport) -> Iterator[str]:
-    rows = [
-        (
-            f"`{removal.reason}`: {removal.sentence}"
-            + (" (switched off)" if removal.ignored else ""),
-            f"{removal.jobs:,}",
-            f"{removal.removed:,}",
-            f"{removal.left:,}",
-        )
-        for removal in report.dataset.removals
-    ]
+    rows = []
+    for removal in report.dataset.removals:
+        ignored = " (switched off)" if removal.ignored else ""
+        reason = f"`{removal.reason}`: {removal.sentence}{ignored}"
+        rows.append((reason, f"{removal.jobs:,}", f"{removal.removed:,}", f"{removal.left:,}"))
     yield from _markdown_table(
         ("filter: jobs that are left out", "jobs", "removed", "left"), rows, code=True
     )

@@ -205,11 +205,10 @@ class SharingCase:
     @property
     def decisive(self) -> Slowdowns:
         """Slowdowns that decide: with assumed issue slots, or the estimator's worst case."""
-        known = [
-            member.worst if self.unsure(self.conservative) else member.slowdown
-            for member in self.conservative.members
-        ]
-        return self.over_all_time(known)
+        members = self.conservative.members
+        if self.unsure(self.conservative):
+            return self.over_all_time([member.worst for member in members])
+        return self.over_all_time([member.slowdown for member in members])
 
     @property
     def worst(self) -> Slowdowns:
@@ -347,12 +346,12 @@ def _on_shares(
 
 def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]) -> Slowdowns:
     """Return slowdowns at the estimator's error bound, while another is busy, too."""
-    return tuple(
-        None
-        if slowdown is None
-        else slowdown + share * ((one.worst or 1.0) - (one.slowdown or 1.0))
-        for slowdown, share, one in zip(lost, case.others, outcomes, strict=True)
-    )
+    slowdowns: list[float | None] = []
+    for slowdown, share, outcome in zip(lost, case.others, outcomes, strict=True):
+        if slowdown is not None:
+            slowdown += share * ((outcome.worst or 1.0) - (outcome.slowdown or 1.0))
+        slowdowns.append(slowdown)
+    return tuple(slowdowns)
 
 
 def _of_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> float | None:

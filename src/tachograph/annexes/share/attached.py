@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def job_kernels(
     listed.
     """
     reports = [_in_short(profile, calibration, most) for profile in attached]
-    found = kernels_of(launch for profile in attached for launch in profile.report.launches)
+    found = kernels_of(chain.from_iterable(profile.report.launches for profile in attached))
     return JobKernels(
         tuple(reports), len(found), next(iter(_shortened(found, calibration, 1)), None)
     )

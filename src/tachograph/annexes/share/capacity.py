@@ -268,14 +268,11 @@ def _catalogued(device: devices.Device | None) -> dict[str, float]:
 
 def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:
     """The first known one above 0."""
-    return next(
-        (
-            value
-            for name in names
-            if (value := values.get(name)) is not None and value > 0 and isfinite(value)
-        ),
-        None,
-    )
+    for name in names:
+        value = values.get(name)
+        if value is not None and value > 0 and isfinite(value):
+            return value
+    return None
 
 
 _REGISTER_UNIT = 256  # registers are allocated to a warp in these units, on all chips since Volta

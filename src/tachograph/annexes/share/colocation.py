@@ -288,6 +288,7 @@ def build_colocate_report(
         proposals += judged.found
         refused += judged.others
         short += judged.short
+    models = {kind.device.name for kind in found.kinds}
     return ColocateReport(
         jobs=summaries.height,
         gpu_hours=float(summaries.get_column("gpu_hours").sum()),
@@ -300,9 +301,7 @@ def build_colocate_report(
         chosen=tuple(explained(found, pair, judge_of)) if pair else (),
         left_out=tuple(found.reasons()),
         missing=tuple(missing_counters(summaries)) if summaries.height else (),
-        achievable=tuple(
-            sorted((name, achievable[name]) for name in {kind.device.name for kind in found.kinds})
-        ),
+        achievable=tuple(sorted((model, achievable[model]) for model in models)),
         calibration=calibration,
         settings=settings,
         short=tuple(sorted(short.items(), key=lambda item: (-item[1], item[0]))),

@@ -249,7 +249,10 @@ def _reason(models: Sequence[str], thresholds: Thresholds) -> pl.Expr:
 
 
 def _label(user: str | None, name: str | None, array: str | None) -> str | None:
-    return None if not name else f"{user or '?'}/{name}" + (f"[{array}]" if array else "")
+    if not name:
+        return None
+    label = f"{user or '?'}/{name}"
+    return f"{label}[{array}]" if array else label
 
 
 def _kinds(runs: Iterable[_Row]) -> Iterator[tuple[JobGroup, list[_Row]]]:
@@ -440,9 +443,11 @@ def profiled(
 
 def _first_source(given: Sequence[GivenProfile]) -> list[GivenProfile]:
     """The profiles of the first source that has any."""
-    return next(
-        (own for source in _SOURCES if (own := [one for one in given if one.source == source])), []
-    )
+    for source in _SOURCES:
+        profiles = [profile for profile in given if profile.source == source]
+        if profiles:
+            return profiles
+    return []
 
 
 def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
@@ -557,11 +562,11 @@ def _ran_on(kernel: Kernel, device: Device) -> bool:
 
 
 def _gpus(found: Sequence[Kernel]) -> str:
-    gpus = (
-        f"{kernel.gpu.name}{'' if kernel.gpu.sms is None else f', {kernel.gpu.sms} SMs'}"
-        for kernel in found
-    )
-    return " and ".join(dict.fromkeys(gpus))
+    names: dict[str, None] = {}
+    for kernel in found:
+        sms = "" if kernel.gpu.sms is None else f", {kernel.gpu.sms} SMs"
+        names[f"{kernel.gpu.name}{sms}"] = None
+    return " and ".join(names)
 
 
 def _mixed(kind: JobGroup, timed: Sequence[Kernel]) -> Mix:
@@ -594,12 +599,16 @@ def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
 
 def _apart(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:
     """A sentence for each resource in which the kernels and the means of the lake differ much."""
-    lake, known = kind.mix.mean, [(kernel.seconds or 0.0, kernel.demand) for kernel in timed]
-    reported = {name: (_mean([(seconds, getattr(one, name)) for seconds, one in known]), getattr(lake, name))
-            for name in ("dram", "sm_share")}  # fmt: skip
+    lake, demands = kind.mix.mean, [(kernel.seconds or 0.0, kernel.demand) for kernel in timed]
+    dram = _mean([(seconds, demand.dram) for seconds, demand in demands])
+    sm_share = _mean([(seconds, demand.sm_share) for seconds, demand in demands])
+    reported = {"dram": (dram, lake.dram), "sm_share": (sm_share, lake.sm_share)}
     for pipe in COUNTER_OF_PIPE:
         # of the time in which warps are on an SM, as recorded in the lake
-        active = [(seconds * (one.sm_share or 0.0), one.cycles.get(pipe)) for seconds, one in known]
+        active = [
+            (seconds * (demand.sm_share or 0.0), demand.cycles.get(pipe))
+            for seconds, demand in demands
+        ]
         reported[pipe] = (_mean(active), lake.cycles.get(pipe))
     for name, (of_kernels, of_lake) in reported.items():
         if (

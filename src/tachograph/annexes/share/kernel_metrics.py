@@ -217,9 +217,8 @@ def l2_reuse(metrics: Mapping[str, float]) -> MetricValue | None:
     (0.009, 0.55)
     """
     whole, reads = metrics.get(_L2_SECTORS), metrics.get(_L2_READS)
-    known = [
-        hits for metric in (L2_READ_HIT, L2_HIT) if (hits := share(metrics, metric)) is not None
-    ]
+    hits = [share(metrics, metric) for metric in (L2_READ_HIT, L2_HIT)]
+    known = [hit for hit in hits if hit is not None]
     if not known or not whole:
         return min(known, key=lambda hits: hits.value, default=None)
     if known[0].metric == L2_READ_HIT and reads is not None:
@@ -350,10 +349,9 @@ def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> MetricValue 
     """An instruction of a tensor pipeline takes many cycles there: the higher of count and
     cycles.
     """
-    readings = [
-        reading for name in sorted(names) if (reading := first(metrics, {name: 0.01})) is not None
-    ]
-    return _fraction(max(readings, key=lambda reading: reading.value, default=None))
+    readings = [first(metrics, {name: 0.01}) for name in sorted(names)]
+    known = [reading for reading in readings if reading is not None]
+    return _fraction(max(known, key=lambda reading: reading.value, default=None))
 
 
 def _stalls_of_kind(metrics: Mapping[str, float], kind: str) -> dict[str, float]:

@@ -311,7 +311,9 @@ def kernels_lines(
     elif report.together is not None and all(part.pairs is None for part in report.parts):
         lines = []
     else:
-        lines = [line for part in report.parts for line in _part(report, part, width)]
+        lines = []
+        for part in report.parts:
+            lines += _part(report, part, width)
     if report.together is not None:
         lines += together_lines(report, report.together, width)
     while lines and lines[-1] == plain(""):
@@ -337,15 +339,14 @@ def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> s
     >>> legend(["time", "launches"]), legend(["launches"], short=False)
     ('time: share of the total time of all kernels; n: number of launches.', 'launches: number of launches.')
     """
-    message = (
-        (
-            f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: "
-            f"{_COLUMN_MEANINGS[name]}"
-        )
-        for name in columns
-        if name in _COLUMN_MEANINGS
-    )
-    return f"{'; '.join(message)}."
+    meanings = []
+    for name in columns:
+        if name in _COLUMN_MEANINGS:
+            title, _ = _COLUMNS[name]
+            if short:
+                title = _SHORT.get(name, title)
+            meanings.append(f"{title}: {_COLUMN_MEANINGS[name]}")
+    return f"{'; '.join(meanings)}."
 
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:

@@ -115,7 +115,8 @@ def _alike(value: float, threshold: float, unit: str) -> bool:
 
 def _digits(value: float, threshold: float) -> str:
     """A number with as many digits as distinguish it from another."""
-    return next(
-        (short for digits in range(3, 18) if float(short := f"{value:.{digits}g}") != threshold),
-        repr(value),
-    )
+    for digits in range(3, 18):
+        short = f"{value:.{digits}g}"
+        if float(short) != threshold:
+            return short
+    return repr(value)

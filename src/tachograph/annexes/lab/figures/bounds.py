@@ -127,14 +127,11 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
-    limited = [
-        (
-            f"{'none of them' if kind == NEITHER else named} in "
-            f"{percent(facts[f'limiter_{kind}_share'])}"
-        )
-        for kind, named in LIMITERS.items()
-        if facts[f"limiter_{kind}_jobs"]
-    ]
+    limited = []
+    for kind, named in LIMITERS.items():
+        if facts[f"limiter_{kind}_jobs"]:
+            name = "none of them" if kind == NEITHER else named
+            limited.append(f"{name} in {percent(facts[f'limiter_{kind}_share'])}")
     published = (
         f"{percent(facts['bound_memory_share'])} are memory-bound by the "
         f"{_rule(numbers, 'bound')} as published"

@@ -136,9 +136,8 @@ def steadiness(figures: Figures) -> str | None:
 def utilisation(figures: Figures) -> str | None:
     """Whether utilisation ranks jobs as the activity of some pipe does."""
     numbers = figures["correlation"]
-    known = {
-        name: rho for name in PIPES.values() if (rho := numbers.number(f"rho_{name}")) is not None
-    }
+    of_pipes = {name: numbers.number(f"rho_{name}") for name in PIPES.values()}
+    known = {name: rho for name, rho in of_pipes.items() if rho is not None}
     if not known:
         return None
     best = max(known, key=lambda name: known[name])

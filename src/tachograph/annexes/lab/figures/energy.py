@@ -157,7 +157,8 @@ def _boxes(jobs: pl.DataFrame, whiskers: str) -> pl.DataFrame:
         )
     table = pl.concat(parts)
     places = table.get_column("bin").to_list()
-    low, high = ([_border(place + end) for place in places] for end in (0, 1))
+    low = [_border(place) for place in places]
+    high = [_border(place + 1) for place in places]
     return table.with_columns(low_gpu_hours=pl.Series(low), high_gpu_hours=pl.Series(high))
 
 

@@ -101,11 +101,11 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             continue
         among = f"in {plural(jobs, f'{kind}-bound job')}"
         medians.append(f"{text(numbers.number(f'{kind}_util_median'), 'fraction')} {among}")
-        known = [
-            f"{text(round(rho, 2) + 0.0, 'ratio')} with {named} activity"
-            for axis, named in (("pipe", numbers.facts["pipe"]), ("dram", "DRAM"))
-            if (rho := numbers.number(f"{kind}_rho_{axis}")) is not None
-        ]
+        known = []
+        for axis, named in (("pipe", numbers.facts["pipe"]), ("dram", "DRAM")):
+            rho = numbers.number(f"{kind}_rho_{axis}")
+            if rho is not None:
+                known.append(f"{text(round(rho, 2) + 0.0, 'ratio')} with {named} activity")
         if known:
             correlations.append(f"{' and '.join(known)} {among}")
     message = (

@@ -148,11 +148,9 @@ def sample_defects(
     rng = np.random.default_rng([plan.seed, 7])
     node_days = len(nodes) * plan.days
     slots = 86400 // _SLOT_S
-    kinds = [
-        kind
-        for kind, rate in _RATES.items()
-        for _ in range(max(1, int(rng.poisson(rate * node_days))))
-    ]
+    kinds: list[DefectKind] = []
+    for kind, rate in _RATES.items():
+        kinds += [kind] * max(1, int(rng.poisson(rate * node_days)))
     cells = rng.choice(node_days * slots, min(len(kinds), node_days * slots), replace=False)
     drawn: dict[tuple[int, int], list[TelemetryDefect]] = {}
     for kind, cell in zip(kinds, cells, strict=False):

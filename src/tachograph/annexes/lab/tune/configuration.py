@@ -21,7 +21,9 @@ def to_toml(settings: ClassOptions, comments: Sequence[str] = ()) -> str:
     >>> to_toml(ClassOptions(theta={"power": 0.03}), ["from labels"]).splitlines()[:3]
     ['# from labels', '[classes]', '']
     """
-    lines = [f"# {line}".rstrip() for comment in comments for line in comment.splitlines()]
+    lines = []
+    for comment in comments:
+        lines += [f"# {line}".rstrip() for line in comment.splitlines()]
     lines.append("[classes]")
     for key in ("theta", "level", "busy"):
         lines += _table(

@@ -117,9 +117,11 @@ class Identities:
 
         Errors: NotIdentifiedError for a proof that is wrong.
         """
-        return next(
-            (proven for proof in self.proofs if (proven := proof.of(request)) is not None), None
-        )
+        for proof in self.proofs:
+            proven = proof.of(request)
+            if proven is not None:
+                return proven
+        return None
 
     def viewer(self, request: Request) -> Viewer:
         """Return what the sender of a request may see. Errors: those of `proven` and of

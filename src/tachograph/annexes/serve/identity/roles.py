@@ -35,9 +35,7 @@ def system_groups(user: str) -> frozenset[str]:
         entry = pwd.getpwnam(user)
     except KeyError:
         return frozenset()
-    return frozenset(
-        name for gid in os.getgrouplist(user, entry.pw_gid) if (name := _group_name(gid))
-    )
+    return frozenset(filter(None, map(_group_name, os.getgrouplist(user, entry.pw_gid))))
 
 
 def _group_name(gid: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,9 +179,7 @@ def _elsewhere(given: Sequence[AttachedProfile], gpu_model: str | None) -> Itera
     own = match_device(gpu_model)
     for profile in given:
         chips = {launch.chip.name: launch.chip for launch in profile.report.launches}
-        devices = {
-            device.name for chip in chips.values() if (device := device_of(chip)) is not None
-        }
+        devices = {device.name for device in map(device_of, chips.values()) if device is not None}
         if own is not None and devices - {own.name}:
             name = Path(profile.report.file).name
             yield encodable(
@@ -224,4 +223,4 @@ def _counts(profiles: Sequence[AttachedProfile]) -> str:
 def _kernels(profiles: Sequence[AttachedProfile]) -> int:
     from tachograph.annexes.share.kernels import kernels_of
 
-    return len(kernels_of(launch for profile in profiles for launch in profile.report.launches))
+    return len(kernels_of(chain.from_iterable(profile.report.launches for profile in profiles)))

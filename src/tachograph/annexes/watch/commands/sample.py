@@ -252,6 +252,9 @@ def _values(row: dict[str, Any], counters: dict[str, float], kind: str) -> tuple
 
 def _cells(values: tuple[str, ...]) -> Iterator[str]:
     """The cells of a line, numbers to the right."""
-    for place, value in enumerate(values):
-        yield f"{value:<13}" if not place else f"{value:>4}" if place == 1 else f"{value:>14}"
+    when, gpu, *numbers = values
+    yield f"{when:<13}"
+    yield f"{gpu:>4}"
+    for number in numbers:
+        yield f"{number:>14}"
     yield "\n"

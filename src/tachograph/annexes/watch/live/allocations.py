@@ -162,7 +162,11 @@ def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
     if job is None:
         return None
     array, het, user = _ARRAY.search(record), _HET.search(record), _USER.search(record)
-    shown = f"{array[1]}_{array[2]}" if array else f"{het[1]}+{het[2]}" if het else job[1]
+    shown = job[1]
+    if array:
+        shown = f"{array[1]}_{array[2]}"
+    elif het:
+        shown = f"{het[1]}+{het[2]}"
     return job[1], GpuAllocation(shown, user[1] if user else None)
 
 

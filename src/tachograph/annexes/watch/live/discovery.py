@@ -393,10 +393,10 @@ def _worth(about: SourceInfo) -> tuple[int, int]:
 
 def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
     """No source answers: a point for each that was tried."""
-    tried = "".join(
-        f"{BREAK}{name}: {f'{one.where}: ' if one.where else ''}{one.what}"
-        for name, one in failed.items()
-    )
+    tried = ""
+    for name, failure in failed.items():
+        where = f"{failure.where}: " if failure.where else ""
+        tried += f"{BREAK}{name}: {where}{failure.what}"
     return NotFoundError(f"no GPU telemetry source found; tried:{tried}", do=do)
 
 

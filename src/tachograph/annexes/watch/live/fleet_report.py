@@ -357,8 +357,8 @@ def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Seq
     if by != "partition":
         return rows.text(by)
     return [
-        rows.text("job")[row] if place == FREE else partitions.get(rows.text("job")[row], "")
-        for row, place in enumerate(rows.looks.tolist())
+        job if look == FREE else partitions.get(job, "")
+        for job, look in zip(rows.text("job"), rows.looks.tolist(), strict=True)
     ]
 
 

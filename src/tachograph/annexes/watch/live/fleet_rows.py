@@ -309,7 +309,9 @@ def _bound(column: str, text: str) -> float:
         )
     counter = COUNTERS.get(COLUMN_ALIASES.get(column, column))
     fraction = column == "real" or (counter is not None and counter.unit == "fraction")
-    sizes = _PERCENT if fraction else _GIB if column == "mem" else _SIZES
+    sizes = _GIB if column == "mem" else _SIZES
+    if fraction:
+        sizes = _PERCENT
     if found[2] not in sizes:
         raise UsageError(f"{column} has no unit {found[2]}", do=f"write {column}>{found[1]}")
     return float(found[1]) * sizes[found[2]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -196,12 +197,10 @@ def is_of(allocation: GpuAllocation, names: Iterable[str | None]) -> bool:
     >>> is_of(GpuAllocation("3_0"), ["3"]), is_of(GpuAllocation("8,9"), ["9"]), is_of(GpuAllocation("30"), ["3"])
     (True, True, False)
     """
-    return any(
-        job == name or job.startswith((f"{name}_", f"{name}+"))
-        for name in names
-        if name
-        for job in allocation.jobs
-    )
+    for name, job in product(filter(None, names), allocation.jobs):
+        if job == name or job.startswith((f"{name}_", f"{name}+")):
+            return True
+    return False
 
 
 def _jobs_seen(snapshot: Snapshot, about: SourceInfo) -> str:

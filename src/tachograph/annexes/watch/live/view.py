@@ -179,9 +179,10 @@ class FleetView:
         snapshot = self.snapshot
         for row in np.flatnonzero(found).tolist():
             gpu = snapshot.gpus[row]
-            found[row] = (
-                HELD_IDLE if gpu in snapshot.allocations else FREE if gpu in snapshot.free else IDLE
-            )
+            if gpu in snapshot.allocations:
+                found[row] = HELD_IDLE
+            else:
+                found[row] = FREE if gpu in snapshot.free else IDLE
         return found
 
     def state(self, row: int) -> str:

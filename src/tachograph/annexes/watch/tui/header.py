@@ -164,15 +164,10 @@ def _unsupported(view: FleetView, *, width: int) -> Pieces:
 
 
 def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
-    shown: list[Pieces] = [
-        [
-            (
-                cut(f"! {printable(one.sentence)}", width),
-                colours.ALARM if one.fatal else colours.NOTICE,
-            )
-        ]
-        for one in problems[:_PROBLEMS]
-    ]
+    shown: list[Pieces] = []
+    for problem in problems[:_PROBLEMS]:
+        style = colours.ALARM if problem.fatal else colours.NOTICE
+        shown.append([(cut(f"! {printable(problem.sentence)}", width), style)])
     if len(problems) > _PROBLEMS:
         shown[-1] = [
             (

@@ -421,7 +421,8 @@ class DmonSource:
         if self._working:
             self._fail(_problem(message.complaints, code, self._where))
             return
-        refused = [int(found[1]) for line in message.complaints if (found := _INVALID.search(line))]
+        matches = map(_INVALID.search, message.complaints)
+        refused = [int(match[1]) for match in matches if match]
         why = "unknown to this DCGM"
         if not refused and any(_UNPROFILED.search(line) for line in message.complaints):
             refused, why = [number for number in self._requested if number in _PROFILED], ""
