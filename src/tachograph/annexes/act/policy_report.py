@@ -114,19 +114,19 @@ def backtest_lines(found: PolicyBacktest, *, top: int = 10, width: int = 100) ->
         shown = found.hits[:top]
         table = fit_table(
             [
-                TextColumn("job", [job_name(one.job, short=True) for one in shown], least=6),
-                TextColumn("user", [printable(one.job["user"] or "–") for one in shown], least=6),
+                TextColumn("job", [job_name(hit.job, short=True) for hit in shown], least=6),
+                TextColumn("user", [printable(hit.job["user"] or "–") for hit in shown], least=6),
                 TextColumn(
-                    "partition", [printable(one.job["partition"] or "–") for one in shown], hide=1
+                    "partition", [printable(hit.job["partition"] or "–") for hit in shown], hide=1
                 ),
-                TextColumn("GPUs", [f"{one.job['gpus']:,}" for one in shown], right=True),
+                TextColumn("GPUs", [f"{hit.job['gpus']:,}" for hit in shown], right=True),
                 TextColumn(
-                    "action after", [text((one.at or 0) * 60, "s") for one in shown], right=True
+                    "action after", [text((hit.at or 0) * 60, "s") for hit in shown], right=True
                 ),
                 TextColumn(
-                    "to its end", [text(one.gpu_hours_after, "h") for one in shown], right=True
+                    "to its end", [text(hit.gpu_hours_after, "h") for hit in shown], right=True
                 ),
-                TextColumn("worked again", ["yes" if one.worked_again else "no" for one in shown]),
+                TextColumn("worked again", ["yes" if hit.worked_again else "no" for hit in shown]),
             ],
             width,
         )

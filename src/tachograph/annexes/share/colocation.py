@@ -274,17 +274,18 @@ def build_colocate_report(
         gpu = gpu_of_device(kind.device)
         return PairJudge(gpu, here, settings, estimator_of(gpu, here))
 
+    comparable = [] if pair else list(_comparable(found.kinds))
+    compared = [kinds[:MOST_GROUPS] for kinds in comparable]
+    cut = sum(map(len, comparable)) - sum(map(len, compared))
+    matrices: tuple[GroupMatrix, ...] | None = None
+    if matrix:
+        matrices = tuple(group_matrix(kinds, judge_of(kinds[0])) for kinds in compared)
+        compared = []
     proposals: list[SharingProposal] = []
     refused: list[GroupPair] = []
     short: Counter[str] = Counter()
-    matrices: list[GroupMatrix] = []
-    cut = 0
-    for kinds in () if pair else _comparable(found.kinds):
-        cut += max(0, len(kinds) - MOST_GROUPS)
-        if matrix:
-            matrices.append(group_matrix(kinds[:MOST_GROUPS], judge_of(kinds[0])))
-            continue
-        judged = matched_pairs(kinds[:MOST_GROUPS], judge_of(kinds[0]), every=every)
+    for kinds in compared:
+        judged = matched_pairs(kinds, judge_of(kinds[0]), every=every)
         proposals += judged.found
         refused += judged.others
         short += judged.short
@@ -310,7 +311,7 @@ def build_colocate_report(
         zone_name=zone_name,
         profiled=tuple(kind for kind in found.kinds if kind.profile),
         refused_profiles=by_profile.refused,
-        matrices=tuple(matrices) if matrix else None,
+        matrices=matrices,
     )
 
 
