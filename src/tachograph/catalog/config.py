@@ -601,7 +601,9 @@ def _placed(configuration: Configuration, folder: Path) -> Configuration:
         serve=_with_files(configuration.serve, _SERVE_FILES, folder),
         mail=_with_files(configuration.mail, _MAIL_FILES, folder),
         act=_with_files(configuration.act, _ACT_FILES, folder),
-        webhook=tuple(_with_files(one, _WEBHOOK_FILES, folder) for one in configuration.webhook),
+        webhook=tuple(
+            _with_files(webhook, _WEBHOOK_FILES, folder) for webhook in configuration.webhook
+        ),
     )
 
 

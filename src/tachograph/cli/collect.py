@@ -125,11 +125,11 @@ def _check(plan: CollectPlan, configuration: Configuration, arguments: Arguments
         source.feed.close()
     headings = ("source", ">every", "from", "would commit", "remarks")
     zone = configuration.site.time_zone
-    rows = [_row(one, zone) for one in checked]
+    rows = [_row(source_check, zone) for source_check in checked]
     output.print_table(
         headings, rows, title=f"Dry run; lake: {plan.lake.location}", no_color=arguments.no_color
     )
-    return InputError.exit_code if any(one.problem for one in checked) else 0
+    return InputError.exit_code if any(source_check.problem for source_check in checked) else 0
 
 
 def _row(checked: SourceCheck, zone: str) -> Sequence[str | None]:

@@ -74,7 +74,7 @@ def run(arguments: Arguments) -> int:
 
 def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
     """Return name, line of help and declaration of the options of each source."""
-    return [(one.name, one.sentence, partial(_declare, one)) for one in SOURCES]
+    return [(source.name, source.sentence, partial(_declare, source)) for source in SOURCES]
 
 
 def _options_of(source: SourceEntry) -> Parser:

@@ -159,14 +159,14 @@ def _print_space(space: list[TableSpace], arguments: Arguments) -> None:
     def size(value: float | None) -> str | None:
         return None if value is None else text(value, "B")
 
-    kept = any(one.retention_days is not None for one in space)
+    kept = any(table.retention_days is not None for table in space)
     headings = ["table", ">size", ">replaced, log", ">days", ">a day", ">a year"]
     rows = [
         [
-            one.table, size(one.bytes), size(one.other_bytes), _one(one.days), size(one.bytes_per_day),
-            size(one.expected_year_bytes),
+            table.table, size(table.bytes), size(table.other_bytes), _one(table.days), size(table.bytes_per_day),
+            size(table.expected_year_bytes),
         ]
-        for one in space
+        for table in space
     ]  # fmt: skip
     if kept:
         headings += [">kept for", ">then"]

@@ -122,7 +122,9 @@ def _command_text(parser: argparse.ArgumentParser, shared: Set[str]) -> CommandT
     ]
     options = tuple(option for option in _options(parser) if option.written not in shared)
     parts = tuple(_command_text(part, shared) for part in actions(parser).values())
-    values = [_REPEATED.get(str(one.nargs), "{}").format(_metavar(one)) for one in positional]
+    values = [
+        _REPEATED.get(str(action.nargs), "{}").format(_metavar(action)) for action in positional
+    ]
     chosen = (
         [" | ".join(one.prog.removeprefix(f"{parser.prog} ") for one in parts)] if parts else values
     )
@@ -131,7 +133,7 @@ def _command_text(parser: argparse.ArgumentParser, shared: Set[str]) -> CommandT
         parser.prog,
         parser.description or "",
         synopsis,
-        tuple(OptionText(_metavar(one), _help(parser, one)) for one in positional),
+        tuple(OptionText(_metavar(action), _help(parser, action)) for action in positional),
         options,
         parts,
     )

@@ -51,7 +51,7 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def sentences(self) -> tuple[str, ...]:
         """One for each incident, at most MOST_LISTED, and how many are left."""
-        shown = [_sentence(one) for one in self.incidents[:MOST_LISTED]]
+        shown = [_sentence(incident) for incident in self.incidents[:MOST_LISTED]]
         left = len(self.incidents) - len(shown)
         return (*shown, *([f"and {plural(left, 'further alert')}"] if left else []))
 
@@ -84,15 +84,15 @@ def alert_json(message: AlertMessage, url: str = "") -> dict[str, Any]:
         "runbook": message.runbook,
         "alerts": [
             {
-                "id": one.id,
-                "target": one.alert.target,
-                "sentence": one.alert.sentence,
-                "labels": one.alert.labels,
-                "started": one.started.isoformat(),
-                "ended": None if one.ended is None else one.ended.isoformat(),
-                "url": _link(one, url) or None,
+                "id": incident.id,
+                "target": incident.alert.target,
+                "sentence": incident.alert.sentence,
+                "labels": incident.alert.labels,
+                "started": incident.started.isoformat(),
+                "ended": None if incident.ended is None else incident.ended.isoformat(),
+                "url": _link(incident, url) or None,
             }
-            for one in message.incidents
+            for incident in message.incidents
         ],
     }
 

@@ -128,7 +128,7 @@ def send_alerts(
     for webhook in webhooks:
         book = _deliver(ledger, webhook, book, file, made, configuration, now)
     known = {webhook.options.name for webhook in webhooks}
-    lost = [one for one in book.outbox if one.receiver not in known]
+    lost = [outgoing for outgoing in book.outbox if outgoing.receiver not in known]
     for one in lost:
         result = "the receiver is no longer configured"
         made.append(
@@ -140,7 +140,7 @@ def send_alerts(
         _write_book(
             file,
             msgspec.structs.replace(
-                book, outbox=tuple(one for one in book.outbox if one not in lost)
+                book, outbox=tuple(outgoing for outgoing in book.outbox if outgoing not in lost)
             ),
         )
     if problem is not None:
@@ -154,7 +154,9 @@ def updated(
     book: AlertBook, state: AlertState, webhooks: Sequence[Webhook], *, now: datetime
 ) -> AlertBook:
     """Return the new state: incidents that began or ended, and a message per receiver."""
-    open_ones = {(one.alert.code, one.alert.target): one for one in book.incidents}
+    open_ones = {
+        (incident.alert.code, incident.alert.target): incident for incident in book.incidents
+    }
     begun, ended = [], []
     for alert in state.firing:
         place = (alert.code, alert.target)
@@ -203,7 +205,7 @@ def _deliver(
     now: datetime,
 ) -> AlertBook:
     """Send a receiver's messages in order until one fails; return the state without them."""
-    mine = [one for one in book.outbox if one.receiver == webhook.options.name]
+    mine = [outgoing for outgoing in book.outbox if outgoing.receiver == webhook.options.name]
     for one in mine[:_MOST_A_ROUND]:
         record = _send_once(ledger, webhook, one, configuration, now)
         made.append(record)
@@ -254,10 +256,10 @@ def _post_again(
     ExportError.
     """
     for webhook in webhooks:
-        waiting = any(one.receiver == webhook.options.name for one in book.outbox)
+        waiting = any(outgoing.receiver == webhook.options.name for outgoing in book.outbox)
         if webhook.options.format != "alertmanager" or waiting:
             continue
-        mine = tuple(one for one in book.incidents if webhook.takes(one.alert.code))
+        mine = tuple(incident for incident in book.incidents if webhook.takes(incident.alert.code))
         for place in range(0, len(mine), 200):
             part = mine[place : place + 200]
             webhook.post_open(part, until=_until(configuration, now), page=configuration.serve.url)

@@ -158,7 +158,7 @@ def _problems(jobs: pl.DataFrame, findings: pl.DataFrame, week: date) -> tuple[W
         .filter((pl.col("place") < TOP) | pl.col("is_new"))
         .drop("place")
     )
-    return tuple(WeekProblem(**one) for one in by_code.iter_rows(named=True))
+    return tuple(WeekProblem(**row) for row in by_code.iter_rows(named=True))
 
 
 def _sick(gpus: pl.DataFrame) -> tuple[str, ...]:

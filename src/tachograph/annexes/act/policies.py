@@ -226,7 +226,9 @@ class _Acting:
         """Return what is configured, of what the policies need. Errors: ConfigError."""
         wanted = {policy.webhook for policy in configuration.policy if policy.webhook}
         webhooks = {
-            one.name: Webhook.of(one) for one in configuration.webhook if one.name in wanted
+            webhook.name: Webhook.of(webhook)
+            for webhook in configuration.webhook
+            if webhook.name in wanted
         }
         mails = any(policy.warned or policy.action == "mail" for policy in configuration.policy)
         live = any(not _is_dry(policy, configuration) for policy in configuration.policy)

@@ -152,7 +152,7 @@ def backtest_json(found: PolicyBacktest) -> dict[str, Any]:
             "warned_and_left": found.counts.get("warned", 0),
             "not_measured": found.counts.get("not_measured", 0),
             "exempt": found.counts.get("exempt", 0),
-            "jobs_hit": [_hit(one) for one in found.hits],
+            "jobs_hit": [_hit(hit) for hit in found.hits],
         }
     )
 

@@ -232,11 +232,11 @@ def act(
                 now, configuration.act.dry_run, (StepResult("lake", problem=str(problem)),)
             )
             _write_status(folder, result)
-        if any(one.problem for one in result.steps):
+        if any(step.problem for step in result.steps):
             lake = None
         rounds += 1
         notifier.notify("WATCHDOG=1", f"STATUS={result.line}")
-        if rounds == 1 or any(one.states or one.problem for one in result.steps):
+        if rounds == 1 or any(step.states or step.problem for step in result.steps):
             say(result.line)
         _wait(stopping, configuration.act.interval_s, notifier)
     notifier.notify("STOPPING=1")

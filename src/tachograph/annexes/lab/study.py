@@ -90,7 +90,7 @@ def choice_sentence(report: StudyReport) -> str:
 
 def caption(figure: MadeFigure) -> str:
     """Return what stands under a figure."""
-    missing = "".join(f" Not drawn: {one}." for one in figure.missing)
+    missing = "".join(f" Not drawn: {counter}." for counter in figure.missing)
     shown, jobs = figure.shown_jobs, figure.numbers.jobs
     of = f"{shown:,} of the {count_jobs(jobs)}" if shown < jobs else f"all {count_jobs(jobs)}"
     return f"Figure {figure.entry.number}. {figure.entry.title}. From {of} of the study.{missing}"
@@ -293,7 +293,9 @@ def study_lines(report: StudyReport, width: int) -> list[Line]:
     answers it.
     """
     dataset, follows = report.dataset, report.consequences()
-    removed = [f"{one.reason} {one.removed:,}" for one in dataset.removals if one.removed]
+    removed = [
+        f"{removal.reason} {removal.removed:,}" for removal in dataset.removals if removal.removed
+    ]
     left_out = f"; filters left out {', '.join(removed)}" if removed else ""
     lines = [plain("")]
     lines += wrapped(

@@ -125,11 +125,15 @@ def _operation(entry: Endpoint) -> Schema:
         "operationId": operation_id(entry),
         "summary": entry.sentence,
         "description": f"Least role: {entry.least.label}.",
-        "parameters": [_parameter(one) for one in parameters if one.place != "body"],
+        "parameters": [
+            _parameter(parameter) for parameter in parameters if parameter.place != "body"
+        ],
         "responses": _responses(entry),
     }
     if entry.method == "POST":
-        operation["requestBody"] = _body([one for one in parameters if one.place == "body"])
+        operation["requestBody"] = _body(
+            [parameter for parameter in parameters if parameter.place == "body"]
+        )
     if entry.least is Role.ANONYMOUS:
         operation["security"] = []
     return operation
@@ -185,8 +189,11 @@ def _parameter(one: DescribedParameter) -> Schema:
 
 
 def _body(parameters: Sequence[DescribedParameter]) -> Schema:
-    required = [one.name for one in parameters if one.required]
-    schema: Schema = {"type": "object", "properties": {one.name: one.schema for one in parameters}}
+    required = [parameter.name for parameter in parameters if parameter.required]
+    schema: Schema = {
+        "type": "object",
+        "properties": {parameter.name: parameter.schema for parameter in parameters},
+    }
     if required:
         schema["required"] = required
     schema["additionalProperties"] = False

@@ -323,7 +323,7 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     )
     if not case.acceptable(lost) or not case.acceptable(conservative):
         return sentence
-    worst = [one.worst for one in outcomes] if outcomes else conservative
+    worst = [outcome.worst for outcome in outcomes] if outcomes else conservative
     most = tuple(
         worst if launches_known(members) else wide
         for members, worst, wide in zip(case.members, worst, wide, strict=True)

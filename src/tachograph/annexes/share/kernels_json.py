@@ -140,7 +140,9 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
 
 
 def _resources_of(view: KernelView, level: SensitivityLevel) -> str:
-    return " ".join(one.resource for one in view.sensitivities if one.level == level)
+    return " ".join(
+        sensitivity.resource for sensitivity in view.sensitivities if sensitivity.level == level
+    )
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], *, raw: bool) -> str:

@@ -281,7 +281,7 @@ def safe_sentence(found: Estimate) -> str:
     >>> safe_sentence(Estimate(pair, {}, None, None, safe=False, unknown=(), reached=("l2_bandwidth", "dram")))
     'Not safe: a slowdown of 2.10x is possible; near the limit: L2 bandwidth, DRAM.'
     """
-    worst = [one.worst for one in found.members]
+    worst = [outcome.worst for outcome in found.members]
     most = times(
         None
         if None in worst

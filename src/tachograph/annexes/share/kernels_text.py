@@ -187,8 +187,8 @@ def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
 
 
 def _sensitivities(view: KernelView, width: int) -> Iterator[Line]:
-    judged = [one for one in view.sensitivities if not _is_unused(one)]
-    names = max(len(sentences.resource_name(one.resource)) for one in judged)
+    judged = [sensitivity for sensitivity in view.sensitivities if not _is_unused(sensitivity)]
+    names = max(len(sentences.resource_name(sensitivity.resource)) for sensitivity in judged)
     for one in judged:
         first = f"  {sentences.resource_name(one.resource):<{names}}  {LEVELS[one.level]:<9}  "
         yield from wrapped(
@@ -234,12 +234,23 @@ def sensitive_to(view: KernelView) -> str:
     """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those
     not measured.
     """
-    judged = [one for one in view.sensitivities if one.resource != "sms"]  # it qualifies the others
-    named = [sentences.resource_name(one.resource) for one in judged if one.level == "high"]
-    unknown = [
-        f"{sentences.resource_name(one.resource)}?" for one in judged if one.level == "unknown"
+    # that of SMs qualifies the others
+    judged = [sensitivity for sensitivity in view.sensitivities if sensitivity.resource != "sms"]
+    named = [
+        sentences.resource_name(sensitivity.resource)
+        for sensitivity in judged
+        if sensitivity.level == "high"
     ]
-    some = [sentences.resource_name(one.resource) for one in judged if one.level == "some"]
+    unknown = [
+        f"{sentences.resource_name(sensitivity.resource)}?"
+        for sensitivity in judged
+        if sensitivity.level == "unknown"
+    ]
+    some = [
+        sentences.resource_name(sensitivity.resource)
+        for sensitivity in judged
+        if sensitivity.level == "some"
+    ]
     if some and not named:
         named = [f"some: {', '.join(some)}"]
     return ", ".join(named + unknown) or "little"

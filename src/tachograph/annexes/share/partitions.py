@@ -192,12 +192,12 @@ def by_kernels_ruled_out(
         & (meeting[:, None] | meeting[None, :])
         & (kernels[:, None] | kernels[None, :])
     )
-    requested = np.array([_bandwidth(one.mean, calibration) for one in mixes])
+    requested = np.array([_bandwidth(mix.mean, calibration) for mix in mixes])
     total = requested[:, None] + requested[None, :]
     short = slowed & by_memory
     # Then slices are examined, and no shares.
     surely = short | short.T | (total >= settings.safe_dram + SLACK)
-    unsure = np.array([_unsure(one) for one in mixes])
+    unsure = np.array([_unsure(mix) for mix in mixes])
     perhaps = (
         by_memory
         | by_memory.T
@@ -205,8 +205,8 @@ def by_kernels_ruled_out(
         | unsure[:, None]
         | unsure[None, :]
     )
-    slices = [_slices(one, gpu, calibration, settings) for one in mixes]
-    means = [issuing(one.mean, settings.assumed_issue) for one in mixes]
+    slices = [_slices(mix, gpu, calibration, settings) for mix in mixes]
+    means = [issuing(mix.mean, settings.assumed_issue) for mix in mixes]
     for i, j in zip(*np.nonzero(np.triu(found)), strict=True):
         fits = bool(perhaps[i, j]) and _together(slices[i], slices[j])
         if not fits and not surely[i, j]:

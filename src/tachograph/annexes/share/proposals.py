@@ -155,7 +155,7 @@ class PairJudge:
         """Return the least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
         mixes = self._conservative(demands)
         lost: Floats = shares_of(mixes) @ alone(
-            [demand for one in mixes for _, demand in one.members]
+            [demand for mix in mixes for _, demand in mix.members]
         )
         return lost
 
@@ -164,7 +164,7 @@ class PairJudge:
         measured: `assumed`.
         """
         mixes = [mix_issuing(kind.demand, assumed) for kind in kinds]
-        members = [demand for _, demand in chain.from_iterable(one.members for one in mixes)]
+        members = [demand for _, demand in chain.from_iterable(mix.members for mix in mixes)]
         found = self.estimator.pairs(members, members, _BESIDE)
         if len(members) == len(kinds):
             return found
@@ -231,7 +231,7 @@ class PairJudge:
         Sums are those of the means: the effect of phases is in the slowdowns.
         """
         found = self._member_by_member(mixes, sharing)
-        sums = self.estimator.estimate([one.mean for one in mixes], _BESIDE).sums
+        sums = self.estimator.estimate([mix.mean for mix in mixes], _BESIDE).sums
         unknown: dict[str, None] = {}
         for one in _unlike(mixes[0]):
             for other in _unlike(mixes[1]):

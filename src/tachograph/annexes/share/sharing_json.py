@@ -83,7 +83,7 @@ def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str
             "profiles_refused": report.refused_profiles,
             "matrices": None
             if report.matrices is None
-            else [_matrix(one) for one in report.matrices],
+            else [_matrix(matrix) for matrix in report.matrices],
             "calibration": _fields(report.calibration, "measured_on", "source"),
         }
     )

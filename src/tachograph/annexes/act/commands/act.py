@@ -60,7 +60,7 @@ def run(arguments: Arguments) -> int:
             output.print_json(result)
         else:
             output.print_text(f"{result.line}\n")
-        failed = any(one.problem or one.states.get("failed") for one in result.steps)
+        failed = any(step.problem or step.states.get("failed") for step in result.steps)
         return ExportError.exit_code if failed else 0
     stopping = threading.Event()
     with stopping_on_signals(stopping, kill=lambda: None):
@@ -133,8 +133,15 @@ def _list(arguments: Arguments, folder: str, zone_name: str) -> int:
         output.print_text("No action was taken yet.\n")
         return 0
     rows = [
-        (local_time(one.t, zone_name), one.state, one.kind, one.target, one.why, one.result)
-        for one in records
+        (
+            local_time(record.t, zone_name),
+            record.state,
+            record.kind,
+            record.target,
+            record.why,
+            record.result,
+        )
+        for record in records
     ]
     output.print_table(
         ("time", "state", "kind", "target", "why", "result"), rows, no_color=arguments.no_color

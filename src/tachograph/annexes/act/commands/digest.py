@@ -84,15 +84,21 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
     if arguments.user and not digests:
         raise _nothing(opened, f"no job of {arguments.user!r}", week)
     if arguments.json:
-        shown = [digest_json(one) for one in digests]
+        shown = [digest_json(digest) for digest in digests]
         output.print_json(shown[0] if arguments.user else shown)
     elif arguments.user:
         _print_mail(opened, arguments, digests[0])
     else:
-        sent = sum(one.is_worth_sending for one in digests)
+        sent = sum(digest.is_worth_sending for digest in digests)
         rows = [
-            (one.user, f"{one.jobs:,}", text(one.gpu_hours, "h"), text(one.lost, "h"), _word(one))
-            for one in digests
+            (
+                digest.user,
+                f"{digest.jobs:,}",
+                text(digest.gpu_hours, "h"),
+                text(digest.lost, "h"),
+                _word(digest),
+            )
+            for digest in digests
         ]
         output.print_table(
             ("user", "jobs", "gpu_hours", "lost", "change"), rows, no_color=arguments.no_color

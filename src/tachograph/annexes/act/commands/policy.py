@@ -90,7 +90,8 @@ def _check(arguments: Arguments) -> int:
     shown = [case for case in cases if arguments.every or isinstance(case.found, PolicyEvidence)]
     if arguments.json:
         policies = [
-            {"name": one.name, "sentence": policy_sentence(one)} for one in configuration.policy
+            {"name": policy.name, "sentence": policy_sentence(policy)}
+            for policy in configuration.policy
         ]
         output.print_json({"policies": policies, "jobs": [_case(case) for case in shown]})
         return 0
@@ -173,9 +174,9 @@ def _status(arguments: Arguments) -> int:
     configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
     folder = Path(state_folder(location, configuration.collect.state))
-    records = [one for one in read_ledger(folder) if one.key.startswith(f"{KIND}:")]
+    records = [record for record in read_ledger(folder) if record.key.startswith(f"{KIND}:")]
     if arguments.policies:
-        records = [one for one in records if one.key.split(":")[1] in arguments.policies]
+        records = [record for record in records if record.key.split(":")[1] in arguments.policies]
     if arguments.json:
         output.print_json(records)
         return 0
@@ -185,15 +186,15 @@ def _status(arguments: Arguments) -> int:
     zone = configuration.site.time_zone
     rows = [
         (
-            local_time(one.t, zone),
-            one.key.split(":")[1],
-            one.state,
-            one.kind,
-            one.target,
-            one.why,
-            one.result,
+            local_time(record.t, zone),
+            record.key.split(":")[1],
+            record.state,
+            record.kind,
+            record.target,
+            record.why,
+            record.result,
         )
-        for one in records
+        for record in records
     ]
     headings = ("time", "policy", "state", "action", "target", "why", "result")
     output.print_table(headings, rows, no_color=arguments.no_color)

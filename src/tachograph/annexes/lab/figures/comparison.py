@@ -63,11 +63,14 @@ class StudyComparison:
         """Return (label, texts per study) of the printed numbers that at least one study has."""
         datasets = [report.dataset for report in self.reports]
         rows = [
-            ("jobs studied", [text(one.jobs, "count") for one in datasets]),
-            ("GPUs", [text(one.gpus, "count") for one in datasets]),
-            ("GPU-hours", [text(one.gpu_hours, "count") for one in datasets]),
-            ("energy", [text(one.energy_j, "J") for one in datasets]),
-            ("coverage, median", [text(one.coverage_median, "fraction") for one in datasets]),
+            ("jobs studied", [text(dataset.jobs, "count") for dataset in datasets]),
+            ("GPUs", [text(dataset.gpus, "count") for dataset in datasets]),
+            ("GPU-hours", [text(dataset.gpu_hours, "count") for dataset in datasets]),
+            ("energy", [text(dataset.energy_j, "J") for dataset in datasets]),
+            (
+                "coverage, median",
+                [text(dataset.coverage_median, "fraction") for dataset in datasets],
+            ),
         ]
         for figure, fact, what, unit in NUMBERS:
             values = [_number(made_figure, fact) for made_figure in self.figures(figure)]

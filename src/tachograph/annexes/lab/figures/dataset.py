@@ -229,12 +229,12 @@ class Dataset:
     @property
     def never_measured(self) -> tuple[str, ...]:
         """Counters that no studied job has."""
-        return tuple(one.counter for one in self.counters if not one.jobs)
+        return tuple(recorded.counter for recorded in self.counters if not recorded.jobs)
 
     @property
     def partly_measured(self) -> tuple[MeasuredCounter, ...]:
         """Counters that some of the studied jobs have, not all."""
-        return tuple(one for one in self.counters if 0 < one.jobs < self.jobs)
+        return tuple(recorded for recorded in self.counters if 0 < recorded.jobs < self.jobs)
 
 
 def describe_dataset(

@@ -62,7 +62,7 @@ def compute(study: Study) -> FigureNumbers:
         )
     counted = sized.get_column("gpus").to_list()
     bins = size_bins(max(counted))
-    labels = [_words(one) for one in bins]
+    labels = [_words(size_bin) for size_bin in bins]
     names = pl.Enum(labels)
     place = np.searchsorted([high for _, high in bins], counted)
     jobs = sized.select(

@@ -84,7 +84,7 @@ class MadeFigure:
         """Drawn, drawn in part, or not, and why."""
         if not self.drawn:
             return "; ".join(["not drawn", *dict.fromkeys(self.numbers.missing.values())])
-        return "; ".join(["drawn", *(f"without {one}" for one in self.missing)])
+        return "; ".join(["drawn", *(f"without {counter}" for counter in self.missing)])
 
     def draw(self) -> Figure:
         """Return the drawing."""

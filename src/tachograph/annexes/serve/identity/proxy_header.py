@@ -81,7 +81,7 @@ class ProxyHeaders:
 
     def covers(self, other: Peer) -> bool:
         """Whether the other end of a connection is a proxy."""
-        return any(one.covers(other) for one in self.proxies)
+        return any(network.covers(other) for network in self.proxies)
 
     def is_from_proxy(self, request: Request) -> bool:
         """Whether the connection is from a proxy."""

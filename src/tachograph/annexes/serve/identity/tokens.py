@@ -179,7 +179,7 @@ class BearerTokens:
 
     def still(self, proven: Proven) -> bool:
         """Whether the token that a session began with is still valid."""
-        return any(one.id == proven.token for one in self._tokens().values())
+        return any(token.id == proven.token for token in self._tokens().values())
 
     def _tokens(self) -> dict[str, StoredToken]:
         try:
@@ -188,5 +188,5 @@ class BearerTokens:
         except OSError:
             state = (0, 0, 0)
         if self._read is None or self._read[0] != state:
-            self._read = (state, {one.sha256: one for one in read_tokens(self.file)})
+            self._read = (state, {token.sha256: token for token in read_tokens(self.file)})
         return self._read[1]

@@ -190,7 +190,10 @@ class _Printer:
             self._print(device, whole, "whole")
 
     def _report_faults(self) -> None:
-        sentences = {f"{self._where(one.gpu)}: {one.fault}" for one in self._process.faults()}
+        sentences = {
+            f"{self._where(device_fault.gpu)}: {device_fault.fault}"
+            for device_fault in self._process.faults()
+        }
         for sentence in sorted(sentences - self._reported):
             narrate.remark(sentence)
         self._reported = sentences

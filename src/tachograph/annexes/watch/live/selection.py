@@ -255,7 +255,7 @@ def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = N
         if like
         else {gpu: allocations[gpu] for gpu in gpus if gpu in allocations},
         processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
-        pm=tuple(one for one in snapshot.pm if one.gpu in gpus),
+        pm=tuple(measurement for measurement in snapshot.pm if measurement.gpu in gpus),
     )
 
 

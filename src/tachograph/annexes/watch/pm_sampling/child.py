@@ -134,7 +134,7 @@ class SamplerChild:
             say(
                 "bursts",
                 device=device,
-                bursts=[one.as_json() for one in taken.bursts],
+                bursts=[burst.as_json() for burst in taken.bursts],
                 dropped=taken.dropped_bursts,
             )
 

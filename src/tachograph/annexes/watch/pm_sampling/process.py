@@ -91,7 +91,7 @@ class PmProcess:
                 break
             time.sleep(0.01)
         if not self.cut:
-            fault = next((one.fault for one in self.faults()), None)
+            fault = next((device_fault.fault for device_fault in self.faults()), None)
             self.close()
             raise fault or PmSamplingError(
                 "unknown", f"no GPU was sampled within {_FIRST_S:g} s", "try it again"
@@ -204,7 +204,7 @@ class PmProcess:
     def _add_bursts(self, device: int, document: dict[str, Any]) -> None:
         self.dropped += document["dropped"]
         kept = self._bursts.setdefault(device, [])
-        new = [sums_of(one) for one in document["bursts"]]
+        new = [sums_of(burst) for burst in document["bursts"]]
         room = max(0, MOST_BURSTS - len(kept))
         self.dropped += max(0, len(new) - room)
         kept += new[:room]

@@ -124,7 +124,10 @@ def past(view: FleetView, job_id: str) -> Iterator[FleetView]:
         for name in JOB_CLASS_COUNTERS
         if name in view.snapshot.values
     }
-    since = min((one.since for one in allocations.values() if one.since is not None), default=None)
+    since = min(
+        (allocation.since for allocation in allocations.values() if allocation.since is not None),
+        default=None,
+    )
     for place in np.flatnonzero(times < view.snapshot.t).tolist():
         t = float(times[place])
         if since is not None and t < since:
@@ -145,7 +148,7 @@ def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
     if reported.findings is None:
         return [heading("Job classes", width, "judging ...")]
     rows: list[Row] = [heading("Job classes", width, "judged once a minute")]
-    holding = [one for one in reported.findings if one.reported]
+    holding = [finding for finding in reported.findings if finding.reported]
     for one in holding:
         style: Style = _STYLES.get(one.severity, colours.PLAIN)
         rows.append(
@@ -155,7 +158,9 @@ def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
     if not holding:
         rows += paragraph(f"none of {len(reported.findings)} triggered", width, colours.DIM)
     undecided = [
-        one.code.replace("_", " ") for one in reported.findings if one.verdict == "unknown"
+        finding.code.replace("_", " ")
+        for finding in reported.findings
+        if finding.verdict == "unknown"
     ]
     if undecided:
         rows += paragraph(f"undetermined: {', '.join(undecided)}", width, colours.DIM)
@@ -293,7 +298,9 @@ def job_lines(
 
 def nothing(view: FleetView, job_id: str, *, width: int) -> list[Row]:
     """Return the message for a job that holds no GPU here, with the jobs that do."""
-    jobs = sorted({job for one in view.snapshot.allocations.values() for job in one.jobs})
+    jobs = sorted(
+        {job for allocation in view.snapshot.allocations.values() for job in allocation.jobs}
+    )
     rows = paragraph(
         f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE
     )

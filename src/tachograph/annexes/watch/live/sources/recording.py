@@ -146,7 +146,11 @@ class RecordingSource:
             if column.null_count() < len(column):
                 values[name] = np.full(len(self._gpus), np.nan)
                 values[name][place] = column.cast(pl.Float64).fill_null(math.nan).to_numpy()
-        held = {one.gpu: one.allocation for one in allocations if one.start <= t < one.end}
+        held = {
+            allocation.gpu: allocation.allocation
+            for allocation in allocations
+            if allocation.start <= t < allocation.end
+        }
         return Snapshot(t, self._gpus, measured, values, self._devices, held)
 
     def _sentence(self, t: float, *, of_job: bool) -> str:
@@ -169,7 +173,11 @@ class RecordingSource:
 
 def _end(allocations: list[RecordedAllocation], job: str | None, *, last: float) -> float:
     """Return the end of the window: just before the job's recorded end."""
-    ends = [one.end for one in allocations if job is not None and is_of(one.allocation, (job,))]
+    ends = [
+        allocation.end
+        for allocation in allocations
+        if job is not None and is_of(allocation.allocation, (job,))
+    ]
     return min(last, max(ends) - _JUST_BEFORE_S) if ends else last
 
 
@@ -177,7 +185,11 @@ def _holding(
     allocations: list[RecordedAllocation], job: str | None, gpus: tuple[GpuId, ...]
 ) -> Longs:
     """The places of the GPUs that count: those of a job, where it is recorded, else all."""
-    held = {one.gpu for one in allocations if job is not None and is_of(one.allocation, (job,))}
+    held = {
+        allocation.gpu
+        for allocation in allocations
+        if job is not None and is_of(allocation.allocation, (job,))
+    }
     return np.array([place for place, gpu in enumerate(gpus) if gpu in held or not held], np.int64)
 
 

@@ -56,7 +56,7 @@ class SimulatedSource:
         )
         self._jobs = places // min(4, per_node)
         self._kinds = self._rng.integers(0, len(RULED), int(self._jobs.max(initial=0)) + 1)
-        self._profiles = np.array([one.profile for one in RULED])
+        self._profiles = np.array([rule.profile for rule in RULED])
         self._energy: Floats = self._rng.uniform(1e6, 1e8, gpus)
         self._replays: Floats = np.zeros(gpus)
         self._hot, self._sick, self._replaying = (
