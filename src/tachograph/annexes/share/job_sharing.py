@@ -131,9 +131,13 @@ class _AttachedReports:
         of_job = (
             rows.join(attached, on="job_key", how="semi").sort("job", "job_key").rows_by_key("job")
         )
-        keys = {f"reports of job {job}": [key for (key,) in rows] for job, rows in of_job.items()}
-        given = [GivenProfile(job, name, "job") for job, name in zip(of_job, keys, strict=True)]
-        return cls(lake, tuple(given), keys)
+        keys: dict[str, list[str]] = {}
+        profiles = []
+        for job, runs in of_job.items():
+            name = f"reports of job {job}"
+            keys[name] = [key for (key,) in runs]
+            profiles.append(GivenProfile(job, name, "job"))
+        return cls(lake, tuple(profiles), keys)
 
     def launches(self, name: str) -> list[Launch]:
         """Return the launches of all reports that `name` refers to."""
@@ -149,11 +153,12 @@ def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:
 
     Errors: InputError where nothing could be read.
     """
-    found = read_reports([Path(report)], remark=remark)
-    for one in found:
-        for problem in one.problems:
-            remark(f"{one.file}: {problem}")
-    return [launch for one in found for launch in one.launches]
+    launches: list[Launch] = []
+    for part in read_reports([Path(report)], remark=remark):
+        for problem in part.problems:
+            remark(f"{part.file}: {problem}")
+        launches += part.launches
+    return launches
 
 
 def estimators(settings: InterferenceOptions) -> EstimatorOf:

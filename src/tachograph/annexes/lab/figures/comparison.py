@@ -13,6 +13,14 @@ import polars as pl
 from tachograph.annexes.lab.figures.study import MadeFigure, StudyReport
 from tachograph.catalog.units import text
 
+# (what it is, field of a dataset, unit)
+DATASET_NUMBERS: Sequence[tuple[str, str, str]] = (
+    ("jobs studied", "jobs", "count"),
+    ("GPUs", "gpus", "count"),
+    ("GPU-hours", "gpu_hours", "count"),
+    ("energy", "energy_j", "J"),
+    ("coverage, median", "coverage_median", "fraction"),
+)
 MOST_STUDIES = 6  # columns that a page holds
 # (figure, fact, what it is, unit): the numbers that are printed; all others stand in the files
 NUMBERS: Sequence[tuple[str, str, str, str]] = (
@@ -62,16 +70,9 @@ class StudyComparison:
     def numbers(self) -> list[tuple[str, list[str]]]:
         """Return (label, texts per study) of the printed numbers that at least one study has."""
         datasets = [report.dataset for report in self.reports]
-        rows = [
-            ("jobs studied", [text(dataset.jobs, "count") for dataset in datasets]),
-            ("GPUs", [text(dataset.gpus, "count") for dataset in datasets]),
-            ("GPU-hours", [text(dataset.gpu_hours, "count") for dataset in datasets]),
-            ("energy", [text(dataset.energy_j, "J") for dataset in datasets]),
-            (
-                "coverage, median",
-                [text(dataset.coverage_median, "fraction") for dataset in datasets],
-            ),
-        ]
+        rows = []
+        for label, name, unit in DATASET_NUMBERS:
+            rows.append((label, [text(getattr(dataset, name), unit) for dataset in datasets]))
         for figure, fact, what, unit in NUMBERS:
             values = [_number(made_figure, fact) for made_figure in self.figures(figure)]
             if any(value is not None for value in values):
