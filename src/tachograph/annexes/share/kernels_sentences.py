@@ -78,19 +78,15 @@ def resource_name(resource: str) -> str:
 
 def limits_sentence(found: KernelLimits) -> str:
     """Return what limits a kernel, in a sentence."""
-    fullest = found.resources[0] if found.resources else None
-    most = (
-        ""
-        if fullest is None
-        else f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
-    )
-    stall = found.stall
-    waits = (
-        ""
-        if stall is None
-        else f", most of all for {stall.reason} ({text(stall.share, 'fraction')})"
-    )
-    few = "" if found.small_grid is None else " " + _small_grid(*found.small_grid)
+    most = waits = few = ""
+    if found.resources:
+        fullest = found.resources[0]
+        most = f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
+    if found.stall is not None:
+        share = text(found.stall.share, "fraction")
+        waits = f", most of all for {found.stall.reason} ({share})"
+    if found.small_grid is not None:
+        few = f" {_small_grid(*found.small_grid)}"
     if found.limiting is not None:
         name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
         measured = {limit.resource for limit in found.resources}

@@ -258,8 +258,7 @@ def _facts(pairs: pl.DataFrame) -> dict[str, Fact]:
 def _write_cells(axes: Axes, matrix: Floats) -> None:
     """Write strong correlations as numbers, and a dash into other negative cells."""
     colours = colormaps[style.DIVERGING]
-    below = [(row, column) for row in range(len(matrix)) for column in range(row + 1)]
-    for row, column in below:
+    for row, column in zip(*np.tril_indices(len(matrix)), strict=True):
         rho = matrix[row, column]
         if np.isnan(rho):
             cell = Rectangle(

@@ -182,7 +182,8 @@ def _totals(jobs: pl.DataFrame) -> pl.DataFrame:
             row[f"{name}_share"] = value / whole if whole and kind in TYPES else None
         row["kwh_per_gpu_hour"] = over_run[kind] / parts["gpu_hours"] if parts["jobs"] else None
         rows.append(row)
-    numbers = {f"{name}{end}": pl.Float64() for end in ("", "_share") for name in _PARTS}
+    names = [*_PARTS, *(f"{name}_share" for name in _PARTS)]
+    numbers = dict.fromkeys(names, pl.Float64())
     schema = {"type": pl.String(), **numbers, "jobs": pl.Int64(), "kwh_per_gpu_hour": pl.Float64()}
     return pl.DataFrame(rows, schema=schema)
 

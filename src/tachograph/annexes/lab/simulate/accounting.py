@@ -171,7 +171,8 @@ def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tup
         rows = [record]
         if run.start_s is not None:
             rows = _with_steps(record, _host_use(plan, run, record))
-        yield from (tuple(row[field] for field in FIELDS) for row in rows)
+        for row in rows:
+            yield tuple(row[field] for field in FIELDS)
 
 
 def _record(
@@ -311,8 +312,8 @@ def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str
         "ReqMem": "1G",
         "Constraints": "",
     }
-    rows = [first] if waiting else _with_steps(first, (0, 0))
-    yield from (tuple(row[field] for field in FIELDS) for row in rows)
+    for row in [first] if waiting else _with_steps(first, (0, 0)):
+        yield tuple(row[field] for field in FIELDS)
 
 
 def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, str]]:

@@ -68,15 +68,14 @@ class PmSource:
     def about(self) -> SourceInfo:
         """Description of the source; counters that neither reports are unsupported."""
         gpus = plural(len(self._process.cut), "GPU")
-        asked = self._process.request
-        every = (
-            f"{asked.interval_cycles:,} cycles"
-            if asked.interval_cycles
-            else text(asked.interval_s, "s")
-        )
-        sentence = f"PM sampling of {gpus}, a sample every {every}"
-        cut = sorted({purpose for each in self._process.cut.values() for purpose in each})
-        sentence += f" (without {', '.join(cut)}: more than one pass)" if cut else ""
+        request = self._process.request
+        interval = text(request.interval_s, "s")
+        if request.interval_cycles:
+            interval = f"{request.interval_cycles:,} cycles"
+        sentence = f"PM sampling of {gpus}, a sample every {interval}"
+        cut = sorted(set[str]().union(*self._process.cut.values()))
+        if cut:
+            sentence += f" (without {', '.join(cut)}: more than one pass)"
         if self._others is None:
             return SourceInfo(NAME, sentence, unsupported={})
         about = self._others.about
