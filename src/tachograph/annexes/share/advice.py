@@ -585,11 +585,9 @@ def _unknown(
     sentences = []
     unmeasured = [demand for demand in demands if "issue" not in demand.cycles]
     if unmeasured:
-        whose = (
-            ""
-            if len(unmeasured) == len(demands)
-            else f" of {' and '.join(demand.name for demand in unmeasured)}"
-        )
+        whose = ""
+        if len(unmeasured) < len(demands):
+            whose = f" of {' and '.join(demand.name for demand in unmeasured)}"
         least = percents([issued_at_least(demand) for demand in unmeasured])
         sentences.append(
             f"Issue slots{whose} were not measured: pipes need at least {least}, and may need "

@@ -242,19 +242,22 @@ def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = N
     if list(rows) == list(range(len(snapshot.gpus))):
         return snapshot
     places = np.array(rows, np.intp)
-    gpus = tuple(snapshot.gpus[row] for row in rows) if like is None else like.gpus
     devices, allocations = snapshot.devices, snapshot.allocations
+    if like is None:
+        gpus = tuple(snapshot.gpus[row] for row in rows)
+        devices = {gpu: devices[gpu] for gpu in gpus if gpu in devices}
+        allocations = {gpu: allocations[gpu] for gpu in gpus if gpu in allocations}
+    else:
+        gpus, devices, allocations = like.gpus, like.devices, like.allocations
     running = snapshot.processes
     return replace(
         snapshot,
         gpus=gpus,
         measured=snapshot.measured[places],
         values={name: values[places] for name, values in snapshot.values.items()},
-        devices=like.devices if like else {gpu: devices[gpu] for gpu in gpus if gpu in devices},
-        allocations=like.allocations
-        if like
-        else {gpu: allocations[gpu] for gpu in gpus if gpu in allocations},
-        processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
+        devices=devices,
+        allocations=allocations,
+        processes={gpu: running[gpu] for gpu in gpus if gpu in running},
         pm=tuple(measurement for measurement in snapshot.pm if measurement.gpu in gpus),
     )
 
