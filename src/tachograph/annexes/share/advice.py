@@ -543,14 +543,14 @@ def advise(
     """
     shares = tuple(busy) if busy is not None else (1.0,) * len(demands)
     assumed = tuple(issuing(demand, settings.assumed_issue) for demand in demands)
+    if members is None:
+        members = [((1.0, demand),) for demand in assumed]
     case = SharingCase(
         estimate=estimate,
         conservative=conservative or estimate,
         demands=tuple(demands),
         assumed=assumed,
-        members=tuple(members)
-        if members is not None
-        else tuple(((1.0, demand),) for demand in assumed),
+        members=tuple(members),
         gpu=gpu,
         settings=settings,
         calibration=calibration or Calibration(),
@@ -564,13 +564,13 @@ def advise(
         return SharingAdvice("no", None, (room,), case.missing, binding="hbm")
     passed = [room]
     for way in (by_mps, by_shares, by_slices, in_turn):
-        found = way(case)
-        if isinstance(found, SharingAdvice):
-            cautions = (
-                (MPS_OF_ONE_USER,) if found.mode in ("mps", "mps_share") and not same_user else ()
-            )
-            return replace(found, why=(*passed, *found.why), cautions=cautions)
-        passed += [found] if found else []
+        advice = way(case)
+        if isinstance(advice, SharingAdvice):
+            needs_one_user = advice.mode in ("mps", "mps_share") and not same_user
+            cautions = (MPS_OF_ONE_USER,) if needs_one_user else ()
+            return replace(advice, why=(*passed, *advice.why), cautions=cautions)
+        if advice:
+            passed.append(advice)
     last = f"No sharing mode is expected to keep all of them below {times(settings.max_slowdown)}."
     slowdowns, most = case.slowdowns, case.decisive
     return SharingAdvice(
