@@ -258,7 +258,7 @@ def _facts(pairs: pl.DataFrame) -> dict[str, Fact]:
 def _write_cells(axes: Axes, matrix: Floats) -> None:
     """Write strong correlations as numbers, and a dash into other negative cells."""
     colours = colormaps[style.DIVERGING]
-    for row, column in zip(*np.tril_indices(len(matrix)), strict=True):
+    for row, column in np.argwhere(np.tri(len(matrix))).tolist():
         rho = matrix[row, column]
         if np.isnan(rho):
             cell = Rectangle(
