@@ -48,8 +48,7 @@ def parse_coordinators(printed: str) -> Coordinated:
 
 
 def read_managers(file: Path) -> Coordinated:
-    """Return {user: accounts} of a file of lines `user account,account`; what follows `#` is a
-    remark.
+    """Return {user: accounts} read from lines `user account,account`; `#` begins a comment.
 
     Errors: ConfigError for a file that cannot be read, or has other lines.
     """

@@ -1,5 +1,4 @@
-"""A lake in Python, for notebooks and programs: jobs as Polars frames, the page of a job, figures,
-the study.
+"""A lake in Python: jobs as Polars frames, the page of a job, figures, the study.
 
     import tachograph
     lake = tachograph.open("tachograph-demo/lake")
@@ -269,8 +268,9 @@ class OpenLake:
         return self._by_minute(JOB_MINUTES, job)
 
     def node_minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
-        """Return rows of job_node_minutes, one per node and minute: of a job (its id), or of rows
-        of `jobs()`.
+        """Return rows of job_node_minutes, one per node and minute.
+
+        They are of a job (its id), or of rows of `jobs()`.
 
         No row where hosts were not recorded, or the node was shared in that minute.
         """
@@ -323,8 +323,9 @@ class OpenLake:
         gpus: int | None = None,
         history: bool = True,
     ) -> AdvicePage:
-        """Return advice for a job of a user, from that user's past jobs. `script`: its text; what
-        is given counts more.
+        """Return advice for a user's next job from the user's past jobs.
+
+        `script`: the text of the job script; explicit arguments override it.
 
         `history`: False as if there were no past jobs.
         Errors: LakeError where nothing was analyzed.
@@ -349,8 +350,9 @@ class OpenLake:
         top: int | None = None,
         **which: Unpack[JobChoice],
     ) -> Any:
-        """Return the pairs of job groups that could share a GPU, as `tachograph share colocate`;
-        `pair`: explained.
+        """Return the pairs of job groups that could share a GPU, as `tachograph share colocate`.
+
+        `pair`: the pair to explain.
 
         `least_runs`: only groups with so many runs. Errors: those of `jobs`; NotFoundError for a
         group of the pair that there is not, UsageError for one that cannot be compared.
@@ -386,8 +388,7 @@ class OpenLake:
         top: int | None = None,
         **which: Unpack[JobChoice],
     ) -> WastePage:
-        """Return the ledger of GPU time: hours by cause, and by user, account, partition or
-        gpu_model.
+        """Return the hours of GPU time by cause, and by user, account, partition or gpu_model.
 
         `jobs_of`: a cause whose jobs are requested, or all. `top`: at most so many groups and jobs.
         Errors: those of `jobs`; UsageError for an unknown grouping or cause.

@@ -1,6 +1,4 @@
-"""Pages that annexes and packages of sites add to those that are served: the entry of one, its
-module, and what that gets.
-"""
+"""Interface of the pages that annexes and site packages add to the served pages."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ class Document:
 
 @dataclass(slots=True)
 class Pending:
-    """A report that is not complete: which of its steps is being done; `done` of `total` are
-    over, 0 not known.
-    """
+    """A report in progress: its current step; `done` of `total` steps are complete, 0: not known."""
 
     doing: str = ""
     done: int = 0
@@ -118,26 +114,27 @@ class PageView(Protocol):
         *arguments: A.args,
         **named: A.kwargs,
     ) -> T | Pending:
-        """Return what a function of the module makes of this view, made by a worker once per
-        version; Pending while it is made.
+        """Return the result of a module's function on this view, computed by a worker once per
+        version.
+
+        Returns Pending while it is being computed.
         """
         ...
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return the one object of the server that is called `name`, made when it is first asked
-        for. The server calls its `close` at its end.
+        """Return the server's shared object `name`, created at its first use; closed with the
+        server.
         """
         ...
 
     def of_recent(self, parameters: C) -> C:
-        """Return parameters that choose jobs, of many those of the newest 30 days, where no time is
-        chosen.
-        """
+        """Return the job filter; without a time and with many jobs, limited to the newest 30 days."""
         ...
 
     def running(self) -> pl.DataFrame:
-        """Return the visible jobs that have not ended, by each name that live sources use: name,
-        user, account, partition.
+        """Return the visible running jobs under each name that live sources use.
+
+        Each has its name, user, account and partition.
         """
         ...
 
@@ -149,13 +146,15 @@ class PageModule(Protocol):
     FORM: type[Parameters]
 
     def content(self, view: Any, parameters: Any) -> Mapping[str, Any] | Document:
-        """Return what the template shows, or a file. `view`: a PageView. Errors: TachographError,
-        shown as a page with its status.
+        """Return the values of the template, or a file; `view` is a PageView.
+
+        Errors: TachographError, shown as a page with its status.
         """
         ...
 
     def submit(self, view: Any, form: Any) -> str:
-        """Do what the form requests; return the query of the page that is shown then. Errors:
-        TachographError.
+        """Execute the submitted form; return the query of the page to show next.
+
+        Errors: TachographError.
         """
         ...

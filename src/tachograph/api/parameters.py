@@ -67,9 +67,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
-    """Which jobs, as the options of the commands have it; all that are visible where nothing is
-    given.
-    """
+    """Job filter with the options of the commands; without any, all visible jobs."""
 
     user: Names = ()
     account: Names = ()
@@ -180,8 +178,8 @@ def read_parameters(
 def read_document(
     kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]], body: bytes
 ) -> P:
-    """Return the parameters of a request whose body is a JSON object; its address has none but
-    those of the path.
+    """Return the parameters of a request with a JSON object as body; its URL has only path
+    parameters.
 
     >>> read_document(JobParameters, {}, [], b'{"key": "7", "run": 2}').run
     2

@@ -30,8 +30,7 @@ def preformatted(text: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as an element: texts to the left in the first column, to the right in the
-    others.
+    """Return a table as an element: the first column left-aligned, the others right-aligned.
 
     >>> table(("table", "rows"), [("jobs", "7")]).count("<td"), "<td" in table(("table",), [])
     (2, False)

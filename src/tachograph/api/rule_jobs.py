@@ -1,6 +1,4 @@
-"""Jobs with all that rules are judged by, in batches; the back-test of a rule on them, within a
-time.
-"""
+"""Jobs with the data that rules need, in batches; the back-test of a rule within a time limit."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ SMALL_BATCH = 1_000  # where the time is limited
 def rule_batches(
     lake: Lake, jobs: pl.DataFrame, *rulesets: RuleSet, size: int = BATCH
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
-    """Yield jobs with their GPUs and node minutes; node minutes are read where a rule names host
-    metrics.
-    """
+    """Yield jobs with their GPUs, and with node minutes if a rule names host metrics."""
     hosts = any(not OF_HOSTS.isdisjoint(ruleset.metrics) for ruleset in rulesets)
     for first in range(0, max(1, jobs.height), size):
         some = jobs.slice(first, size)
@@ -35,8 +31,9 @@ def rule_batches(
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """What a change of rules changes. changes: jobs whose verdict differs; counts: jobs by rule and
-    both verdicts.
+    """Effect of changed rules.
+
+    changes: jobs whose verdict differs; counts: jobs by rule and both verdicts.
 
     judged: of `jobs` that were chosen, those for which there was time, the newest.
     """

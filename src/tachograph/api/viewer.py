@@ -68,8 +68,7 @@ class Viewer:
         return self.accounts if self.role >= Role.MANAGER else frozenset()
 
     def visible(self) -> pl.Expr:
-        """True for the rows of jobs that this viewer may see; they have columns `user` and
-        `account`.
+        """Return an expression: true for rows that this viewer may see, by `user` and `account`.
 
         >>> jobs = pl.DataFrame({"user": ["ann", "bob", None], "account": ["chem", "chem", None]})
         >>> jobs.filter(Viewer("ann", Role.USER).visible())["user"].to_list()

@@ -189,8 +189,8 @@ class Lake:
         return -1 if delta is None else delta.version()
 
     def mark(self, table: LakeTable, app_id: str) -> int | None:
-        """Return the greatest mark that appends of `app_id` committed to the table; None if none
-        did.
+        """Return the greatest mark that appends of `app_id` committed to the table; None without
+        any.
         """
         delta = self.delta(table)
         with lake_errors(self.uri(table)):
@@ -207,8 +207,7 @@ class Lake:
         seq: int | None = None,
         left_out: int = 0,
     ) -> AppendResult:
-        """Append rows once: repeating it with the same `app_id` and no greater `mark` has no
-        effect.
+        """Append rows once: repeating it with the same `app_id` and `mark` has no effect.
 
         Grain: `frame` is in the table's schema without `seq`, which becomes the version of their
         commit unless one is given. Rows and mark are one commit; where `after` is given only if no
@@ -358,8 +357,8 @@ class Lake:
             raise _overtaken(self.uri(table))
 
     def _attempts(self, table: LakeTable) -> Iterator[DeltaTable]:
-        """Yield the Delta table for each attempt at a commit; between them other writers have
-        time.
+        """Yield the Delta table for each attempt at a commit, with pauses for other writers between
+        them.
         """
         for attempt in range(COMMIT_ATTEMPTS):
             yield self._opened(table)
@@ -494,8 +493,7 @@ class Lake:
     def kept_answers(
         self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
     ) -> pl.DataFrame | None:
-        """Short rows of findings of jobs where they are kept in memory, of a lake that is served;
-        None: read them.
+        """Short finding rows of jobs, kept in memory by the server; None: read them from the lake.
 
         They hold, or are of `codes`; None: of all, with any verdict. `reported`: those that hold
         are reported.
@@ -511,8 +509,9 @@ class Lake:
         data_change: bool,
         level: int | None = None,
     ) -> AddAction:
-        """Write one data file, which no reader sees yet; one that may stay as it is takes longer,
-        and is small.
+        """Write one data file, invisible until the commit.
+
+        A final file takes longer to write and is smaller.
 
         `level` of such a file: that of the lake where none is given.
         """

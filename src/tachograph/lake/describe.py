@@ -34,8 +34,9 @@ GAP_INTERVALS = 3.0  # more sampling intervals without a sample are a gap
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """One table: rows and files a reader sees, their bytes, first and last time; of `devices`
-    each once.
+    """Rows and files of a table that readers see, their bytes, first and last time.
+
+    Each row of `devices` counts once.
     """
 
     table: str
@@ -52,9 +53,7 @@ class TableFacts:
 
 
 def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]:
-    """Return the facts of each table that exists, from the log alone; devices are counted, not
-    their rows.
-    """
+    """Return the facts of each table from its log alone; of `devices`, count devices, not rows."""
     facts = []
     for table in tables:
         if lake.delta(table) is None:
@@ -247,9 +246,7 @@ def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_rejects(lake: Lake) -> pl.DataFrame:
-    """Return one row per (target, reason, column): how many rows or values were removed, with
-    one example.
-    """
+    """Return one row per (target, reason, column): number of rejected rows or values, an example."""
     rows = lake.latest(REJECTS)
     return (
         rows.group_by("target", "reason", "column")

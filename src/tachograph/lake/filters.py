@@ -218,8 +218,7 @@ def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
 
 
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Return the rows of job_summaries that are selected, in their order; `findings` are rows of
-    the findings table.
+    """Return the selected rows of job_summaries in their order; `findings`: rows of findings.
 
     Errors: NotFoundError for a finding that does
     not exist, naming those close to it; those of `job_conditions`.

@@ -74,8 +74,7 @@ def covered_columns(table: LakeTable) -> list[str]:
 def forget(
     lake: Lake, name: str, stands: str | None, *, dry_run: bool = False
 ) -> list[ForgottenTable]:
-    """Replace a name by what `stands` for it, or with None remove the rows of that user's jobs;
-    return what changed.
+    """Replace a user name by `stands`, or with None remove the user's jobs; return what changed.
 
     Where rows are removed, the name in other rows (a comment, a path) becomes REMOVED. Each table
     changes in one commit, accounting last; killed at any moment and run again, the result is the

@@ -56,9 +56,7 @@ class KeptLogs:
 
 
 def _last_entry(table: Path) -> tuple[str, int, int] | None:
-    """Name, number and time of the last entry of a log; None where there is none, or it goes
-    away just now.
-    """
+    """Name, number and time of the last log entry; None without one, or if it is just deleted."""
     log, length = table / LOG, len(entry_name(0))
     try:
         names = [name for name in os.listdir(log) if name.endswith(".json") and len(name) == length]  # noqa: PTH208

@@ -44,9 +44,7 @@ def checkpoint_name(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """What lies in the log of a table. entries: {version: bytes}; checkpoints: {version: names
-    and bytes}.
-    """
+    """Files in the log of a table. entries: {version: bytes}; checkpoints: {version: names, bytes}."""
 
     folder: Path
     entries: Mapping[int, int]

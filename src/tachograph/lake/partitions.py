@@ -46,9 +46,7 @@ class Partition:
 def partitions(
     lake: Lake, table: LakeTable, days: Iterable[date] | None = None, *, rows: int = PARTITION_ROWS
 ) -> Iterator[Partition]:
-    """Yield the partitions of a table by day and node, each about `rows` rows at most (never
-    less than one node).
-    """
+    """Yield partitions by day and node of about `rows` rows at most, at least one node each."""
     yield from partitions_of(lake, table, lake.files(table, days), rows=rows)
 
 

@@ -270,9 +270,7 @@ def read_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def read_node_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of job_node_minutes of these jobs; none where no host counter was
-    recorded.
-    """
+    """Return the rows of job_node_minutes of these jobs; empty if no host counter was recorded."""
     return read_rows(lake, JOB_NODE_MINUTES, jobs)
 
 
@@ -350,8 +348,7 @@ def read_answers(
 def read_intervals(
     lake: Lake, jobs: pl.DataFrame, codes: Sequence[str], *, holding: bool = False
 ) -> pl.DataFrame:
-    """Return columns FINDING_INTERVAL of the findings of these jobs called `codes`, with any
-    verdict.
+    """Return columns FINDING_INTERVAL of the findings `codes` of these jobs, with any verdict.
 
     `holding`: only of those that hold.
     """

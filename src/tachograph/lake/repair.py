@@ -40,9 +40,7 @@ class RepairedFile:
 
 @dataclass(frozen=True, slots=True)
 class LostFile:
-    """A data file that the log names and that cannot be read. rows, day, first, last: as the log
-    records them.
-    """
+    """A data file in the log that cannot be read. rows, day, first, last: as logged."""
 
     table: str
     file: str
@@ -109,8 +107,7 @@ def repair(lake: Lake) -> list[RepairedFile]:
 
 
 def lost_files(lake: Lake) -> list[LostFile]:
-    """Return the data files that cannot be read, of all tables; each file of the lake is read
-    whole.
+    """Return the unreadable data files of all tables; reads every file of the lake.
 
     Errors: LakeError for a log that cannot be read.
     """

@@ -191,8 +191,7 @@ class ResidentJobs:
         least: CodedVerdict = CodedVerdict.NO,
         codes: Sequence[str] | None = (),
     ) -> pl.DataFrame:
-        """Return columns SHORT_FINDING of the findings of some rows, by their numbers: by code, in
-        order of rows.
+        """Return SHORT_FINDING of rows given by number, sorted by code, then by row.
 
         least: which verdicts; of `codes` any (None: of all). `kind` is null; `covered_by` of what
         is not reported has no code.
@@ -220,8 +219,8 @@ class ResidentJobs:
         )
 
     def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:
-        """Return (code, verdict, jobs, reported) of some rows, by their numbers: a row per code
-        and verdict.
+        """Return (code, verdict, jobs, reported) of rows given by number, one row per code and
+        verdict.
         """
         counts = []
         for code in sorted(self.codes):

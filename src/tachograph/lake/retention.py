@@ -166,9 +166,7 @@ class _Left:
         return cls(first_day, pl.Series("job_id", [], pl.String))
 
     def needs_accounting(self) -> pl.Expr:
-        """True for jobs that ended when there are samples, or later: who owns those is decided
-        by all jobs.
-        """
+        """True for jobs that end at or after the first sample: attribution needs all of them."""
         first = min(self.first_day.values(), default=None)
         if first is None:
             return pl.lit(value=False)
@@ -262,8 +260,8 @@ class _TableExpiry:
     # ------------------------------------------------------------------------------------------------ tables by day
 
     def by_day(self, now: datetime) -> Expiry:
-        """Day by day, the oldest first; after one that is needed whole no later one of samples
-        is removed.
+        """Remove day by day, oldest first; stop removing samples at the first day that is needed
+        whole.
         """
         counting = rows_that_count(self.lake, now).get(self.table.name)
         done, kept = [], []
@@ -328,8 +326,8 @@ class _TableExpiry:
     def _needed(
         self, day: date, rows: pl.LazyFrame, counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None
     ) -> tuple[pl.DataFrame, tuple[str, str | None]]:
-        """Rows of a day that must stay, sorted, each key once; why, and an example of the jobs
-        that need them.
+        """Sorted unique keys of the rows of a day that must stay, why, and an example of their
+        jobs.
         """
         if self.table in SAMPLES:
             holding = self.evidence.on(day)
@@ -380,9 +378,7 @@ class _TableExpiry:
         )
 
     def _jobs(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
-        """Which rows of the accounting go: of job ids all of whose runs are over, and summarized
-        if they are to be.
-        """
+        """Accounting rows to remove: job ids with all runs over, and summarized where required."""
         jobs = self.lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "state", "seq"))
         before = pl.lit(midnight(self.before), dtype=TIME)
         is_old = (pl.coalesce("end", "start", "submit") < before).fill_null(value=False)
@@ -418,9 +414,7 @@ class _TableExpiry:
         return rows.select(chosen).to_series(), kept
 
     def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
-        """Which summaries go, or what is of them: of jobs that are over and no longer in the
-        accounting.
-        """
+        """Summaries to remove, or their parts: of finished jobs that the accounting no longer has."""
         columns = ("job_key", *_IDS, "start", "end", "state", "as_of")
         summaries = self.lake.latest(JOB_SUMMARIES, columns)
         old = summaries.filter(

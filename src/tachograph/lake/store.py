@@ -75,9 +75,7 @@ class Store(Protocol):
         """Options for Polars."""
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
-        """Write a Parquet file; return its bytes. After any error no part of it stays under its
-        name.
-        """
+        """Write a Parquet file; return its bytes. After an error nothing remains under its name."""
         ...
 
     def scratch(self, table: str) -> str | None:
@@ -102,16 +100,16 @@ class Store(Protocol):
         actions: Sequence[AddAction | RemoveAction],
         transactions: Sequence[Transaction],
     ) -> bool:
-        """Make `actions` the version after that of `delta`, for good; False where another writer
-        has taken it.
+        """Commit `actions` durably as the next version of `delta`; False if another writer took it.
 
         Errors: DeltaError, OSError; whether the commit stands is not known.
         """
         ...
 
     def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
-        """Delete files that were replaced so many hours ago; return how many. `unnamed`: also
-        those in no log.
+        """Delete files replaced at least `hours` ago; return their number.
+
+        `unnamed`: also delete files that are in no log.
         """
         ...
 
@@ -194,9 +192,7 @@ class Folder:
         return commits.commit(Path(location), delta, entry)
 
     def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
-        """Delete replaced files; Delta's own deletion would note itself in the log, without
-        syncing.
-        """
+        """Delete replaced files; Delta's own vacuum would write a log entry without syncing it."""
         names = delta.vacuum(
             retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=unnamed
         )
@@ -226,9 +222,7 @@ class ObjectStore:
         return dict(_OF_POLARS)
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
-        """Write a Parquet file; return its bytes. An upload that is not closed never becomes an
-        object.
-        """
+        """Write a Parquet file; return its bytes. An unfinished upload never becomes an object."""
         stream = cast(
             "IO[bytes]", DeltaFileSystemHandler(table, self.delta).open_output_stream(name)
         )

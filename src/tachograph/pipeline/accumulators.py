@@ -192,8 +192,7 @@ class OpenRuns:
             self.timelines.append(part.timeline)
 
     def end_day(self, day: date, timeline: pl.DataFrame) -> None:
-        """All partitions of a day are in: its windows are complete, but for those that cross its
-        end.
+        """Close a day: its windows are complete, except those that cross midnight.
 
         `timeline`: of minutes that the beginning of the day had cut.
         """

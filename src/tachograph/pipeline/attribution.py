@@ -205,9 +205,7 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
-    """Runs that have shares of GPUs and no whole one, by the accounting or by the record of
-    their GPUs.
-    """
+    """Runs with shares of GPUs and no whole GPU, by the accounting or by their GPU records."""
     accounted = (pl.max_horizontal("shards", "mps") > 0) & (pl.col("gpus").fill_null(0) == 0)
     of_accounting = runs.filter(accounted)["run"]
     recorded = placed.group_by("run").agg(pl.col("shared").fill_null(value=False).any(), pl.len())
@@ -220,8 +218,7 @@ def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
 def _of_one_holder(
     best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Named GPUs, without those of which a run has a share and may not be the only holder; and
-    these.
+    """GPUs recorded by name, split: those with one certain holder, and those that may be shared.
 
     Samples of a GPU are of all that hold it. Another run may hold it that is named on it, or that
     has shares on the node, or an unknown number of GPUs, and none that is named, for longer than a
@@ -317,8 +314,7 @@ def _contradicted(claims: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame
 
 
 def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Named GPUs without those given whole of which slices are named; and these, where the slices
-    are of other runs.
+    """Whole GPUs without those whose slices are recorded, too; and those sliced for other runs.
 
     A record of the whole GPU may name any one of the jobs that share it: a record of a slice counts
     before it.
@@ -354,8 +350,7 @@ def _whole_nodes(
     inventory: pl.DataFrame,
     accompanied: pl.DataFrame,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Of nodes whose GPUs are not recorded: those that a run had whole, as claims on every GPU; and
-    the others.
+    """Nodes without recorded GPUs: those a run had whole, as claims on every GPU; and the others.
 
     A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those
     recorded elsewhere and it was alone on them: beside others, the node may have more GPUs than
@@ -390,9 +385,7 @@ def _whole_nodes(
 
 
 def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    """(run, node) where another run that may have GPUs was on the node too, for longer than a
-    hand-over.
-    """
+    """(run, node) where another run that may have GPUs overlapped for longer than a hand-over."""
     gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
     stays = placed.join(gpu_runs, on="run", how="semi").group_by("run", "node")
     # two stays overlap by more than a hand-over exactly when they overlap with their ends that much
@@ -526,8 +519,7 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
 
 
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
-    """Return (node, gpu, mig, gpu_model, hbm_mib) and the ridges (FLOP/B) of each GPU whose model
-    is known.
+    """Return (node, gpu, mig, gpu_model, hbm_mib), and the ridge points (FLOP/B) of known models.
 
     Capacity is the driver's total where it was measured, else the catalogue's of whole GPUs of a
     known model, else memory used plus free, which is below the total by what is reserved.

@@ -129,9 +129,7 @@ class DaskPool:
         )
 
     def _check(self) -> None:
-        """Check the workers that are there; those that come later check themselves before their
-        first task.
-        """
+        """Check the present workers; later ones check themselves before their first task."""
         found: dict[str, dict[str, str | None]] = {}
         for name in PACKAGES:
             versions = self._client.run(metadata.version, name, on_error="return")

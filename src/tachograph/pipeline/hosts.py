@@ -29,8 +29,7 @@ def spread(
     t: Longs, level: Floats, low: Longs, high: Longs, start: Longs, end: Longs,
     zero: Longs, first: Longs, last: Longs, offset: Longs, total: Floats, weight: Floats,
 ) -> None:  # fmt: skip
-    """Add to `total` the level from each sample to the next times its seconds, to `weight` the
-    seconds, by minute.
+    """Integrate a level by minute: add level x seconds to `total`, and seconds to `weight`.
 
     `level[i]` is that between samples i - 1 and i, NaN where it is not known. Both have to lie in
     the stretch.
@@ -213,8 +212,7 @@ def reduce_hosts(
     day: date,
     max_gap_intervals: float,
 ) -> tuple[pl.DataFrame, CarriedHostSums]:
-    """Return the minutes that are complete (NODE_MINUTES), in the order of `stretches`, and what is
-    carried on.
+    """Return the complete minutes (NODE_MINUTES) in the order of `stretches`, and the carry-over.
 
     `frame`: node_samples of the day, whole nodes, each key once. `stretches`: those of these nodes
     and this day, as `exclusive_stays` returns them. `carried`: from the day before. Null: fewer
@@ -287,8 +285,7 @@ def _sum_rows(frame: pl.DataFrame, nodes: pl.Series, tails: pl.DataFrame) -> pl.
 
 @dataclass(frozen=True, slots=True)
 class _HostSeries:
-    """The samples that have all of some counters: `rows` of the frame, their times and `values`,
-    per counter.
+    """Samples that have all of some counters: `rows` of the frame, their times, values by counter.
 
     stripes: first of each node, and behind the last their number. gaps: the longest distance (us)
     of two that follow each other, per node; NaN where it has fewer than two of the day. last_rows:
@@ -334,9 +331,7 @@ class _HostSamples:
         return _HostSeries(t, values, node, stripes, gaps * self.max_gap_intervals, last)
 
     def levels(self, series: _HostSeries, gaps_before: Floats) -> Floats:
-        """Rate, or share of the first counter in all, from each sample's predecessor to it; NaN
-        where not known.
-        """
+        """Rate, or share of the first counter in the sum, since the previous sample; NaN: unknown."""
         level = np.full(len(series.t), np.nan)
         if len(level) < 2:
             return level
@@ -358,8 +353,7 @@ class _HostSamples:
         gaps: Mapping[str, Floats],
         stays_on: NDArray[np.bool_],
     ) -> tuple[Longs, pl.DataFrame]:
-        """Samples that the first of the next day may follow, each with the counters of which it is
-        the last.
+        """Last samples that the next day continues, with the counters of which each is the last.
 
         And since when they are, per node; midnight where there is none.
         """
@@ -375,8 +369,8 @@ class _HostSamples:
 
 
 class _HostSlots:
-    """The minutes of stretches on a day: slots in a row, one that two stretches of a run share
-    only once.
+    """Minutes of stretches on a day, as consecutive slots; stretches of a run share a common
+    minute.
     """
 
     def __init__(
@@ -446,8 +440,8 @@ class _HostSlots:
         return beyond
 
     def waiting(self, since: Longs) -> NDArray[np.bool_]:
-        """True for slots to which a sample of the next day may add; the one it follows is not
-        before `since`.
+        """True for slots that samples of the next day may complete, if they follow a sample from
+        `since`.
         """
         ends = self.zero[self.owner] + (self.minute + 1) * MINUTE_US
         waits: NDArray[np.bool_] = (self.until[self.owner] > self.following) & (

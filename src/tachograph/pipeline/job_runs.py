@@ -68,9 +68,7 @@ def _looked_at(now: datetime) -> pl.Expr:
 def _clusters(
     jobs: pl.DataFrame, allocations: pl.DataFrame, known: pl.Series | None
 ) -> pl.DataFrame:
-    """The cluster that rows without one are of, per job id (`job_id`, `of_job`) for which there
-    is one.
-    """
+    """Cluster of the rows that name none, per job id (`job_id`, `of_job`), where it is known."""
     pairs = pl.concat([frame.select("job_id", "cluster") for frame in (jobs, allocations)]).unique()
     everywhere = pairs["cluster"].drop_nulls().unique() if known is None else known
     only = everywhere.item() if everywhere.len() == 1 else None
@@ -162,8 +160,8 @@ class Misplaced:
 
 
 def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
-    """Return the jobs with runs of which every record has another time; `later_s` where half of
-    them agree.
+    """Return jobs with runs whose times disagree with all records; `later_s`: offset of half of
+    them.
 
     Often the zone of the accounting is not the configured one: differences are rounded to quarters
     of hours.

@@ -20,7 +20,7 @@ DISTANCE_BINS = 1 << 10
 
 @compiled
 def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
-    """Fill `intervals` with each stripe's sampling interval (us): mean of the distances near their
+    """Fill `intervals` with the sampling interval (us) of each stripe: mean of gaps near the
     median.
 
     Distances are counted in bins of about a quarter octave (the upper bits of a single-precision
@@ -121,9 +121,7 @@ def _present(values: Singles) -> tuple[float, int, np.float32]:
 
 @compiled
 def _most(values: Singles) -> float:
-    """The maximum; some value where one is missing. Compared as integers, which keep their order
-    and vectorise.
-    """
+    """Maximum; any value if one is missing. Integer comparison keeps the order and vectorises."""
     bits = values.view(np.int32)
     most = np.int32(-(1 << 31))
     for i in range(bits.shape[0]):
@@ -180,9 +178,7 @@ def over_minutes(
 
 @compiled
 def add_labels(seg_slot: Longs, slot_a: Longs, slot_b: Longs, label: Bytes, counts: Longs) -> None:
-    """Add the samples of each slot to its segment, by the slot's label; `counts` is labels x
-    segments.
-    """
+    """Count the samples of each slot in its segment under the slot's label (labels x segments)."""
     for g in range(seg_slot.shape[0] - 1):
         for m in range(seg_slot[g], seg_slot[g + 1]):
             counts[label[m], g] += slot_b[m] - slot_a[m]
@@ -210,9 +206,7 @@ def _trapezoids(after: Singles, before: Singles, steps: Ints) -> float:
 
 @compiled
 def spaces(t: Longs, seg_a: Longs, seg_b: Longs, gap: Floats, steps: Ints) -> None:
-    """Fill `steps` with the distance (us) of each row of a segment from the one before; 0 where
-    that is too far.
-    """
+    """Fill `steps` with the distance (us) of each row to the previous one; 0 if too far."""
     for g in range(seg_a.shape[0]):
         times, here = t[seg_a[g] : seg_b[g]], steps[seg_a[g] : seg_b[g]]
         longest = min(gap[g], 2e9)
@@ -226,8 +220,9 @@ def integrals(
     t: Longs, steps: Ints, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats,
     n: Longs, area: Floats, seconds: Floats, first: Floats, last: Floats, t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
-    """Per segment the integral over time (trapezoids between values, seconds), over how many
-    seconds, border values.
+    """Return per segment the integral over time, its duration, and the border values.
+
+    The integral is trapezoidal, in value x seconds.
 
     Missing values are passed over; nothing is integrated across a distance of more than `gap` (us,
     per segment). `steps`: distances that are integrated across where no value is missing, as
@@ -267,8 +262,7 @@ def increases(
     t: Longs, col: Floats, seg_a: Longs, seg_b: Longs, n: Longs, first: Floats, last: Floats, grown: Floats,
     t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
-    """Per segment of a cumulative counter: values, first and last of them with their times, and its
-    increase.
+    """Return per segment of a cumulative counter its values, first and last with times, increase.
 
     A value below the one before is a reset: it starts a new piece, and the pieces' increases add
     up.
@@ -294,8 +288,9 @@ def changes(
     col: Floats, stripes: Longs, seg_stripe: Longs, seg_a: Longs, seg_b: Longs, n: Longs, events: Longs, most: Floats,
     newest: Floats, first: Floats, last: Floats,
 ) -> None:  # fmt: skip
-    """Per segment of a sticky code: values, changes to another one but zero, largest, largest
-    changed to, first, last.
+    """Return per segment of a sticky code: values, changes to nonzero, maxima, first, last.
+
+    Maxima are of all values, and of values changed to.
 
     The value just before the segment, where the same GPU has one, counts as what it was before.
     """
@@ -322,8 +317,8 @@ def changes(
 def bits(
     col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs
 ) -> None:
-    """Per segment of a bit mask (-1: missing): values, those with a bit of `lowering`, all bits
-    seen.
+    """Return per segment of a bit mask (-1: missing): values, those with a `lowering` bit, all
+    bits.
     """
     for g in range(seg_a.shape[0]):
         count, hits, together = 0, 0, 0
@@ -351,7 +346,8 @@ def _states(
     uses: Singles,
     state: Bytes,
 ) -> None:
-    """What each row of a block is: a value missing, all pipes idle, or some pipe working.
+    """State of each row: value missing, all pipes idle, or one at work.
+
     `uses`: 1 measured, 0 not.
     """
     for i in range(dram.shape[0]):
@@ -393,8 +389,9 @@ def labels(
     fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, weight: Singles, measured: Singles,
     seg_a: Longs, seg_b: Longs, compute: Floats, memory: Floats, idle: Floats, known: Floats,
 ) -> None:  # fmt: skip
-    """Per segment and pipe: weights of compute-bound and memory-bound samples; of idle and of fully
-    measured ones.
+    """Return per segment and pipe the weights of samples by label.
+
+    Labels: compute-bound, memory-bound, idle, fully measured.
 
     The device's peaks cancel: a sample is compute-bound when the pipe's activity is at least that
     of the memory. A sample in which any pipe of `measured` (segments x 4: 1 or 0) or the memory is
@@ -422,9 +419,7 @@ def labels(
 
 @reordered
 def _sum_products(pipe: Singles, dram: Singles) -> tuple[float, float, float, float]:
-    """Samples with both, and over them the sums of the pipe, of its square, of pipe times
-    memory.
-    """
+    """Number of samples with both values; sums of pipe, pipe squared, pipe times memory."""
     n, work, square, traffic = 0.0, 0.0, 0.0, 0.0
     for i in range(pipe.shape[0]):
         v, d = pipe[i], dram[i]
@@ -439,8 +434,9 @@ def _sum_products(pipe: Singles, dram: Singles) -> tuple[float, float, float, fl
 
 @compiled
 def products(pipe: Singles, dram: Singles, seg_a: Longs, seg_b: Longs, found: Floats) -> None:
-    """Per segment, where a pipe and the memory were both measured: samples, sums of p, p * p, p * d
-    (`found`: 4 rows).
+    """Return per segment, for samples with pipe and memory: number, sums of p, p * p, p * d.
+
+    `found`: 4 rows.
 
     Weighted by the pipe itself, a mean is that of the times at which it worked.
     """
@@ -455,9 +451,7 @@ _CELL_BITS = 16
 
 @reordered
 def _intensity(pipe: Singles, dram: Singles, peak: np.float32, block: Singles) -> None:
-    """Activity of the pipe over that of the memory, times the ridge; 0 where either is zero or
-    missing.
-    """
+    """Pipe activity over memory activity, times the ridge point; 0 if either is zero or missing."""
     for i in range(dram.shape[0]):
         v, d = pipe[i], dram[i]
         block[i] = v / d * peak if (v > 0) & (d > 0) else np.float32(0)
@@ -499,9 +493,7 @@ def intensities(
 
 
 def intensity_edges() -> Floats:
-    """Return the 31 borders of 30 logarithmic bins from 1e-3 to 1e3 FLOP/B (IPDPS 2026, figure
-    4).
-    """
+    """Return the 31 edges of 30 logarithmic bins, 1e-3 to 1e3 FLOP/B (IPDPS 2026, figure 4)."""
     return np.logspace(-3, 3, 31)
 
 

@@ -34,9 +34,7 @@ from tachograph.pipeline.timelines import (
 
 
 class StagedFiles:
-    """The staged files of one table; each `commit` makes what came since the last one count, in
-    one step.
-    """
+    """Staged files of one table; each `commit` commits the files since the last one at once."""
 
     def __init__(self, lake: Lake, table: LakeTable, number: int) -> None:
         self.lake, self.table, self.number = lake, table, number
@@ -136,9 +134,7 @@ def write_minutes(
 
 
 def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
-    """True for minutes that began before the day, or end after it: only a segment's first and
-    last can.
-    """
+    """True for minutes that cross midnight: only the first and last of a segment can."""
     begin = microseconds(midnight(day))
     cut = np.zeros(len(t), np.bool_)
     first, last = minutes.begin[:-1], minutes.begin[1:] - 1
@@ -210,9 +206,7 @@ _MINUTE_KEY = ("run", "node", "gpu", "mig", "minute")
 
 
 class MinuteWriter:
-    """Takes what partitions have written, day by day; a minute that midnight cuts waits for its
-    other part.
-    """
+    """Writes minutes day by day; a minute that crosses midnight waits for its second part."""
 
     def __init__(self, lake: Lake, keys: pl.DataFrame, number: int, *, idle_util: float) -> None:
         self.keys, self.number, self.idle_util = keys, number, idle_util
@@ -226,9 +220,7 @@ class MinuteWriter:
         self.cut = pl.concat([self.cut, part.cut_minutes])
 
     def end_day(self, day: date) -> pl.DataFrame:
-        """All partitions of a day are in: commit its minutes; return the timeline of those that
-        were cut.
-        """
+        """Commit the minutes of a complete day; return the timeline of those that cross midnight."""
         following = pl.lit(midnight(day + timedelta(days=1)), dtype=TIME)
         waits = pl.col("t") + pl.duration(minutes=1) > following
         done, self.cut = self.cut.filter(~waits), self.cut.filter(waits)

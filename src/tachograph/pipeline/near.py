@@ -31,8 +31,9 @@ _TIMES = {"start": TIME, "until": TIME}
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Rows of the tables, each key once; `summaries`: _SUMMARY of those so far; `clusters`: all
-    names in the lake.
+    """Rows of the tables, unique by key.
+
+    `summaries`: earlier _SUMMARY; `clusters`: all cluster names of the lake.
     """
 
     jobs: pl.DataFrame
@@ -84,9 +85,7 @@ def _of_jobs(ids: pl.Series) -> pl.Expr:
 
 
 def _clusters(lake: Lake, last: InputVersions | None) -> tuple[pl.Series, bool]:
-    """Names of clusters, and whether one is new: rows without one belong to the only one there
-    is.
-    """
+    """Cluster names, and whether one is new; rows without one belong to the only cluster."""
     empty = pl.DataFrame(schema={"cluster": pl.String, "known": pl.Boolean})
     names = [empty]
     for table in (JOBS, ALLOCATIONS):
@@ -149,8 +148,7 @@ def _times_of(lake: Lake, ids: pl.Series, now: datetime) -> list[pl.DataFrame]:
 def _within(
     lake: Lake, table: LakeTable, begin: datetime, end: datetime, now: datetime
 ) -> pl.DataFrame:
-    """(job_id, start, until) of rows with a time in [begin, end]; one without end lasts until
-    `now`.
+    """(job_id, start, until) of rows that overlap [begin, end]; open ones last until `now`.
 
     Of a row that was completed later the one without its end does not count.
     """

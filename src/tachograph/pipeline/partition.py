@@ -60,9 +60,7 @@ class Labeller(Protocol):
         """Counters whose means it needs."""
 
     def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
-        """Return the labels of `size` minutes, numbers from 0. `means`: of counters that are
-        there; NaN: missing.
-        """
+        """Return the labels of `size` minutes from means of the present counters; NaN: missing."""
 
 
 @dataclass(slots=True)
@@ -93,9 +91,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _SlotValues:
-    """What a counter comes to in each slot: values, sum, maximum (-inf without any) and mean
-    (NaN).
-    """
+    """Statistics of a counter per slot: values, sum, maximum (-inf if empty), mean (NaN if empty)."""
 
     n: Ints
     total: Floats
@@ -180,9 +176,7 @@ def _segments(
     *,
     analysis: AnalysisOptions,
 ) -> dict[str, pl.Series]:
-    """Identity, span and every counter of the segments; fills `by_minute` with those that are
-    `minutely`.
-    """
+    """Identity, span and counters of the segments; fills `by_minute` with `minutely` counters."""
     segments = _identity(layout, keys, intervals)
     gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
     segments.update(_spans(layout, gap))
@@ -315,9 +309,7 @@ def _spans(layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
 
 
 class _Columns:
-    """Counters of a partition as arrays, each made once: missing is NaN; no copy where nothing
-    is missing.
-    """
+    """Counters of a partition as arrays, built once each; missing is NaN; copied only if needed."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self.frame = frame
@@ -476,9 +468,7 @@ def _roofline(
     *,
     time_weighted: bool,
 ) -> tuple[dict[str, pl.Series], Longs]:
-    """Labels per pipe, and the histogram of intensities (segments x 4 x 32); nothing where
-    memory is not measured.
-    """
+    """Labels per pipe, and the intensity histogram (segments x 4 x 32); empty without memory data."""
     size = layout.segments
     histogram = np.zeros((size, 4, kernel.INTENSITY_BINS), np.int64)
     if SAMPLES.of("dram_active") not in segments or not any(

@@ -82,8 +82,7 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is to be reduced, by whose intervals, how, and under which number; a GPU below
-    `idle_util` is idle.
+    """Input of a reduction: tables, intervals, options, number; idle is below `idle_util`.
 
     intervals: sorted by (node, gpu, mig, start), never overlapping; steps: those of steps;
     handovers: seconds between them, whose samples are only counted. keys: run, job_key, job_id,
@@ -109,8 +108,7 @@ def reduce_days(
     everything: bool = False,
     progress: Callable[[date, int, int], None] | None = None,
 ) -> Iterator[tuple[date, Accumulators | None]]:
-    """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of
-    day and node.
+    """Yield (day, accumulators) of each partition with samples of the runs' nodes, by day and node.
 
     (day, None) follows the last partition of a day. `everything`: also partitions of which no run
     holds a GPU, so that all that was recorded is counted. The pool goes on while a result is taken;
@@ -171,9 +169,7 @@ def reduce_one(
 def _tasks(
     reduction: Reduction, days: Sequence[date], *, everything: bool
 ) -> Iterator[tuple[date, tuple[Any, ...] | None]]:
-    """Yield what is to be done: for each day the arguments of its partitions' tasks, and None
-    when they were all.
-    """
+    """Yield the task arguments of each partition of a day, and None after the last of the day."""
     for day in days:
         every = (reduction.intervals, reduction.steps, reduction.handovers)
         of_day, *others = (overlapping_day(frame, day) for frame in every)

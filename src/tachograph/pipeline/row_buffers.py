@@ -28,9 +28,7 @@ _KEPT = ("job_key", "attribution", "samples", *PIPE_MEANS)
 
 
 class RowBuffer:
-    """Rows of one table, appended when there are `limit` of them; those of one analysis carry
-    its number.
-    """
+    """Rows of one table, appended at `limit` rows, each with the number of its analysis."""
 
     def __init__(self, lake: Lake, table: LakeTable, number: int, *, limit: int) -> None:
         self.lake, self.table, self.number, self.limit = lake, table, number, limit

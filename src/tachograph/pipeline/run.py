@@ -90,9 +90,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnalysisReport:
-    """What one analysis did. GPU-seconds recorded = attributed + those of no job (full analyses
-    only).
-    """
+    """Result of one analysis. In full analyses: GPU-seconds recorded = attributed + unattributed."""
 
     jobs: int
     ambiguous: int
@@ -124,8 +122,7 @@ def analyze(
     full: bool = False,
     progress: Progress | None = None,
 ) -> AnalysisReport:
-    """Summarize every job that new data touch (all of them with `full`), and write the computed
-    tables.
+    """Summarize every job that new data affect (`full`: all jobs), and write the computed tables.
 
     A second run without new data writes nothing. Jobs that still run are summarized as of `now`.
     Partitions are reduced on `pool`; where none is given, on so many `threads`. `judge`: what

@@ -62,9 +62,7 @@ def seen_now(lake: Lake, configuration: Configuration, judge_digest: str) -> Inp
 
 
 def method_digest(configuration: Configuration, judge_digest: str) -> str:
-    """Return a digest of every option that decides the numbers and the verdicts; `judge_digest`:
-    of the latter.
-    """
+    """Return a digest of the options behind numbers and verdicts; `judge_digest`: of the verdicts."""
     deciding = [
         METHOD,
         configuration.slurm,
@@ -131,9 +129,7 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
 
 
 def _new_spans(lake: Lake, table: LakeTable, version: int, needed: Sequence[str]) -> pl.DataFrame:
-    """First and last new sample of each node; of those that have a value in one of `needed`,
-    where some are given.
-    """
+    """First and last new sample of each node; with `needed`, of samples with one of its counters."""
     files = [
         file
         for file in lake.files(table)

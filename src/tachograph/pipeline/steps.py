@@ -46,8 +46,9 @@ class StepRows:
 
 
 def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attribution) -> StepRows:
-    """Return the steps of the runs of `owned`. `steps`: rows of STEPS; `allocations`: those that
-    name a step count.
+    """Return the steps of the runs of `owned`.
+
+    `steps`: rows of STEPS; `allocations`: those with a step number.
     """
     runs = owned.runs.select(
         "run", "job_id", "until", run_cluster="cluster", run_start="start", run_gpus="gpus"
@@ -126,9 +127,7 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_runs(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a job given to that of its runs that had begun last when they start; `end_known`:
-    at most its end.
-    """
+    """Assign rows of a job to its latest run begun before them; `end_known`: clip to its end."""
     joined = rows.drop("seq").with_row_index("row").join(runs, on="job_id", how="inner")
     same = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
     begun = pl.coalesce("start", "run_start") + HANDOVER
@@ -153,9 +152,7 @@ def _inside(stretches: pl.DataFrame, intervals: pl.DataFrame, on: Sequence[str])
 
 
 def _claims(steps: pl.DataFrame, intervals: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Stretches (step_run, run, node, start, end) that steps hold by their time, and the steps
-    that are unclear.
-    """
+    """Stretches (step_run, run, node, start, end) held by steps by time, and the unclear steps."""
     units = intervals.group_by("run", "node").agg(units=pl.struct("gpu", "mig").n_unique())
     untracked = (pl.col("gpus") == 0) & (pl.col("run_gpus").fill_null(0) == 0)
     given = (
@@ -186,9 +183,7 @@ def _claims(steps: pl.DataFrame, intervals: pl.DataFrame) -> tuple[pl.DataFrame,
 
 
 def _placed(steps: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
-    """One row per step and node of its run: (step_run, step, given, run, node, units, start,
-    end).
-    """
+    """One row per step and node of its run: (step_run, step, given, run, node, units, start, end)."""
     lists = steps.select("node_list").unique().drop_nulls()["node_list"].to_list()
     expanded = pl.DataFrame(
         [(written, node) for written in lists for node in _nodes(written)],

@@ -130,8 +130,7 @@ def summarize_gpus(
     *,
     analysis: AnalysisOptions,
 ) -> pl.DataFrame:
-    """Return one row per (run, node, gpu, mig) held: JOB_GPUS without `seq`, and what `jobs` adds
-    up.
+    """Return one row per (run, node, gpu, mig): JOB_GPUS without `seq`, and the sums for jobs.
 
     `segments`: merged, one row per (run, GPU) that has samples. `held`: one row per (run, GPU) with
     `held_s`. `facts`: (node, gpu, mig) with `gpu_model` and `hbm_mib`. A GPU without samples has
@@ -200,9 +199,7 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _labelled(columns: list[str]) -> pl.Expr:
-    """Samples by label in the order of labels; null without samples, or where they were not
-    labelled.
-    """
+    """Samples per label, in label order; null without samples or labels."""
     labels = [
         pl.col(LABEL.of(str(place)))
         for place in range(sum(name.startswith(LABEL.of("")) for name in columns))
@@ -238,9 +235,7 @@ def _statistics(counter: Counter) -> list[pl.Expr]:
 
 
 def _temporal(name: str, analysis: AnalysisOptions) -> pl.Expr:
-    """TI(j, g) = 1 - sum / (n * max); a GPU without activity: null, or 0 as the notebooks have
-    it.
-    """
+    """TI(j, g) = 1 - sum / (n * max); of an idle GPU null, or 0 in the variant of the notebooks."""
     if name not in ("gpu_util", *analysis.imbalance_counters):
         return pl.lit(None, dtype=pl.Float64)
     idle = pl.lit(0.0) if analysis.zero_temporal_imbalance else pl.lit(None, dtype=pl.Float64)
@@ -252,8 +247,7 @@ def _temporal(name: str, analysis: AnalysisOptions) -> pl.Expr:
 
 
 def _span(analysis: AnalysisOptions) -> pl.Expr:
-    """Seconds that energy is of: the job's hold on the GPU; of a running job what was measured, and
-    its ends.
+    """Seconds that energy covers: the job's allocation; of a running job the measured time.
 
     Accounting may be stale: what runs by it may have ended long ago, and nothing was measured
     after. So an end without samples counts for as many intervals as a silence that is no gap.
@@ -266,8 +260,7 @@ def _span(analysis: AnalysisOptions) -> pl.Expr:
 
 
 def _energy() -> list[pl.Expr]:
-    """Energy measured, the counter's increase or integrated power; and the estimate, scaled to the
-    span (`_span`).
+    """Measured energy (counter increase, or integrated power) and its estimate for `_span`.
 
     The counter is used unless it did not change while power was drawn, or covers less than half of
     what power covers. Null for a MIG slice: what is measured is the whole GPU's.
@@ -339,8 +332,7 @@ def summarize_jobs(
     filters: StudyFilters,
     now: datetime,
 ) -> pl.DataFrame:
-    """Return one row per run in the schema of JOB_SUMMARIES without `seq` and `pipes`, which need
-    all jobs.
+    """Return one row per run: JOB_SUMMARIES without `seq` and `pipes`, which need all jobs.
 
     `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days.
     Ambiguous runs have their identity, GPUs and GPU-hours, and null for everything that would need
@@ -393,8 +385,7 @@ def _cpu_efficiency() -> pl.Expr:
 def used_pipes(
     summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: AnalysisOptions
 ) -> pl.DataFrame:
-    """Return `summaries` with `pipes`: those whose job mean exceeds max(5th percentile of
-    `population`, 0.005).
+    """Return `summaries` with `pipes`: job mean above max(5th percentile of `population`, 0.005).
 
     The paper takes the percentile over all jobs; the notebooks use the fixed threshold alone
     (analysis.notebooks), and so does a population too small for a percentile to mean anything.
@@ -490,9 +481,7 @@ def _coverage(ambiguous: pl.Expr) -> pl.Expr:
 
 
 def _is_part() -> pl.Expr:
-    """Whether GPUs are known by name on fewer nodes than the job had, and their number from
-    nothing else.
-    """
+    """Whether named GPUs cover only some of the job's nodes, and no other source counts them."""
     named = pl.col("attribution").is_in(["explicit", "live_index"]) & pl.col("gpus").is_null()
     return (named & (pl.col("nodes_held") < pl.col("nodes"))).fill_null(value=False)
 
@@ -521,8 +510,7 @@ _OF_WORK = {"main_pipe_at_work": "square", "dram_at_work": "traffic", "work_frac
 
 
 def _at_work() -> dict[str, pl.Expr]:
-    """The most active pipe, its and the memory's activity while it worked, and the share of the
-    time in which it did.
+    """Most active pipe: its activity and that of memory while at work, and the share of that time.
 
     Each sample, and each GPU, counts by how active the pipe was in it: a GPU that rests adds
     nothing.
@@ -545,9 +533,7 @@ def _at_work() -> dict[str, pl.Expr]:
 def _spatial(
     imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions
 ) -> pl.DataFrame:
-    """One row per run: imbalance over GPUs, windows, share of all-zero windows; null for a
-    single GPU.
-    """
+    """One row per run: imbalance over GPUs, windows, share of zero windows; null for a single GPU."""
     several = gpus.group_by("run").len("held").with_columns(several=pl.col("held") > 1)
     added = imbalance.group_by("run", "counter").agg(
         pl.col("windows", "zero_windows", "imbalance").sum()
@@ -616,8 +602,9 @@ def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFra
 
 
 def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
-    """Mean over all windows of 1 - sum / (GPUs with samples x max), 0 where nothing ran; null
-    without any activity.
+    """Mean over all windows of 1 - sum / (sampled GPUs x max), 0 for idle windows.
+
+    Null for jobs without any activity.
 
     Every window's sum / max is known but for the number of GPUs, so their mean is, too. GPUs held
     are those that accounting has, or more where more were recorded.

@@ -63,8 +63,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class MinuteSlots:
-    """A partition's minutes, in order of stripe and time: whose they are, and what the counters
-    come to in them.
+    """Minutes of a partition by stripe and time: their run and GPU, and means of the counters.
 
     run, stripe: of each segment; begin: first slot of each segment, and behind the last the number
     of slots; segment, minute: of each slot. sums: {counter: (values, sum)} per slot. units: node,
@@ -168,8 +167,8 @@ def _settled(
     total: Floats,
     most: Floats,
 ) -> pl.DataFrame:
-    """Imbalance of the windows that are `there`, added up by run, of runs with a number of GPUs
-    `held`.
+    """Sum by run of the imbalance in `there` windows, for runs with a known number of GPUs
+    (`held`).
     """
     active = there & (most > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -195,9 +194,7 @@ def _frame(schema: Mapping[str, pl.DataType], counter: str, **columns: object) -
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """An order in which the minutes of one run, GPU and window lie together, and where each such
-    group begins.
-    """
+    """Order that groups minutes by run, GPU and window, and where each group begins."""
 
     order: Longs
     first: Longs
@@ -242,8 +239,7 @@ def _crosses_midnight(begin: Longs, length_s: int) -> NDArray[np.bool_]:
 
 
 def window_places(of_segment: Longs, first: Ints, last: Ints) -> tuple[Longs, Longs, Longs]:
-    """Return where a run's windows lie in an array of those of all runs: its offset; each place's
-    run and window.
+    """Return offsets of each run's windows in one array for all runs; run and window of each place.
 
     `of_segment`: run of each segment, counted from 0; `first`, `last`: window in which it begins
     and ends.
@@ -270,8 +266,7 @@ def fold_windows(
     parts: Sequence[Windows], carried: pl.DataFrame, starts: pl.DataFrame, gpus: pl.DataFrame, *,
     analysis: AnalysisOptions, day: date, last: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
-    """Return (one row per (run, counter) of this day's complete windows, border windows to carry to
-    the next day).
+    """Return (complete windows per (run, counter) of this day, windows carried to the next day).
 
     `starts`: run, start. `gpus`: one row per run with the number of GPUs it held. `last`: nothing
     follows, so nothing is carried.
@@ -373,9 +368,7 @@ def spatial_imbalance(
 
 
 def with_gpus_held(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return `jobs` with `gpus` the number of GPUs each held: its rows of job_gpus. Accounting
-    may differ.
-    """
+    """Return `jobs` with `gpus` counted from job_gpus, which the accounting may contradict."""
     held = gpus.group_by("job_key", "seq").agg(gpus=pl.len().cast(pl.Int64))
     return jobs.drop("gpus").join(held, on=["job_key", "seq"], how="left").select(*jobs.columns)
 
@@ -408,9 +401,7 @@ def _midnight(day: date) -> pl.Expr:
 
 
 def _fold(per_gpu: pl.DataFrame, numbered: pl.DataFrame) -> pl.DataFrame:
-    """One row per run: its windows, those in which all is zero, the sum of the others'
-    imbalances.
-    """
+    """One row per run: windows, all-zero windows, the sum of the imbalances of the others."""
     active = pl.col("most") > 0
     imbalance = 1 - pl.col("total") / (pl.col("gpus") * pl.col("most"))
     return (

@@ -51,9 +51,7 @@ def group_of(finding: Finding) -> str:
 
 
 def by_group(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings in the order of CHECK_GROUPS; those that hold most urgent first, others by
-    family.
-    """
+    """Return findings by CHECK_GROUPS; within one by urgency if they hold, others by family."""
     places = {code: place for place, code in enumerate(known_codes())}
 
     def place(finding: Finding) -> tuple[int, int, int]:
@@ -81,8 +79,7 @@ def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def as_reported(finding: Finding) -> Finding:
-    """Return a finding as a report shows it: one problem has one sentence and one loss, those of
-    what covers it.
+    """Return a finding as reported: sentence and loss are those of the finding that covers it.
 
     >>> made = Finding("low_utilisation", "hint", "Low use", "7.5 GPU-h unused.", covered_by="bursty")
     >>> as_reported(made).sentence
@@ -147,8 +144,7 @@ def _with_field(name: str) -> str:
 def interval_text(
     finding: Finding, start: datetime | None, until: datetime | None, *, zone_name: str
 ) -> str | None:
-    """Return the interval a finding is about, in the site's zone; None where it is about the whole
-    job.
+    """Return the interval of a finding in the site's time zone; None for the whole job.
 
     `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The
     date is given where it is not that of the job's start.
@@ -211,8 +207,7 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
 
 
 def checks_text(finding: Finding, *, zone_name: str = "UTC") -> str:
-    """Return values against thresholds of a finding, those that decided it first; empty where it
-    has none.
+    """Return values and thresholds of a finding, deciding ones first; empty without any.
 
     Of one that holds those that hold: a rule may need one of several.
     """

@@ -82,9 +82,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class PipeUse:
-    """How much one pipe was used, and what bound the samples judged by it. None: not measured or
-    not labelled.
-    """
+    """Activity of one pipe and what bound its samples. None: not measured or not labelled."""
 
     pipe: str
     name: str
@@ -168,9 +166,7 @@ class JobReport:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The missing counters that most checks need, and how to record them; empty where
-        nothing was measured.
-        """
+        """Missing counters that most checks need, and how to record them; empty without any data."""
         return self.all_missing(SHOWN_COUNTERS)
 
     def all_missing(self, at_most: int | None = None) -> tuple[str, ...]:
@@ -251,8 +247,7 @@ def build_job_report(
     host_memory: HostMemory | None = None,
     kernels: JobKernels = NO_KERNELS,
 ) -> JobReport:
-    """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and
-    findings.
+    """Return the report of a job from its job_summaries, job_gpus, job_minutes and findings.
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see
     job_steps; `other_runs` are the summaries of its other runs, where it was requeued. `evidence`:
@@ -384,8 +379,9 @@ def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) ->
 
 
 def job_json(report: JobReport) -> dict[str, Any]:
-    """Return the summary's columns and `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`,
-    `steps`, `kernels`.
+    """Return the report as JSON values: the summary's columns, and its lists.
+
+    The lists are `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`, `steps`, `kernels`.
 
     `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are
     reported; `verdicts`: every check. `culprit`: likely culprit of a hang of several GPUs, or why

@@ -78,8 +78,7 @@ def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> 
 
 
 def read_comment(comment: str) -> dict[str, Any] | None:
-    """Return the summary that a comment holds, ours or one of jobstats; None where it is another
-    text.
+    """Return the summary in a comment of Tachograph or jobstats; None for other text.
 
     >>> read_comment("requested by phone") is None
     True
@@ -107,9 +106,7 @@ def _packed(summary: Mapping[str, Any], *, small_letters: bool) -> str:
 
 
 def _nodes(report: JobReport) -> dict[str, dict[str, Any]]:
-    """Per node what is known; host values only where the job had one node, as they are accounted
-    for the whole job.
-    """
+    """Known values per node; host values only for single-node jobs, as they are per job."""
     nodes: dict[str, dict[str, Any]] = {}
     for gpu in report.gpus:
         name = str(gpu.row["gpu"])

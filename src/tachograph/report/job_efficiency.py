@@ -18,9 +18,7 @@ NOT_RECORDED = "not recorded"
 
 
 def job_link(url: str, report: JobReport) -> str | None:
-    """Return the address of the job's page; None where the address of the pages is not
-    configured in full.
-    """
+    """Return the URL of the job's page; None if the base URL is not fully configured."""
     if not url.startswith(("http://", "https://")):
         return None
     return f"{url.rstrip('/')}/job/{quote(report.summary['job_key'], safe='')}"
@@ -48,9 +46,7 @@ def brief_lines(report: JobReport, *, url: str = "") -> Iterator[str]:
 
 
 def node_memory(report: JobReport) -> float | None:
-    """Return the host memory that its tasks held on a node at most, in MiB; None where it is not
-    known.
-    """
+    """Return the peak host memory of the tasks on a node, MiB; None if unknown."""
     rows = [step.row for step in report.steps.steps]
     if not rows:
         return None

@@ -10,8 +10,8 @@ MOST_KERNELS = 40  # of a report that is shown, on each GPU
 
 @dataclass(frozen=True, slots=True)
 class ShortKernel:
-    """A kernel in short. share: of the time of all kernels; limited_by: as KernelLimits has it;
-    None: not known.
+    """Short view of a kernel. share: of all kernel time; limited_by: as KernelLimits; None:
+    unknown.
     """
 
     name: str
@@ -23,8 +23,7 @@ class ShortKernel:
 
 @dataclass(frozen=True, slots=True)
 class AttachedReport:
-    """A report that is attached to a job. launches: in the file; `launches_kept` of them were
-    attached.
+    """A report attached to a job. launches: number in the file; `launches_kept`: number attached.
 
     kernels, seconds: of those kept; longest: those that took most time. problems: what could not be
     read.
@@ -43,9 +42,7 @@ class AttachedReport:
 
 @dataclass(frozen=True, slots=True)
 class JobKernels:
-    """Reports that are attached to a job, the first attached first. kernels, longest: of all of
-    them together.
-    """
+    """Reports attached to a job, in order of attachment. kernels, longest: over all reports."""
 
     reports: tuple[AttachedReport, ...] = ()
     kernels: int = 0

@@ -20,9 +20,7 @@ HOVERED_GPUS = 16  # up to here each GPU has its value
 
 
 def over_time(report: JobReport) -> OverTime:
-    """Return what the page draws over time; imbalance of a bin across GPUs, and of the bins of
-    WINDOW over time.
-    """
+    """Return the curves of the page; imbalance across GPUs per bin, over time per WINDOW."""
     timeline = report.timeline
     labels: list[str] = []
     levels_by_gpu: list[Floats] = []

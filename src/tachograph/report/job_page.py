@@ -110,9 +110,7 @@ def hover_text(report: JobReport) -> Markup:
 
 @dataclass(frozen=True)
 class JobPlots:
-    """The plots of a job: SVG, or None where nothing is to show; each is drawn when it is read
-    first.
-    """
+    """SVG plots of a job, drawn at first use; None without data."""
 
     report: JobReport
     drawings: KeptDrawings = _NotKept()

@@ -235,8 +235,7 @@ def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 
 
 def energy_sentence(row: Mapping[str, Any]) -> str:
-    """Return energy and power of the GPUs as measured, and the estimate for the run time where they
-    differ.
+    """Return measured energy and power of the GPUs, and the estimate where it differs.
 
     >>> energy_sentence({"energy_j": 7.2e6, "energy_j_estimated": 7.2e6, "power_w_mean": 250.0})
     'The GPUs used 2.00 kWh, 250 W per GPU on average.'

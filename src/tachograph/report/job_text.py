@@ -39,9 +39,7 @@ def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Lin
 
 
 def verdict_lines(report: JobReport, width: int) -> Iterator[Line]:
-    """Yield all checks by result, each with the values that decided, and the counters that are
-    missing.
-    """
+    """Yield all checks by result, with the deciding values and the missing counters."""
     for name, findings in report.checks:
         yield plain(f"  {name}", "dim")
         yield from _full_group(report, findings, width)
@@ -77,9 +75,7 @@ _LEAST_FACTS = ("Balance", "Use", "Energy", "Memory", "Steps", "Speed")
 def job_text(
     report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False
 ) -> str:
-    """Return the report as plain text, at most `width` characters wide (kept between MIN_WIDTH
-    and MAX_WIDTH).
-    """
+    """Return the report as text at most `width` wide, clipped to MIN_WIDTH..MAX_WIDTH."""
     lines = job_lines(report, width=width, ascii_only=ascii_only, every_check=every_check)
     return to_text(lines, ascii_only=ascii_only)
 
@@ -87,8 +83,8 @@ def job_text(
 def job_lines(
     report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False
 ) -> list[Line]:
-    """Return the report as styled lines (see lines.to_rich): the verdict, what to do, findings,
-    GPUs, numbers.
+    """Return the report as styled lines (see lines.to_rich): verdict, fixes, findings, GPUs,
+    numbers.
 
     At 100 columns at most MOST_LINES; what is left out then is named. `every_check`: all findings,
     and all checks with values against thresholds.
@@ -251,9 +247,7 @@ def _findings(
 def _gpus(
     report: JobReport, width: int, *, ascii_only: bool, most: int = FEW_GPUS
 ) -> Iterator[Line]:
-    """The table of GPUs; of more than `most` the least and the most busy ones, and how many
-    there are of each kind.
-    """
+    """Table of GPUs; above `most` rows only the least and most busy ones, with counts of each kind."""
     if not any(gpu.activity_mean is not None for gpu in report.gpus):
         return
     yield plain("")

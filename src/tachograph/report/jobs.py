@@ -100,8 +100,7 @@ def build_jobs_table(
     zone_name: str = "UTC",
     wanted: JobFilter | None = None,
 ) -> JobsTable:
-    """Return the table of jobs from (already filtered) rows of job_summaries and the rows of
-    findings.
+    """Return the table of jobs from filtered rows of job_summaries and their findings.
 
     `sort` is a column, `-` before it for descending; jobs without a value come last. Sorted by
     GPU-hours lost, the table has a column of them. `matching`: how many jobs matched, where
@@ -118,8 +117,9 @@ def build_jobs_table(
 
 
 def check_jobs_columns(columns: Sequence[str], sort: str) -> None:
-    """Check that a table of jobs has some columns. Errors: NotFoundError naming those close to
-    an unknown one.
+    """Check names of columns.
+
+    Errors: NotFoundError that suggests similar names.
     """
     known = tuple(dict.fromkeys((*DEFAULT_COLUMNS, *KNOWN)))
     must_exist([*columns, sort.removeprefix("-")], known, page="docs/tables.md")
@@ -142,8 +142,9 @@ def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
 
 
 def jobs_csv(table: JobsTable, *, raw: bool = False) -> str:
-    """Return the table as CSV with a header: chosen columns only where any were chosen; times in
-    UTC, null empty.
+    """Return the table as CSV with a header, all columns unless some are chosen.
+
+    Times are UTC, null is empty.
 
     Lists are joined with `+`; texts are harmless to spreadsheets and terminals unless `raw`.
     """
@@ -165,9 +166,7 @@ def jobs_text(table: JobsTable, *, width: int = 80, ascii_only: bool = False) ->
 
 
 def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
-    """Return the table as styled lines: titles, a line per job, what was left out, what short
-    titles mean.
-    """
+    """Return the table as styled lines: titles, one line per job, hidden columns, a legend."""
     if table.frame.is_empty():
         return [plain("No job matches.")]
     columns = [_text_column(table, name, ascii_only=ascii_only) for name in table.columns]

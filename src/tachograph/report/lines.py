@@ -47,8 +47,8 @@ def plain(text: str, style: str = "") -> Line:
 def wrapped(
     text: str, width: int, *, indent: str = "", first: str | None = None, style: str = ""
 ) -> list[Line]:
-    """Return `text` in lines of at most `width` characters; the first starts with `first`, the
-    others with `indent`.
+    """Return `text` wrapped at `width`; prefixes: `first` on the first line, `indent` on the
+    others.
     """
     lines = textwrap.wrap(
         _WITH_UNIT.sub(rf"\1{_GLUE}", printable(text, most=MOST_LINE)),
@@ -102,8 +102,7 @@ def bar(
     marks: str = BLOCKS,
     empty: str = "·",
 ) -> str:
-    """Return a bar of `width` characters, filled by `fraction` (0..1); all blank where it is None
-    or NaN.
+    """Return a bar of `width` characters filled by `fraction` (0..1); blank for None or NaN.
 
     marks: from the thinnest to a whole character; empty: what is not filled.
 
@@ -124,8 +123,7 @@ def bar(
 
 
 def resample(values: Sequence[float | None], bins: int) -> list[float | None]:
-    """Return means of at most `bins` equal stretches of `values`; a stretch without a value is
-    None.
+    """Return the means of at most `bins` equal parts of `values`; None for parts without a value.
 
     >>> resample([0.0, 1.0, None, None, 1.0, 1.0], 3)
     [0.5, None, 1.0]
@@ -141,8 +139,7 @@ def resample(values: Sequence[float | None], bins: int) -> list[float | None]:
 
 
 def sparkline(values: Sequence[float | None], width: int, *, ascii_only: bool = False) -> str:
-    """Return a line of at most `width` characters, each as high as its value between 0 and 1;
-    gaps are blank.
+    """Return a line of at most `width` characters whose heights show values 0..1; gaps are blank.
 
     >>> sparkline([0.0, 0.5, None, 1.0], 10), sparkline([0.0, 0.5, None, 1.0], 10, ascii_only=True)
     ('▁▅ █', '_= #')

@@ -1,6 +1,4 @@
-"""What to request next time: options for sbatch that the job's own record supports, each with
-its reason.
-"""
+"""Options of sbatch for the next run that the job's own record supports, with reasons."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ from tachograph.judge.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Host memory on a node, in MiB, of the user's jobs of this name on as many GPUs and nodes,
-    this one too.
+    """Host memory per node (MiB) of the user's jobs of this name and size, this one included.
 
     own: what the tasks of this job held at most, None: not known. peaks: the same of the last ones
     that completed after `LEAST_S` or more, this one too. killed: what those requested that were
@@ -41,8 +38,8 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class NextTime:
-    """Options that can be pasted, and why each, in that order. `leave_out`: what not to request,
-    with the reason.
+    """Options to paste and the reason of each, in order. `leave_out`: options to drop, with
+    reasons.
     """
 
     options: tuple[str, ...]
@@ -166,8 +163,7 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
 
 
 def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
-    """Return whether another request for host memory may follow: it did not suffice, or much of it
-    was left.
+    """Return whether to request other host memory: it was too small, or mostly unused.
 
     `own`: what the tasks of the job held on a node at most, in MiB.
 
@@ -191,9 +187,7 @@ def _memory_of_node(row: Mapping[str, Any]) -> float | None:
 
 
 def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
-    """Per node: the largest peak and a margin, of a job that completed; of one that was killed,
-    more than it had.
-    """
+    """Per node: the largest peak plus a margin; for a job killed by memory, more than it had."""
     requested, nodes = _memory_of_node(row), number(row, "nodes")
     if requested is None or not may_change_memory(row, memory.own):
         return []

@@ -14,8 +14,9 @@ _PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
 def environment(package: str = "tachograph.report") -> Environment:
-    """Return a new environment of the templates of a package, then of those of reports; a name that
-    a template does not get is an error.
+    """Return a Jinja environment with the templates of a package, then those of reports.
+
+    Undefined variables are errors.
     """
     packages = dict.fromkeys((package, "tachograph.report"))
     made = Environment(
@@ -33,9 +34,7 @@ def environment(package: str = "tachograph.report") -> Environment:
 
 
 def style_sheet(name: str = "page") -> Path:
-    """Return the file of a style: `page`, which all share: colours, type, tables, findings;
-    `study`, `kernels`.
-    """
+    """Return a style sheet: `page` is shared by all pages; `study` and `kernels` are for theirs."""
     return Path(__file__).parent / "templates" / f"{name}.css"
 
 

@@ -38,9 +38,7 @@ _HIDDEN_FIRST = (
 
 
 def steps_headline(steps: JobSteps) -> str:
-    """Return which srun steps were idle, and how long none ran: sentences; what is undetermined
-    is named.
-    """
+    """Return sentences on idle srun steps and the time without steps; names the undetermined."""
     if not steps.steps:
         return "No steps of this job are recorded."
     started = steps.by_srun
@@ -97,9 +95,7 @@ def _wait_sentences(steps: JobSteps) -> Iterator[str]:
 
 
 def clock(moment: datetime | None, steps: JobSteps, zone_name: str) -> str:
-    """Return the time of day in the site's zone, with the date where it is not that of the job's
-    start.
-    """
+    """Return the time of day in the site's zone, with the date unless it is the day of the start."""
     if moment is None:
         return text(None)
     zone_of = zone(zone_name)
@@ -108,9 +104,7 @@ def clock(moment: datetime | None, steps: JobSteps, zone_name: str) -> str:
 
 
 def step_cells(step: StepUse, steps: JobSteps, zone_name: str) -> tuple[str, ...]:
-    """Return the cells of a step in the order of STEP_COLUMNS; a dash: not known or not
-    measured.
-    """
+    """Return the cells of a step in the order of STEP_COLUMNS; a dash: unknown or not measured."""
     row = step.row
     peak = number(row, "hbm_peak_fraction")
     memory = (
@@ -137,9 +131,7 @@ def step_cells(step: StepUse, steps: JobSteps, zone_name: str) -> tuple[str, ...
 
 
 def step_table(steps: JobSteps, zone_name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return titles and rows of the steps of most GPU time, without columns that say nothing of
-    any of them.
-    """
+    """Return titles and rows of the steps with most GPU time, without columns that are all empty."""
     shown = steps.largest(SHOWN_STEPS)
     columns = list(zip(*(step_cells(step, steps, zone_name) for step in shown), strict=True))
     usual = {text(None), _ALONE}
@@ -223,9 +215,7 @@ def _columns(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[Tex
 
 
 def steps_json(steps: JobSteps) -> dict[str, Any]:
-    """Return `headline`, the rows of step_summaries with `by_srun` and `idle`, and `gaps`. Null:
-    undetermined.
-    """
+    """Return `headline`, rows of step_summaries with `by_srun` and `idle`, `gaps`; null: unknown."""
     return json_values(
         {
             "headline": steps_headline(steps),

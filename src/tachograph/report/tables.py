@@ -24,8 +24,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """A column of a table: its title, a cell per row, and how it gives way where the width does not
-    suffice.
+    """A column of a table: title, one cell per row, and how it shrinks when the width is short.
 
     bar: drawings, which go first and are not named as hidden. short, bare: title, and cells
     (without units), of a narrow table. least: cells may be cut to so many characters, by `shorten`
@@ -48,18 +47,14 @@ class TextColumn:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table that was fitted: its lines, titles first; titles of `hidden` columns; narrow:
-    others are in short.
-    """
+    """A fitted table: its lines, titles first; titles of `hidden` columns; narrow: some are short."""
 
     lines: tuple[Line, ...]
     hidden: tuple[str, ...] = ()
     narrow: bool = False
 
     def with_note(self, *before: str, width: int) -> list[Line]:
-        """Return the lines and below them, where there is any, what is `before` and the names of
-        hidden columns.
-        """
+        """Return the lines, followed by a note: `before`, and the names of hidden columns."""
         parts = [*before, *([f"hidden columns: {', '.join(self.hidden)}"] if self.hidden else [])]
         return [*self.lines, *(wrapped("; ".join(parts), width, style="dim") if parts else [])]
 
@@ -72,8 +67,7 @@ _STAGES = ((True, False, False), (False, False, False), (False, True, False), (F
 def fit_table(
     columns: Sequence[TextColumn], width: int | None = None, *, gap: int = 2
 ) -> TextTable:
-    """Return the columns as a table of at most `width` characters, as far as they can give way;
-    None: of any width.
+    """Return the columns as a table at most `width` wide, if they can shrink; None: unlimited.
 
     gap: blanks between columns.
 
@@ -131,9 +125,7 @@ def cut(text: str, width: int) -> str:
 
 
 class _Fitted:
-    """A column in one stage: its title, its cells, the width it needs and the one that it could
-    use.
-    """
+    """A column at one stage of fitting: title, cells, minimum width, and the width it could use."""
 
     def __init__(self, column: TextColumn, *, narrow: bool, cut_names: bool) -> None:
         self.column = column

@@ -50,8 +50,9 @@ def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 def verdict_sentence(
     row: Mapping[str, Any], findings: Sequence[Finding], steps: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """Return the verdict on a job. `findings`: the reported ones; `steps`: its rows of steps, where
-    recorded.
+    """Return the verdict on a job.
+
+    `findings`: the reported ones; `steps`: its steps, if recorded.
 
     >>> verdict_sentence({"gpu_util_mean": 0.84, "temporal_imbalance": 0.05, "samples": 9}, [])
     'Healthy: 84 % busy, steady.'

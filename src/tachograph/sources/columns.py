@@ -164,8 +164,7 @@ def gathered(
 def host_values(
     rows: pl.DataFrame, host: Mapping[str, HostColumns], instance: pl.Series | None
 ) -> pl.DataFrame:
-    """Return the counters of nodes, one row per row of `rows`, or per node and second where rows
-    differ.
+    """Return host counters per row of `rows`, or per node and second if their rows differ.
 
     Grain: `rows` holds t, node and the columns of `host`. A copy that was not read at some time
     counts with its value before (at the begin, with its first): a sum that fell or jumped because
@@ -339,8 +338,7 @@ class RecognisedColumns:
 
 @cache
 def counter_names() -> Mapping[str, tuple[str, str]]:
-    """Return {name in lower case: (counter, unit)}: the catalogue's names, and the LDMS names
-    without prefix.
+    """Return {lower-case name: (counter, unit)}: catalogue names, and LDMS names without prefix.
 
     >>> counter_names()["gpu_utilization"], counter_names()["gpu_power"]
     (('gpu_util', 'percent'), ('power_w', 'W'))
@@ -354,8 +352,7 @@ def counter_names() -> Mapping[str, tuple[str, str]]:
 
 
 def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
-    """Return the meaning of the columns called `names`, ignoring case. `sampler`: LDMS sampler of
-    the file, if named.
+    """Return the meaning of columns by name, ignoring case. `sampler`: LDMS sampler, if known.
 
     >>> found = recognise(["index", "#Time", "ProducerName", "gpu_id", "fb_used", "fan"])
     >>> found.time, found.node, found.gpu, dict(found.counters), found.unknown

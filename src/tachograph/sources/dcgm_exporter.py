@@ -80,7 +80,7 @@ class ScrapeFeed:
         self._late_since: dict[str, float] = {}
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield one round as a chunk; samples have the time their answer came, the watermark is
+        """Yield one round as a chunk; sample times are those of the answers, the watermark is
         `now`.
 
         Where the clock was set back the watermark is just behind the last one.

@@ -60,9 +60,7 @@ class _DmonColumn:
 
 @dataclass(slots=True)
 class DmonStream:
-    """The stream of `dmon`, line by line. columns: those of the last header. complaints: lines
-    of another kind.
-    """
+    """Output of `dmon`, line by line. columns: from the last header; complaints: other lines."""
 
     columns: tuple[str, ...] = ()
     complaints: list[str] = field(default_factory=list)
@@ -145,9 +143,7 @@ def _between(
 
 
 def _number(cell: str) -> float | None:
-    """Return the number in a cell; None for marks of missing values and truncated cells
-    (`1234...`).
-    """
+    """Return the number in a cell; None for missing values and truncated cells (`1234...`)."""
     if cell in TEXT_BLANKS or not _NUMBER.fullmatch(cell):
         return None
     value = float(cell)
@@ -194,8 +190,7 @@ def dmon_field_names(listed: str) -> Mapping[str, int]:
 
 
 def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
-    """Return {GPU: {"Name": ..., "PCI Bus ID": ..., "Device UUID": ...}} of what `dcgmi discovery
-    -l` prints.
+    """Return {GPU: {"Name": ..., "PCI Bus ID": ..., "Device UUID": ...}} of `dcgmi discovery -l`.
 
     >>> discovered_devices("| 0      | Name: NVIDIA H100 |\\n|        | PCI Bus ID: 00000000:18:00.0 |")
     {0: {'Name': 'NVIDIA H100', 'PCI Bus ID': '00000000:18:00.0'}}

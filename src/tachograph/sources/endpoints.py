@@ -26,9 +26,7 @@ _NUMBERS = re.compile(r"\[([^\]]*)\]")
 
 
 class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Exporters in `[[sources]]`. A hostlist in a URL stands for many:
-    http://gpu[001-512]:9400/metrics.
-    """
+    """Exporters in `[[sources]]`. A URL may hold a hostlist: http://gpu[001-512]:9400/metrics."""
 
     urls: tuple[str, ...] = ()
     every_s: float = 30.0

@@ -248,8 +248,7 @@ def _damaged_gzip(path: Path, problem: Exception) -> InputError:
 def read_csv(
     path: Path, layout: TableLayout | None = None, *, block_bytes: int | None = BLOCK_BYTES
 ) -> Iterator[FilePiece]:
-    """Yield the rows of a CSV file as text columns, in blocks of about `block_bytes` (None: all at
-    once).
+    """Yield the rows of a CSV file as text columns, in blocks of `block_bytes` (None: all).
 
     Rejects, each counting lines: `ragged_row` (not as many fields as the header), `not_text` (bytes
     that are no text in the encoding), `repeated_header` (a header line again, as in files put one

@@ -235,8 +235,8 @@ class Credentials:
         return cls(token, access.user, password, authorize)
 
     def headers(self) -> Mapping[str, str]:
-        """Return what is sent along, with the secrets as they are now. Errors: RequestError
-        naming the key.
+        """Return the headers to send, with the current secrets. Errors: RequestError naming the
+        key.
         """
         if self.token is not None:
             return self.authorize(self.token.text())
@@ -410,8 +410,8 @@ class HttpServer:
             self._stream = about["return_value"]
 
     def _send(self, method: str, path: str, read: _Read[T], **query: UrlQuery | None) -> T:
-        """What `read` makes of the answer, after as many attempts as it takes. query: `params` of
-        the URL, or `data` of a form.
+        """Result of `read` on the answer, with retries. query: `params` of the URL, or `data` of a
+        form.
         """
         attempt = 1
         while True:

@@ -129,8 +129,7 @@ def read(
 
 
 def read_file(path: Path, setting: LdmsOptions | None = None) -> Iterator[Chunk]:
-    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of
-    JSON.
+    """Yield chunks of a file: per 2 million rows of Parquet, per block of CSV, one for JSON.
 
     Errors: InputError when it is damaged or lacks a column; NotTelemetryError when it holds no
     samples.
@@ -231,9 +230,7 @@ def parts(
 def _of_nodes(
     rows: pl.DataFrame, keyed: pl.DataFrame, found: RecognisedColumns, keep: pl.Series | None
 ) -> tuple[pl.DataFrame, dict[str, str]]:
-    """What the columns hold of nodes, one row per node and time, and the units of the samplers'
-    counters.
-    """
+    """Host values, one row per node and time, and the units of the samplers' counters."""
     times = keyed.select("t", "node")
     if not found.host:
         values = [rows[name].alias(column) for name, column in found.node_values.items()]

@@ -154,9 +154,7 @@ def read(
 
 @dataclass(frozen=True, slots=True)
 class _SmiTable:
-    """Cells as text, one column per known field; `meanings`: {field: (column, unit)}; `lines`:
-    rows of the text.
-    """
+    """Text cells, one column per known field. `meanings`: {field: (column, unit)}; `lines`: rows."""
 
     rows: pl.DataFrame
     meanings: Mapping[str, tuple[str, str]]
@@ -262,9 +260,7 @@ def _split(
 
 
 def _mapping(table: _SmiTable, options: argparse.Namespace, where: str) -> TableMapping:
-    """What the columns mean: counters in the units of nvidia-smi, host and index of a GPU, facts
-    of it.
-    """
+    """Meaning of the columns: counters in units of nvidia-smi, host, GPU index, GPU facts."""
     by_key = {_KEYS[name]: name for name in reversed(table.rows.columns) if name in _KEYS}
     if "node" not in by_key and not options.node:
         raise InputError("the host of these GPUs is unknown", where=where, do="name it with --node")

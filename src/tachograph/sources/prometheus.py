@@ -128,8 +128,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def settings_of_options(
     options: argparse.Namespace, configuration: Configuration
 ) -> PrometheusSettings:
-    """Return the settings: those of the configuration's entry where there is one; options override
-    it.
+    """Return the settings of the configuration's entry, if there is one, overridden by options.
 
     Errors: UsageError where no server is named, or several are; ConfigError for an entry that does
     not fit.
@@ -153,9 +152,7 @@ def settings_of_options(
 
 
 def _checked(raw: Mapping[str, object], *, file: str, where: str) -> PrometheusSettings:
-    """The settings, whose values are valid. where: they are written; `file` is the configuration
-    they come from.
-    """
+    """Validated settings. where: their location, for errors; `file`: the configuration file."""
     settings = settings_of({**raw, "source": PROMETHEUS}, where=file or where)
     if not isinstance(settings, PrometheusSettings):
         raise ConfigError(
@@ -230,8 +227,7 @@ def windows(start: int, end: int, size: int) -> Iterator[ImportWindow]:
 def pending(
     querying: PrometheusQueries, memory: SeriesMemory, start: int, end: int, *, settled: int
 ) -> Iterator[PendingChunk]:
-    """Yield the windows of [start, end) as chunks that are fetched only where they are not in the
-    lake.
+    """Yield the windows of [start, end) as chunks, fetched only if the lake lacks them.
 
     What is younger than `settled` may not all be there yet: it is a window of its own, fetched
     again later as a part of the whole one.
@@ -428,8 +424,7 @@ class PrometheusFeed:
 
 
 def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
-    """Return the rows of one file; answers of one instant, one metric each, complete each other in
-    the lake.
+    """Return the rows of one file; the lake merges answers of one metric at one instant.
 
     An instant query holds its own time. Queries of one metric after the other mean one instant, so
     its times are taken in whole seconds. Errors: InputError for a file that cannot be read, or that

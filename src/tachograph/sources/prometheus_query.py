@@ -387,9 +387,7 @@ class PrometheusQueries:
         return text.data.version if not text.data.application else ""
 
     def _count_series(self, at: int) -> None:
-        """How many series there are of each metric, so that answers can be kept small; roughly
-        is good enough.
-        """
+        """Estimate the number of series per metric, to limit the size of answers."""
         if self._series:
             return
         query = f"count by (__name__) ({self._selector(self.metrics)})"
@@ -451,9 +449,7 @@ class PrometheusQueries:
         return _inside(found, start, end)
 
     def _range(self, selector: str, start: int, end: int) -> SeriesAnswer:
-        """The last sample of each step, on a grid counted from 1970, in pieces below the limit
-        of points.
-        """
+        """Last sample of each step on a grid from 1970, in requests below the limit of points."""
         step = max(1, round((self.settings.step_s or _LIKELY_STEP_S) * 1000))
         first, last = -(-start // step) * step, (end - 1) // step * step
         query = f"last_over_time({selector}[{step - self._closed}ms])"

@@ -225,8 +225,7 @@ class SpooledRecording:
 
 
 def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
-    """Yield the chunks of one spool: its samples, and with the last of them GPUs, job and
-    allocations.
+    """Yield the chunks of a spool: samples; the last one adds GPUs, job and allocations.
 
     Errors: InputError for a file that is no spool.
     """
@@ -305,9 +304,7 @@ def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> 
 def _job(
     spooled: SpooledRecording, nodes: list[str], start: datetime, end: datetime, cluster: str
 ) -> dict[str, Any]:
-    """A row of `jobs`. Of a job with more nodes than recorded here, GPUs and list of nodes are
-    not known.
-    """
+    """A row of `jobs`; GPUs and node list are null if only part of the nodes was recorded."""
     reported = spooled.head["job"]
     names = sorted(set(nodes))
     whole = reported["nodes"] in (None, len(names))

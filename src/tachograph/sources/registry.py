@@ -114,8 +114,8 @@ class SourceModule(Protocol):
     def read(
         self, options: argparse.Namespace, *, configuration: Configuration, now: datetime
     ) -> Iterator[Chunk]:
-        """Yield chunks. `options.files` is one file at a time; `options.in_folder`: a folder was
-        named instead.
+        """Yield chunks of one file, `options.files`; `options.in_folder`: it is from a named
+        folder.
         """
         ...
 
@@ -160,9 +160,7 @@ Watermark = Callable[[str], datetime | None]
 
 
 class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings that every `[[sources]]` entry has; a source's own settings extend it. Secrets
-    are named by file.
-    """
+    """Common settings of `[[sources]]` entries; sources extend it. Secrets are file names."""
 
     source: str
     name: str = ""  # default: the source
@@ -181,9 +179,7 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 @dataclass(slots=True)
 class PollOutcome:
-    """The result of one poll, beside its chunks. `skew_s`: {host: its clock ahead of ours,
-    seconds}.
-    """
+    """Result of a poll without its chunks. `skew_s`: {host: seconds its clock is ahead of ours}."""
 
     skew_s: dict[str, float] = field(default_factory=dict)
     # {host or address: why}, where others answered.
@@ -259,9 +255,7 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
 
 
 def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) -> S:
-    """Return an entry as the settings `struct`. Errors: ConfigError naming the entry and the
-    key.
-    """
+    """Return an entry as the settings `struct`. Errors: ConfigError with entry and key."""
     written = {
         key: value.isoformat() if isinstance(value, date) else value for key, value in raw.items()
     }

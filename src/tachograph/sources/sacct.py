@@ -354,8 +354,8 @@ def read_file(
     rows_per_chunk: int = ROWS_PER_CHUNK,
     trusted: bool = False,
 ) -> Iterator[AccountingReading]:
-    """Yield what a file holds, `rows_per_chunk` records at a time; one empty reading for a file
-    without records.
+    """Yield the content of a file, `rows_per_chunk` records each; one empty reading without
+    records.
 
     Errors: InputError for a file that is no accounting.
     """

@@ -33,9 +33,7 @@ _STEPS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NamedJobs:
-    """Job ids and steps as they were written, one row each, and as Slurm names them; null: no
-    job, no step.
-    """
+    """Job ids and steps as written, one row each, and as Slurm names them; null: none."""
 
     job_id: pl.Series
     step: pl.Series
@@ -184,9 +182,7 @@ def _with_names(pieces: pl.DataFrame, raw: list[str]) -> tuple[pl.DataFrame, tup
 
 
 def _mixed(pieces: pl.DataFrame, unit: list[str]) -> pl.DataFrame:
-    """GPUs on which the extents of two jobs or steps overlap: there the order of the samples
-    decides.
-    """
+    """GPUs where jobs or steps overlap in time: the order of the samples decides there."""
     ordered = pieces.sort(*unit, "start", "last")
     before = pl.col("last").cum_max().shift(1).over(unit)
     return ordered.filter(pl.col("start") <= before).select(unit).unique()

@@ -90,8 +90,9 @@ class PmSums:
         return int(self.begin // MINUTE_S)
 
     def scores(self, max_warps: int | None) -> dict[str, float | None]:
-        """Return the scores as published, 0..100; None where a metric was cut, nothing ran, or
-        W_max is unknown.
+        """Return the published scores, 0..100.
+
+        None where a metric was cut, the GPU was idle, or W_max is unknown.
 
         >>> half = PmSums(0.0, 1.0, 1.0, 1, sums={SM_ACTIVE: 500.0, ELAPSED: 1000.0, WARPS: 16000.0})
         >>> half.scores(64)

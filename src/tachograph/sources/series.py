@@ -61,9 +61,7 @@ class SeriesRun:
 
 @dataclass(slots=True)
 class SeriesAnswer:
-    """The series of one answer, or of several. `instant`: the times are those of the query, not
-    of scrapes.
-    """
+    """Series of one or several answers. `instant`: times are those of the query, not of scrapes."""
 
     runs: list[SeriesRun] = field(default_factory=list)
     instant: bool = False
@@ -87,9 +85,7 @@ class SeriesAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SeriesIdentity:
-    """The column that a series fills, and the GPU or node it is about. `instance`: the address
-    of the exporter.
-    """
+    """Column that a series fills, and its GPU or node. `instance`: address of the exporter."""
 
     target: MetricTarget
     location: SeriesLocation
@@ -104,8 +100,7 @@ def labelled_gpu(node: str, location: SeriesLocation) -> LabelledGpu | None:
 
 
 class SeriesVocabulary:
-    """Meaning of metrics and labels at a site; remembers labels, which are the same in every
-    scrape.
+    """Meaning of metrics and labels at a site; caches labels, which repeat in every scrape.
 
     `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address.
     `exporters`: names of those that wrote the series seen so far, as far as known.
@@ -139,8 +134,7 @@ class SeriesVocabulary:
         )
 
     def identity(self, labels: bytes) -> SeriesIdentity | UnusableLabels | None:
-        """Return what a series is, its name and labels given as a JSON object; None for one that is
-        not needed.
+        """Return the identity of a series from its name and labels (JSON); None if not needed.
 
         UnusableLabels: `bad_labels`, `unknown_metric`, or what its labels lack.
         """
@@ -186,9 +180,7 @@ class SeriesVocabulary:
         return identity.location.node
 
     def host_of(self, labels: bytes) -> str | None:
-        """Return the node of a node_exporter by its labels, a JSON object; None where they name
-        none.
-        """
+        """Return the node of a node_exporter from its labels (JSON); None without one."""
         given = series_labels(labels)
         if given is None:
             return None
@@ -235,9 +227,7 @@ def series_labels(written: bytes) -> dict[str, str] | None:
 
 
 def named_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
-    """Return the host that a page of node_exporter names, given metrics and labels; None where
-    it names none or two.
-    """
+    """Return the host that a node_exporter page names; None for none or several."""
     hosts = {labels.get("nodename") for metric, labels in series if metric == NODE_INFO}
     return hosts.pop() if len(hosts) == 1 else None
 
@@ -252,9 +242,7 @@ def host_of_page(samples: PageSamples) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSpan:
-    """A job, or a step (123.0), held a GPU in [start, end), microseconds since 1970; `end` None:
-    it still does.
-    """
+    """A job or step (123.0) held a GPU in [start, end), us since 1970; `end` None: still running."""
 
     unit: GpuUnit
     job: str
@@ -283,8 +271,8 @@ class AllocationTracker:
     def changes(
         self, unit: GpuUnit, scrapes: Longs, named: Mapping[str, Longs]
     ) -> Iterator[AllocationSpan]:
-        """Yield what began and what ended. `scrapes`: when the GPU was seen; `named`: when each job
-        was named on it.
+        """Yield begins and ends of jobs. `scrapes`: times of the GPU; `named`: times of each job on
+        it.
 
         >>> tracker, times = AllocationTracker(), np.array([10, 20, 30, 40])
         >>> [(span.job, span.start, span.end) for span in tracker.changes(("n", 0, None), times, {"7": times[1:3]})]

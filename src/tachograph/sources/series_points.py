@@ -28,9 +28,7 @@ KeyedValues = tuple[Longs, Floats]  # keys of rows, sorted, and the value at eac
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """One number per (unit, time) that sorts as they do. `moments`: all times, where units times
-    span is too large.
-    """
+    """One integer per (unit, time) with the same order. `moments`: all times, if it would overflow."""
 
     low: int
     span: int
@@ -60,9 +58,7 @@ class RowKeys:
 
 @dataclass(frozen=True, slots=True)
 class PointColumns:
-    """Points of series as columns. `by_column`: as `targets_by_column` groups them; `reject`
-    counts conflicts.
-    """
+    """Points of series as columns, grouped as by `targets_by_column`; `reject` counts conflicts."""
 
     points: Mapping[MetricTarget, Sequence[SeriesPoints]]
     by_column: Mapping[MetricTarget, Sequence[MetricTarget]]
@@ -74,8 +70,7 @@ class PointColumns:
         names: Sequence[tuple[str, int, int]],
         ranks: Longs,
     ) -> tuple[Longs, Longs, dict[str, Floats]]:
-        """Return (place of the unit in `names`, time, values of each column at them, NaN where
-        there is none), sorted.
+        """Return sorted (index in `names`, time, values of each column), NaN for missing values.
 
         ranks: the place of each numbered unit; several may be one GPU.
         """
@@ -97,9 +92,7 @@ class PointColumns:
         return unit, t, columns
 
     def _column(self, whole: MetricTarget, of: Mapping[MetricTarget, KeyedValues]) -> KeyedValues:
-        """(key of each row, its value): parts of a GPU are joined, a fallback fills what no
-        other metric gives.
-        """
+        """(key, value) of each row: merges parts of a GPU; fallbacks fill only missing values."""
         column: KeyedValues | None = None
         for _, some in groupby(self.by_column[whole], key=lambda one: one.joining.fallback):
             parts = list(some)
@@ -122,9 +115,7 @@ class PointColumns:
         names: Sequence[tuple[str, int, int]],
         keys: RowKeys,
     ) -> KeyedValues:
-        """(key of each row, its value): copies of one value are one, CPUs and interfaces of a
-        node are added up.
-        """
+        """(key, value) of each row: merges copies; sums CPUs and interfaces of a node."""
         points = self.points[target]
         # Series of one GPU each; copies stay in order.
         if all(isinstance(units, int) for units, _, _ in points):
@@ -183,9 +174,7 @@ def of_readings(
 
 
 def _first_of_readings(later: Longs, t: Longs, has: Mask, tolerance: float) -> Longs:
-    """The first row of the reading of each row. `later`: rows that may be of the reading of the
-    one before them.
-    """
+    """First row of each row's reading. `later`: rows that may belong to the reading before."""
     packed = np.packbits(has, axis=1, bitorder="little")
     metrics = [
         int.from_bytes(bits, "little")

@@ -131,8 +131,7 @@ class SeriesRows:
     def add_page(
         self, page: bytes, *, t: datetime, node: str | None, pin: NodePin | None = None
     ) -> int:
-        """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples
-        are known here.
+        """Add a page scraped at `t` from an exporter on `node`; return the number of known samples.
 
         A time written behind a value replaces `t`; a host that the page names replaces `node`.
         `pin`: nodes that it may name, values of others are `other_node`.
@@ -200,8 +199,8 @@ class SeriesRows:
         return self._units.setdefault(labelled, len(self._units))
 
     def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
-        """Add values of one column; units: the number of all, or of each. NaN is counted and
-        left out.
+        """Add values of one column; units: one for all, or one for each. NaN is counted and
+        dropped.
         """
         missing = np.isnan(values)
         if missing.any():
@@ -227,9 +226,7 @@ class SeriesRows:
     def describe_by(
         self, unit: LabelledGpu, location: SeriesLocation, target: MetricTarget, value: float
     ) -> None:
-        """Note the memory of a device, or its index, where the value is one; labels alone are
-        noted already.
-        """
+        """Note the memory or index of a device from its value; labels are noted already."""
         if target.column == INDEX and value >= 0 and value == int(value):
             span = self._spans.get(unit, SAME_TIME)
             self.describe(
@@ -499,9 +496,7 @@ class SeriesRows:
 def series_parts(
     answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool
 ) -> tuple[ChunkPart, ...]:
-    """Return the rows of an answer, all of one window; `overlaps`: some may be in the lake
-    already.
-    """
+    """Return the rows of an answer, all of one window; `overlaps`: some may be in the lake."""
     rows = SeriesRows(memory)
     rows.add_answer(answer)
     return rows.parts(overlaps=overlaps)
@@ -509,9 +504,7 @@ def series_parts(
 
 @dataclass(slots=True)
 class _PageSeries:
-    """What one set of labels of a page is about: the numbers of its GPU and its node. NONE: it
-    is none, and why.
-    """
+    """Subject of a label set of a page: GPU and node numbers. NONE: not usable, with the reason."""
 
     t_us: int = 0
     unit: LabelledGpu | None = None

@@ -31,9 +31,7 @@ _OFFSET = r"^.{10}[ T].*?\d\s*([Zz]|UTC|GMT|[+-]\d{2}(?::?\d{2})?)$"
 
 @dataclass(frozen=True, slots=True)
 class TimeColumn:
-    """Times as UTC (microseconds); null where none is written, and where `bad` marks an invalid
-    time.
-    """
+    """UTC times (us); null for empty cells, and where `bad` marks an invalid time."""
 
     values: pl.Series
     bad: pl.Series
@@ -169,9 +167,7 @@ def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
 
 
 def days_of(given: pl.Series) -> pl.Series | None:
-    """Return days since 1970 (UTC) of a column of whole numbers or times with their zone; None
-    of others.
-    """
+    """Return days since 1970 (UTC) of a column of integers or zoned times; None for other types."""
     times = given
     if given.dtype.is_integer():
         found = _from_whole_numbers(given, AUTO)
@@ -228,9 +224,7 @@ def _from_number_text(text: pl.Series, form: str) -> TimeColumn:
 
 
 def _parse_unique(text: pl.Series, form: str) -> pl.DataFrame:
-    """Wall-clock time `naive` and `offset` from UTC (null: none written) of each text; each
-    spelling is parsed once.
-    """
+    """Parse each distinct text to wall-clock time `naive` and UTC `offset` (null: none written)."""
     once = text.drop_nulls().unique()
     parts = _parse_iso(once) if form in (AUTO, ISO) else _parse_format(once, form)
     table = pl.DataFrame({"text": once, "naive": parts[0], "offset": parts[1]})
@@ -257,9 +251,7 @@ def _parse_iso(text: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def _parse_format(text: pl.Series, form: str) -> tuple[pl.Series, pl.Series]:
-    """Parsed by a strptime format; Python's fraction `.%f` is written `%.f` in the parser used
-    here.
-    """
+    """Parse with a strptime format; Python's fraction `.%f` is `%.f` in this parser."""
     try:
         naive = text.str.to_datetime(form.replace(".%f", "%.f"), strict=False, time_unit="us")
     except pl.exceptions.PolarsError as problem:

@@ -10,8 +10,7 @@ from tachograph.catalog.errors import ConfigError
 
 @cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
 def certificates(ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """Return the TLS context: authorities of `ca_file`, or the system's where it is empty, and our
-    own certificate.
+    """Return the TLS context with `ca_file` (empty: system authorities) and our certificate.
 
     The files are read once. Errors: ConfigError naming the key.
     """

@@ -68,9 +68,7 @@ def new_figure(height_in: float) -> tuple[Figure, Axes]:
 
 
 def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure of the page's width and axes below each other over one x axis; `above_in`:
-    room above them.
-    """
+    """Return a figure of page width, its axes stacked over one x axis; `above_in`: room above."""
     with _style():
         height = sum(heights_in) + 0.3 * len(heights_in) + 0.2 + above_in
         figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
@@ -87,8 +85,7 @@ def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[F
 
 
 def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -> str:
-    """Return the figure as an `<svg>` element with ids starting with `name`; `label` is its
-    description.
+    """Return the figure as `<svg>` with ids prefixed by `name`; `label` describes it.
 
     plot: axes of which the page is to know where they begin and end (`data-begin`, `data-end`:
     shares of the width).
@@ -133,9 +130,7 @@ def inlined(
     colours: Mapping[str, str] = MappingProxyType(_CSS),
     attributes: str = "",
 ) -> str:
-    """Return a file of SVG that Matplotlib wrote as an element of a page; colours: {drawn: in
-    the page}.
-    """
+    """Return an SVG file by Matplotlib as a page element; colours: {drawn: in the page}."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = _STYLE.sub("", svg)

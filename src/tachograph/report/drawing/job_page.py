@@ -61,8 +61,8 @@ _LINES: Mapping[str, tuple[str, str, str]] = {
 def _show_marks(
     axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True, labels: bool = True
 ) -> None:
-    """Mark intervals: dashed edges, a pale hatched `ground`, and above the plot a labelled bar, in
-    lanes.
+    """Mark intervals: dashed edges, a pale hatched `ground`, a labelled bar in lanes above the
+    plot.
 
     Edges are dark on light, so that they are seen on any colour and in grey; no bar lies over
     another.
@@ -313,9 +313,7 @@ def _power(axes: Axes, mean: Floats, low: Floats, high: Floats, bin_s: float) ->
 
 @dataclass(frozen=True, slots=True)
 class ComparedLine:
-    """One job among others: its label, and a mean over its GPUs in bins of `bin_s` seconds from
-    its start.
-    """
+    """One job of a comparison: label, and the mean over its GPUs in bins of `bin_s` seconds."""
 
     label: str
     bin_s: float
@@ -351,9 +349,7 @@ def compared(lines: Sequence[ComparedLine], counter: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """A step on the timeline: its id, seconds from the job's start, mean activity 0..1 (None:
-    not known).
-    """
+    """A step on the timeline: id, start and end (s after job start), mean activity 0..1 or None."""
 
     label: str
     begin_s: float
@@ -463,9 +459,7 @@ def _memory_curve(peaks: Floats, capacities: Floats) -> str:
 
 
 def roofline(pipes: Mapping[str, tuple[float, float]]) -> str | None:
-    """Return for each pipe the shares of its labelled samples that are compute-bound and
-    memory-bound.
-    """
+    """Return the shares of labelled samples per pipe: compute-bound and memory-bound."""
     if not pipes:
         return None
     figure, axes = new_figure(0.6 + 0.28 * len(pipes))

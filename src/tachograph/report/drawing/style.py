@@ -123,8 +123,7 @@ def thousands_axis(axes: Axes, which: str = "y") -> None:
 
 
 def log_axis(axes: Axes, which: str, low: float, high: float) -> None:
-    """Make one axis logarithmic from `low` to `high`, with ticks at 0.03, 0.1, 0.3, 1, 3, 10 and so
-    on.
+    """Make an axis logarithmic from `low` to `high`, with ticks at 0.03, 0.1, 0.3, 1, 3 and so on.
 
     Over more than five decades only these have a tick; within one decade there are more.
     """
@@ -227,8 +226,7 @@ def draw_strips(
     *,
     colours: Mapping[str, str] | None = None,
 ) -> None:
-    """Draw a row of dots per group, the first at the top: jobs at their value, a bar from first to
-    third quartile.
+    """Draw one row of dots per group, top down: jobs at their value, a bar between the quartiles.
 
     rows: (group, jobs, median, q1, q3), all null in a group without jobs. curves: (group, value),
     rows of `statistics.cumulative`: of a group with more jobs, evenly spaced ranks. Dots are spread
@@ -279,8 +277,8 @@ def draw_ecdf(
     top: float,
     title: str = "",
 ) -> None:
-    """Draw the cumulative share of each group's jobs from 0 to `top`; looks: {group: (label,
-    colour, dashes)}.
+    """Draw the cumulative share of jobs by group, 0 to `top`; looks: {group: (label, colour,
+    dashes)}.
 
     curves: (group, value, share), rows of `statistics.cumulative`.
     """
@@ -306,9 +304,7 @@ def draw_ecdf(
 
 
 def mark_limits(axes: Axes, limits: Sequence[float], *, named: bool = True) -> None:
-    """Draw upright lines at limits that lie inside the axis, with their numbers at the top where
-    `named`.
-    """
+    """Draw vertical lines at the limits inside the axis; `named` adds their values at the top."""
     for limit in limits:
         if limit < axes.get_xlim()[1]:
             axes.axvline(limit, color=FAINT, linewidth=0.7, linestyle=":")

@@ -64,8 +64,7 @@ GpuKey = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class JobTimeline:
-    """Series of `bins` values from the job's start; a bin lasts `bin_s` seconds; None: not
-    measured.
+    """Series of `bins` bins of `bin_s` seconds from the job's start; None: not measured.
 
     `per_gpu` is the mean of counter `counter` for each (node, gpu, mig); `means` are means over
     GPUs of each counter (maxima for hbm_used_mib); `power_low` and `power_high` are the lowest and

@@ -47,9 +47,7 @@ def by_cause(names: Sequence[str], hours: Floats, recoverable: Floats) -> str | 
 
 
 def by_user(names: Sequence[str], lost: Floats) -> str | None:
-    """Return the share of the lost GPU-hours that the users with most of them have, added up;
-    most first.
-    """
+    """Return the cumulative share of lost GPU-hours by user, most first."""
     if lost.size < 2 or not np.any(lost > 0):
         return None
     figure, axes = new_figure(2.3)

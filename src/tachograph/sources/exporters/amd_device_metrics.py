@@ -1,5 +1,4 @@
-"""AMD device-metrics-exporter: names in lower case, in upper case (first versions), or with the
-prefix `amd_`.
+"""AMD device-metrics-exporter: lower-case, upper-case (early versions) or `amd_` names.
 
 `tensor_active` is the MFMA utilisation. `dram_active` is the activity of the memory controllers
 (UMC), which the firmware of CDNA 3 derives from the bandwidth in use; NVIDIA counts cycles.

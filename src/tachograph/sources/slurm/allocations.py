@@ -144,8 +144,7 @@ class RunningJob:
     cluster: SlurmCluster
 
     def gpu_rows(self) -> list[SlurmRow]:
-        """Return the rows of `allocations`: one per node and GPU. None while the job waits, or
-        once it ended.
+        """Return rows of `allocations`, one per node and GPU; None for waiting or finished jobs.
 
         Errors: BadRowError with the reason when it cannot be read.
         """
@@ -262,8 +261,8 @@ _COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster",
 def read_table(
     text: str, *, cluster: SlurmCluster
 ) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
-    """Return (rows of `allocations`, rejected, records) of a CSV with a header; other columns are
-    left out.
+    """Return (rows of `allocations`, rejects, records) of a CSV with a header; ignores other
+    columns.
 
     >>> rows, _, _ = read_table("job_id,node,gpu\\n7,gpu[1-2],0;3\\n", cluster=SlurmCluster())
     >>> [(row["node"], row["gpu"]) for row in rows]
@@ -453,9 +452,7 @@ class HoldIntervals:
     _opened: dict[tuple[str | None, str, str], HoldEvent] = field(default_factory=dict)
 
     def ended(self, events: Iterable[HoldEvent]) -> Iterator[SlurmRow]:
-        """Yield the rows of `allocations` of the intervals that end with one of the events, in
-        the order of time.
-        """
+        """Yield rows of `allocations` for intervals that the events end, in order of time."""
         for event in events:
             begun = self._opened.get(event.key)
             if begun and event.kind == "prolog" and event.repeats(begun):
@@ -469,9 +466,7 @@ class HoldIntervals:
                 yield from _held(event, None, event.time)
 
     def open(self, events: Iterable[HoldEvent] | None = None) -> Iterator[SlurmRow]:
-        """Yield the rows of the intervals that are open; of those alone that one of `events` is
-        about, if given.
-        """
+        """Yield the rows of open intervals; with `events`, only of those they concern."""
         keys = self._opened if events is None else dict.fromkeys(event.key for event in events)
         for begun in (self._opened[key] for key in keys if key in self._opened):
             yield from _held(begun, begun.time, None)

@@ -43,8 +43,7 @@ class SiteProgram:
         return shlex.join(self.words)
 
     def command(self, *arguments: str, **values: str) -> list[str]:
-        """Return the whole command line, with `{kind}` in an argument replaced by the value of that
-        kind.
+        """Return the command line; `{kind}` in an argument becomes the value of that kind.
 
         What runs it elsewhere does not take our environment along, `env` does. ssh joins the words
         and a shell reads them, so they are quoted; any other prefix may be a script that calls ssh,
@@ -68,8 +67,7 @@ class SiteProgram:
         return [*before, *(word.replace(" ", "_") for word in command)]
 
     def output(self, *arguments: str, **values: str) -> bytes:
-        """Return what the program prints, once it has ended well; arguments and values as those of
-        `command`.
+        """Return the output of the program if it succeeds; arguments as for `command`.
 
         Errors: InputError naming the program and the reason, when it cannot be run, fails, is too
         slow, or prints more than `largest` bytes; then it is ended. RefusedError: it was not run.
@@ -241,9 +239,7 @@ class AccountingAccess(Protocol):
     where: str
 
     def fetch(self, span: AccountingSpan) -> AccountingAnswer:
-        """Return the answer as it came. Errors: InputError when there is none, or only a part of
-        one.
-        """
+        """Return the raw answer. Errors: InputError if it is missing or incomplete."""
         ...
 
     def close(self) -> None:
@@ -252,8 +248,7 @@ class AccountingAccess(Protocol):
 
 
 class SacctCommand:
-    """`sacct`, run by us. `clusters`: of several under one slurmdbd; else the one it is configured
-    for.
+    """`sacct` as a child process. `clusters`: some of one slurmdbd; by default the configured one.
 
     It runs twice for a span. The first answer has no field that a user can write, so each of its
     lines is a record whatever jobs are called. The second has these fields, between ids and with a
@@ -288,8 +283,7 @@ class SacctCommand:
         return cls(program.output, where=program.name, clusters=clusters, steps=steps)
 
     def fetch(self, span: AccountingSpan) -> AccountingAnswer:
-        """Return the jobs of the span as text with a header, with their steps, and every run of a
-        requeued job.
+        """Return the jobs of the span with steps and all requeued runs, as text with a header.
 
         Errors: InputError when sacct fails, or an answer is not whole.
         """

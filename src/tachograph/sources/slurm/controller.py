@@ -94,9 +94,7 @@ class ControllerCommands:
         return cls(programs[0].output, programs[1].output, where=programs[0].name, form=form)
 
     def fetch_jobs(self) -> bytes:
-        """Return the jobs that hold resources, as JSON or as text. Errors: InputError when
-        neither works.
-        """
+        """Return the jobs that hold resources, as JSON or text. Errors: InputError if both fail."""
         if self._form == "text":
             return self._as_text()
         try:
@@ -109,9 +107,7 @@ class ControllerCommands:
         return answer
 
     def config(self) -> ControllerConfig:
-        """Return the name of the cluster and the controller's clock. Errors: InputError when
-        scontrol fails.
-        """
+        """Return cluster name and the controller's clock. Errors: InputError if scontrol fails."""
         answer = self._scontrol("show", "config")
         name, clock = _NAME.search(answer), _AS_OF.search(answer)
         return ControllerConfig(
@@ -167,9 +163,7 @@ _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 
 
 def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
-    """Yield the rows of `jobs` of those that run; records that cannot be read are left to the
-    accounting.
-    """
+    """Yield rows of `jobs` for running jobs; skips unreadable records, which sacct reports later."""
     jobs = json_objects(json_value(document, "jobs"))
     names_gpus = any(
         f"gres/{name}" in (json_text(job.get("tres_alloc_str")) or "")
@@ -186,8 +180,7 @@ def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
 
 
 def polled_at(document: object) -> int | None:
-    """Return the clock of the controller when it answered, seconds since 1970; None up to Slurm
-    23.02.
+    """Return the controller's clock of the answer, s since 1970; None up to Slurm 23.02.
 
     >>> polled_at({"last_update": {"set": True, "infinite": False, "number": 1795245396}})
     1795245396

@@ -56,9 +56,7 @@ def names_gpus(document: object) -> bool:
 
 
 def database_example(fields: Mapping[str, object]) -> str:
-    """Return a job as text, without its steps and its TRES: what is shown of one that was
-    rejected.
-    """
+    """Return a rejected job as text for messages, without its steps and TRES."""
     return json_example(
         {name: value for name, value in fields.items() if name not in {"steps", "tres"}}
     )
@@ -178,9 +176,7 @@ def _waiting(job: Mapping[str, object]) -> str | None:
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
-    """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: then not
-    reported.
-    """
+    """(Folded) exit code and signal; unknown for SUCCESS of failed jobs (Slurm up to 22.05)."""
     code, signal = (
         json_number(json_value(value, "return_code")),
         json_number(json_value(value, "signal", "id")),

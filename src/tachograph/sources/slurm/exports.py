@@ -172,8 +172,7 @@ _COLUMN = {"jobname": "name", "submitline": "submit_line"}
 
 @dataclass(slots=True)
 class AccountingReading:
-    """What a part of a file holds: rows for `jobs`, `steps` and `allocations`, and what was
-    rejected.
+    """Content of part of a file: rows of `jobs`, `steps`, `allocations`, and rejects.
 
     job_usages, step_usages: one for each row of `jobs`, of `steps`.
     """
@@ -226,9 +225,7 @@ class AccountingReading:
             )
 
     def rejects(self) -> tuple[Reject, ...]:
-        """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people
-        know.
-        """
+        """Rejected rows by reason; texts not in UTF-8 by column; number of display-only job ids."""
         broken = [
             Reject("invalid_utf8", _COLUMN.get(name, name), n)
             for name, n in sorted(self.replaced.items())

@@ -96,9 +96,7 @@ def json_time(value: object) -> datetime | None:
 
 
 def json_limit_s(value: object) -> float | None:
-    """Return the seconds of a time limit, which Slurm writes in minutes; None: not set, or
-    unlimited.
-    """
+    """Return a time limit in s (Slurm: minutes); None: not set, or unlimited."""
     minutes = json_number(value)
     return minutes * 60.0 if minutes is not None and 0 <= minutes < _NO_VALUE else None
 
@@ -218,8 +216,9 @@ _FRACTION = re.compile(r"(?<=\d)\.0*\Z")  # of a whole number that a program too
 
 
 def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
-    """Return the parts of a job id: `123`, `123_4` (array), `123_[5-9%2]` (not yet split), `123+1`
-    (het), `123.batch`.
+    """Return the parts of a job id.
+
+    Forms: `123`, `123_4` (array), `123_[5-9%2]` (not yet split), `123+1` (het), `123.batch`.
 
     >>> parts = job_id("3_0", "14"); parts.raw, parts.display, parts.array_job_id, parts.array_task_id
     ('14', '3_0', '3', 0)
@@ -383,8 +382,7 @@ _EXIT = re.compile(r"(\d{1,10}):(\d{1,10})", re.ASCII)
 
 @lru_cache(maxsize=8192)
 def exit_status(written: str) -> tuple[int | None, int | None]:
-    """Return (code, signal) of `code:signal`; signal 0 is none, codes are folded (see
-    `folded_exit_code`).
+    """Return (code, signal) of `code:signal`; signal 0: none; folded as by `folded_exit_code`.
 
     >>> exit_status("3:0"), exit_status("0:9"), exit_status("139:0"), exit_status("")
     ((3, None), (0, 9), (11, None), (None, None))
@@ -430,8 +428,7 @@ def whole(written: str, column: str) -> int | None:
 
 @lru_cache(maxsize=65536)
 def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float | None:
-    """Return a duration in s: `raw` (a number, in units of `scale` s) where there is one, else
-    Slurm's notation.
+    """Return a duration in s from `raw` (in units of `scale` s), else from Slurm's notation.
 
     >>> seconds("16", "", "elapsed_s"), seconds("", "3-06:16:53", "elapsed_s"), seconds("10", "", "t", scale=60)
     (16.0, 281813.0, 600.0)

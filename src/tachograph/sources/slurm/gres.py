@@ -33,8 +33,8 @@ _NO_TYPE = frozenset({"", "(null)", "no_consume"})
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """One generic resource of a list. type None: untyped; count None: not written; devices None:
-    not reported.
+    """One generic resource. type None: untyped; count None: not written; devices None: not
+    reported.
     """
 
     name: str
@@ -121,8 +121,7 @@ def _devices(notes: str) -> tuple[int, ...] | None:
 
 
 def _gres_id(name: str) -> str:
-    """The number that databases up to Slurm 20.11 hold in place of a name: its letters, eight bits
-    each.
+    """Numeric GRES id of databases up to Slurm 20.11: the name's letters, eight bits each.
 
     >>> _gres_id("gpu")
     '7696487'
@@ -219,8 +218,7 @@ def _tres(written: str) -> tuple[tuple[str, int], ...]:
 
 
 def tres(written: str) -> dict[str, int]:
-    """Return the counts of CPUs, nodes, GPUs and shares of them in a TRES list; memory and the rest
-    are left out.
+    """Return the counts of CPUs, nodes, GPUs and GPU shares in a TRES list; ignores the rest.
 
     >>> tres("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,gres/gpumem=80G,mem=62.50G,node=1")
     {'cpu': 8, 'gres/gpu:a100': 2, 'gres/gpu': 2, 'node': 1}
@@ -231,8 +229,7 @@ def tres(written: str) -> dict[str, int]:
 
 
 def gpus(counts: Mapping[str, int]) -> tuple[int | None, str | None]:
-    """Return (GPUs, type) of a TRES list; None: it names no GPUs. Typed and untyped counts are the
-    same GPUs.
+    """Return (GPUs, type) of a TRES list, None without GPUs; typed counts repeat untyped ones.
 
     >>> gpus({"gres/gpu": 4, "gres/gpu:a100": 4}), gpus({"gres/gpu:h200": 2, "gres/gpu:h100": 4}), gpus({"cpu": 1})
     ((4, 'a100'), (6, 'h100+h200'), (None, None))
@@ -241,8 +238,7 @@ def gpus(counts: Mapping[str, int]) -> tuple[int | None, str | None]:
 
 
 def shares(counts: Mapping[str, int]) -> tuple[int | None, int | None, str | None]:
-    """Return (shards, hundredths of GPUs by MPS, type of their GPUs) of a TRES list; None: it names
-    none.
+    """Return (shards, MPS in hundredths of a GPU, GPU type) of a TRES list; None without shares.
 
     >>> shares({"gres/shard": 4, "gres/shard:a100": 4}), shares({"gres/mps": 50}), shares({"gres/gpu": 1})
     ((4, None, 'a100'), (None, 50, None), (None, None, None))

@@ -42,8 +42,7 @@ _FINISHED_LATER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "C
 
 
 def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
-    """Yield the records of one answer, a list of answers, or a list of records; `place` counts
-    them.
+    """Yield the records of an answer, of a list of answers or of records; `place` counts them.
 
     Errors: InputError when every answer is an error.
     """
@@ -77,9 +76,7 @@ def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> J
 
 
 def _as_sacct(fields: Mapping[str, str]) -> dict[str, str]:
-    """A squeue row under sacct's names; expected starts and ends, and what is only requested,
-    left out.
-    """
+    """A squeue row under sacct's names, without expected times and requests."""
     row = {_SQUEUE.get(name, name): value for name, value in fields.items()}
     state = base_state(fields.get("state") or fields.get("st", ""))
     array, task = fields.get("array_job_id", ""), fields.get("array_task_id", "")
@@ -97,9 +94,7 @@ def _as_sacct(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _per_node(fields: Mapping[str, str]) -> str:
-    """TRES of all nodes from `tres_per_node` (`gres/gpu:a100:4`, older `gres:gpu:4`) and the
-    number of nodes.
-    """
+    """TRES of all nodes from `tres_per_node` (`gres/gpu:a100:4`, older `gres:gpu:4`) x nodes."""
     nodes = fields.get("nodes", "")
     written = fields.get("tres_per_node", "")
     if not nodes.isdigit() or not written:

@@ -170,8 +170,7 @@ class RejectedBefore:
 def counted_rejects(
     rejected: Iterable[RejectedRecord], column: str | None = None
 ) -> tuple[Reject, ...]:
-    """Return the rejected rows, or their values of `column`, counted by reason, each with its
-    first.
+    """Return rejected rows, or their values of `column`, counted by reason, with the first of each.
 
     >>> counted_rejects([(3, "bad_time", "x"), (5, "bad_time", "y")])
     (Reject(reason='bad_time', column=None, count=2, example='3: x'),)
@@ -199,8 +198,7 @@ class SlurmEntry:
 
 @dataclass(frozen=True, slots=True)
 class SlurmCluster:
-    """What the accounting does not hold: name, time zone, shared and exclusive partitions or QOS
-    (patterns).
+    """Facts that the accounting lacks: name, time zone, patterns of shared and exclusive queues.
 
     `tracks_gpus` False: this export never names GPUs, so a job without any may have had some.
     """

@@ -118,9 +118,7 @@ class Slurmrestd:
         return self._version
 
     def _listed_version(self) -> str:
-        """The latest version listed under /openapi or, since 23.02, /openapi/v3; "" where there
-        is no list.
-        """
+        """Latest version listed under /openapi or (since 23.02) /openapi/v3; "" without a list."""
         for path in ("/openapi/v3", "/openapi"):
             try:
                 found = _LISTED.findall(self._server.get(path).content)
@@ -157,9 +155,7 @@ def _headers(user: str, token: str) -> Mapping[str, str]:
 
 
 def _message(body: bytes) -> str:
-    """The error that a document reports; "" for nothing, and for an answer that just has no
-    jobs.
-    """
+    """Error in a document; "" for none, and for an answer that merely has no jobs."""
     try:
         problems = msgspec.json.decode(body, type=_RestProblems).errors or []
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -183,8 +183,7 @@ def column_names(fields: str) -> tuple[str, ...]:
 def find_layout(
     first_line: str, *, fields: str | None, delimiter: str | None, where: str
 ) -> SacctLayout:
-    """Return the layout of a file from its first line: header, else `fields`, else a known list of
-    fields.
+    """Return the layout of a file from its first line: header, `fields`, or a known list of fields.
 
     Errors: InputError when it is not known.
     """
@@ -247,8 +246,7 @@ def _random_delimiter(header: str) -> str | None:
 
 
 def decode(content: bytes, *, where: str) -> tuple[str, bool]:
-    """Return the text and whether it is all UTF-8; other bytes become surrogates, to be counted and
-    replaced.
+    """Return the text and whether it is valid UTF-8; other bytes become surrogates.
 
     Errors: InputError for UTF-16.
     """
@@ -327,8 +325,7 @@ def _cannot_split(where: str) -> InputError:
 def _framed(
     text: str, names: Sequence[str], delimiter: str, *, where: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield number of the first line and values of the records behind the header; no text holds the
-    delimiter.
+    """Yield line number and values of the records after the header; no text has the delimiter.
 
     The last column ends at the last line break before the first column of the next record. A record
     that is cut off has fewer values. Errors: InputError where a record does not end in a line
@@ -390,9 +387,7 @@ def read_text(
 def _records_of(
     text: str, lines: Sequence[str], layout: SacctLayout, first: str, *, where: str, trusted: bool
 ) -> Iterator[tuple[int, str, list[str] | None]]:
-    """Place, text and fields of the records of a file, by the way that suits its columns and its
-    delimiter.
-    """
+    """Place, text and fields of the records, by the method that suits columns and delimiter."""
     header = first.rstrip("\r") if layout.has_header else None
     if layout.holds_text and layout.is_framed:
         begin = text.index(first) + (len(first) + 1 if layout.has_header else 0)
@@ -487,9 +482,7 @@ def _records(
 
 
 def _begins(line: str, width: int, count: int, wanted: int, layout: SacctLayout) -> bool:
-    """Whether a line of `width` fields begins a record, after `count` of `wanted` fields of the
-    one before.
-    """
+    """Whether a line of `width` fields begins a record, after `count` of `wanted` fields."""
     if count < wanted:  # the record before is not complete: go on, unless that cannot be
         overfull = count + width - 1 > wanted
         return (width >= wanted or overfull) and (

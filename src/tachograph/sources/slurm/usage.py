@@ -64,8 +64,7 @@ class HostUsage:
     max_rss_mib: float | None = None
 
     def cpu_time_s(self, state: str | None) -> float | None:
-        """Return the CPU time; None: not accounted, or of processes that were killed before they
-        were polled.
+        """Return the CPU time; None: not accounted, or the processes died before a poll.
 
         >>> HostUsage(0.02, 0.47).cpu_time_s("OUT_OF_MEMORY"), HostUsage(0.02).cpu_time_s("TIMEOUT")
         (0.47, None)
@@ -169,9 +168,7 @@ def _cpu_s(written: str) -> float | None:
 
 @lru_cache(maxsize=8192)
 def _amount(written: str) -> tuple[float, str, str]:
-    """Number, unit (k, m, ... or none) and what it is per (n: node, c: CPU, or nothing). Errors:
-    BadRowError.
-    """
+    """Number, unit (k, m, ... or none) and divisor (n: node, c: CPU, or none). Errors: BadRowError."""
     found = _SIZE.fullmatch(written.strip())
     if not found:
         raise BadRowError("bad_size")

@@ -57,9 +57,7 @@ _FATAL_TIMES = ("start", "end", "submit")
 
 @dataclass(slots=True)
 class _MappedColumns:
-    """Rows in the making: rows that are kept and how many of the file they are, what was
-    counted.
-    """
+    """Mapped rows: the kept rows, their number in the file, the rejects."""
 
     keep: pl.Series
     rejects: list[Reject]
@@ -82,8 +80,7 @@ def mapped_parts(
     cluster: str | None = None,
     origin: str,
 ) -> tuple[ChunkPart, ...]:
-    """Return the rows of a file as a part of the table that the mapping names, and what else it
-    holds.
+    """Return the rows of a file in the mapped table, and its other content.
 
     That is a part of `allocations` where a job is mapped, and one of `devices` where these are.
 
@@ -250,9 +247,7 @@ def _all_null(piece: pl.DataFrame, names: list[str]) -> pl.Series:
 def _groups(
     has: Iterable[str], mapping: TableMapping
 ) -> dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]]:
-    """{(node, GPU) in the names of columns: [(column, what it becomes)]}; one group (None, None)
-    where none is.
-    """
+    """{(node, GPU) in column names: [(column, target)]}; one group (None, None) without such names."""
     groups: dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]] = {}
     names = list(has)
     for name, target in mapping.targets.items():
@@ -450,8 +445,7 @@ def read(
 def read_file(
     path: Path, mapping: TableMapping, *, site_zone: str = "UTC", cluster: str | None = None
 ) -> Iterator[Chunk]:
-    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of
-    JSON.
+    """Yield chunks of a file: per 2 million rows of Parquet, per block of CSV, one for JSON.
 
     A file whose rows belong together (long files, wall-clock times of a zone that repeats an hour)
     is one chunk. Errors: InputError when it is damaged or lacks a mapped column.
@@ -490,9 +484,7 @@ def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FileP
 
 
 def _wanted(path: Path, mapping: TableMapping) -> list[str]:
-    """The columns of a Parquet file that are read: those the mapping uses; all where it uses
-    none.
-    """
+    """Columns to read from a Parquet file: those in the mapping; all if it names none."""
     has = list(parquet_columns(path))
     return _used(has, mapping) or has
 

@@ -38,9 +38,7 @@ _NUMBER = r"^([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s.].*)?$"
 
 @dataclass(frozen=True, slots=True)
 class CellValues:
-    """Numbers of a column in `unit`; null where nothing or no number is written, the latter
-    counted.
-    """
+    """Numbers of a column in `unit`; null for empty cells and non-numbers, the latter counted."""
 
     values: pl.Series
     unit: str
@@ -147,9 +145,7 @@ def _scaled(values: pl.Series, unit: str, scale: float) -> CellValues:
 def _with_units(
     text: pl.Series, plain: pl.Series, *, wanted: str, unit: str, scale: float
 ) -> CellValues:
-    """Cells of which some are more than a number: a unit behind it, a hexadecimal bit mask, or
-    no number at all.
-    """
+    """Cells with units, hexadecimal bit masks, or text instead of a number."""
     number = text.str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
     suffix = text.str.extract(_NUMBER, 2)
     bare = _scaled(plain, unit, scale)
@@ -195,9 +191,7 @@ _SEE_PAGE = "see `tachograph ingest table --suggest FILE`"
 
 
 class MappingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one column of the file becomes. `unit`: what it is written in; `scale`: multiplied
-    before that.
-    """
+    """Target of a file's column. `unit`: as written; `scale`: factor applied before conversion."""
 
     to: str
     unit: str = ""
@@ -380,8 +374,7 @@ def _check_node(written: Mapping[str, Any], where: str) -> None:
 
 
 def placeholders(name: str) -> re.Pattern[str] | None:
-    """Return what matches the columns meant by a name with `{gpu}` or `{node}`, or None for a plain
-    name.
+    """Return a pattern for a name with `{gpu}` or `{node}`; None for a plain name.
 
     >>> placeholders("gpu{gpu}_util").fullmatch("gpu3_util")["gpu"]
     '3'

@@ -116,8 +116,7 @@ def _readings(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _known(name: str, index: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
-    """What `index` has under one of the readings of a name, with or without fillers; the unit in
-    the name wins.
+    """Entry of `index` for a reading of the name, with or without fillers; its unit takes priority.
 
     A reading whose unit the column can have comes before one whose unit it cannot.
     """
@@ -218,8 +217,8 @@ _HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
 
 @cache
 def _counters() -> Mapping[str, tuple[str, str]]:
-    """{key: (counter, unit)}: what people write; contract names with and without their unit;
-    producers' names.
+    """{key: (counter, unit)} of common names, contract names with and without unit, exporters'
+    names.
     """
     contract = {_key(bare): (c.name, unit) for c in COUNTERS for bare, unit in _readings(c.name)}
     producers = {_key(name): meaning for name, meaning in counter_names().items()}

@@ -241,9 +241,7 @@ def _metrics(rows: pl.DataFrame, metric: str, value: str) -> dict[str, pl.Series
 
 
 def _is_of_nodes(columns: Sequence[str], counters: Sequence[str]) -> bool:
-    """True where no column is a GPU's number, and more of the counters count for nodes than for
-    GPUs.
-    """
+    """True if no column numbers a GPU, and more counters are of nodes than of GPUs."""
     if any(gpu.lower() != "index" for gpu in named(columns, "gpu")):
         return False
     hosts = [name for name in counters if host_counter_meaning(name)]
@@ -276,9 +274,7 @@ def _time_format(given: pl.Series) -> str:
 
 
 def _propose_gpu(proposal: _Proposal, alike: Sequence[str]) -> None:
-    """The keys of a GPU. `alike`: columns that are the same in two rows only where these are of
-    two GPUs.
-    """
+    """Key columns of a GPU. `alike`: columns equal in two rows only if their GPUs differ."""
     numbered = [
         name
         for name in proposal.free("gpu")
@@ -319,9 +315,7 @@ def _propose_devices(proposal: _Proposal) -> None:
 
 
 def _templates(columns: Mapping[str, pl.Series]) -> dict[str, list[str]]:
-    """{name with `{gpu}` in place of an index: the columns it stands for}; other columns as they
-    are.
-    """
+    """{name with `{gpu}` for an index: its columns}; other columns unchanged."""
     found: dict[str, list[str]] = {}
     for name in columns:
         found.setdefault(wide_template(name) or name, []).append(name)
