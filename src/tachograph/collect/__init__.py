@@ -1,3 +1,1 @@
-"""`tachograph collect`: a thread per source polls, one writer commits, children analyze and
-compact.
-"""
+"""`tachograph collect`: polling threads, one committing writer, children that analyze."""

@@ -109,9 +109,7 @@ class Children:
         return self._running is not None
 
     def stop(self) -> None:
-        """End the running child: SIGTERM, then SIGKILL. The lake is as before or after its
-        commit.
-        """
+        """End the child by SIGTERM, then SIGKILL; the lake is as before or after its commit."""
         running = self._running
         if running is None:
             return

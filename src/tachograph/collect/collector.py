@@ -81,9 +81,7 @@ def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) 
 
 @dataclass(frozen=True, slots=True)
 class CollectPlan:
-    """Sources, lake and settings of a collector. `options`: command-line options of the child
-    processes.
-    """
+    """Sources, lake, settings of a collector. `options`: command line of its children."""
 
     lake: Lake
     sources: Sequence[PolledSource]
@@ -117,8 +115,7 @@ def collect(
     wait: bool = False,
     notifier: SystemdNotifier = NO_NOTIFIER,
 ) -> CollectStatus | None:
-    """Collect until a signal ends it, or `once`; return the final status, None where it never
-    started.
+    """Collect until a signal, or `once`; return the final status, None if it never started.
 
     `remark` takes problems, `narrate` progress. `wait`: for the end of another process that
     collects into the lake. Errors: LakeError naming that process; ConfigError; the failure of a
@@ -164,9 +161,7 @@ def _check(numbers: CollectOptions) -> None:
 
 
 class Collection:
-    """One run of a plan, under its lock. `beat`: shows every few seconds that the holder of the
-    lock is alive.
-    """
+    """One run of a plan under its lock. `beat`: renews the lock every few seconds."""
 
     def __init__(
         self,
@@ -220,8 +215,7 @@ class Collection:
         self.children = Children(self._steps(), self._journal, possible=self._has_lake)
 
     def run(self, *, ready: Callable[[], None] | None = None) -> CollectStatus:
-        """Collect until `stopping` is set; commit queued chunks, end the children; return the final
-        status.
+        """Collect until `stopping`; commit queued chunks, end children; return the final status.
 
         `ready` is called when lock and address are this process's.
         Errors: ConfigError for an address that cannot be bound; the failure of a thread.
@@ -324,9 +318,7 @@ class Collection:
                 self._notifier.notify("WATCHDOG=1", self._sentence())
 
     def _keep_lock(self) -> None:
-        """Show every few seconds that we are alive. Errors: LakeError where another process took
-        the lock over.
-        """
+        """Renew the lock every few seconds. Errors: LakeError if another process took it over."""
         now = time.monotonic()
         if now - self._beaten >= STATUS_EVERY_S:
             self._beaten = now
@@ -334,9 +326,7 @@ class Collection:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """At the end of the block, also after an error: stop polling, commit, end the children,
-        write the status.
-        """
+        """At exit, also by errors: stop polling, commit, end children, write the status."""
         try:
             yield
         finally:
@@ -423,9 +413,7 @@ def _join(threads: Sequence[threading.Thread], *, within_s: float) -> None:
 
 @dataclass(slots=True)
 class SourceCheck:
-    """Dry run of one source. `watermarks`: where each stream would be continued; None: from its
-    beginning.
-    """
+    """Dry run of a source. `watermarks`: where each stream would continue; None: beginning."""
 
     name: str
     every_s: float

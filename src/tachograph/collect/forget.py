@@ -97,9 +97,7 @@ def _files_of_site(configuration: Configuration) -> Iterator[Path]:
 
 
 def _advice(folder: str, name: str) -> Iterator[Path]:
-    """Files of advice of a user, and those that name them; they are written anew for whom they
-    are of.
-    """
+    """Advice files of a user or with the user's name; recreated for their owners."""
     if not folder or not Path(folder).is_dir():
         return
     try:

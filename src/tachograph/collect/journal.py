@@ -43,9 +43,7 @@ class CollectJournal:
         before: CollectStatus | None = None,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sources`: {name: seconds between polls}. `before`: the last status of another
-        process.
-        """
+        """`sources`: {name: seconds between polls}. `before`: last status of another process."""
         self._lock = threading.Lock()
         self._steady = steady
         # The last poll of each source; later by the pause after a failure.
@@ -112,9 +110,7 @@ class CollectJournal:
     def failure(
         self, source: str, problem: TachographError, now: datetime, *, detail: str = ""
     ) -> int:
-        """Note a failure, report it where it is new, with `detail`; return the number of
-        failures in a row.
-        """
+        """Count a failure, report it with `detail` if new; return the failures in a row."""
         message = " ".join(str(problem).split())
         with self._source(source) as status:
             kind = _kind(problem)

@@ -35,9 +35,7 @@ Flock = Callable[[int, int], None]
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """Process that holds the lock. `world`: the boot and the space of process ids in which `pid`
-    is meant.
-    """
+    """Holder of the lock. `world`: boot and pid namespace in which `pid` is valid."""
 
     pid: int
     host: str
@@ -62,8 +60,7 @@ class CollectLock:
         pause: Callable[[float], object],
         wait: Callable[[str], bool] | None = None,
     ) -> Iterator[bool]:
-        """Hold the lock during the block; yields whether it is held. `beat` is to be called every
-        few seconds.
+        """Hold the lock; yields whether that succeeded. Call `beat` every few seconds.
 
         `wait` is called with the holder and returns whether to wait longer; without it another
         holder is an error. Errors: LakeError naming the holder, or where the folder cannot be
@@ -79,9 +76,7 @@ class CollectLock:
             yield self._take(descriptor, _this_process(now), pause, wait)
 
     def beat(self) -> None:
-        """Show that the holder is alive. Errors: LakeError where the lock is another process's
-        by now.
-        """
+        """Renew the lock. Errors: LakeError if another process has it."""
         self._file.touch()
 
     def _take(
@@ -185,9 +180,7 @@ class _HolderFile:
         return True
 
     def touch(self) -> None:
-        """Show that we are alive, where the file is ours. Errors: LakeError where it is no
-        longer.
-        """
+        """Renew our file. Errors: LakeError if it is no longer ours."""
         if self._mine is None:
             return
         try:
@@ -230,9 +223,7 @@ class _HolderFile:
             return LockHolder(0, "", datetime.fromtimestamp(self.path.stat().st_mtime).astimezone())
 
     def _is_dead(self, *, by_our_clock: bool = False) -> bool:
-        """Whether the file is there and its process is not: gone from this host, or silent for
-        STALE_LOCK_S.
-        """
+        """Whether the file's process is gone from this host, or has not renewed for STALE_LOCK_S."""
         there = self._read()
         if there is None:
             return False

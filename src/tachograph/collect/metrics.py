@@ -209,8 +209,7 @@ def metric_names() -> list[str]:
 
 
 def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> MetricsServer:
-    """Return the server of `/metrics` on `listen` (host:port); it listens, and answers from `serve`
-    on.
+    """Return the server of `/metrics`, listening on `listen` (host:port); start it with `serve`.
 
     Errors: ConfigError when the address is none, or taken.
     """

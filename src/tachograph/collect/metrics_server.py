@@ -48,9 +48,7 @@ class MetricsServer:
         self._thread: threading.Thread | None = None
 
     def serve(self) -> None:
-        """Answer in a thread of its own until `close`. Errors: RuntimeError where no thread can
-        be started.
-        """
+        """Serve in a thread until `close`. Errors: RuntimeError if no thread can start."""
         ready = threading.Event()
         thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(ready)), name="metrics", daemon=True

@@ -32,9 +32,7 @@ SUFFIX: Final = ".newest"
 
 
 class NewestFile(msgspec.Struct, frozen=True):
-    """Content of a file. source: its kind; name: its title in reports. tables: rows of each, as
-    Arrow IPC.
-    """
+    """A file's content. source: its kind; name: report title. tables: rows as Arrow IPC."""
 
     source: str
     name: str
@@ -44,9 +42,7 @@ class NewestFile(msgspec.Struct, frozen=True):
 
 
 def clear_newest(folder: Path) -> None:
-    """Remove all files: they name users, and those of an earlier process may be of sources with
-    other names.
-    """
+    """Remove all files: they contain user names, and sources may have been renamed."""
     for path in (folder / NEWEST_FOLDER).glob(f"*{SUFFIX}"):
         with suppress(OSError):
             path.unlink()
@@ -125,9 +121,7 @@ class NewestFiles:
     _known: dict[Path, tuple[tuple[int, int], NewestPoll | None]] = field(default_factory=dict)
 
     def polls(self) -> list[NewestPoll]:
-        """Return what is there, old or not; nothing where no collector runs, or its files cannot
-        be read.
-        """
+        """Return all polls, old ones too; empty without collector or readable files."""
         try:
             if CollectLock(self.folder).holder() is None:
                 return []

@@ -128,9 +128,7 @@ class ChunkQueue:
         self._closed = False
 
     def put(self, queued: QueuedChunk) -> bool:
-        """Queue a chunk as soon as the queue has space; False when it is closed or the reading
-        was dropped.
-        """
+        """Queue a chunk once there is space; False if closed, or its reading was dropped."""
         line = self._lines[queued.source]
         with self._changed:
             self._changed.wait_for(
@@ -144,9 +142,7 @@ class ChunkQueue:
             return True
 
     def take(self, *, within_s: float) -> QueuedChunk | None:
-        """Return the next chunk to commit, which stays queued until `done`; None where nothing
-        came in time.
-        """
+        """Return the next chunk, which stays queued until `done`; None at the timeout."""
         until = time.monotonic() + within_s
         with self._changed:
             while True:
@@ -177,9 +173,7 @@ class ChunkQueue:
             self._lines[source].not_before = time.monotonic() + seconds
 
     def forget(self, source: str) -> None:
-        """Drop the queued chunks of a source and its current reading: it is read again from the
-        lake's watermark.
-        """
+        """Drop a source's queued chunks and reading: it continues from the lake's watermark."""
         line = self._lines[source]
         with self._changed:
             line.queued.clear()
@@ -284,9 +278,7 @@ class SourceReader(threading.Thread):
         self._feed.close()
 
     def poll(self, failures: int = 0) -> int:
-        """Poll once and queue the chunks; return the number of failures in a row, given the
-        number before.
-        """
+        """Poll, queue the chunks; return failures in a row, given the previous number."""
         name = self.source.name
         polled, began = utc_now(), time.monotonic()
         self._journal.begin_poll(name, polled)
@@ -309,9 +301,7 @@ class SourceReader(threading.Thread):
         return 0
 
     def _defect(self, problem: Exception) -> None:
-        """Note an exception that no source should raise, with its traceback; the next poll
-        connects anew.
-        """
+        """Note an unexpected exception with traceback; the next poll connects anew."""
         lacking = lacks_threads(problem)
         trace = "" if lacking else "".join(traceback.format_exception(problem))
         noted = (
@@ -323,9 +313,7 @@ class SourceReader(threading.Thread):
         self._broken = True
 
     def _begin_reading(self) -> None:
-        """Continue where the last poll ended; where its chunks were dropped, from the lake's
-        watermark.
-        """
+        """Continue from the last poll, or, if its chunks were dropped, the lake's watermark."""
         if self._broken:
             self._connect_anew()
             self._broken = False
@@ -337,17 +325,14 @@ class SourceReader(threading.Thread):
         self._queued.clear()
 
     def _connect_anew(self) -> None:
-        """Drop what the feed remembers: it includes chunks that were not committed, and may be
-        what is broken.
-        """
+        """Drop the feed's state: it includes uncommitted chunks and may be broken."""
         if self.source.connect is not None:
             fresh = self.source.connect()
             self._feed.close()
             self._feed = fresh
 
     def _watermark(self, stream: str) -> datetime | None:
-        """Watermark of a stream, queued chunks included: they are committed before what is read
-        now.
+        """Watermark of a stream with queued chunks: they are committed before newer ones.
 
         The journal gets it from the lake while nothing is queued; from then on the writer tells of
         each commit.

@@ -52,9 +52,7 @@ class ProblemRemarks:
         self._subjects: dict[str, _Subject] = {}
 
     def problem(self, name: str, message: str, *, detail: str = "") -> None:
-        """Report a problem, with `detail` on further lines, where it is new, or goes on for
-        REPEAT_S.
-        """
+        """Report a problem, `detail` on further lines, if new or lasting for REPEAT_S."""
         subject = self._subjects.setdefault(name, _Subject())
         now, kind = self._steady(), _NUMBER.sub("#", message)[:_LONGEST]
         known = subject.problems.get(kind)

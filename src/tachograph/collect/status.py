@@ -94,8 +94,7 @@ class SourceStatus(msgspec.Struct):
     commit_s: float = 0.0
 
     def note_poll(self, now: datetime, *, gap_s: float, began: bool = True) -> None:
-        """Count a poll, and those skipped before it. `gap_s`: since the one before began, less
-        intended pauses.
+        """Count a poll and the skipped ones. `gap_s`: since the previous, without planned pauses.
 
         `began`: False where the next poll is still to come.
         """
@@ -139,9 +138,7 @@ class SourceStatus(msgspec.Struct):
 
     @property
     def read_up_to(self) -> datetime | None:
-        """The oldest watermark of the streams; a second poll for late rows, `stream:late`, does
-        not count.
-        """
+        """Oldest watermark of the streams, without `stream:late`, the second poll for late rows."""
         others = tuple(f"{stream}:" for stream in self.watermarks)
         return min(
             (at for stream, at in self.watermarks.items() if not stream.startswith(others)),
@@ -149,9 +146,7 @@ class SourceStatus(msgspec.Struct):
         )
 
     def ahead_s(self, now: datetime) -> float:
-        """How far the newest watermark is ahead of our clock; 0 where it is not, or by no more
-        than AHEAD_S.
-        """
+        """Seconds the newest watermark is ahead of our clock; 0 up to AHEAD_S."""
         ahead = max(((at - now).total_seconds() for at in self.watermarks.values()), default=0.0)
         return ahead if ahead > AHEAD_S else 0.0
 
@@ -308,8 +303,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class CollectOverview:
-    """State of a collector. `holder`: the running process; `status`: last status file; None without
-    one.
+    """State of a collector. `holder`: running process; `status`: last status file or None.
 
     `sources`: with the watermarks of the lake, which may be newer than the file. `full_disk`: mount
     point of the disk of lake or status, where it is full.

@@ -1,6 +1,4 @@
-"""The state of a collector as text: the answer in a line, a row per source, sentences on what is
-wrong.
-"""
+"""State of a collector as text: summary, a row per source, sentences on problems."""
 
 from __future__ import annotations
 

@@ -10,18 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SystemdNotifier:
-    """Notifies the service manager, where there is one. `watchdog_s`: seconds between
-    notifications.
-    """
+    """Notifies the service manager, if any. `watchdog_s`: notification interval."""
 
     address: str = ""
     watchdog_s: float | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> SystemdNotifier:
-        """Return the notifier for $NOTIFY_SOCKET and $WATCHDOG_USEC, at half the interval of the
-        watchdog.
-        """
+        """Return the notifier of $NOTIFY_SOCKET, at half the interval of $WATCHDOG_USEC."""
         microseconds = environment.get("WATCHDOG_USEC", "")
         ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         watchdog = int(microseconds) / 2e6 if microseconds.isdigit() and ours else None

@@ -22,9 +22,7 @@ WAIT_S = 0.5
 
 
 class ChunkWriter(threading.Thread):
-    """Commits chunks until `finish`. An exception that is no TachographError ends it as a
-    defect.
-    """
+    """Commits chunks until `finish`; other exceptions than TachographError are defects."""
 
     def __init__(
         self,
@@ -101,9 +99,7 @@ class ChunkWriter(threading.Thread):
             self._journal.watermark(queued.source, chunk.id, chunk.watermark)
 
     def _has_gone_back(self, chunk: Chunk) -> bool:
-        """Whether the lake lost what came before this chunk: it was restored from a backup, or
-        deleted.
-        """
+        """Whether the lake lacks earlier chunks: restored from a backup, or deleted."""
         if chunk.since is None:
             return False
         there = watermark(self._lake, chunk.id)
@@ -127,8 +123,7 @@ class ChunkWriter(threading.Thread):
 
 
 def _readable(chunk: Chunk) -> Chunk:
-    """Return the chunk with the parts that fit their tables; rows of the others are rejected, with
-    the reason.
+    """Return the chunk with its valid parts; rows of the others are rejected, with reasons.
 
     Polling again would not help. The stream continues, and the rejects name what is missing.
     """

@@ -105,9 +105,7 @@ def export(
 
 
 def is_archivable(row: Mapping[str, Any]) -> bool:
-    """Return whether a job can be in an archive: it has ended after some time, and its id is a
-    number.
-    """
+    """Return whether a job can be archived: ended, not instantly, with a numeric id."""
     return bool(row["end"]) and row["job_id"].isdecimal() and _duration(row) > 0
 
 

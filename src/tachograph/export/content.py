@@ -91,9 +91,7 @@ class ExportContent:
 
     @property
     def lake_id(self) -> str:
-        """What stays the same when the lake is moved: the id of its job_summaries, and how names
-        are shown.
-        """
+        """Identity that survives moving the lake: id of job_summaries, and display of names."""
         delta = self.lake.delta(JOB_SUMMARIES)
         made = "" if delta is None else str(delta.metadata().id)
         return made if self.names is None else f"{made}+{self.names.mark}"

@@ -1,5 +1,4 @@
-"""Target `csv`: a file of comma-separated values per table. Times in UTC, null is empty, lists are
-joined with `+`.
+"""Target `csv`: one file per table. Times in UTC, null is empty, lists joined with `+`.
 
 Texts are harmless to spreadsheets and terminals, unless `--raw` is given.
 """

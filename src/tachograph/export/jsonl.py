@@ -1,6 +1,4 @@
-"""Target `jsonl`: a file of JSON lines per table. Times are ISO 8601 in UTC, `evidence` and
-`checks` are JSON.
-"""
+"""Target `jsonl`: one file per table. Times ISO 8601 in UTC; `evidence`, `checks` are JSON."""
 
 from __future__ import annotations
 

@@ -132,9 +132,7 @@ def _labels(written: str) -> tuple[str, ...]:
 
 
 def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> Iterator[Metric]:
-    """Yield the metrics of the chosen jobs: sums by the labels `by`, findings by code, and
-    `jobs` single jobs.
-    """
+    """Yield metrics of the jobs: sums by the labels `by`, findings by code, `jobs` single jobs."""
     yield GaugeMetricFamily(
         "tachograph_export_time_seconds",
         "Time of this export, since 1970.",
@@ -188,9 +186,7 @@ def _findings(content: ExportContent, answers: pl.DataFrame) -> Iterator[Metric]
 
 
 def _single(content: ExportContent, answers: pl.DataFrame, many: int) -> pl.DataFrame:
-    """The last run of each job, running ones first, then those that ended last; the first `many`
-    of them.
-    """
+    """Last run of each job, running first, then latest end; the first `many` of them."""
     count = answers.filter(REPORTED).group_by("job_key").len("findings")
     jobs = content.summaries.join(count, on="job_key", how="left").with_columns(
         pl.col("findings").fill_null(0)

@@ -1,6 +1,4 @@
-"""Tables of PostgreSQL for tables of the lake: types, keys, comments, and rows as COPY reads
-them.
-"""
+"""PostgreSQL tables of the lake: types, keys, comments, rows for COPY."""
 
 from __future__ import annotations
 
@@ -155,8 +153,7 @@ def copy_in(connection: Connection, name: Composable, rows: pl.DataFrame) -> Non
 
 
 def as_csv(rows: pl.DataFrame) -> bytes:
-    """Return rows as COPY reads them: null is empty, empty text is quoted, lists are array
-    literals.
+    """Return rows for COPY: null is empty, empty text is quoted, lists are array literals.
 
     NaN and infinities are null.
 

@@ -326,9 +326,7 @@ class _TableExpiry:
     def _needed(
         self, day: date, rows: pl.LazyFrame, counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None
     ) -> tuple[pl.DataFrame, tuple[str, str | None]]:
-        """Sorted unique keys of the rows of a day that must stay, why, and an example of their
-        jobs.
-        """
+        """Rows of a day that must stay, sorted, each key once; the reason, with an example."""
         if self.table in SAMPLES:
             holding = self.evidence.on(day)
             if holding.is_empty():

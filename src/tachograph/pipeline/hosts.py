@@ -440,9 +440,7 @@ class _HostSlots:
         return beyond
 
     def waiting(self, since: Longs) -> NDArray[np.bool_]:
-        """True for slots that samples of the next day may complete, if they follow a sample from
-        `since`.
-        """
+        """True for slots that end after `since`, of stretches that go on into the next day."""
         ends = self.zero[self.owner] + (self.minute + 1) * MINUTE_US
         waits: NDArray[np.bool_] = (self.until[self.owner] > self.following) & (
             ends > since[self.node[self.owner]]

@@ -160,8 +160,7 @@ class Misplaced:
 
 
 def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
-    """Return jobs with runs whose times disagree with all records; `later_s`: offset of half of
-    them.
+    """Count jobs whose runs overlap none of their records; `later_s`: offset of half of them.
 
     Often the zone of the accounting is not the configured one: differences are rounded to quarters
     of hours.

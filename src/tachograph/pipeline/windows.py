@@ -167,9 +167,7 @@ def _settled(
     total: Floats,
     most: Floats,
 ) -> pl.DataFrame:
-    """Sum by run of the imbalance in `there` windows, for runs with a known number of GPUs
-    (`held`).
-    """
+    """Imbalance of the `there` windows, summed by run; `held`: its known number of GPUs."""
     active = there & (most > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         imbalance = np.where(active, 1 - total / (held[owner] * most), 0.0)

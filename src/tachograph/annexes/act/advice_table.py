@@ -84,9 +84,7 @@ class AdviceRow:
 
 @dataclass(frozen=True, slots=True)
 class WrittenAdvice:
-    """Result of writing the users' files. unknown: users without an account; refused: no
-    permission.
-    """
+    """Result of writing users' files. unknown: users without an account; refused: no permission."""
 
     written: int
     removed: int
@@ -259,8 +257,7 @@ def refresh_advice(
 def rows_of_past_jobs(
     jobs: Sequence[PastJob], site: SiteFacts, options: AdviceOptions, *, as_of: datetime
 ) -> list[AdviceRow]:
-    """Return what is advised for jobs like the last of each user, name, partition and number of
-    GPUs.
+    """Return advice for the last job of each (user, name, partition, number of GPUs).
 
     Only lines whose evidence suffices. Names come first, then their patterns in any partition;
     newest first.

@@ -76,9 +76,7 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
 
 
 class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is wrong now. target: unique among alerts of a code; labels: node, gpu, job, ... ;
-    path: of its page.
-    """
+    """A current alert. target: unique within its code; labels: node, gpu, job, ...; path: its page."""
 
     code: str
     target: str
@@ -103,8 +101,7 @@ def merged(states: Iterable[AlertState]) -> AlertState:
 
 
 def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
-    """Return the GPUs with faults in the window of `samples`: columns node, gpu, mig, t,
-    HEALTH_COUNTERS.
+    """Return the GPUs with faults in `samples`: columns node, gpu, mig, t, HEALTH_COUNTERS.
 
     A fault: remapping failed, more rows remapped after uncorrectable errors, a critical XID that
     came up in the window. Clear is a GPU with a fresh sample, of which one of the counters was

@@ -19,9 +19,7 @@ Status = Literal["firing", "resolved"]
 
 
 class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An alert with the times of its begin and end. last_seen: when it was last found to hold;
-    id: stays the same.
-    """
+    """An alert with its begin and end. last_seen: when last observed; id: constant."""
 
     id: str
     alert: Alert
@@ -31,9 +29,7 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Incidents of one code that began or ended together. repeated: it may have been sent
-    before.
-    """
+    """Incidents of one code that began or ended together. repeated: may have been sent before."""
 
     id: str
     status: Status
@@ -98,9 +94,7 @@ def alert_json(message: AlertMessage, url: str = "") -> dict[str, Any]:
 
 
 def alert_slack(message: AlertMessage, url: str = "") -> dict[str, Any]:
-    """Return the message for an incoming webhook of Slack, Mattermost or Rocket.Chat: mrkdwn
-    without mentions.
-    """
+    """Return the webhook message for Slack, Mattermost or Rocket.Chat: mrkdwn, no mentions."""
     lines = [f"*{slack_escaped(message.title)}*"]
     for sentence, incident in zip(message.sentences, (*message.incidents, None), strict=False):
         link = _link(incident, url)

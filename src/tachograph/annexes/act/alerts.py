@@ -252,8 +252,9 @@ def _send_once(
 def _post_again(
     webhooks: Iterable[Webhook], book: AlertBook, configuration: Configuration, now: datetime
 ) -> None:
-    """Post all open incidents to Alertmanager, which holds them in memory alone. Errors:
-    ExportError.
+    """Post all open incidents to Alertmanager, which only keeps them in memory.
+
+    Errors: ExportError.
     """
     for webhook in webhooks:
         waiting = any(outgoing.receiver == webhook.options.name for outgoing in book.outbox)
@@ -281,9 +282,7 @@ def _digest(*parts: str) -> str:
 
 
 def _read_book(file: Path) -> AlertBook:
-    """Return the book; an empty one where there is none. Errors: LakeError for one that is
-    damaged.
-    """
+    """Read the book, empty if there is no file. Errors: LakeError if it is damaged."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=AlertBook)
     except FileNotFoundError:

@@ -44,8 +44,8 @@ COMMENT_DELAY = timedelta(minutes=5)
 
 @dataclass(slots=True)
 class AdminComments:
-    """AdminComment as `sacct` reads and `sacctmgr` writes it. `before`: words before both, such as
-    `ssh login`.
+    """AdminComment, read by `sacct`, written by `sacctmgr`. `before`: command prefix, such as `ssh
+    login`.
 
     Every method raises RefusedError where a record has a value that is none of Slurm's, or Slurm
     another run.
@@ -60,8 +60,9 @@ class AdminComments:
         self._program("sacctmgr").output("-n", "-Q", "list", "cluster", "format=cluster")
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """Return the comment of a run, "" without one. Errors: InputError, also where it is not in
-        the accounting.
+        """Return the comment of a run, "" without one.
+
+        Errors: InputError, also if the accounting lacks the run.
 
         Slurm reads and writes the comment of the last run that has the id: another one is refused.
         """
@@ -124,9 +125,7 @@ class AdminComments:
     def _modify(
         self, row: Mapping[str, Any], comment: str, options: Sequence[str], *, answer: bytes
     ) -> list[str]:
-        """Raw ids of the jobs that sacctmgr lists as those that it changes; without -i it asks
-        before it does.
-        """
+        """Raw ids of the jobs that sacctmgr would change; without -i it lists them and prompts."""
         words, values = (
             [*options, "modify", "job", "where", "jobid={job}"],
             {"job": _name(row), "comment": comment},
@@ -154,9 +153,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _is_run(line: str, row: Mapping[str, Any]) -> bool:
-    """Whether a line of sacct, raw id, submit time and user, is of the run of a row of
-    job_summaries.
-    """
+    """Whether a line of sacct (raw id, submit time, user) is the run of a job_summaries row."""
     job_id, submit, user = line.split("|", 2)
     submitted: datetime | None = row["submit"]
     if job_id != row["job_id"] or user != row["user"] or not submit.isdigit() or submitted is None:
@@ -171,9 +168,7 @@ def _may_replace(comment: str) -> bool:
 
 
 def ended_jobs(lake: Lake, *, now: datetime, delay: timedelta) -> list[dict[str, Any]]:
-    """Return the last run of each job that ended within RECENT and at least `delay` ago, oldest
-    first.
-    """
+    """Return the last run of jobs that ended within RECENT, `delay` or more ago, oldest first."""
     runs = read_summaries(lake, _READ).filter(pl.col("start").is_not_null())
     last = runs.sort("start", "job_key").unique(
         ["cluster", "job_id"], keep="last", maintain_order=True

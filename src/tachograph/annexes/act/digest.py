@@ -1,6 +1,4 @@
-"""The digest of a user's week: what was good, one thing to change, hours recovered; as text,
-HTML and JSON.
-"""
+"""A user's weekly digest as text, HTML, JSON: successes, one thing to change, hours recovered."""
 
 from __future__ import annotations
 
@@ -110,8 +108,7 @@ def week_name(monday: date) -> str:
 def user_digest(
     jobs: pl.DataFrame, findings: pl.DataFrame, *, user: str, week: date, zone_name: str = "UTC"
 ) -> UserDigest | None:
-    """Return the digest of a user's `jobs` (USAGE_COLUMNS) that ended up to the end of `week`; None
-    without any in it.
+    """Return the digest of `jobs` (USAGE_COLUMNS) ended up to `week`; None if none ended in it.
 
     findings: reported ones of the jobs of the week.
     """

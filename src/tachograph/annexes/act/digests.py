@@ -39,9 +39,7 @@ WEEKS = 8  # before the reported one, with which it is compared
 
 
 def due_week(now: datetime, configuration: Configuration) -> date | None:
-    """Return the Monday of the week whose digest may be sent; None before the day and hour of
-    sending.
-    """
+    """Return the Monday of the week to send now; None before the configured day and hour."""
     local = now.astimezone(zone(configuration.site.time_zone))
     return digest_week(local) if (local.weekday(), local.hour) >= SENT_FROM else None
 
@@ -49,9 +47,7 @@ def due_week(now: datetime, configuration: Configuration) -> date | None:
 def user_digests(
     lake: Lake, configuration: Configuration, week: date, *, users: Collection[str] = ()
 ) -> Iterator[UserDigest]:
-    """Yield the digests of all users, or some, with jobs that ended in a week; in the order of
-    names.
-    """
+    """Yield digests of users (default: all) with jobs that ended in a week, by name."""
     zone_name = configuration.site.time_zone
     begin, end = (
         to_utc(datetime.combine(day, time()), zone_name)
@@ -94,9 +90,7 @@ class DigestMails:
         return cls(mailer, templates, configuration.serve.url, unsubscribing)
 
     def mail(self, digest: UserDigest) -> Mail:
-        """Return the mail. Errors: ExportError where the user has no address; ConfigError for a
-        template.
-        """
+        """Return the mail. Errors: ExportError without an address; ConfigError for a template."""
         link = self.unsubscribing.link(digest.user) if self.unsubscribing else ""
         text = self.templates.text(digest, url=self.url, unsubscribe=link)
         html = self.templates.html(digest, url=self.url, unsubscribe=link)
@@ -211,9 +205,7 @@ def write_opt_out(file: Path, users: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OptOutLinks:
-    """The links with which users opt out: whose token one has, and the list that is changed. path:
-    where the pages serve them.
-    """
+    """Opt-out links: their tokens, and the list of opted-out users. path: route of the pages."""
 
     signed: Unsubscribing
     file: Path
@@ -229,8 +221,6 @@ class OptOutLinks:
 
 
 def opt_out_links(configuration: Configuration, folder: Path) -> OptOutLinks | None:
-    """Return the links; None where no key is configured. `folder`: of state. Errors: ConfigError
-    for a key that cannot be used.
-    """
+    """Return the links; None without a key. `folder`: state. Errors: ConfigError for a bad key."""
     signed = Unsubscribing.of(configuration)
     return None if signed is None else OptOutLinks(signed, folder / OPT_OUT_FILE)

@@ -36,9 +36,7 @@ class WorstUser:
 
 @dataclass(frozen=True, slots=True)
 class WeekProblem:
-    """A problem: jobs of the week with it, and what they lost to any cause; is_new: no job had
-    it the weeks before.
-    """
+    """A problem: the week's jobs with it, their total loss; is_new: absent in earlier weeks."""
 
     code: str
     title: str
@@ -101,8 +99,7 @@ def group_digest(
     week: date,
     zone_name: str = "UTC",
 ) -> GroupDigest | None:
-    """Return the digest of `jobs` (USAGE_COLUMNS) that ended up to the end of `week`; None without
-    any in it.
+    """Return the digest of `jobs` (USAGE_COLUMNS) ended up to `week`; None if none ended in it.
 
     findings: job_key, code, title, severity of reported ones of all these jobs. gpus: SICK_COLUMNS
     of the week's jobs.

@@ -257,9 +257,7 @@ class ActionLedger:
         return last.state != "begun" and last.t < kept_from
 
     def _finish_archive(self) -> None:
-        """Complete a move that was interrupted: its lines are an archive once the ledger is
-        another file.
-        """
+        """Finish an interrupted rotation: lines are archived once the ledger is a new file."""
         inode = os.fstat(self._descriptor).st_ino
         for moving in self.path.parent.glob(f".{_ARCHIVE}*.jsonl.*"):
             if moving.suffix == f".{inode}":
@@ -291,15 +289,12 @@ _ARCHIVE = "actions-before-"  # prefix of archive names
 
 
 def held_file(path: Path, clock: Callable[[], datetime]) -> AbstractContextManager[object]:
-    """Return what keeps others from writing a file of state meanwhile: of a ledger its lock. Errors:
-    those of ActionLedger.
-    """
+    """Return a lock on a state file; for a ledger, its own lock. Errors: as ActionLedger."""
     return ActionLedger(path.parent, clock=clock) if path.name == LEDGER_FILE else nullcontext()
 
 
 def read_ledger(folder: Path) -> list[ActionRecord]:
-    """Return all lines of the ledger in a folder and its archives, oldest first; none where there
-    is no ledger.
+    """Return all lines of a folder's ledger and archives, oldest first; empty without one.
 
     Errors: LakeError.
     """
@@ -315,9 +310,7 @@ def read_ledger(folder: Path) -> list[ActionRecord]:
 
 
 def _open_locked(path: Path) -> int:
-    """Open the ledger and lock it. Errors: BlockingIOError where another process has it;
-    OSError.
-    """
+    """Open and lock the ledger. Errors: BlockingIOError if another process holds it; OSError."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with ExitStack() as undo:
@@ -341,8 +334,7 @@ def _write_all(descriptor: int, line: bytes) -> None:
 
 
 def _lines(path: Path, *, begin: int = 0, number: int = 0) -> Iterator[tuple[ActionRecord, bytes]]:
-    """Lines from byte `begin` on, before which there are `number`; a last one that was cut off is
-    left out.
+    """Lines from byte `begin`, which `number` lines precede; skips a truncated last line.
 
     Errors: LakeError for a line that is none; OSError.
     """

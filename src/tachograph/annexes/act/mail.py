@@ -52,9 +52,7 @@ class Mailer:
 
     @classmethod
     def of(cls, options: MailOptions) -> Mailer:
-        """Return what `[mail]` configures; nothing is sent yet. Errors: ConfigError naming the
-        key.
-        """
+        """Return the settings of `[mail]`; sends nothing. Errors: ConfigError naming the key."""
         if not options.host:
             raise ConfigError(
                 "mail.host is empty: no mail can be sent", do="name the mail server of the site"
@@ -114,9 +112,7 @@ class Mailer:
 
     @contextmanager
     def connected(self) -> Iterator[MailConnection]:
-        """Yield a connection for some mails. Errors: ExportError where there is none, or the
-        login is refused.
-        """
+        """Yield a connection for several mails. Errors: ExportError if it or the login fails."""
         where = f"{self.host}:{self.port}"
         try:
             server = self._connect()
@@ -158,9 +154,7 @@ class MailConnection:
     lost: bool = field(default=False, init=False)
 
     def send(self, mail: Mail, key: str) -> str:
-        """Send a mail; return the id it has. Errors: ExportError where the server refuses it or
-        is gone.
-        """
+        """Send a mail; return its id. Errors: ExportError if the server refuses it or is gone."""
         message = self.mailer.message(mail, key)
         try:
             self.server.send_message(message, self.mailer.options.sender, [mail.to])
@@ -202,9 +196,7 @@ def is_address(written: str) -> bool:
 
 
 def _read_addresses(file: Path) -> dict[str, str]:
-    """{user: address} of a file of lines `user address`; what follows `#` is a remark. Errors:
-    ConfigError.
-    """
+    """{user: address} from lines `user address`; `#` begins a comment. Errors: ConfigError."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as problem:

@@ -71,9 +71,7 @@ RUNNING = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyCase:
-    """A policy and a running job: the evidence, or why there is none. culprit: of a hang, ""
-    where none is named.
-    """
+    """A policy and a running job: evidence, or why there is none. culprit: of a hang, or ""."""
 
     policy: PolicyOptions
     job: Mapping[str, Any]
@@ -97,9 +95,7 @@ class PolicyCase:
 def policy_cases(
     lake: Lake, configuration: Configuration, *, now: datetime
 ) -> Iterator[PolicyCase]:
-    """Yield each policy with each running job of which the newest result is fresh. Errors:
-    LakeError.
-    """
+    """Yield each policy with each running job that has a fresh result. Errors: LakeError."""
     if lake.version(JOB_SUMMARIES) < 0:
         return  # nothing was analyzed yet
     jobs = read_summaries(lake, RUNNING).filter(
@@ -204,9 +200,7 @@ def apply_policies(
 
 @dataclass(slots=True)
 class _Acting:
-    """What is needed to act. silent: Slurm did not answer; problem: why Slurm or the mail server
-    could not be used.
-    """
+    """Services for acting. silent: Slurm did not answer; problem: why Slurm or mail is unusable."""
 
     ledger: ActionLedger
     configuration: Configuration
@@ -321,9 +315,7 @@ class _Acting:
             return None
 
     def _left_alone(self, case: PolicyCase) -> str:
-        """Why Slurm's answer is against doing anything, "" where nothing is. Errors: InputError:
-        there is none.
-        """
+        """Reason in Slurm's answer not to act, or "". Errors: InputError without an answer."""
         job = self._run_of(case)
         return job if isinstance(job, str) else ""
 
@@ -382,8 +374,9 @@ class _Acting:
         )
 
     def _command(self, case: PolicyCase) -> str:
-        """Suspend, requeue or cancel a run, which is looked up once more. Errors: InputError,
-        ExportError.
+        """Suspend, requeue or cancel a run after checking it again.
+
+        Errors: InputError, ExportError.
         """
         job = self._run_of(case)
         if isinstance(job, str):
@@ -393,9 +386,7 @@ class _Acting:
         return self.slurm.change(action, job, case.job["cluster"])
 
     def _drain(self, case: PolicyCase, nodes: Sequence[str]) -> str:
-        """Drain the nodes with the fault on which the run is now. Errors: InputError,
-        ExportError.
-        """
+        """Drain the run's present nodes that have the fault. Errors: InputError, ExportError."""
         job, cluster = self._run_of(case), case.job["cluster"]
         if isinstance(job, str):
             return f"nothing to do: {job}"

@@ -38,8 +38,7 @@ FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": (HANG,), "held_idle": ("id
 
 @dataclass(frozen=True, slots=True)
 class PolicyEvidence:
-    """Why a policy applies. since: when work stopped, or the fault was seen first; until: of the
-    newest sample.
+    """Why a policy applies. since: work stopped or fault first seen; until: newest sample.
 
     gpu_hours: without work in between; None for a fault. nodes: with the fault.
     """
@@ -53,8 +52,8 @@ class PolicyEvidence:
 
 @dataclass(frozen=True, slots=True)
 class QuietWindows:
-    """Two windows without work. stop: the minute after the last one at work (0: none was);
-    measured: least share.
+    """Two windows without work. stop: minute after the last work (0: no work); measured: least
+    share.
     """
 
     stop: int

@@ -50,8 +50,7 @@ def job_name(job: Mapping[str, Any], *, short: bool = False) -> str:
 def warning_mail(
     policy: PolicyOptions, job: Mapping[str, Any], why: str, *, number: int, url: str = ""
 ) -> MailText:
-    """Return the mail to the user of a job. number: of the warning; 0: the mail is all that is
-    done.
+    """Return the mail to a job's user. number: of the warning; 0: mail is the only action.
 
     why: the evidence. url: address of the served pages.
     """

@@ -39,8 +39,7 @@ STATUS_FILE = "act-status.json"
 
 @dataclass(frozen=True, slots=True)
 class ActApi:
-    """What steps need of the floors above. report_of: the report of a job; write_advice: the files
-    of all users.
+    """Functions from higher layers. report_of: a job's report; write_advice: all users' files.
 
     managers: who coordinates which accounts; visible: which jobs a manager may see.
     """
@@ -90,9 +89,7 @@ def _comments(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
 
 
 def _advice(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    """Keep the files that sbatch reads; noted once a day with what was written, and each time
-    that something failed.
-    """
+    """Write the advice files for sbatch; logged once a day, and after each failure."""
     options = this.configuration.act
     if not options.advice_folder:
         return []
@@ -149,9 +146,7 @@ MOST_COMMENTS = 200  # a round: others follow in the next one
 
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a step did in a round: number of lines in the ledger by state; problem: why it did
-    not end.
-    """
+    """Result of a step in a round: ledger lines by state; problem: why it did not finish."""
 
     step: str
     states: dict[str, int] = {}

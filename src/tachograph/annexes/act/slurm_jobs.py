@@ -43,8 +43,7 @@ _MOST_REASON = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job in the queue, as its raw id has it. name: as Slurm's commands call this job alone,
-    4711_3 or 4711+1.
+    """A queued job by raw id. name: the id for this job alone in Slurm commands, 4711_3 or 4711+1.
 
     group: id of its array or heterogeneous job, else its own. state: RUNNING, SUSPENDED, ...;
     restarts: number of requeues; batch: it has a script, so it is not interactive.
@@ -95,8 +94,7 @@ class SlurmJobs:
         return next((job for job in self._jobs(job_id, cluster) if job.job_id == job_id), None)
 
     def change(self, action: JobAction, job: SlurmJob, cluster: str | None) -> str:
-        """Suspend, requeue or end this run, and return what the queue shows of it and its array
-        afterwards.
+        """Suspend, requeue or cancel a run; return the queue's view of it and its array afterwards.
 
         Raises ExportError where the run is as before, or another job of its array was changed as
         well.

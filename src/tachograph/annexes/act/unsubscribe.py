@@ -25,9 +25,7 @@ class Unsubscribing:
 
     @classmethod
     def of(cls, configuration: Configuration) -> Unsubscribing | None:
-        """Return it; None where no key is configured. Errors: ConfigError for a key that is too
-        short or readable.
-        """
+        """Return the signer; None without a key. Errors: ConfigError for a short or readable key."""
         file = configuration.act.unsubscribe_key_file
         if not file:
             return None

@@ -48,9 +48,7 @@ class Webhook:
 
     @classmethod
     def of(cls, options: WebhookOptions) -> Webhook:
-        """Return the receiver; nothing is sent yet. Errors: ConfigError naming the key, without
-        the secret.
-        """
+        """Return the receiver; sends nothing. Errors: ConfigError with the key, not the secret."""
         key = f"webhook {options.name!r}"
         if not options.name or not options.name.isprintable():
             raise ConfigError("webhook: a receiver has no name", do='write name = "operators"')
@@ -127,9 +125,7 @@ class Webhook:
     def post_open(
         self, incidents: tuple[Incident, ...], *, until: datetime, page: str = ""
     ) -> None:
-        """Post alerts to Alertmanager, which forgets those that are not posted again. Errors: as
-        `send`.
-        """
+        """Post alerts to Alertmanager, which drops those not repeated. Errors: as `send`."""
         self._request(
             "POST", f"{self.url}/api/v2/alerts", alert_manager(incidents, until=until, url=page)
         )
@@ -224,9 +220,7 @@ def _remember_address(url: str) -> None:
 
 
 def _check_url(url: str, key: str) -> None:
-    """Raise ConfigError for what is no address of HTTP; the address may be a secret, so it is
-    not shown.
-    """
+    """Raise ConfigError for an invalid HTTP URL; never show it, as it may be a secret."""
     try:
         parts = urlsplit(url)
         whole = (

@@ -143,9 +143,7 @@ PUBLISHED_ACCURACY: Mapping[str, PublishedAccuracy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ClassAccuracy:
-    """One class: how its verdicts compare with the truth; `too_near`: jobs whose design lies at
-    the bound.
-    """
+    """Verdicts of one class compared with the truth; `too_near`: jobs designed at the threshold."""
 
     code: str
     score: VerdictScore
@@ -158,9 +156,7 @@ class ClassAccuracy:
 
 
 def with_keys(truth: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the truth of simulated jobs with the `job_key` they have in a lake; those that are
-    there.
-    """
+    """Return the truth of those simulated jobs that are in a lake, with their `job_key`."""
     submit = (
         pl.from_epoch("submit_s", time_unit="s").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     )

@@ -1,6 +1,4 @@
-"""Simulates a plan into a lake: each file of samples is ingested and removed, then devices and
-accounting.
-"""
+"""Simulate a plan into a lake: ingest and delete each sample file, then the accounting."""
 
 from __future__ import annotations
 

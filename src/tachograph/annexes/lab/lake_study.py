@@ -58,9 +58,7 @@ WINDOWS_MIN = (1, 5, 15, 30)
 
 
 class StudyChoice(JobChoice, total=False):
-    """How a study is made: jobs, pipe of the roofline, window (min), variant, whiskers, filters
-    that do not count.
-    """
+    """Settings of a study: jobs, roofline pipe, window (min), variant, whiskers, disabled filters."""
 
     pipe: str
     window: int | None
@@ -107,9 +105,7 @@ def settings_of(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StudyPage:
-    """The study of a system; shown, it is what `tachograph study` prints of it: the answers to
-    the questions.
-    """
+    """The study of a system; as text it is the answers that `tachograph study` prints."""
 
     report: StudyReport
 
@@ -173,8 +169,7 @@ class LakeStudy:
         progress: Progress | None = None,
         **options: Unpack[StudyChoice],
     ) -> StudyPage:
-        """Return the study of this system: its data, the figures with their numbers, answers to the
-        six questions.
+        """Return the study: its data, figures with numbers, answers to the six questions.
 
         `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs.
         `progress` is called with (what is done, steps done, steps in all). Its method `write`
@@ -230,9 +225,7 @@ class LakeStudy:
         return draw(numbers)
 
     def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> FigureNumbers:
-        """Return what `radar` draws: a row per profile, 0..1 along each axis, null: not
-        measured.
-        """
+        """Return what `radar` draws: a row per profile, 0..1 per axis, null: not measured."""
         return build_radar(self.opened.jobs(**which).filter(pl.col("samples") > 0), by=by).profiles
 
     def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
@@ -243,9 +236,7 @@ class LakeStudy:
     def _studied(
         self, entries: Sequence[FigureEntry], wanted: JobFilter | None, options: StudyChoice
     ) -> tuple[StudySettings, JobSet, pl.DataFrame, pl.DataFrame | None]:
-        """The settings, the jobs that they choose, these with the metrics that they define, and
-        compared windows.
-        """
+        """Settings, the jobs they select with the metrics they define, and compared windows."""
         check_names(options, StudyChoice)
         wanted = self.opened.filter(options) if wanted is None else wanted
         settings = settings_of(options, wanted, self.configuration)
@@ -279,9 +270,7 @@ class LakeStudy:
         return pl.concat(parts)
 
     def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
-        """Spatial imbalance over windows other than those of the analysis; None where they are
-        the same.
-        """
+        """Spatial imbalance over windows unlike the analysis's; None if they are the same."""
         window_s, analysis = settings.options.window_s, settings.analysis
         if window_s == analysis.window_s:
             return None

@@ -23,9 +23,7 @@ from tachograph.report.json_values import json_values
 
 @dataclass(frozen=True, slots=True)
 class RadarReport:
-    """Profiles of jobs, and of the classes. chosen: (option, what was given) by which jobs were
-    chosen.
-    """
+    """Profiles of jobs and of classes. chosen: (option, value) of the job filter."""
 
     profiles: FigureNumbers
     classes: FigureNumbers
@@ -81,8 +79,7 @@ def write_radar(
     formats: Sequence[str] = style.FORMATS,
     progress: Progress | None = None,
 ) -> tuple[str, ...]:
-    """Write the plots of the jobs and of the classes, and their numbers; return the names of the
-    files.
+    """Write the plots of jobs and classes, and their numbers; return the file names.
 
     Errors: UsageError where the folder is a file, or the format none; ExportError where it cannot
     be written.

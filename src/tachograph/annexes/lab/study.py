@@ -217,8 +217,7 @@ def _partly_measured_row(dataset: Dataset) -> str:
 
 
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the content of a study: dataset, settings, {figure: facts, missing, sentences},
-    {question: answers}.
+    """Return a study's content: dataset, settings, {figure: facts, missing, sentences}, answers.
 
     `files`: what was written beside it. `consequence` of a question is null where nothing follows
     from its answers. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
@@ -289,9 +288,7 @@ def first_sentences(figures: Sequence[MadeFigure]) -> list[str]:
 
 
 def study_lines(report: StudyReport, width: int) -> list[Line]:
-    """Return what was studied, and to each question the first sentence of each figure that
-    answers it.
-    """
+    """Return the data of the study and, per question, the first sentence of each figure."""
     dataset, follows = report.dataset, report.consequences()
     removed = [
         f"{removal.reason} {removal.removed:,}" for removal in dataset.removals if removal.removed

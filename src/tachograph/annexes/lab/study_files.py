@@ -86,9 +86,7 @@ def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -
 
 
 def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[str, Picture]:
-    """Return the pictures of the figures of a study that are drawn: SVG, PNG where that would be
-    large.
-    """
+    """Return the drawn figures of a study: SVG, or PNG where SVG would be large."""
     drawn = [figure for figure in report.figures if figure.drawn]
     with TemporaryDirectory(prefix="tachograph-") as folder:
         for place, figure in enumerate(drawn):
@@ -133,9 +131,7 @@ _OF_A_FIGURE = re.compile(r"\d\d_\w+(\.\w+)?\.(pdf|svg|png|json|csv)")
 
 @dataclass(frozen=True, slots=True)
 class WrittenStudy:
-    """Names of the files written into `folder`, and of those of an earlier study that were taken
-    away.
-    """
+    """Names of the files written into `folder`, and of removed files of an earlier study."""
 
     folder: Path
     files: tuple[str, ...]
@@ -245,8 +241,7 @@ def _write_figure(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> N
 
 
 def csv_of(table: pl.DataFrame) -> str:
-    """Return a table as CSV: null is empty, lists are joined with `+`, texts are harmless to
-    spreadsheets.
+    """Return CSV: null is empty, lists are joined with `+`, text is safe in spreadsheets.
 
     >>> csv_of(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "jobs": [3, None]}))
     'pipes,jobs\\nfp64+tensor,3\\n"",\\n'

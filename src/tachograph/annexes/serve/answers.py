@@ -114,8 +114,7 @@ _MEDIA_RANGE = re.compile(r"([^\s;,]+/[^\s;,]+)\s*(?:;\s*q\s*=\s*([^\s;,]*))?")
 
 
 def choose_format(accept: str, offered: Sequence[Format]) -> Format | None:
-    """Return the offered format that a header Accept prefers, the first of equals; None: it accepts
-    none of them.
+    """Return the format that Accept prefers, the first of equals; None if it accepts none.
 
     >>> choose_format("text/csv;q=0.5, application/*;q=0.8, application/json;q=0", FORMATS).name
     'parquet'

@@ -84,9 +84,7 @@ class WebService:
 
     @classmethod
     def of(cls, served: ServedLake, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Self:
-        """Return the service as it is configured. Errors: ConfigError for a key that makes no
-        sense, or is unsafe.
-        """
+        """Return the configured service. Errors: ConfigError for an invalid or unsafe key."""
         options = served.configuration.serve
         lanes = Lanes(
             options.requests_per_s,
@@ -389,9 +387,7 @@ def _answer_problem(
     headers: Mapping[str, str] | None = None,
     error: TachographError | None = None,
 ) -> Response:
-    """An error as RFC 9457 problem details or as Prometheus has it for programs, as a page for
-    people.
-    """
+    """Errors for programs: RFC 9457 problem details, or Prometheus style; for people, a page."""
     root = request.scope.get("root_path", "")
     if status == 401:
         headers = {"WWW-Authenticate": "Bearer", **(headers or {})}

@@ -43,9 +43,7 @@ class Drawings:
     _length: int = 0
 
     def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
-        """Return the drawing of `key`, drawn unless it is kept; None where there is nothing to
-        draw.
-        """
+        """Return the drawing of `key`, cached; None if there is nothing to draw."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -103,8 +101,7 @@ class Background:
         owner: str = "",
         wait_s: float = FIRST_WAIT_S,
     ) -> bytes | Pending:
-        """Return the report of `key`, as `make` writes it unless kept; Pending after `wait_s`
-        seconds of it.
+        """Return the report of `key`, cached or from `make`; Pending after `wait_s` seconds.
 
         `key` holds all that it depends on: what it is, version of the lake, scope of the viewer,
         settings. `owner`: whose limit it counts to. Errors: those of `make`, which is called again

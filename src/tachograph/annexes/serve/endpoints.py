@@ -59,8 +59,7 @@ class NotAcceptableError(TachographError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint of the REST API: its path below `/api/v1`, its name, a sentence, and what it
-    returns.
+    """A REST endpoint: path below `/api/v1`, name, a sentence, its result.
 
     answer: called with the View, of an endpoint of the service alone the ServedLake; the
     parameters; and the Paging where a table is returned. It raises TachographError, which is

@@ -70,9 +70,7 @@ class JobImages:
         return hashlib.sha256(name.encode()).hexdigest()[:16]
 
     def remove_forgotten(self) -> int:
-        """Remove images from before names were forgotten; return how many folders. Errors:
-        LakeError.
-        """
+        """Remove images older than the last forgotten name; return their number. Errors: LakeError."""
         names = [self._name_after(before) for before in range(self.forgotten)]
         removed = 0
         for base, name in product(self._bases(), names):
@@ -135,9 +133,7 @@ class JobImages:
             self.problem = str(problem)
 
     def _folder(self) -> Path:
-        """The folder of this lake: only this user reads it, as it holds the jobs of all users.
-        Errors: OSError.
-        """
+        """Folder of this lake, readable by this user only: it has all users' jobs. Errors: OSError."""
         bases = self._bases()
         for base in bases:
             folder = base / self.name

@@ -1,6 +1,4 @@
-"""Two to four jobs side by side: the numbers that differ most first, findings, and what they did
-over time.
-"""
+"""Two to four jobs side by side: numbers, most different first; findings; activity over time."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ class ComparedNumber:
 
 @dataclass(frozen=True, slots=True)
 class JobComparison:
-    """Some jobs, in the order in which they were named; findings: {title: which of them have it,
-    as reported}.
-    """
+    """Compared jobs in the requested order; findings: {title: the jobs that have it}."""
 
     reports: tuple[JobReport, ...]
     numbers: tuple[ComparedNumber, ...]

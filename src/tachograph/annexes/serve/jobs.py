@@ -32,9 +32,7 @@ class JobsPage:
 
 @dataclass(frozen=True, slots=True)
 class AnswersPage:
-    """A part of a list of findings: columns SHORT_FINDING; how many there are in all; the cursor
-    of the next part.
-    """
+    """A page of findings: columns SHORT_FINDING, the total, the cursor of the next page."""
 
     rows: pl.DataFrame
     matching: int
@@ -93,15 +91,12 @@ class VisibleJobs:
         return self._chosen(self._resident.conditions(wanted)).len()
 
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Return the jobs that a filter selects, with `columns`; None: all of job_summaries.
-        Errors: as filter_jobs.
-        """
+        """Return `columns` (None: all) of the jobs that a filter selects. Errors: as filter_jobs."""
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
         return self._resident.take(self._chosen(self._resident.conditions(wanted)), columns)
 
     def answers(self, wanted: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
-        """Return some of the reported findings of the jobs that a filter selects, or of those for
-        which it does.
+        """Return some reported findings of the selected jobs, or of jobs the filter finds by them.
 
         They are in order of job_key and code, those after the cursor `after`. Errors: as `page`.
         """
@@ -130,18 +125,14 @@ class VisibleJobs:
     def kept_answers(
         self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
     ) -> pl.DataFrame:
-        """Return columns SHORT_FINDING of findings of visible jobs among these: see
-        `Lake.kept_answers`.
-        """
+        """Return SHORT_FINDING of the visible jobs among these: see `Lake.kept_answers`."""
         rows = self._places(job_keys) if job_keys.len() < len(self) else self._chosen([])
         return self._resident.answers_of(
             rows, CodedVerdict.HINT if reported else CodedVerdict.UNREPORTED, codes
         )
 
     def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
-        """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per
-        code and verdict.
-        """
+        """Return (code, verdict, jobs, reported) of selected jobs, one row per code and verdict."""
         return self._resident.verdict_counts(self._chosen(self._resident.conditions(wanted)))
 
     def page(
@@ -154,8 +145,7 @@ class VisibleJobs:
         after: str = "",
         zone_name: str = "UTC",
     ) -> JobsPage:
-        """Return `limit` jobs in order of `sort`, those after the cursor `after` of the page
-        before.
+        """Return `limit` jobs sorted by `sort`, after the cursor `after`.
 
         A cursor is a place in the order: jobs that came meanwhile move no other from one page to
         the next. The frame has all columns of job_summaries, or the names of jobs and `columns`
@@ -205,9 +195,7 @@ class VisibleJobs:
         *,
         down: bool,
     ) -> pl.DataFrame:
-        """Value, key and number of the first rows behind a place; those without a value are
-        last.
-        """
+        """Value, key and number of the first rows after a position; missing values are last."""
         near = _near(values, place, count, down=down)
         if near is not None:  # keys are read and compared only of rows that may be first
             chosen, values = chosen.filter(near), values.filter(near)

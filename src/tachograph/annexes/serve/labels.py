@@ -22,9 +22,7 @@ class LabelForm(Parameters, frozen=True, kw_only=True):
 
 
 def record_label(view: View, form: LabelForm) -> None:
-    """Record the label of a visible job. Errors: NotFoundError for a job or a finding that is
-    not there.
-    """
+    """Record a label of a visible job. Errors: NotFoundError for an unknown job or finding."""
     job = view.opened.run_of(form.job_key)
     if view.opened.findings(job, verdict=None).filter(code=form.finding).is_empty():
         what = f"no finding {form.finding!r} of job {form.job_key!r}"

@@ -68,8 +68,9 @@ class Lanes:
         lane.left -= 1
 
     async def run(self, identity: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, run in a thread. Errors: HTTPException 503 where it takes too
-        long, or is too large; 429 where too many are asked for.
+        """Return the result of `work`, run in a thread.
+
+        Errors: HTTPException 503 if it is too slow or too large, 429 if too many requests wait.
 
         A thread cannot be ended: its place stays taken until it is done.
         """

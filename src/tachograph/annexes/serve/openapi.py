@@ -86,9 +86,7 @@ class DescribedParameter:
 
 
 def openapi_document(endpoints: Sequence[Endpoint], root: str = "") -> Schema:
-    """Return the document of these endpoints; `root`: the path below which the service is
-    served.
-    """
+    """Return the OpenAPI document of the endpoints; `root`: base path of the service."""
     paths: dict[str, Any] = {}
     for entry in endpoints:
         paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry)

@@ -51,8 +51,7 @@ def page_of(rows: pl.DataFrame, key: Sequence[str], paging: Paging) -> TableAnsw
 def page_of_minutes(
     lake: Lake, table: LakeTable, jobs: pl.DataFrame, paging: Paging
 ) -> TableAnswer:
-    """Return the part of the rows of a table by minute that is requested, in order of its key; of
-    `jobs`.
+    """Return the requested page of a table by minute, sorted by key, for `jobs`.
 
     Only the rows of GPUs, or nodes, that are in that part are read whole. Errors: LakeError,
     UsageError as `page_of`.

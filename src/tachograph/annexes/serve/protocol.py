@@ -67,8 +67,7 @@ class Connections:
 
 
 class GuardedProtocol(H11Protocol):
-    """HTTP/1.1 with a limit of time for every request that is sent, and for every answer that is
-    read.
+    """HTTP/1.1 with a time limit for sending each request and for reading each response.
 
     slow_s: so long the sending of a request may take, from its first byte on, and the connection
     may wait before it. limits: of all connections of the server.
@@ -92,9 +91,7 @@ class GuardedProtocol(H11Protocol):
         self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Find out who is at the other end, and begin to count the time; refuse one too many
-        unread.
-        """
+        """Identify the peer and start the timer; refuse connections beyond the limit."""
         assert isinstance(transport, asyncio.Transport)
         connection = transport.get_extra_info("socket")
         assert isinstance(connection, TransportSocket)

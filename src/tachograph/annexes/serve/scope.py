@@ -81,9 +81,7 @@ class ScopedLake(Lake):
         return rows if columns is None else rows.select(*columns)
 
     def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
-        """Return the visible rows that name one of these jobs by its id. Errors: those of
-        `read_files`.
-        """
+        """Return the visible rows of jobs given by id. Errors: those of `read_files`."""
         return self._visible(self._lake.read_named(table, job_ids), table, job_ids)
 
     def kept_answers(

@@ -98,9 +98,7 @@ class Listening:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket that a server left behind which was killed. Errors: OSError where one
-    still listens.
-    """
+    """Remove the socket of a killed server. Errors: OSError if a server still listens on it."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.stat().st_mode):
             raise FileExistsError(0, "a file that is not a socket is there")
@@ -114,9 +112,7 @@ def _remove_stale(path: Path) -> None:
 
 
 class _Server(uvicorn.Server):
-    """A server that calls a function once it accepts connections, and one when it ends, before
-    it waits for answers.
-    """
+    """A server with two callbacks: once it accepts connections; before it drains at its end."""
 
     def __init__(
         self, config: uvicorn.Config, accepting: Callable[[], None], ending: Callable[[], None]
@@ -141,8 +137,7 @@ def serve(
     started: Callable[[str], None],
     notifier: SystemdNotifier = NO_NOTIFIER,
 ) -> None:
-    """Serve until a signal ends it. `started` is called with the address, or the link that opens
-    the pages as `user`.
+    """Serve until a signal. `started` receives the address, or a link for `user`.
 
     Errors: ConfigError where it cannot listen, or the configuration is unsafe.
     """

@@ -46,8 +46,7 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class ObjectShape:
-    """One object. properties: a schema for each of its keys; table: whether it has rows for formats
-    without objects.
+    """An object. properties: a schema per key; table: has rows for tabular formats.
 
     also: further statuses with which it is answered. choices: whether format and fields can be
     chosen.
@@ -141,8 +140,7 @@ def _type_schema(dtype: pl.DataType) -> Schema:
 
 
 def type_schema(kind: Any) -> Schema:
-    """Return the schema of what `json_values` makes of a value of a type; tables are lists of rows
-    of any columns.
+    """Return the schema of `json_values` of a type; tables are lists of any rows.
 
     >>> type_schema(float), type_schema(bool | None)
     ({'type': ['number', 'null']}, {'anyOf': [{'type': 'boolean'}, {'type': 'null'}]})

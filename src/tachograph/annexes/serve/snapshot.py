@@ -139,9 +139,7 @@ class LakeMoment(Lake):
         return jobs
 
     def not_analyzed(self, viewer: Viewer) -> pl.DataFrame:
-        """Return rows of the accounting that a viewer sees, of jobs without results so far;
-        newest first.
-        """
+        """Return visible accounting rows of jobs without results yet, newest first."""
         version, waiting = self.version(JOBS), self._waiting
         if waiting is None or waiting[0] != version:
             rows = read_jobs_not_analyzed(ScopedLake(self, _ALL, VisibleJobs(self.jobs)))
@@ -193,9 +191,7 @@ class View:
         return self.now.replace(minute=0, second=0, microsecond=0)
 
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
-        """Return the report of one visible job, read once while this version is served. Errors:
-        those of OpenLake.
-        """
+        """Return the report of a visible job, cached per version. Errors: those of OpenLake."""
         key = (self.viewer.scope, job, cluster, run)
         report = self.reports.get(key)
         if report is None:
@@ -239,8 +235,7 @@ class View:
         return running_jobs(self.opened.jobs().clear()) if isinstance(found, Pending) else found
 
     def of_recent(self, parameters: C) -> C:
-        """Return parameters that choose jobs, of many those of the newest 30 days, where no time is
-        chosen.
+        """Return the job filter; without a time and with many jobs, the newest 30 days.
 
         For reports that take memory and time for every job. Errors: those of `job_filter`.
         """
@@ -257,8 +252,7 @@ class View:
         *arguments: A.args,
         **named: A.kwargs,
     ) -> T | Pending:
-        """Return sums over the jobs that `which` selects: at once of some thousands, of more as
-        `made` has it.
+        """Return sums over the jobs of `which`: at once for thousands, else by `made`.
 
         Errors: those of `made` and `job_filter`.
         """
@@ -269,8 +263,7 @@ class View:
 
 
 def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs that have not ended, by each name that live sources use: name, user, account,
-    partition.
+    """Return running jobs under each name of live sources: name, user, account, partition.
 
     `jobs`: rows of job_summaries, those that are visible.
     """
@@ -376,8 +369,7 @@ class ServedLake:
 
     @property
     def snapshot(self) -> LakeMoment:
-        """The newest version that was read; the first is read now, if it takes no longer than some
-        seconds.
+        """Newest version read; the first is read now if that takes only seconds.
 
         Errors: those of `refresh`, also where the lake cannot be read any more.
         """
@@ -411,8 +403,7 @@ class ServedLake:
     def written(
         self, function: Callable[..., Any], *task: Any, ending: Ending | None = None
     ) -> bytes:
-        """Return the pickle of `function(served, progress, ...)`; the last of `task` notes
-        progress.
+        """Return the pickle of `function(served, progress, ...)`; the last of `task` is progress.
 
         A worker makes it, where there are any. With an `ending` a request waits for it, which waits
         briefly for a free worker. Errors: those of the function; WorkerError.
@@ -435,9 +426,7 @@ class ServedLake:
             self._workers.close()
 
     def _begun(self) -> LakeError:
-        """Begin to write an image; return why rows are not there: it is being written, or it
-        could not be.
-        """
+        """Begin to write an image; return why it has no rows: in progress, or failed."""
         problem = self.images.problem
         self.images.write()
         if problem:

@@ -48,8 +48,7 @@ _SALT = secrets.token_urlsafe(32)  # of this process: keys of rows cannot be rec
 
 
 def without_names(summaries: pl.DataFrame, smallest: int) -> pl.DataFrame:
-    """Return rows of job_summaries in which no user, account, name or id is; none where too few
-    users are in them.
+    """Return rows of job_summaries without users, accounts, names, ids; None for few users.
 
     Clusters, partitions and models whose jobs in the ledger are of fewer than `smallest` users are
     one group. Times are those of days.
@@ -119,9 +118,7 @@ class SumsLake(Lake):
         return self._lake.version(table)
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
-        """Return the files of a table at that version; which keys are in them is of no use, as
-        keys are others.
-        """
+        """Return the files of a table at that version, without keys: pseudonymized keys differ."""
         return [replace(file, keys=None) for file in self._lake.files(table, days)]
 
     def latest(

@@ -19,9 +19,7 @@ from tachograph.collect.status import state_folder
 
 
 def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes) -> list[Route]:
-    """Return the route; none where no key is configured. Errors: ConfigError for a key that
-    cannot be used.
-    """
+    """Return the route; empty without a key. Errors: ConfigError for an unusable key."""
     configuration = served.configuration
     folder = state_folder(served.lake.location, configuration.collect.state)
     links = annex_function("opt_out")(configuration, folder)

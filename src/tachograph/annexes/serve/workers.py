@@ -85,9 +85,7 @@ class Worker:
         return cls(process, connection)
 
     def answer(self, task: tuple[Any, ...], progress: Progress, limit_s: float) -> bytes:
-        """Return the pickle of what a task returns. Errors: those of the task; WorkerError at a
-        limit.
-        """
+        """Return the pickle of a task's result. Errors: those of the task; WorkerError at a limit."""
         until = monotonic() + limit_s
         try:
             self.connection.send(task)
@@ -135,8 +133,7 @@ class Workers:
         self._queue = threading.BoundedSemaphore(workers + _WAITING)
 
     def run(self, task: tuple[Any, ...], progress: Progress, ending: Ending | None) -> bytes:
-        """Return the pickle of what a task returns. ending: of the request that waits for it, and
-        waits briefly.
+        """Return the pickle of a task's result. ending: the end of the waiting request.
 
         Errors: those of the task; WorkerError where no worker is free, or a limit is reached.
         """

@@ -258,9 +258,7 @@ class SharingCase:
         return sorted(names, key=lambda name: sums[name] / limit(name, settings), reverse=True)
 
     def conflicts(self) -> list[str]:
-        """Resources that reach their limit, and those that slow a member beyond the allowed
-        slowdown.
-        """
+        """Resources at their limit, and those that slow a member beyond the allowed slowdown."""
         names = self.over_limit()
         for estimate, slowdowns in (
             (self.estimate, self.slowdowns),
@@ -603,9 +601,7 @@ def _unknown(
 
 
 def _memory(case: SharingCase) -> tuple[str, bool]:
-    """A sentence on memory, and whether it holds all of them; what is not known counts as
-    fitting.
-    """
+    """Sentence on memory, and whether it suffices for all; unknown counts as fitting."""
     used = [demand.hbm_bytes for demand in case.demands]
     known = [amount for amount in used if amount is not None]
     if len(known) < len(used) or case.gpu.hbm_bytes is None:

@@ -48,9 +48,7 @@ def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> 
 def attached_job_kernels(
     lake: Lake, job_key: str, configuration: Configuration, *, most: int = SHOWN_KERNELS
 ) -> JobKernels:
-    """Return the reports that are attached to a run of a job in short. Of no report no calibration
-    is read.
-    """
+    """Return short views of the reports attached to a run; reads no calibration."""
     attached = read_attached(lake, job_key)
     if not attached:
         return NO_KERNELS
@@ -60,8 +58,9 @@ def attached_job_kernels(
 def profiled_launches(
     lake: Lake, job_key: str, reports: Sequence[Path]
 ) -> list[Mapping[str, Any]] | None:
-    """Return the metrics of launches in `reports`, without any in those that are attached to a run
-    of a job; None where there is no report. Errors: those of `read_reports`.
+    """Return launch metrics of `reports`, else of the reports attached to a run of a job.
+
+    None without reports. Errors: those of `read_reports`.
     """
     if reports:
         read: Sequence[NcuReport] = read_reports(reports)
@@ -78,9 +77,7 @@ def profiled_launches(
 def job_kernels(
     attached: Sequence[AttachedProfile], calibration: Calibration, *, most: int = SHOWN_KERNELS
 ) -> JobKernels:
-    """Return reports that are attached to a job in short; `most`: kernels of a report that are
-    listed.
-    """
+    """Return short views of reports attached to a job; `most`: listed kernels per report."""
     reports = [_in_short(profile, calibration, most) for profile in attached]
     found = kernels_of(chain.from_iterable(profile.report.launches for profile in attached))
     return JobKernels(

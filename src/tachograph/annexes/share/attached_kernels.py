@@ -28,8 +28,7 @@ def kernel_values() -> Mapping[str, Any]:
 
 
 def kernels_sentence(kernels: JobKernels, job: str) -> str:
-    """Return how many kernels there are, the longest, and the command that shows them; "" for a job
-    without reports.
+    """Return number of kernels, the longest, the command for more; "" without reports.
 
     >>> copy = ShortKernel("copy", 2, 0.02, 0.4, "dram")
     >>> found = JobKernels((AttachedReport("a.csv", "", None, 3, 3, 2, 0.05, (copy,)),), 2, copy)

@@ -80,8 +80,7 @@ def shipped_calibrations() -> dict[str, Path]:
 
 
 def calibration_of(configuration: Configuration) -> Calibration:
-    """Return the calibration that the configuration names, by file or as shipped; without one, as
-    published.
+    """Return the configured calibration, a file or a shipped one; else the published values.
 
     Errors: ConfigError for a file that is not there, InputError for one that is broken.
     """
@@ -136,9 +135,7 @@ _AGAIN = "fix it, or write it again with `make calibrate`"
 
 
 def _with_key(message: str, raw: Mapping[str, object]) -> str:
-    """Return the error with the name of the invalid value; msgspec reports no keys of a
-    dictionary.
-    """
+    """Return the error with the invalid key added: msgspec names no dictionary keys."""
     entries = raw.get("calibration")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         try:

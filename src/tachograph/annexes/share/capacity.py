@@ -149,8 +149,9 @@ def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> 
 
 
 def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
-    """SMs reported for a launch, unless it had only a part of the GPU: the details page shows no
-    attributes.
+    """SMs reported for a launch, unless it ran on part of the GPU.
+
+    The details page has no attributes.
     """
     parts = ("launch__uses_green_context", "launch__uses_mps", "launch__uses_vgpu")
     if any(metrics.get(part) for part in parts):
@@ -190,9 +191,7 @@ def _of_capability(capability: str | None) -> dict[str, float]:
 
 
 def device_of(chip: Chip) -> devices.Device | None:
-    """Return the row of the catalogue for the GPU of a report; None: not in it, or contradicted
-    by the report.
-    """
+    """Return the catalogue row of a report's GPU; None if unknown, or the report contradicts it."""
     memory = _positive(chip.attributes, ("total_memory",))
     device = devices.match_device(chip.name, None if memory is None else memory / MI)
     sms = _positive(chip.attributes, ("multiprocessor_count",))
@@ -200,8 +199,7 @@ def device_of(chip: Chip) -> devices.Device | None:
 
 
 def gpu_of_device(device: devices.Device) -> GpuCapacity:
-    """Return the resources of a model in the catalogue of devices, with the limits of its compute
-    capability.
+    """Return the resources of a catalogue model, with the limits of its compute capability.
 
     >>> from tachograph.catalog.devices import DEVICES_BY_NAME
     >>> gpu_of_device(DEVICES_BY_NAME["A100 SXM 40GB"]).registers_per_sm
@@ -312,8 +310,7 @@ def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
 
 
 def l2_most(launches: Sequence[Launch]) -> float | None:
-    """Return an upper bound of the bytes of L2 that a launch touches, of the launch with the
-    highest bound.
+    """Return an upper bound of the L2 bytes a launch touches, over all launches.
 
     None: unknown for one of them. Data that a launch reuses went through L2 at least once: it is no
     more than the total traffic. The traffic with DRAM is less, but is a bound only where the

@@ -58,9 +58,7 @@ class GroupPair:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Pairs in which no group is twice; all others, where requested; {limiting resource: pairs
-    not proposed}.
-    """
+    """Pairs with each group once; all others, on request; {limiting resource: rejected pairs}."""
 
     found: list[SharingProposal]
     others: list[GroupPair]

@@ -105,8 +105,7 @@ def residency(filled: float, knee: float, cliff: float) -> float:
 
 @either
 def hits_left(hit: float, filled: float, others: float, knee: float, cliff: float) -> float:
-    """Return the hit rate, 0..1, beside others; `hit`: alone. `filled`, `others`: bytes swept, see
-    `residency`.
+    """Return the hit rate 0..1 when sharing; `hit`: alone; `filled`, `others`: see `residency`.
 
     What is found although nothing that was swept stays is found for another reason, and goes on
     being found.
@@ -140,8 +139,7 @@ _NONE = 1e-9  # smaller curvatures or steps count as 0
 
 @either
 def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> float:
-    """Return the latency under the load of `count` kernels together; `of_all`: `PARTS` numbers of
-    each.
+    """Return DRAM latency under `count` kernels; `of_all`: `PARTS` numbers of each.
 
     Newton's method from below: demand falls with latency and is convex, the load rises and is
     concave.

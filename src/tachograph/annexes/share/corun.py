@@ -60,9 +60,7 @@ def machine(
     dominance: float = contention.DOMINANCE,
     lasting: bool = False,
 ) -> Floats:
-    """Return the values of GPU and calibration, and whether launches follow each other without
-    end, as a row.
-    """
+    """Return GPU and calibration as a row, with the flag for back-to-back launches."""
     known = (
         calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, calibration.l2_knee,
         calibration.l2_cliff, calibration.l1_knee, calibration.l1_cliff, dominance, float(lasting),
@@ -71,9 +69,7 @@ def machine(
 
 
 def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibration) -> Floats:
-    """Return a row OWN for each demand: unknown demand counts as 0. `longer`: on its share of
-    the SMs.
-    """
+    """Return a row OWN per demand; unknown is 0. `longer`: factor on its share of the SMs."""
     requested = np.nan_to_num(vectors.cycles)
     warps = vectors.warps[:, None]
     some = np.where(requested > 0, requested, 1.0)
@@ -102,8 +98,7 @@ def _hits(filled: Floats, hit: Floats) -> Floats:
 
 @either
 def _served_first(one: Row, requested: float, other: Row, mine: float, dominance: float) -> bool:
-    """Return whether a scheduler serves one, which needs `requested`, before another, which needs
-    `mine`.
+    """Return whether a kernel that needs `requested` is scheduled before one that needs `mine`.
 
     It does where one needs much more; and where one waits for arithmetic only and the other does
     not: a scheduler goes on with the warp that is ready. Published of a copy beside arithmetic that
@@ -139,8 +134,7 @@ def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
 
 @either
 def _put_dram(of_all: Row, place: int, own: Row, beside: Row, machine: Row) -> None:
-    """Write the input of `dram` from one kernel at its place in a row of all: what L2 no longer
-    holds goes there, too.
+    """Write one kernel's input to `dram` in a row of all, including traffic that L2 loses.
 
     How many times longer it takes by the latency of these misses is left in `beside`.
     """
@@ -201,9 +195,7 @@ def pace(
 
 @either
 def shut_out(own: Row, beside: Row, machine: Row) -> bool:
-    """Return whether none of its blocks fits on an SM beside the others; unknown values count as
-    fitting.
-    """
+    """Return whether no block fits on an SM beside the others; unknown counts as fitting."""
     if beside[_TAKEN] <= 0.0:
         return False
     full = False
@@ -224,8 +216,9 @@ def in_turn(turns: float, machine: Row, waits: bool) -> float:
 
 @either
 def longest(turns: float, machine: Row, waits: bool, take_turns: bool) -> float:
-    """Return the most its slowdown by waiting for cycles and room can be; `take_turns`: all wait
-    for each other.
+    """Return the upper bound of slowdown by waiting for cycles and room.
+
+    `take_turns`: all wait for each other.
     """
     return turns if waits or take_turns or machine[_LASTING] == 0.0 else STARVED
 
@@ -345,8 +338,7 @@ _NARROWER = 1e-9  # than a share with an SM more
 
 
 def confine(demands: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, Floats]:
-    """Return demands on a `share`, 0..1, of the SMs, and how many times longer each takes there
-    alone.
+    """Return demands on a `share` 0..1 of the SMs, and the factor on their run time alone.
 
     Demand on these SMs is higher, on DRAM lower in the same time.
     """
@@ -376,9 +368,7 @@ def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calib
 
 
 def _busiest(demands: Vectors) -> Floats:
-    """Highest demand for cycles of an SM, over issue slots and pipelines; NaN: nothing was
-    measured.
-    """
+    """Highest demand for SM cycles over issue slots and pipelines; NaN: not measured."""
     known = np.isfinite(demands.cycles)
     most: Floats = np.max(np.where(known, demands.cycles, 0.0), axis=1, initial=0.0)
     return np.where(known.any(axis=1), most, np.nan)
@@ -386,7 +376,5 @@ def _busiest(demands: Vectors) -> Floats:
 
 @either
 def gain_of_two(seconds: Two, shared: Two, alone: Two) -> float:
-    """Return the time of two one after the other over their time together; see
-    `until_both_ended`.
-    """
+    """Return sequential time over time together, for two; see `until_both_ended`."""
     return (seconds[0] + seconds[1]) / until_both_ended(seconds, shared, alone)

@@ -40,8 +40,9 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Demand of a kernel, or a mix of kernels, that runs alone. None, or absent from `cycles`: not
-    measured.
+    """Demand of a kernel, or a mix, alone on a GPU.
+
+    None, or absent from `cycles`: not measured.
 
     cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}. dram: fraction
     0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: reused footprint, on the GPU and
@@ -76,8 +77,8 @@ class Demand:
         return replace(self, name=name)
 
     def bandwidth(self, calibration: Calibration) -> float | None:
-        """Return the share of DRAM bandwidth that can be achieved, above 1 where calibration is too
-        low; None: unknown.
+        """Return the achievable share of DRAM bandwidth, above 1 if calibrated too low; None:
+        unknown.
 
         >>> round(Demand(name="copy", dram=0.42).bandwidth(Calibration()), 3)
         0.467
@@ -89,9 +90,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCapacity:
-    """Resources of a GPU. None: unknown. `sources`: {field: its source, the report or the
-    catalogue of devices}.
-    """
+    """Resources of a GPU, None: unknown. `sources`: {field: report or device catalogue}."""
 
     name: str
     sms: int | None = None
@@ -111,8 +110,7 @@ class GpuCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Results of micro-benchmarks for one model of GPU; the defaults are published values, see
-    docs/interference.md.
+    """Micro-benchmark results of a GPU model; defaults as published, see docs/interference.md.
 
     dram_curvature: c of L(U) = 1 + c U^2, how latency of DRAM grows with its load U, from kernels
     that ran alone. achievable_share: highest bandwidth that was achieved, of the peak.
@@ -158,8 +156,7 @@ CorunMode = Literal["streams", "mps"]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How kernels share: streams of one process, or processes under MPS, each with `shares` of the
-    SMs (0..1).
+    """Sharing mode: streams of a process, or processes under MPS with `shares` 0..1 of the SMs.
 
     lasting: each launches repeatedly, as jobs do, and none ends; else each launches once, at the
     same time.
@@ -172,8 +169,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class CorunOutcome:
-    """Outcome of one member while all run: its slowdown (1: none), the worst possible one, the
-    binding resource.
+    """Result for a member when all run: slowdown (1: none), the upper bound, binding resource.
 
     binding: one of demand.CYCLES, dram, l2_bandwidth, l2, l1, blocks, sms; None: nothing. slowdown
     None: undetermined, see Estimate.unknown. worst: if the other gets every contended resource
@@ -189,9 +185,7 @@ class CorunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class MixCorunOutcome(CorunOutcome):
-    """Outcome of a mix of kernels, on average. worst_pair: slowdown of the kernel that is slowed
-    most by another.
-    """
+    """Mean result for a mix of kernels. worst_pair: slowdown of the most slowed kernel."""
 
     worst_pair: float | None = None
 

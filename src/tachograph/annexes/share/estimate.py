@@ -140,9 +140,7 @@ def _member(demand: Demand, out: Sequence[float], known: bool) -> CorunOutcome:
 def _gains(
     one: _Side, other: _Side, out: tuple[list[float], list[float]], *, lasting: bool
 ) -> tuple[float | None, float | None]:
-    """Time one after the other, on all SMs, over time together, as expected and at the worst;
-    None: unknown times.
-    """
+    """Sequential over shared time, expected and worst; None if times are unknown."""
     if lasting:
         return sum(1.0 / member[SLOWDOWN] for member in out), sum(
             1.0 / member[WORST] for member in out
@@ -275,9 +273,7 @@ def _unsure(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Rows, or columns: demands, the numbers that pairs are computed from, and what was
-    measured, a bit each.
-    """
+    """Rows or columns: demands, derived numbers, and a bit for each measured one."""
 
     vectors: Vectors
     rows: Floats
@@ -322,8 +318,7 @@ def _fill(
     lasting: bool,
     answers: tuple[Floats, Bytes, Bytes],
 ) -> None:
-    """Fill in slowdown, the worst one, the higher one of both, gain; binding; and who finds no
-    room, of each pair.
+    """Fill slowdown, worst and higher one, gain, binding, and no-room flags of each pair.
 
     `square`: columns are the rows, and each pair has two places.
     """

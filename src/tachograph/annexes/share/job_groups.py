@@ -108,8 +108,7 @@ class JobGroup:
 
     @property
     def demand(self) -> Mix:
-        """Its demand while busy: its kernels where they were profiled, else the run of highest
-        demand.
+        """Its demand while busy: of its profiled kernels, else of its most demanding run.
 
         All runs count as equally long, as launches are not known.
         """
@@ -135,8 +134,7 @@ class JobGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupCandidates:
-    """Job groups that may share, most GPU-hours first, and the excluded jobs, with the reason of
-    each.
+    """Job groups that may share, most GPU-hours first; excluded jobs with reasons.
 
     left_out: one row per job: job_key, job_id, display_id, user, name, gpu_hours, reason.
     """
@@ -145,9 +143,7 @@ class GroupCandidates:
     left_out: pl.DataFrame
 
     def reasons(self) -> list[tuple[str, int, float]]:
-        """Return (reason, jobs, GPU-hours as far as they are known), in the order of LEFT_OUT,
-        where there are any.
-        """
+        """Return (reason, jobs, known GPU-hours) in the order of LEFT_OUT, without empty ones."""
         found = self.left_out.group_by("reason").agg(pl.len(), pl.col("gpu_hours").sum())
         by = {reason: (jobs, hours) for reason, jobs, hours in found.iter_rows()}
         return [(reason, *by[reason]) for reason in LEFT_OUT if reason in by]
@@ -195,9 +191,7 @@ def candidates(
 
 
 def short_label(kind: JobGroup) -> str:
-    """Return the label of a job group in a table: cut where it is long; a star where it was
-    profiled.
-    """
+    """Return the table label of a job group, truncated if long, starred if profiled."""
     name = printable(kind.label)
     return (name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…") + (
         "*" if kind.profile else ""
@@ -350,9 +344,7 @@ def _why_not(
 
 
 def is_called(kind: JobGroup, name: str) -> bool:
-    """Return whether `name` names a job group, with its array or without, or is the id of one of
-    its jobs.
-    """
+    """Return whether `name` is a job group, with or without array, or the id of its jobs."""
     return name in (kind.label, kind.name_of_all) or name in kind.jobs
 
 
@@ -388,8 +380,7 @@ LaunchReader = Callable[[str], Sequence[Launch]]
 
 @dataclass(frozen=True, slots=True)
 class GivenProfile:
-    """A report of Nsight Compute, and the job group it was given for: user/name, a job's id, a
-    pattern.
+    """An Nsight Compute report and its job group: user/name, a job id, or a pattern.
 
     source: of several for one group, those of the first source count. Only at the command a missing
     job group is an error; those of a job were attached to it.
@@ -405,9 +396,7 @@ _SOURCES = ("command", "configuration", "job")
 
 @dataclass(frozen=True, slots=True)
 class ProfiledGroups:
-    """Job groups, profiled ones with their profiles; a line for each profile that is not used,
-    with the reason.
-    """
+    """Job groups, some with profiles; one line with the reason per unused profile."""
 
     kinds: tuple[JobGroup, ...]
     refused: tuple[str, ...]
@@ -416,8 +405,7 @@ class ProfiledGroups:
 def profiled(
     found: GroupCandidates, given: Sequence[GivenProfile], read: LaunchReader
 ) -> ProfiledGroups:
-    """Return the job groups with the results of their profiles. Several reports of one group add
-    up.
+    """Return the job groups with their profiles; several reports of a group add up.
 
     Errors: that of the first profile named at the command, where none of those can be used.
     """
@@ -459,8 +447,7 @@ def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
 
 
 def reports_given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the reports of {job group: report} that are given for the group of a row of
-    job_summaries.
+    """Return the reports of {job group: report} for the group of a job_summaries row.
 
     >>> job = {"user": "ann", "name": "qmc", "display_id": "7", "job_id": "7", "array_job_id": None}
     >>> reports_given(job, {"ann/q*": "qmc.ncu-rep", "ann/other": "other.ncu-rep", "7": "seven.ncu-rep"})

@@ -1,6 +1,4 @@
-"""Which jobs of a lake could share a GPU: their groups, estimated with the estimator of the
-project.
-"""
+"""Which jobs of a lake could share a GPU, by the project's estimator."""
 
 from __future__ import annotations
 
@@ -100,8 +98,7 @@ def read_kernels(reports: Sequence[str], configuration: Configuration) -> Kernel
 
 
 def read_attached_kernels(lake: Lake, job_key: str, configuration: Configuration) -> KernelsReport:
-    """Return the kernels of the reports that are attached to a run of a job, each beside each
-    other.
+    """Return the kernels of reports attached to a run, each paired with each other.
 
     Errors: InputError where none holds a kernel.
     """
@@ -116,9 +113,7 @@ def _shown(found: Sequence[NcuReport], configuration: Configuration) -> KernelsR
 
 @dataclass(frozen=True, slots=True)
 class _AttachedReports:
-    """Reports attached to jobs. given: one name for all reports of a job id; keys: {name:
-    job_keys}.
-    """
+    """Reports attached to jobs. given: one name per job id; keys: {name: job_keys}."""
 
     lake: Lake
     given: tuple[GivenProfile, ...]

@@ -35,8 +35,7 @@ _WAVES = "launch__waves_per_multiprocessor"
 
 @dataclass(frozen=True, slots=True)
 class KernelFact:
-    """One number of a kernel. value None: not collected; `metric`: what it was, or would be, read
-    from.
+    """One number of a kernel. value None: not collected; `metric`: its metric.
 
     unit: as units.text has it. share: fraction 0..1 of the capacity, None where the number is no
     fraction of one.
@@ -120,9 +119,7 @@ def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
 
 
 def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
-    """Return {name: score 0..100, 0 best} of a kernel; value None: the note names the missing
-    metrics.
-    """
+    """Return {name: score 0..100, 0 best}; value None: the note names missing metrics."""
     threads, metrics = kernel.gpu.threads_per_sm, kernel.metrics
     warps = threads // 32 if threads else _WARPS
     assumed = "" if threads else f"assumed: {_WARPS} warps per SM; not in the report"
@@ -224,9 +221,7 @@ def _distributed(found: SmDistribution | None) -> list[KernelFact]:
 
 @dataclass(frozen=True, slots=True)
 class KernelsRequest:
-    """A request for the report. together, explain: kernels by number, name, pattern. shares: of
-    SMs, under MPS.
-    """
+    """Request for the report. together, explain: kernels by number, name, pattern; shares: of SMs."""
 
     kernels: tuple[str, ...] = ()
     device: str | None = None
@@ -308,9 +303,7 @@ def total_s(part: GpuPart) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class KernelPair:
-    """A kernel beside another. slowdown, gain None: not known. binding: the resource, None
-    nothing.
-    """
+    """A pair of kernels. slowdown, gain None: unknown. binding: the resource, or None."""
 
     row: KernelView
     column: KernelView

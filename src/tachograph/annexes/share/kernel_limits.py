@@ -64,9 +64,7 @@ class KernelLimits:
 
 
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
-    """Return what a kernel uses of each resource, and what limits it. Ties: in the order of
-    resources.
-    """
+    """Return a kernel's use of each resource and its limit; ties by order of resources."""
     calibration = calibration or Calibration()
     loads = _loads(kernel, calibration)
     measured_on = {}

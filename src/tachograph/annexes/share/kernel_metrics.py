@@ -145,8 +145,7 @@ def issue(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
 
 
 def pipes(metrics: Mapping[str, float]) -> dict[str, MetricValue]:
-    """Return {pipeline of PIPES: fraction of its peak, while a warp was on the SM} of those that
-    were measured.
+    """Return {pipeline of PIPES: fraction of peak while a warp was resident}, if measured.
 
     A metric of the whole time only is divided by the share of it that a warp was on the SMs.
 
@@ -161,8 +160,7 @@ def pipes(metrics: Mapping[str, float]) -> dict[str, MetricValue]:
 
 
 def dram(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
-    """Return the fraction of the DRAM's peak bandwidth; traffic counts where the GPU's peak is
-    known.
+    """Return the fraction of peak DRAM bandwidth; from traffic if the GPU's peak is known.
 
     >>> dram({DRAM: 42.0}, GpuCapacity(name="H100")).value
     0.42
@@ -188,8 +186,7 @@ def traffic(metrics: Mapping[str, float]) -> MetricValue | None:
 
 
 def l2_traffic(metrics: Mapping[str, float]) -> MetricValue | None:
-    """Return byte/s read from L2 and written to it, as reported or by sectors and time; see
-    `traffic`.
+    """Return byte/s read from and written to L2, reported or sectors over time; see `traffic`.
 
     >>> l2_traffic({"lts__t_sectors.sum": 1000.0, DURATION: 1000.0})
     MetricValue(value=32000000000.0, metric='lts__t_sectors.sum / gpu__time_duration.sum')
@@ -234,8 +231,7 @@ def l2_reuse(metrics: Mapping[str, float]) -> MetricValue | None:
 
 
 def l1_bandwidth(metrics: Mapping[str, float]) -> MetricValue | None:
-    """Return the fraction of what L1 can deliver, shared memory and conflicts of its banks
-    included.
+    """Return the fraction of L1 throughput, with shared memory and its bank conflicts.
 
     The unit's own throughput, or its data stage, where that is higher: each wavefront of a load, a
     store or shared memory takes one of its cycles.
@@ -251,8 +247,7 @@ def l1_bandwidth(metrics: Mapping[str, float]) -> MetricValue | None:
 
 
 def share(metrics: Mapping[str, float], metric: str) -> MetricValue | None:
-    """Return a percentage as a fraction: the hit rate of a cache (L1_HIT), how busy it was
-    (L1_BUSY).
+    """Return a percentage as a fraction: hit rate (L1_HIT) or activity (L1_BUSY) of a cache.
 
     >>> share({L2_HIT: 55.0}, L2_HIT).value
     0.55
@@ -301,8 +296,7 @@ def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
 
 
 def irregular(metrics: Mapping[str, float], gpu: GpuCapacity) -> float | None:
-    """Return the fraction of the waiting that differs in length; None: the reasons to wait were not
-    collected.
+    """Return the irregular fraction of stalls; None: stall reasons were not collected.
 
     A kernel that was measured to touch no memory (under 1 % of DRAM and of the load/store pipeline)
     has none: 0.
@@ -355,9 +349,7 @@ def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> MetricValue 
 
 
 def _stalls_of_kind(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
-    """{reason: as reported}; without those of cycles in which the scheduler issued nothing, a
-    part of the same.
-    """
+    """{reason: as reported}, without the subset of cycles in which nothing was issued."""
     named = ((metric, _stall_of(metric)) for metric in metrics)
     known = {
         stall[1]: metrics[metric]
@@ -383,9 +375,7 @@ def _stall_of(metric: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=4096)
 def _tensor_of(metric: str) -> str | None:
-    """Basis of a metric of a tensor pipeline, active or elapsed cycles; None: it is another
-    metric.
-    """
+    """Basis of a tensor pipeline's metric, active or elapsed cycles; None for others."""
     found = _TENSOR.fullmatch(metric)
     return None if found is None else found["of"]
 
@@ -471,8 +461,7 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
 
 
 def is_measured(value: float) -> bool:
-    """Return whether a value is one that a profiler measures: no metric is below 0, or beyond
-    64-bit counters.
+    """Return whether a value is plausible: at least 0 and within 64-bit counters.
 
     >>> is_measured(0.0), is_measured(-1.0), is_measured(float("nan"))
     (True, False, False)
@@ -504,8 +493,7 @@ class _Means:
     _shares: dict[str, list[float]] = field(default_factory=dict)
 
     def of(self, metric: str) -> tuple[float, float | None] | None:
-        """Return the metric of all launches that have it, and the fraction of the weight of these,
-        None: all have it.
+        """Return the metric over launches that have it, and their share of the weight, None: all.
 
         None: no launch has it.
         """
@@ -525,9 +513,7 @@ class _Means:
     def _combined(
         self, metric: str, values: Sequence[float], holders: Sequence[int] | None
     ) -> float:
-        """The values of one metric as one; `holders`: the places of the launches that have it,
-        None: all have it.
-        """
+        """Combined value of one metric; `holders`: indices of launches that have it, None: all."""
         if len(values) == 1:
             return values[0]
         if metric.endswith(_COUNTS):
@@ -538,9 +524,7 @@ class _Means:
         return min(max(values), max(min(values), mean))
 
     def _weights(self, whole: str, holders: Sequence[int] | None) -> Sequence[float]:
-        """How much of `whole` each holder has; its weight where one of them does not report it,
-        or all are 0.
-        """
+        """Share of `whole` per holder; by weight if one does not report it, or all are 0."""
         if whole:
             if whole not in self._shares:
                 self._shares[whole] = self._values(whole)

@@ -18,9 +18,7 @@ _WIDTH = 26  # characters of a name
 
 @dataclass(frozen=True, slots=True)
 class NumberedKernel:
-    """One kernel. share: fraction 0..1 of the time of all kernels on its GPU, None where times
-    are unknown.
-    """
+    """One kernel. share: 0..1 of the kernel time on its GPU, None if times are unknown."""
 
     number: int
     label: str
@@ -45,8 +43,7 @@ def matches(pattern: str, name: str) -> bool:
 def matching_kernels(
     kernels: Sequence[Kernel], patterns: Sequence[str], device: str | None
 ) -> list[Kernel]:
-    """Return the kernels that fit one of the patterns, all where there are none, on the requested
-    GPUs.
+    """Return the kernels that match a pattern (none: all) on the requested GPUs.
 
     Raises NotFoundError where none does.
     """
@@ -89,9 +86,7 @@ def matching_kernel(views: Sequence[NumberedKernel], name: str) -> NumberedKerne
 
 
 def labels(kernels: Sequence[Kernel]) -> list[str]:
-    """Return the label of each kernel: its short name, with template arguments, block or grid
-    where these differ.
-    """
+    """Return kernel labels: short name, with template arguments, block or grid if ambiguous."""
     names = [printable(kernel.short) for kernel in kernels]
     names = _distinct(names, [printable(_with_arguments(kernel)) for kernel in kernels])
     with_block = [
@@ -161,8 +156,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def shortened(name: str, width: int = _WIDTH) -> str:
-    """Return a name of at most `width` characters, its middle left out: the ends distinguish
-    kernels.
+    """Return a name at most `width` long without its middle: the ends distinguish kernels.
 
     >>> shortened("cutlass_sm90_gemm_128x128x64", 15)
     'cutlass…x128x64'
@@ -174,8 +168,7 @@ def shortened(name: str, width: int = _WIDTH) -> str:
 
 
 def shortened_apart(names: Sequence[str], width: int = _WIDTH) -> list[str]:
-    """Return names of at most `width` characters; of those whose ends are alike, the distinct part
-    is kept.
+    """Return names at most `width` long; where the ends are equal, keep the distinct part.
 
     >>> shortened_apart(["gemm_bf16_tile128x64_execute", "gemm_bf16_tile128x256_execute", "copy"], 16)
     ['gemm…tile128x64…', 'gemm…ile128x256…', 'copy']

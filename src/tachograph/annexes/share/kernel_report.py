@@ -73,9 +73,7 @@ def build_kernels_report(
 
 
 def on_one_gpu(reports: Sequence[NcuReport], device: Device) -> tuple[NcuReport, ...]:
-    """Return reports of which those that name no GPU, as CSV of the details page, are of
-    `device`.
-    """
+    """Return the reports, assigning those without a GPU (CSV details pages) to `device`."""
     name, capability = f"NVIDIA {device.name}", capability_of_device(device)
 
     def placed(launch: Launch) -> Launch:
@@ -121,9 +119,7 @@ def _view(numbered: NumberedKernel, calibration: Calibration) -> KernelView:
 
 
 def _numbered(kernels: Sequence[Kernel]) -> list[NumberedKernel]:
-    """All kernels, numbered in the order in which they come; shares are of the time on the same
-    GPU.
-    """
+    """All kernels, numbered in order; shares are of the time on the same GPU."""
     seconds: dict[tuple[object, ...], float] = defaultdict(float)
     for kernel in kernels:
         seconds[_gpu_key(kernel)] += kernel.seconds or 0.0

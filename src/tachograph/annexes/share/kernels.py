@@ -19,9 +19,7 @@ from tachograph.annexes.share.nsight_scores import full_set_metric
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A metric that no launch of a kernel has. `meaning`: its meaning; `options`: those of ncu
-    that collect it.
-    """
+    """A metric absent from all launches. `meaning`: its meaning; `options`: of ncu to collect it."""
 
     metric: str
     meaning: str
@@ -60,8 +58,7 @@ _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 def missing_of(
     metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
 ) -> tuple[Missing, ...]:
-    """Return the missing metrics of a kernel, and how to collect them; `demand`: as read from
-    `metrics`.
+    """Return a kernel's missing metrics and how to collect them; `demand`: from `metrics`.
 
     >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
@@ -152,8 +149,7 @@ class Kernel:
 
 
 def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
-    """Return the kernels of launches, the longest first: one per name, chip, and what a launch
-    occupies.
+    """Return kernels of launches, longest first: one per name, chip and occupied resources.
 
     Launches of one name with another size of block, other registers or shared memory are kept
     apart; so are those with another number of blocks, unless each fills the GPU. Unnamed chips are
@@ -273,9 +269,7 @@ def _shape(launch: Launch) -> Hashable:
 
 
 def _chip_key(launch: Launch) -> Hashable:
-    """Key of a chip, the same for its launches. A slice of a GPU has the GPU's name, with fewer
-    SMs.
-    """
+    """Key of a chip for all its launches; a GPU slice has the GPU's name and fewer SMs."""
     chip = launch.chip
     if chip.name is not None:
         return chip.name, chip.compute_capability, chip.attributes.get("multiprocessor_count")

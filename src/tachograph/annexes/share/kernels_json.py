@@ -23,9 +23,7 @@ from tachograph.report.json_values import json_values
 
 
 def kernels_json(report: KernelsReport) -> dict[str, Any]:
-    """Return the content of the report as JSON values: fractions 0..1, seconds, byte/s, scores
-    0..100.
-    """
+    """Return the report as JSON values: fractions 0..1, seconds, byte/s, scores 0..100."""
     return json_values(
         {
             "files": report.files,
@@ -39,8 +37,7 @@ def kernels_json(report: KernelsReport) -> dict[str, Any]:
 
 
 def kernels_csv(report: KernelsReport, *, raw: bool = False) -> str:
-    """Return the requested part as CSV: the set that runs together, else the pairs, else the
-    kernels.
+    """Return CSV of the kernels that run together, else of pairs, else of kernels.
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """

@@ -180,8 +180,7 @@ def calibration_sentence(part: GpuPart) -> str:
 
 
 def part_of_time(gain: float | None) -> str:
-    """Return the time together as a share of the time one after the other, `?` where it is not
-    known.
+    """Return time together as a share of sequential time, `?` if unknown.
 
     >>> part_of_time(2.0), part_of_time(0.88), part_of_time(None)
     ('50 %', '114 %', '?')

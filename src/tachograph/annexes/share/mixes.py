@@ -53,8 +53,7 @@ def launches_known(members: MixMembers) -> bool:
 def mix(
     demands: Sequence[Demand], weights: Sequence[float] | None = None, *, name: str | None = None
 ) -> Mix:
-    """Return the mix of `demands`, weighted by `weights`, else by seconds, else, where those are
-    not known, alike.
+    """Return the mix of `demands`, weighted by `weights`, else by seconds, else equally.
 
     A number that is not known of every member is None in the mean: the others do not determine it.
     `highest` has the highest of those that are known. Footprints and reused bytes in caches have no
@@ -136,8 +135,7 @@ def _all_known_most(numbers: Sequence[float | None]) -> float | None:
 
 
 def busy_of(row: Mapping[str, Any]) -> float | None:
-    """Return the share 0..1 of a job's time in which its GPUs did anything, from its row of
-    job_summaries.
+    """Return the busy share 0..1 of a job's GPU time, from its row of job_summaries.
 
     That of the engine, where it is missing `gpu_util`, which is coarser: a moment of work counts
     for its whole period.
@@ -191,8 +189,7 @@ def of_means(row: Mapping[str, Any], *, device: Device | None = None) -> Demand:
 
 
 def issued_at_least(demand: Demand) -> float:
-    """Return the share of issue slots that a kernel takes at the least, from the pipes that were
-    measured.
+    """Return the least share of issue slots of a kernel, from its measured pipes.
 
     >>> issued_at_least(Demand(name="a", cycles={"fma": 0.4, "fp64": 0.2}))
     0.25
@@ -205,8 +202,7 @@ def issued_at_least(demand: Demand) -> float:
 
 
 def issuing(demand: Demand, share: float = 0.0) -> Demand:
-    """Return `demand` with issue slots where they were not measured: `share`, or those of its
-    pipes, where higher.
+    """Return `demand` with issue slots, if not measured, from `share` or its pipes (the higher).
 
     >>> issuing(Demand(name="a", cycles={"fma": 0.4}), 0.5).cycles["issue"]
     0.5
@@ -299,9 +295,7 @@ def corun_of_mixes(
 
 
 def shares_of(mixes: Sequence[Mix]) -> Floats:
-    """Return the share of each member, of all mixes one after the other, in each mix: (mixes,
-    members).
-    """
+    """Return each member's share of each mix, mixes in sequence: (mixes, members)."""
     whose = np.repeat(np.arange(len(mixes)), [len(one.members) for one in mixes])
     shares = np.zeros((len(mixes), len(whose)))
     shares[whose, np.arange(len(whose))] = [share for one in mixes for share, _ in one.members]

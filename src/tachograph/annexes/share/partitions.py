@@ -35,8 +35,7 @@ def smallest_together(choices: Sequence[Sequence[MigProfile]]) -> tuple[MigProfi
 
 
 def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
-    """Return shares of the SMs in proportion to the need of each, where known; equal shares where
-    unknown.
+    """Return SM shares in proportion to known needs; equal shares if unknown.
 
     >>> wide, narrow = (Demand(name="a", cycles={"issue": 0.6}, sm_share=share) for share in (0.6, 0.2))
     >>> [round(share, 2) for share in shares_for([wide, narrow])]
@@ -53,8 +52,7 @@ def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
 
 
 def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
-    """Return how much longer a kernel takes on a share 0..1 of the SMs; None where its footprint is
-    unknown.
+    """Return a kernel's slowdown on a share 0..1 of the SMs; None if its footprint is unknown.
 
     With a footprint: the ratio of waves of blocks, or that of demand to capacity of an SM, where
     higher. Without: the share of SMs that it keeps busy over its share.
@@ -90,9 +88,7 @@ def if_wide(demand: Demand, share: float) -> float | None:
 def on_slice(
     demand: Demand, profile: MigProfile, *, gpu: GpuCapacity, calibration: Calibration
 ) -> float | None:
-    """Return the slowdown on a slice: that of fewer SMs, or of less bandwidth; None where either
-    is not known.
-    """
+    """Return the slowdown on a slice, by fewer SMs or less bandwidth; None if unknown."""
     narrow = on_share(demand, float(profile.sms), gpu=gpu)
     share = demand.bandwidth(calibration)
     return None if narrow is None or share is None else max(narrow, share / float(profile.memory))
@@ -110,8 +106,7 @@ def ruled_out(
     gpu: GpuCapacity,
     settings: InterferenceOptions,
 ) -> Flags:
-    """Return, of each pair of `demands`, whether `advise` certainly returns `no`: (rows, columns),
-    symmetric.
+    """Return for each pair of `demands` whether `advise` surely says `no`: symmetric matrix.
 
     `slowdown`: of each row beside each column while both are busy, conservative (see `advise`);
     NaN, unknown, rules nothing out. What is not ruled out may get a `no` nevertheless.
@@ -138,9 +133,7 @@ def ruled_out(
 
 
 def _on_shares(demands: Sequence[Demand], wide: Floats, settings: InterferenceOptions) -> Floats:
-    """Least loss of the more slowed one on its share of the SMs, if all kernels are wide; NaN:
-    all.
-    """
+    """Least loss of the more slowed one on its share of SMs, if all kernels are wide; NaN: all."""
     assumed = [issuing(demand, settings.assumed_issue) for demand in demands]
     needs = np.array(
         [max(demand.cycles.values(), default=0.0) for demand in assumed]
@@ -227,9 +220,7 @@ def _bandwidth(demand: Demand, calibration: Calibration) -> float:
 
 
 def _unsure(one: Mix) -> bool:
-    """Whether memory may limit it though not in the matrix: by L2, or where only measured demand
-    is used.
-    """
+    """Whether memory may limit it outside the matrix: by L2, or by measured demand only."""
     return one.mean.l2_bytes is not None or any(
         "issue" not in demand.cycles for _, demand in one.members
     )

@@ -38,8 +38,7 @@ from tachograph.catalog.units import MI
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """Functions that estimate demands on one GPU: rows beside columns, and a pair, in some sharing
-    mode.
+    """Estimates of demands on one GPU: rows beside columns, or a pair, by sharing mode.
 
     alone: least slowdown of each alone on 0, 1, 2 .. SMs, (demands, SMs); None: not supported.
     """
@@ -78,9 +77,7 @@ class SharingProposal:
 
     @property
     def memory(self) -> float | None:
-        """Share of a GPU's memory that both need together, and a further context; None not
-        known.
-        """
+        """Share of GPU memory of both and one more context; None: unknown."""
         return memory_share(self.one, self.other)
 
     @property
@@ -102,9 +99,7 @@ class Outlook:
     matrix: Matrix
 
     def short_of(self, i: int, j: int) -> str | None:
-        """Limiting resource of a pair that is ruled out, as in its advice; None where it has to
-        be evaluated.
-        """
+        """Limiting resource of a pair that is ruled out, as in its advice; None: must be evaluated."""
         if not self.gone[i, j]:
             return None
         slowdown, binding = self.matrix.slowdown, self.matrix.binding
@@ -160,9 +155,7 @@ class PairJudge:
         return lost
 
     def matrix(self, kinds: Sequence[JobGroup], assumed: float = 0.0) -> Matrix:
-        """Each job group beside each while both are busy, under MPS; where issue slots were not
-        measured: `assumed`.
-        """
+        """Each job group beside each while busy, under MPS; unmeasured issue slots: `assumed`."""
         mixes = [mix_issuing(kind.demand, assumed) for kind in kinds]
         members = [demand for _, demand in chain.from_iterable(mix.members for mix in mixes)]
         found = self.estimator.pairs(members, members, _BESIDE)
@@ -176,9 +169,7 @@ class PairJudge:
         return (memory_share(one, other) or 0.0) > self.settings.safe_hbm
 
     def proposal(self, one: JobGroup, other: JobGroup) -> SharingProposal:
-        """The decisive result of a pair: limits and slowdowns are those of the runs of highest
-        demand.
-        """
+        """Decisive result of a pair: limits and slowdowns of the most demanding runs."""
         full = self.full(one, other)  # then nothing else is examined
         demands, profiled = (one.demand, other.demand), bool(one.profile or other.profile)
         advice = self._advice(
@@ -255,9 +246,7 @@ class PairJudge:
         return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
 
     def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
-        """The same with the expected outcome over all pairs of kernels, where one was profiled:
-        shown, not decisive.
-        """
+        """Expected result over all kernel pairs, if one was profiled: shown, not decisive."""
         one, other = proposal.one, proposal.other
         if not (one.profile or other.profile):
             return proposal
@@ -280,9 +269,7 @@ class PairJudge:
 
 
 def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
-    """Return the slowdown of each job group beside each over all its time, from that while both
-    are busy.
-    """
+    """Return slowdowns of groups beside each other over all their time, from busy time."""
     over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
     return over_all
 
@@ -309,9 +296,7 @@ def _unlike(whole: Mix) -> list[Demand]:
 
 
 def memory_share(one: JobGroup, other: JobGroup) -> float | None:
-    """Return the share of a GPU's memory that both need at their peaks, and a further context;
-    None not known.
-    """
+    """Return the share of GPU memory at both peaks and one more context; None: unknown."""
     known = [
         kind.mix.highest.hbm_bytes
         for kind in (one, other)
@@ -323,9 +308,7 @@ def memory_share(one: JobGroup, other: JobGroup) -> float | None:
 
 
 def overlap_h(one: JobGroup, other: JobGroup) -> float:
-    """GPU-hours of each that can run beside the other, if they are always present at the same
-    time.
-    """
+    """GPU-hours of each that can overlap with the other, if both are always present."""
     return one.gpu_hours / 2 if one is other else min(one.gpu_hours, other.gpu_hours)
 
 
@@ -339,8 +322,7 @@ def _saved_h(advice: SharingAdvice, overlap: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GroupMatrix:
-    """Job groups on as many GPUs of one model, each (row) beside each (column) under MPS, also
-    itself.
+    """Job groups on as many GPUs of a model: row beside column under MPS, and itself.
 
     slowdown: of the row over all its time, expected from measured demand; conservative: decisive,
     with assumed issue slots where not measured, and the margin of the estimator where one was

@@ -55,8 +55,7 @@ _OF_MATRIX = {
 
 
 def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str, Any]:
-    """Return the content of the report as JSON values: GPU-hours; shares and slowdowns; null where
-    not known.
+    """Return JSON values: GPU-hours, shares, slowdowns; null where unknown.
 
     `top`: at most so many pairs of each list; sums are of all.
     """
@@ -160,9 +159,7 @@ def _demand(demand: Demand) -> dict[str, Any]:
 
 
 def _over_kernels(found: MixOutcome) -> dict[str, Any]:
-    """Slowdowns while both are busy, and of each side its kernel that is worst off, beside which
-    one.
-    """
+    """Slowdowns while both are busy, and on each side the worst kernel and its partner."""
     worst, other_worst = (
         None if one is None else dict(zip(("slowdown", "kernel", "beside"), one, strict=True))
         for one in found.worst_of
@@ -196,8 +193,7 @@ def _matrix(of_all: GroupMatrix) -> dict[str, Any]:
 
 
 def colocate_csv(report: ColocateReport, *, top: int | None = None, raw: bool = False) -> str:
-    """Return the pairs as CSV, one line each: proposed, explained, on request rejected ones; or the
-    matrix.
+    """Return pairs as CSV: proposed, explained, on request rejected; or the matrix.
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """

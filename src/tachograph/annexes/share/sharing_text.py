@@ -1,6 +1,4 @@
-"""The report on co-location as lines of text: the table of pairs, one pair explained, the matrix
-of job groups.
-"""
+"""Report on co-location as text: table of pairs, one pair explained, matrix of groups."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ def bandwidth(report: ColocateReport, only: str | None = None) -> str:
 
 
 def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
-    """Yield of which reports a kind is known, its kernels of most time, and what does not fit
-    the lake.
-    """
+    """Yield the reports behind a group, its longest kernels, conflicts with the lake."""
     profile = kind.profile
     if profile is None:
         return
@@ -275,9 +271,7 @@ def colocate_lines(
 
 
 def headlines(report: ColocateReport, *, by_form: bool = False) -> tuple[str, str]:
-    """Return the report in two sentences: the jobs, the result; by_form: what to try is in a
-    form, not in options.
-    """
+    """Return two sentences, jobs and result; by_form: name form fields, not options."""
     if report.first is None or report.last is None:
         return "No jobs.", _NOTHING
     begin, end = (
@@ -325,9 +319,7 @@ def missing_sentence(report: ColocateReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProposalColumn:
-    """A column of the table of pairs: its title, its cells; `hide`: the higher, the sooner it is
-    left out.
-    """
+    """A column of the pairs: title, cells; `hide`: higher values are hidden first."""
 
     title: str
     cell: Callable[[SharingProposal], str]

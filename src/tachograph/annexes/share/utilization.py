@@ -34,8 +34,7 @@ class LaunchPlacement:
 
 @dataclass(frozen=True, slots=True)
 class SmDistribution:
-    """Cycles in which an SM had a warp: of the mean SM, the least and the most busy one, over all
-    launches.
+    """Cycles with a resident warp: mean, least and most busy SM, over all launches.
 
     idle: fraction 0..1 of the busiest SM's cycles in which the mean SM had no warp.
     """
@@ -60,8 +59,7 @@ _SM_ACTIVE = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_met
 def launched(
     footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None
 ) -> LaunchPlacement:
-    """Return how a launch is distributed over the SMs of `gpu`; `waves` as reported by the
-    profiler, else computed.
+    """Return a launch's distribution over the SMs of `gpu`; `waves` as profiled, else computed.
 
     >>> launched(Footprint(198, 1024, blocks_per_sm=1), GpuCapacity(name="H100", sms=132))
     LaunchPlacement(needed=132, reached=132, slots_taken=1.0, waves=1.5, tail=0.25)
@@ -316,8 +314,7 @@ FEW_SMS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Pitfall:
-    """A conclusion that would be wrong. numbers: {name: value}, the evidence; IPC per SM, fractions
-    0..1.
+    """A tempting wrong conclusion. numbers: {name: value}, evidence; IPC per SM, fractions.
 
     name: roofline_class (a scheduler pairs it with a memory-bound kernel, for which it leaves no
     issue slots), occupancy (two of it seem to fit, their occupancy being under 100 %), nvidia_smi
@@ -330,9 +327,7 @@ class Pitfall:
 
 
 def pitfalls(kernel: Kernel) -> tuple[Pitfall, ...]:
-    """Return the pitfalls that apply to a kernel, without those whose numbers were not
-    collected.
-    """
+    """Return the pitfalls of a kernel whose numbers were collected."""
     applicable = (_roofline_class(kernel), _occupancy(kernel), _nvidia_smi(kernel))
     return tuple(pitfall for pitfall in applicable if pitfall is not None)
 

@@ -145,9 +145,7 @@ _PLAIN = tuple(
 def demand_vectors(
     demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration
 ) -> Vectors:
-    """Return the demands as arrays, those on issue slots and DRAM as shares of what can be
-    achieved.
-    """
+    """Return demands as arrays; issue slots and DRAM as shares of the achievable."""
     cycles = np.array([[_number(demand.cycles.get(name)) for name in CYCLES] for demand in demands])
     cycles = np.clip(cycles.reshape(len(demands), len(CYCLES)), 0.0, 1.0)
     cycles[cycles < _LEAST] = 0.0
@@ -217,8 +215,7 @@ def _hits(hit: Floats, filled: Floats, knee: float, cliff: float) -> Floats:
 def _l2_traffic(
     demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration, dram: Floats, hit: Floats
 ) -> tuple[Floats, Floats]:
-    """Share of what L2 delivers, and its traffic as a share of what DRAM can achieve; NaN: not
-    known.
+    """Share of L2 throughput, and its traffic as a share of achievable DRAM; NaN: unknown.
 
     Each follows from the other where both capacities are known. Without either the traffic is that
     with DRAM over the share of misses. Where the capacity was measured, the share is that of it,
@@ -285,8 +282,7 @@ def _launches(demands: Sequence[Demand], gpu: GpuCapacity) -> LaunchVectors:
 
 
 def occupied(launches: LaunchVectors, gpu: GpuCapacity) -> Floats:
-    """Return what launches occupy of the SM that they load least: (rows; blocks, threads,
-    registers, shared bytes).
+    """Return use of the least loaded SM: (rows; blocks, threads, registers, shared bytes).
 
     NaN: unknown, as where the number of SMs is.
     """
@@ -311,9 +307,7 @@ def room(gpu: GpuCapacity) -> Floats:
 
 
 def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
-    """Return for which launches all values are known that decide whether their blocks fit beside
-    others.
-    """
+    """Return the launches with all values known that decide whether blocks fit beside others."""
     needs = np.concatenate([occupied(launches, gpu), of_a_block(launches)], axis=-1)
     known: Flags = np.isfinite(needs).all(axis=-1) & np.isfinite(room(gpu)).all()
     return known
@@ -358,9 +352,7 @@ def unsure_of_memory(
 
 
 def l2_measured(gpu: GpuCapacity, calibration: Calibration) -> bool:
-    """Return whether the bandwidth that L2 can deliver is known, and not only the peak that a
-    profiler counts.
-    """
+    """Return whether achievable L2 bandwidth is known, not only the profiler's peak."""
     return (calibration.l2_bytes_per_s or gpu.l2_bytes_per_s) is not None
 
 
@@ -373,8 +365,7 @@ def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
 
 
 def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCapacity) -> Floats:
-    """Return how many times longer launches take on a `share` of the SMs: waves of blocks, each of
-    least time.
+    """Return the slowdown on a `share` of the SMs: waves of blocks, each of least time.
 
     `busiest`: highest demand for cycles of an SM, 0..1; NaN counts as 1. A wave takes longer than
     one block once the demand of its blocks exceeds the capacity. Where the launch is unknown: by

@@ -66,9 +66,7 @@ class LiveState:
 
 
 class FleetWatch:
-    """The monitor of one server. wanted: the source that was requested, None: as `watch --all`
-    chooses it.
-    """
+    """The monitor of a server. wanted: requested source, None: as `watch --all`."""
 
     def __init__(
         self,
@@ -287,9 +285,7 @@ def fleet_of(view: PageView) -> FleetWatch:
 
 
 def live_rows(view: PageView) -> list[dict[str, Any]]:
-    """Return a row per visible GPU, as `tachograph watch --once --json` prints them; none before
-    the first poll.
-    """
+    """Return a row per visible GPU as `tachograph watch --once --json`; none before a poll."""
     visible = visible_view(fleet_of(view).state(), view.viewer, view.running())
     return [] if visible is None else json_rows(visible)
 
@@ -297,9 +293,7 @@ def live_rows(view: PageView) -> list[dict[str, Any]]:
 def fleet_report(
     state: LiveState, choice: FleetChoice, viewer: Viewer, running: pl.DataFrame
 ) -> FleetReport | None:
-    """Return what a viewer sees of the newest view; None before the first. Errors: UsageError
-    for the choice.
-    """
+    """Return a viewer's part of the newest view; None before it. Errors: UsageError."""
     choice.check()
     part = visible_view(state, viewer, running)
     if part is None:

@@ -1,6 +1,4 @@
-"""`tachograph act`: the service that sends digests and alerts and applies policies; a dry run by
-default.
-"""
+"""`tachograph act`: sends digests and alerts, applies policies; a dry run by default."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _jobs(opened: OpenedLake, arguments: Arguments) -> list[Mapping[str, Any]]:
-    """Rows of the named jobs, else of those that ended lately. Errors: UsageError for one that
-    still runs.
-    """
+    """Rows of the named jobs, else of recently ended ones. Errors: UsageError for a running job."""
     from tachograph.annexes.act.comments import COMMENT_DELAY, ended_jobs
     from tachograph.lake.query import read_job_row
 

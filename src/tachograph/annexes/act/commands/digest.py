@@ -1,6 +1,4 @@
-"""`tachograph act digest`: shows the weekly digest of users; keeps the list of those who get
-none.
-"""
+"""`tachograph act digest`: shows users' weekly digests; keeps the list of opted-out users."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`tachograph lab accuracy`: simulate jobs with ground truth, analyze them, and measure the
-accuracy of the verdicts.
-"""
+"""`tachograph lab accuracy`: measures the accuracy of verdicts on simulated jobs."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Simulate, analyze, compare, print; with the thresholds of --config, else with the built-in
-    ones.
-    """
+    """Simulate, analyze, compare, print; thresholds of --config, else the defaults."""
     from tachograph.annexes.lab.accuracy import CHOSEN_ON
     from tachograph.catalog import config
 
@@ -240,9 +236,7 @@ def _matrix(each: ClassAccuracy) -> list[str | None]:
 
 
 def confusion_cells(score: VerdictScore) -> list[str]:
-    """Return counts as text: verdicts yes, no, unknown on jobs that are of the class, then on
-    the others.
-    """
+    """Return counts as text: verdicts yes, no, unknown on jobs of the class, then on others."""
     counts = (
         score.true_positives,
         score.false_negatives,

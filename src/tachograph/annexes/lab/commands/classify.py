@@ -1,6 +1,4 @@
-"""`tachograph lab classify`: job classes, judged again from stored minutes with the present
-configuration.
-"""
+"""`tachograph lab classify`: judges job classes again from stored minutes with new settings."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Judge; print verdicts yes and unknown, then the number of jobs of each class. Nothing is
-    written.
-    """
+    """Judge; print verdicts yes and unknown, then the number of jobs by class. Writes nothing."""
     import polars as pl
 
     from tachograph.catalog.columns import must_exist

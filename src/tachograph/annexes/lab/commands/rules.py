@@ -1,6 +1,4 @@
-"""`tachograph lab rules`: list, check, run, back-test and import performance-pattern rules. No
-stored verdict changes.
-"""
+"""`tachograph lab rules`: lists, checks, runs, back-tests and imports rules; read-only."""
 
 from __future__ import annotations
 
@@ -192,9 +190,7 @@ def _ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
 
 
 def _run(arguments: Arguments) -> int:
-    """Judge the chosen jobs by the chosen rules; print findings, and the number of jobs per
-    verdict.
-    """
+    """Judge the chosen jobs by the chosen rules; print findings and the number of jobs by verdict."""
     import polars as pl
 
     from tachograph.api.rule_jobs import rule_batches

@@ -1,6 +1,4 @@
-"""`tachograph lab scores ID`: the GPU scores of a job, each way in which they were measured,
-side by side.
-"""
+"""`tachograph lab scores ID`: a job's GPU scores by each method of measurement, side by side."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`tachograph lab simulate DIR`: write a simulated cluster with its ground truth, in the formats of
-real recordings.
+"""`tachograph lab simulate DIR`: writes a simulated cluster with ground truth in real formats.
 
 With `--lake` each file of samples is ingested into a lake and removed.
 """

@@ -1,5 +1,4 @@
-"""`tachograph study`: the published study for this system: figures, their numbers, the answers to
-six questions.
+"""`tachograph study`: the published study on this system: figures, numbers, six answers.
 
 `tachograph study radar`: profiles of jobs along six axes of GPU activity.
 """

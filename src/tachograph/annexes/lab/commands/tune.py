@@ -62,9 +62,7 @@ def add_arguments(parser: Parser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Agreement:
-    """Labelled jobs, and how verdicts compare with their labels: {name of settings: {class:
-    score}}.
-    """
+    """Labelled jobs, and agreement of verdicts: {name of settings: {class: score}}."""
 
     origin: str
     jobs: int
@@ -83,9 +81,7 @@ class _Proposed:
 
 
 def run(arguments: Arguments) -> int:
-    """Propose thresholds, compare with labels, or both; print the result; write the
-    configuration.
-    """
+    """Propose thresholds, compare with labels, or both; print; write the configuration."""
     from tachograph.annexes.lab.tune.configuration import check_target, to_toml, write
     from tachograph.cli.options import open_lake
 

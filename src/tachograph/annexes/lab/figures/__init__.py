@@ -1,5 +1,3 @@
-"""Figures: one file per figure, which computes its numbers and draws them; plots of pages as
-inline SVG.
-"""
+"""Figures, one file each: compute numbers and draw them; plots of pages as inline SVG."""
 
 import tachograph.catalog.private_files  # noqa: F401  # before matplotlib, which reads ./matplotlibrc

@@ -325,9 +325,7 @@ def _by_jobs(numbers: FigureNumbers) -> list[str]:
 
 
 def _limits(numbers: FigureNumbers, pipe: str) -> tuple[float, float]:
-    """Decades that hold all samples of a pipe and its ridge points; with the bin of the rest
-    where it has samples.
-    """
+    """Decades with all samples of a pipe and its ridge points, and the overflow bin if used."""
     bins = numbers.tables["distribution"].filter(pl.col("pipe") == pipe)
     used = bins.with_columns(place=pl.int_range(pl.len()) % INTENSITY_BINS).filter(
         pl.col("samples") > 0

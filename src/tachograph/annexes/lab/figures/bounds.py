@@ -1,5 +1,4 @@
-"""Figure 12: what limits jobs, by the roofline of one pipe as published and by the limiter, side by
-side.
+"""Figure 12: job limits by the roofline of one pipe, as published, and by the limiter.
 
 The published type compares one pipe with memory and always names one of the two. The limiter is
 that of the pipe that worked most, of memory and of the links, and none of them where nothing came
@@ -90,9 +89,7 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return bars of the jobs and of the GPU-hours, by the published type above those by the
-    limiter.
-    """
+    """Return bars of jobs and GPU-hours by published type, above bars by limiter."""
     shares = numbers.tables["shares"]
     weights = [
         name for name in _WEIGHTS if shares.get_column(f"{name}_share").null_count() < shares.height

@@ -113,9 +113,7 @@ def spread(figures: Figures) -> str | None:
 
 
 def steadiness(figures: Figures) -> str | None:
-    """Jobs whose least steady GPU works far below its own peak. 1 - TI is the mean over the
-    peak.
-    """
+    """Jobs whose least steady GPU is far below its own peak. 1 - TI is the mean over the peak."""
     facts = figures["temporal_imbalance"].facts
     if not facts.get("jobs"):
         return None

@@ -183,9 +183,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
 
 
 def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, NDArray[np.int64]]:
-    """Names, rho and number of jobs of all pairs. Ranks are made once per counter and set of
-    jobs.
-    """
+    """Names, rho and jobs of all pairs; ranks are computed once per counter and set of jobs."""
     names = list(columns)
     there: dict[str, Flags] = {
         name: values.is_not_null().to_numpy() for name, values in columns.items()

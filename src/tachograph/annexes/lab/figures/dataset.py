@@ -33,8 +33,7 @@ FILTER_REASONS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What one filter did: `jobs` it applies to, of those chosen; `removed` by it after those
-    before; `left` then.
+    """Effect of one filter: `jobs` it applies to; `removed` after earlier filters; `left`.
 
     `ignored`: it was switched off for this study and removed nothing.
     """
@@ -180,8 +179,8 @@ class MeasuredCounter:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSamples:
-    """What the lake's samples are, all jobs and none: how many, from when to when (UTC). None:
-    not known.
+    """All samples of the lake, with or without jobs: number, first and last time (UTC). None:
+    unknown.
     """
 
     samples: int
@@ -240,9 +239,7 @@ class Dataset:
 def describe_dataset(
     chosen: JobSet, gpus: pl.DataFrame, *, lake: str, recorded: RecordedSamples, stale: bool = False
 ) -> Dataset:
-    """Return the description of the jobs of a study; `gpus` are rows of their job_gpus (node,
-    gpu, gpu_model).
-    """
+    """Return the description of a study's jobs; `gpus`: job_gpus (node, gpu, gpu_model)."""
     jobs = chosen.jobs
     coverage = jobs.get_column("coverage").drop_nulls()
     energy = jobs.get_column("energy_j").drop_nulls()
@@ -289,8 +286,6 @@ def _models(units: pl.DataFrame) -> tuple[DatasetModel, ...]:
 
 
 def _jobs_with(jobs: pl.DataFrame, counter: Counter) -> int:
-    """Jobs in which the counter was measured; codes have no mean, power is measured where it was
-    sampled.
-    """
+    """Jobs with the counter measured; codes have no mean, power counts where sampled."""
     column = "power_w_sampled_mean" if counter.name == "power_w" else f"{counter.name}_max"
     return jobs.height - jobs.get_column(column).null_count()

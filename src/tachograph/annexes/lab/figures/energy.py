@@ -77,9 +77,7 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return boxes by GPU-hours beside the shares of each type; jobs of unknown type only where
-    no type is known.
-    """
+    """Return box plots by GPU-hours and shares by type; unknown type only if no type is known."""
     with style.style():
         how = {"width_ratios": [2.7, 1]}
         figure, (left, right) = style.new_figure(style.PAGE_IN, 3.0, 1, 2, **how)
@@ -163,9 +161,7 @@ def _boxes(jobs: pl.DataFrame, whiskers: str) -> pl.DataFrame:
 
 
 def _totals(jobs: pl.DataFrame) -> pl.DataFrame:
-    """One row per type, also those without jobs: their share is 0, their energy per GPU-hour
-    null.
-    """
+    """One row per type; without jobs the share is 0, the energy per GPU-hour null."""
     sums: dict[str, dict[str, float]] = {}
     over_run: dict[str, float] = {}
     for kind in (*TYPES, UNKNOWN):

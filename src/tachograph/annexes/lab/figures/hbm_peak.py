@@ -169,9 +169,7 @@ def _population(jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Fact]]:
 
 
 def _smaller(every: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, Fact]:
-    """The next smaller capacity than those of the jobs, and which of them would fit; empty
-    without one.
-    """
+    """Next smaller capacity than that of the jobs, and the jobs that would fit; may be empty."""
     least = jobs.select(pl.col("hbm_mib").min()).item()
     if least is None:
         return {}

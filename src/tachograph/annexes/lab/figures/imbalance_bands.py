@@ -1,5 +1,4 @@
-"""How imbalance is distributed among jobs of low, middle and high utilisation: shared by two
-figures.
+"""Imbalance of jobs with low, medium and high utilisation; shared by two figures.
 
 A strip of dots per band beside the cumulative distributions: most jobs are even, and the few that
 are not stay visible.

@@ -1,5 +1,4 @@
-"""How imbalance differs between jobs that use different pipes, and between job types: shared by two
-figures.
+"""Imbalance by pipe and by job type; shared by two figures.
 
 Source: IPDPS 2026, figures 8 and 9: by exclusive group of pipes (every job is in the group of the
 set it uses) and by job type (compute-bound or memory-bound by the roofline of one pipe). Strips and
@@ -84,9 +83,7 @@ def _shapes(part: str, members: pl.DataFrame, column: str) -> dict[str, pl.DataF
 
 
 def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
-    """Jobs and median of every group; of groups with ENOUGH jobs those with the highest and the
-    lowest median.
-    """
+    """Jobs and median per group; highest and lowest median of groups with ENOUGH jobs."""
     rest = rows.filter(~pl.col("drawn"))
     facts: dict[str, Fact] = {
         f"{part}_groups": rows.height,

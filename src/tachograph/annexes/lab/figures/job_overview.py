@@ -1,6 +1,4 @@
-"""Figure 1: how many jobs there are of each size, how long they run, how well they use their
-GPUs.
-"""
+"""Figure 1: number, run time and GPU utilisation of jobs by size."""
 
 from __future__ import annotations
 
@@ -136,9 +134,7 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return the commonest size, the usual run time, and the sizes that use their GPUs most and
-    least.
-    """
+    """Return the most common size, the usual run time, the sizes of extreme utilisation."""
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
@@ -176,9 +172,7 @@ def _round_up(value: float, steps: tuple[float, ...]) -> float:
 
 
 def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:
-    """Sizes of highest and lowest median utilisation, where there are two to compare that
-    differ.
-    """
+    """Sizes with the highest and lowest median utilisation, if two differ."""
     if utilisation is None:
         return {}
     often = utilisation.filter(pl.col("jobs") >= LEAST_JOBS).sort("median", maintain_order=True)

@@ -1,5 +1,4 @@
-"""Interface of the figures of a study: jobs and options in, numbers out, and a drawing of the
-numbers.
+"""Interface of a study's figures: jobs and options in, numbers and a drawing out.
 
 A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and
 `sentences(numbers)`; the registry lists them. Only `compute` reads jobs: what is drawn and written
@@ -24,8 +23,7 @@ Fact: TypeAlias = float | int | str | None
 
 @dataclass(frozen=True, slots=True)
 class StudyOptions:
-    """Options of a study. pipe: the roofline that decides compute-bound or memory-bound; window_s:
-    of SI.
+    """Options of a study. pipe: its roofline decides the bound; window_s: window of SI.
 
     whiskers: where those of boxes end (`statistics.WHISKERS`).
     """
@@ -49,9 +47,7 @@ class Study:
 
     @property
     def bound(self) -> str:
-        """Column of the type of a job, compute-bound or memory-bound, by the pipe of the
-        options.
-        """
+        """Column of the job type, compute-bound or memory-bound, by the selected pipe."""
         return "bound" if self.options.pipe == "fp64" else f"bound_{self.options.pipe}"
 
     def measured(self, columns: Iterable[str]) -> bool:

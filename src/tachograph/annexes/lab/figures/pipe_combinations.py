@@ -67,8 +67,9 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return bars of jobs and of utilisation per combination over the matrix of pipes, and bars
-    of jobs per pipe.
+    """Return bars of jobs and utilisation per combination above the matrix of pipes.
+
+    Beside the matrix: bars of jobs per pipe.
     """
     table = numbers.tables["combinations"].filter("drawn")
     pipes = numbers.tables["pipes"].get_column("pipe").to_list()

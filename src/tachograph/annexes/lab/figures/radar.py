@@ -93,8 +93,7 @@ def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
 
 
 def nominal() -> FigureNumbers:
-    """Return typical profiles of the twelve classes, as given by their rules, and the ranges of the
-    rules.
+    """Return typical profiles of the twelve classes and the ranges, both from the rules.
 
     profiles: one row per class. bounds: one row per class and axis of its rule.
     """
@@ -132,9 +131,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return one plot per profile, at most PANELS, in their order; grey bars are the ranges of a
-    class's rule.
-    """
+    """Return one plot per profile, in order, at most PANELS; grey bars: ranges of the rule."""
     rows = numbers.tables["profiles"].head(PANELS).to_dicts()
     columns = min(len(rows), 4 if len(rows) <= 16 else 6)
     lines = ceil(len(rows) / columns)

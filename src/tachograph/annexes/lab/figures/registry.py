@@ -35,8 +35,7 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FigureEntry:
-    """One figure: its number, its name, which is that of its module, its title, the question it
-    helps to answer.
+    """One figure: number, name (that of its module), title, the question it belongs to.
 
     A figure that an installed package adds names its module, and is drawn where it is chosen by its
     name.

@@ -26,8 +26,7 @@ def box_caption(whiskers: object) -> str:
 
 
 def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey") -> pl.DataFrame:
-    """Return one row per value of `group`, in its order: jobs, mean, median, p5, q1, q3, p95, low,
-    high, outside.
+    """Return one row per `group`: jobs, mean, median, p5, q1, q3, p95, low, high, outside.
 
     `low` and `high` end the whiskers: the last values within 1.5 times the interquartile range of
     the box (Tukey, "Exploratory Data Analysis", 1977), or the 5th and 95th percentile with
@@ -64,8 +63,7 @@ def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey"
 
 
 def cumulative(jobs: pl.DataFrame, group: str, value: str, *, points: int = 200) -> pl.DataFrame:
-    """Return (group, value, share): the share of the group's jobs with at most this value, at
-    `points` quantiles.
+    """Return (group, value, share): share of jobs up to this value, at `points` quantiles.
 
     Groups with fewer jobs have a row per job. The last row of a group has share 1.
     """
@@ -102,8 +100,9 @@ def histogram(values: pl.Series, edges: Floats) -> pl.DataFrame:
 
 
 def unit_ranks(values: pl.Series) -> Floats:
-    """Return average ranks, centred and of length 1: rho is the sum of products of two of them. NaN
-    where all tie.
+    """Return average ranks, centred, of length 1; NaN if all tie.
+
+    rho is the dot product of two of them.
 
     >>> first, second = unit_ranks(pl.Series([1, 2, 3])), unit_ranks(pl.Series([3.0, 1.5, 1.5]))
     >>> round(float((first * second).sum()), 3)

@@ -41,9 +41,7 @@ VARIANTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StudySettings:
-    """How the study was made. `choices`: (what, as given) by which the reader chose jobs;
-    `no_filter`: filters off.
-    """
+    """Settings of a study. `choices`: (option, value) of the job filter; `no_filter`: filters off."""
 
     options: StudyOptions
     variant: str

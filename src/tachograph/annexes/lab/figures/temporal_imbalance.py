@@ -16,9 +16,7 @@ from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study
 
 
 def compute(study: Study) -> FigureNumbers:
-    """Return the distribution of temporal imbalance in each band; a job's is that of its least
-    steady GPU.
-    """
+    """Return the distribution of temporal imbalance by band; a job has that of its worst GPU."""
     return compute_bands(study, "temporal_imbalance")
 
 

@@ -71,9 +71,7 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return a map per job type, with the number of jobs in each bin; bins without jobs are
-    empty.
-    """
+    """Return one map per job type with the number of jobs per bin; empty bins stay blank."""
     with style.style():
         figure, panels = style.new_figure(style.PAGE_IN, 3.2, 1, 2, sharex=True, sharey=True)
         meshes = [_draw_type(axes, numbers, kind) for axes, kind in zip(panels, TYPES, strict=True)]

@@ -97,9 +97,7 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return the cumulative distributions beside the share of uneven jobs of each band, by
-    length of window.
-    """
+    """Return the cumulative distributions, and the share of uneven jobs by band and window."""
     with style.style():
         figure, (left, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 2)
         curves = numbers.tables["cumulative"].rename({"window_s": "group"})

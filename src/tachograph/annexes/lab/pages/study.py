@@ -44,8 +44,9 @@ class DrawnStudy:
 
 
 def drawn_study(view: PageView, parameters: StudyPageParameters) -> DrawnStudy | Pending:
-    """Return the study of the visible jobs, made once per version and settings. Errors:
-    UsageError for a setting.
+    """Return the study of visible jobs, computed once per version and settings.
+
+    Errors: UsageError for an invalid setting.
     """
     if not len(view.jobs):
         return DrawnStudy(None, {}, "none of your visible jobs is analyzed yet")

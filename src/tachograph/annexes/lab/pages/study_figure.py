@@ -23,9 +23,7 @@ PARAMETERS = StudyFigureParameters
 
 
 def content(view: PageView, parameters: StudyFigureParameters) -> Document:
-    """Return the picture. Errors: NotFoundError where it is not drawn; LakeError while it is
-    being drawn.
-    """
+    """Return the picture. Errors: NotFoundError without one; LakeError while it is drawn."""
     settings = {name: getattr(parameters, name) for name in StudyPageParameters.__struct_fields__}
     made = drawn_study(view, StudyPageParameters(**settings))
     if isinstance(made, Pending):

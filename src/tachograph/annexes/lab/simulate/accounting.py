@@ -60,9 +60,7 @@ def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedR
 
 
 def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
-    """Write the GPU map of jobs on shared nodes, as prolog and epilog would; some are missing by
-    design.
-    """
+    """Write the GPU map of jobs on shared nodes, as by prolog and epilog, with planned gaps."""
     names = [node.name for node in plan.nodes()]
     with file.open("w", encoding="utf-8") as out:
         out.write("job_id,node,gpu,start,end\n")
@@ -233,9 +231,7 @@ def _partition(request: SimulatedRequest) -> str:
 
 
 def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
-    """Requested features: the model where it is not the usual one, and the memory tier where
-    there are several.
-    """
+    """Requested features: an unusual model, and the memory tier if there are several."""
     if not run.request.gpus:
         return ""
     group = plan.groups[run.request.group]
@@ -261,9 +257,7 @@ def _memory_gib(gpus: int) -> int:
 
 
 def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -> tuple[int, int]:
-    """CPU time (s) of a run and memory of its largest task (KiB); a running job has handed on
-    neither.
-    """
+    """CPU time (s) of a run, memory of its largest task (KiB); zero while it is running."""
     if record["State"] == "RUNNING" or run.start_s is None or run.end_s is None:
         return 0, 0
     busy, held = np.random.default_rng([plan.seed, 10, raw_id(run.request)]).uniform(0.02, 0.6, 2)
@@ -317,9 +311,7 @@ def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str
 
 
 def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, str]]:
-    """Rows of a job, its batch step, its extern step and one srun, which used `use` (CPU
-    seconds, KiB).
-    """
+    """Rows of a job with batch, extern and one srun step, which used `use` (CPU s, KiB)."""
     batch_state = {"TIMEOUT": "CANCELLED", "NODE_FAIL": "CANCELLED"}.get(
         record["State"], record["State"].split()[0]
     )

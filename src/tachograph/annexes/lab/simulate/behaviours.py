@@ -46,9 +46,7 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobKindFacts:
-    """Planted problem (None: nothing wrong), share of jobs, least and most run time, least
-    number of GPUs.
-    """
+    """Planted problem or None, share of jobs, range of run times, least number of GPUs."""
 
     problem: str | None
     weight: float
@@ -84,8 +82,7 @@ JOB_KINDS: Mapping[JobKind, JobKindFacts] = MappingProxyType(
 
 
 class ActivityLevel(NamedTuple):
-    """Activity of a GPU at full work: fractions, MiB, bytes per second; `noise` is how far samples
-    fall below.
+    """Activity at full work: fractions, MiB, bytes per second; `noise`: drop of samples below it.
 
     With `period_s` > 0 the GPU works during the first `duty` of each period and waits for the rest
     of it.
@@ -135,9 +132,7 @@ NOTHING_HELD_MIB = 4.0  # what a driver shows without any process
 
 
 def idle_level(hbm_mib: float = NOTHING_HELD_MIB) -> ActivityLevel:
-    """Return the level of a GPU that does nothing; memory traffic near 1e-8 is what idle devices
-    report.
-    """
+    """Return the level of an idle GPU; idle devices report memory traffic near 1e-8."""
     return ActivityLevel(dram=3e-8, hbm_mib=hbm_mib)
 
 
@@ -150,8 +145,7 @@ class ActivityPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobBehaviour:
-    """How one job behaves: its work, when loading ends, the planted interval (s after the start),
-    GPUs that work.
+    """Behaviour of a job: level, end of loading, planted interval (s after start), working GPUs.
 
     `uneven`: how far the work of a GPU may be below that of the first one.
     """
@@ -309,9 +303,7 @@ def behave(
 
 
 def _planted(kind: JobKind, rng: np.random.Generator, elapsed_s: int) -> tuple[int, int] | None:
-    """Seconds after the start in which nothing is done: to the end, from the start, or in the
-    middle.
-    """
+    """Planted idle interval (s after the start): up to the end, at the start, or in the middle."""
     if kind in (JobKind.HUNG, JobKind.DEADLOCK):
         return min(int(elapsed_s * rng.uniform(0.35, 0.6)), elapsed_s - 4200), elapsed_s
     if kind is JobKind.COLD_START:
@@ -336,8 +328,8 @@ class CourseActivity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CourseStretch:
-    """Minutes of doing something. `share`: of the work; of a blip its utilisation, of spinning
-    its SM activity.
+    """Minutes of one activity. `share`: of the work; for a blip utilisation, for spinning SM
+    activity.
     """
 
     minutes: float
@@ -347,8 +339,7 @@ class CourseStretch:
 
 @dataclass(frozen=True, slots=True)
 class JobCourse:
-    """What a job does: its stretches one after the other; `taking_part`: how its GPUs share the
-    work (SHARING).
+    """Consecutive stretches of a job; `taking_part`: how its GPUs share the work (SHARING).
 
     `work`: levels of the work that differ from those of its kind. `stuck`: ends at its limit or by
     hand.
@@ -487,9 +478,7 @@ Drawn = tuple[list[CourseStretch], dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class CourseScenario:
-    """What is planted: share of the jobs, how a course is sampled, job kinds, nodes (0: a part
-    of a shared one).
-    """
+    """A planted scenario: share of jobs, sampling of courses, job kinds, nodes (0: part of one)."""
 
     name: str
     share: float
@@ -529,9 +518,7 @@ def _works(rng: Draw, low: float = 20, high: float = 240) -> list[CourseStretch]
 
 
 def _of(*parts: tuple[CourseActivity, float, float]) -> Callable[[Draw], Drawn]:
-    """Stretches of lengths between two bounds (minutes), one after the other; work at the start
-    loads first.
-    """
+    """Consecutive stretches with sampled lengths (minutes); work at the start loads first."""
 
     def draw(rng: Draw) -> Drawn:
         found: list[CourseStretch] = []
@@ -659,9 +646,7 @@ SCENARIOS: tuple[CourseScenario, ...] = (
 
 
 def accuracy_population(jobs: int, rng: Draw) -> list[JobCourse]:
-    """Return the courses of so many jobs, in no order: each scenario has its share, to the
-    nearest job.
-    """
+    """Return `number` courses, unordered; each scenario has its share, rounded to a job."""
     edges = np.rint(np.cumsum([scenario.share for scenario in SCENARIOS]) * jobs).astype(int)
     counts = np.diff(edges, prepend=0).tolist()
     courses: list[JobCourse] = []

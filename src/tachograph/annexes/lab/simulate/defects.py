@@ -85,9 +85,7 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TelemetryDefect:
-    """One planted defect; times in ns since 1970, `gpu` None: all GPUs of the node, `value` what
-    is written.
-    """
+    """One planted defect: times in ns since 1970, `gpu` None: all of the node, `value` written."""
 
     kind: DefectKind
     node: int

@@ -106,9 +106,7 @@ def host_days(
     allocations: Sequence[SimulatedAllocation],
     held: Mapping[tuple[int, int], list[int]],
 ) -> Iterator[HostDay]:
-    """Yield the host samples of the plan, some nodes at a time, day by day; `held`:
-    `timeline.by_gpu`.
-    """
+    """Yield host samples day by day, some nodes at a time; `held`: `timeline.by_gpu`."""
     nodes = plan.nodes()
     lacking = _lacking(plan)
     wide = np.array([len(runs[row.run].places) > 1 for row in allocations] + [False])
@@ -147,8 +145,7 @@ def write_hosts(
     *,
     take: Callable[[Path], None] | None = None,
 ) -> tuple[list[Path], pl.DataFrame]:
-    """Write the host samples, one file per day and part of the nodes; return the files and what was
-    broken.
+    """Write host samples, one file per day and part of the nodes; return files and defects.
 
     `take` is called with each file, which is then not among those that are returned.
     """
@@ -255,9 +252,7 @@ def _worked(elapsed: F64, period: F64, duty: F64) -> F64:
 
 
 def _rates(level: F32, wide: Flags) -> F64:
-    """What a GPU's process does to each counter per second, per level; CPU times as shares of
-    its part of the CPUs.
-    """
+    """Growth of counters per second by a GPU's process and level; CPU times as shares of its CPUs."""
     util, dram, rx, nvlink = (
         level[:, COLUMN[name]].astype(float) for name in ("util", "dram", "pcie_rx", "nvlink")
     )
@@ -290,9 +285,7 @@ def _rates(level: F32, wide: Flags) -> F64:
 
 
 def _counted(grown: F64, reboot: int | None, rng: np.random.Generator) -> F64:
-    """Counters from what they grow by: of a node that has been up for a while, from zero again
-    after a reboot.
-    """
+    """Counters from increments: of a node up for a while, restarting at zero after a reboot."""
     up = rng.uniform(1e5, 5e6) * np.maximum(grown.mean(axis=0), 0.0) / INTERVAL_S
     total = np.cumsum(grown, axis=0) + up
     if reboot is not None:

@@ -1,6 +1,4 @@
-"""The plan of a simulated cluster: its nodes and GPUs, how long it runs, its load and its
-defects.
-"""
+"""Plan of a simulated cluster: nodes, GPUs, duration, load, defects."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ PIPE_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """How a driver presents a model: its name, total memory, memory kept back (MiB), power when
-    idle (W).
-    """
+    """A driver's view of a model: name, total memory, reserved memory (MiB), idle power (W)."""
 
     name: str
     total_mib: int
@@ -66,9 +62,7 @@ _BOARD_W = MappingProxyType({"GH200 96GB": 700.0})  # where no power of the GPU 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of one kind. `model` is a name of the device catalogue; `lacks`: counters that are
-    not measured there.
-    """
+    """Nodes of one kind. `model`: name in the device catalogue; `lacks`: counters not measured."""
 
     count: int
     gpus: int
@@ -93,9 +87,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """One node: its name, its place in the cluster, its group; `shared` nodes run several jobs
-    at a time.
-    """
+    """One node: name, index, group; `shared`: runs several jobs at a time."""
 
     name: str
     index: int
@@ -197,9 +189,7 @@ class SimulationPlan:
 
     @classmethod
     def benchmark(cls, samples: int, *, seed: int = 1) -> SimulationPlan:
-        """At least `samples` samples (before defects) of four-GPU nodes every 10 s, with the
-        counters that matter.
-        """
+        """Return a plan for `samples` or more samples of four-GPU nodes, 10 s apart, main counters."""
         gpu_days = max(1.0, samples / 8640)
         days = min(31, max(1, round((gpu_days / 8) ** (1 / 3))))
         nodes = -int(-gpu_days // (4 * days))
@@ -213,9 +203,7 @@ class SimulationPlan:
 
     @classmethod
     def month(cls, *, seed: int = 1) -> SimulationPlan:
-        """31 days of 1,792 nodes with 7,168 A100: 1.92e9 samples, jobs with the shapes of the
-        published study.
-        """
+        """31 days, 1,792 nodes, 7,168 A100, 1.92e9 samples; job shapes of the published study."""
         return cls(
             seed=seed,
             days=31,

@@ -20,9 +20,7 @@ HEAT, MEAN = len(COLUMN), len(COLUMN) + 1  # two more columns: heat and mean fac
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAllocation:
-    """One GPU held by one run; `slot` numbers the GPUs of the run. Times in seconds after the
-    plan's start.
-    """
+    """One GPU held by one run (s after the plan's start); `slot` numbers the run's GPUs."""
 
     run: int
     slot: int
@@ -34,9 +32,7 @@ class SimulatedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class ActivityTimeline:
-    """Segments of one GPU, in order: begin (s), origin of its periods (s), level (n x columns),
-    allocation or -1.
-    """
+    """Segments of one GPU: begin (s), phase origin (s), level (n x columns), allocation or -1."""
 
     begin_s: NDArray[np.int64]
     origin_s: NDArray[np.int64]
@@ -166,9 +162,7 @@ class NodeState:
 
     @classmethod
     def first(cls, plan: SimulationPlan, node: int, group: NodeGroup) -> NodeState:
-        """State before the first sample: energy of weeks already counted, no two GPUs quite
-        alike.
-        """
+        """State before the first sample: energy of earlier weeks, slightly different GPUs."""
         rng = np.random.default_rng([plan.seed, 4, node])
         idle = (group.driver.idle_w * rng.uniform(0.94, 1.08, group.gpus)).astype(np.float32)
         begin = sample_times(plan, node, 0)[0] - plan.interval_s * 1_000_000_000
@@ -177,9 +171,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Runs of samples at one level, GPU behind GPU: first row, number of rows, level, origin,
-    allocation, GPU.
-    """
+    """Runs of samples at one level, sorted by GPU: first row, rows, level, origin, allocation, GPU."""
 
     first: I64
     count: I64
@@ -194,9 +186,7 @@ class Segments:
 
 
 def sample_times(plan: SimulationPlan, node: int, day: int) -> I64:
-    """Return when a node samples on a day: ns since 1970, every interval with a phase of its own
-    and some jitter.
-    """
+    """Return a node's sample times on a day, ns since 1970: own phase per interval, jitter."""
     rng = np.random.default_rng([plan.seed, 5, node])
     phase_ns = int(rng.integers(40_000_000, 700_000_000))
     steps = np.arange(plan.samples_per_day, dtype=np.int64) * (plan.interval_s * 1_000_000_000)
@@ -290,9 +280,7 @@ def _wait_in_periods(plan: SimulationPlan, segments: Segments, times: I64, activ
 
 
 def _fill_activity(segments: Segments, active: F32, other: F32, out: Mapping[str, Array]) -> None:
-    """Utilisation and the pipes: all follow the same activity, so sm_active never exceeds
-    gr_engine_active.
-    """
+    """Utilisation and pipes from one activity, so sm_active never exceeds gr_engine_active."""
     util = segments.level[:, COLUMN["util"]]
     _put(out, "gpu_util", np.rint(segments.spread(util * 100) * active))
     if "gr_engine_active" in out:

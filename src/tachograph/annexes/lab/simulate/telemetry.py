@@ -171,9 +171,7 @@ def _day_of_nodes(
     log: DefectLog,
     sums: TruthSums,
 ) -> tuple[dict[str, Array], I64, list[SampleBlock]]:
-    """Return counters, times and blocks of nodes of one group on one day, with defects of
-    values, not yet of rows.
-    """
+    """Return counters, times and blocks of a group's nodes on a day, with defects of values only."""
     group = plan.groups[sources[0].node.group]
     per_node = group.gpus * plan.samples_per_day
     rows = per_node * len(sources)
@@ -204,9 +202,7 @@ def _fill_block(
     out: Mapping[str, Array],
     sums: TruthSums,
 ) -> SampleBlock:
-    """Fill `out` with the counters of one node and day, still without defects, and add them to
-    the sums.
-    """
+    """Fill `out` with the counters of a node and day, before defects; add them to the sums."""
     node, group = source.node, plan.groups[source.node.group]
     times = sample_times(plan, node.index, day)
     segments = cut_segments(plan, source.lines, times)
@@ -225,9 +221,7 @@ def _as_written(
     times: Array,
     values: Mapping[str, Array],
 ) -> pl.DataFrame:
-    """Return the samples of some nodes as LDMS writes them: one row per (node, GPU, time), node
-    behind node.
-    """
+    """Return samples of some nodes as by LDMS: a row per (node, GPU, time), sorted by node."""
     names = pl.Series([source.node.name for source in sources])
     place = np.repeat(np.arange(len(sources), dtype=np.uint32), gpus * samples)
     gpu = np.tile(np.repeat(np.arange(gpus, dtype=np.int16), samples), len(sources))

@@ -87,8 +87,7 @@ def gpus_frame(
     sums: TruthSums,
     defects: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return one row per (run, node, gpu): means over its samples before defects; null without
-    samples.
+    """Return one row per (run, node, gpu): means before defects; null without samples.
 
     Columns: run, job_id, node, gpu, start, end, samples, <counter>_mean, gpu_util_max (fraction),
     hbm_used_mib_max, energy_counter_j (last minus first sample), defects.
@@ -141,8 +140,7 @@ def _is_known(plan: SimulationPlan, column: str) -> pl.Expr:
 def jobs_frame(
     plan: SimulationPlan, runs: Sequence[SimulatedRun], gpus: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return one row per run of a job, those that never started too (start null), in order of
-    submission.
+    """Return one row per run in order of submission; null start: never started.
 
     `problem` is the finding that was planted, null when nothing is wrong; `planted_start`,
     `planted_end` its interval. `attribution`: explicit, whole_node, ambiguous; null without GPUs.
@@ -167,9 +165,7 @@ def jobs_frame(
 
 
 def raw_id(request: SimulatedRequest) -> int:
-    """Return Slurm's raw id; the first id of a heterogeneous job belongs to its part without
-    GPUs.
-    """
+    """Return Slurm's raw id; in a heterogeneous job the first id is of the part without GPUs."""
     return request.job_id + int(request.het)
 
 
@@ -255,9 +251,7 @@ def _expected(plan: SimulationPlan, run: SimulatedRun) -> float | None:
 
 
 def _touching(gpus: pl.DataFrame, defects: pl.DataFrame) -> pl.Series:
-    """Number of defects that touch the samples of each allocation; a counter missing everywhere
-    is none.
-    """
+    """Defects that affect the samples of each allocation; globally absent counters do not count."""
     real = defects.filter(pl.col("kind") != "missing_counter")
     rows = gpus.select("node", "gpu", "start", "end").with_row_index("row")
     pairs = rows.join(
@@ -390,8 +384,7 @@ def rests(level: ActivityLevel) -> bool:
 def rest_intervals(
     lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int
 ) -> list[tuple[int, int]]:
-    """Return (begin, end) in seconds after the start of each interval in which no GPU works, in
-    order.
+    """Return [begin, end) in seconds after the start of intervals without any GPU at work.
 
     >>> rest_intervals([[ActivityPhase(0, ActivityLevel(dram=0.5)), ActivityPhase(60, ActivityLevel())]], 100)
     [(60, 100)]
@@ -412,8 +405,7 @@ def _at(line: Sequence[ActivityPhase], second: int) -> ActivityLevel:
 
 
 def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool | None]:
-    """Return which of the hung classes are true: where intervals of at least T lie, and what is
-    before and after.
+    """Return the true hang classes: idle intervals of T or more, by the work around them.
 
     >>> hanging([(1800, 9000)], 9000)
     {'job_hang': True, 'job_hang_host': False, 'cold_start': False, 'stall': False}
@@ -431,9 +423,7 @@ def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool 
 
 
 def _after_enough(last: Sequence[int]) -> bool | None:
-    """Whether one of the last intervals comes after work of more than T; None where it is too
-    near to call.
-    """
+    """Whether a late interval follows more than T of work; None if too near to call."""
     if any(work > BEFORE_HOST_S for work in last):
         return True
     return None if any(work > BEFORE_HOST_S - WINDOW_S for work in last) else False
@@ -452,8 +442,7 @@ def mean_util(line: Sequence[ActivityPhase], elapsed_s: int) -> float:
 
 
 def is_uneven(work: F64) -> bool | None:
-    """Return whether the busiest does at least twice what the idlest does; None where it is too
-    near to call.
+    """Return whether the busiest GPU does at least twice the idlest's work; None: too near to call.
 
     >>> is_uneven(np.array([0.8, 0.3])), is_uneven(np.array([0.8, 0.5])), is_uneven(np.zeros(2))
     (True, False, False)
@@ -512,9 +501,7 @@ def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool | N
 
 
 def _by_minute(line: Sequence[ActivityPhase], elapsed_s: int) -> dict[str, F64]:
-    """Utilisation and SM activity in whole minutes by design, and how far below full activity
-    samples fall.
-    """
+    """Designed utilisation and SM activity by whole minute, and the samples' drop below full."""
     at = np.arange(0, elapsed_s // 60 * 60, _STEP_S)
     number = np.searchsorted([phase.begin_s for phase in line], at, "right") - 1
     table = np.array([[*phase.level, phase.level.period_s or 1.0] for phase in line])[number]
@@ -527,9 +514,7 @@ def _by_minute(line: Sequence[ActivityPhase], elapsed_s: int) -> dict[str, F64]:
 
 
 def _normal(values: F64) -> F64:
-    """Distribution function of the normal distribution (Abramowitz and Stegun 26.2.17, good to
-    1e-7).
-    """
+    """Normal distribution function (Abramowitz and Stegun 26.2.17, error below 1e-7)."""
     t = 1 / (1 + 0.2316419 * np.abs(values))
     powers = t * (
         0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))

@@ -73,9 +73,7 @@ _ALIKE = frozenset(
 
 
 def as_in_study(behaviour: JobBehaviour, rng: np.random.Generator) -> JobBehaviour:
-    """Return an ordinary job with pipes, evenness and pauses of the study's; one of another kind
-    unchanged.
-    """
+    """Return an ordinary job with the study's pipes, evenness and pauses; others unchanged."""
     if behaviour.kind not in _ALIKE:
         return behaviour
     shares = np.array([share for share, _, _ in _MIX])
@@ -141,9 +139,7 @@ _NEEDS_PIPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRequest:
-    """One job as submitted; times in seconds after the plan's start. `nodes` 0: part of a shared
-    node.
-    """
+    """A submitted job, in seconds after the plan's start. `nodes` 0: part of a shared node."""
 
     serial: int
     submit_s: int
@@ -178,9 +174,7 @@ class SimulatedRequest:
 
 
 def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
-    """Return the requests in order of submission: every kind `each_kind` times, then by weight
-    up to the load.
-    """
+    """Return requests by submission: each kind `each_kind` times, then by weight up to the load."""
     rng = np.random.default_rng([plan.seed, 1])
     if plan.judged_jobs:
         return _numbered(
@@ -222,9 +216,7 @@ def _activity() -> NDArray[np.float64]:
 def _draw_courses(
     plan: SimulationPlan, courses: Iterable[behaviours.JobCourse], rng: np.random.Generator
 ) -> list[SimulatedRequest]:
-    """Jobs with a course each, submitted so early that all of them end in time, queues being
-    short.
-    """
+    """Jobs with one course each, submitted early enough to end in time in short queues."""
     users = _activity()
     drawn = []
     for serial, course in enumerate(courses):
@@ -269,8 +261,7 @@ _HANGS = 0.2  # share of their runs
 
 
 def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[SimulatedRequest]:
-    """Jobs that users submit again and again: each group keeps size, limit, memory and what its
-    GPUs do.
+    """Jobs submitted repeatedly: a group keeps size, limit, memory and behaviour.
 
     Run times spread around the group's; some runs fail on the way, some groups hang at times, few
     runs are changed.
@@ -480,9 +471,7 @@ def _tasks(
 
 
 def _numbered(requests: list[SimulatedRequest]) -> list[SimulatedRequest]:
-    """Job ids in order of submission; the last task of an array has the id of the array, as in
-    Slurm.
-    """
+    """Job ids in order of submission; as in Slurm, an array's last task has the array's id."""
     requests = sorted(requests, key=lambda request: (request.submit_s, request.serial))
     next_id = FIRST_JOB_ID
     numbered: list[SimulatedRequest] = []
@@ -522,8 +511,7 @@ _NEEDS_ITS_END = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """One run of a job. Times in seconds after the plan's start; `end_s` may lie behind the plan's
-    end.
+    """One run of a job, in seconds after the plan's start; `end_s` may exceed the plan's end.
 
     `places`: (node index, GPU indices) for each node. `start_s` None: it never started.
     """
@@ -679,9 +667,7 @@ def _never(request: SimulatedRequest, submit_s: int, end_s: int | None) -> Simul
 
 
 def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator) -> SimulatedRun:
-    """The run with what its GPUs do; steady where its end, needed to see the problem, is not
-    recorded any more.
-    """
+    """The run with its behaviour; steady if the plan ends before the planted problem shows."""
     request, start_s, end_s = run.request, run.start_s or 0, run.end_s or 0
     if (end_s > plan.seconds or run.state == "NODE_FAIL") and request.kind in _NEEDS_ITS_END:
         request = replace(request, kind=JobKind.STEADY)

@@ -119,8 +119,7 @@ def _label(line: int, row: Mapping[str, str], known: frozenset[str]) -> Label | 
 def match(
     labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.DataFrame
 ) -> Labelled:
-    """Return the labels by class and run of a job; of a job that ran several times it is the latest
-    run.
+    """Return the labels by class and run; a job with several runs: its latest run.
 
     `jobs`: rows of job_summaries. Rejected are labels of jobs that are not there, of ids that exist
     on several clusters, and all labels of a job and class that contradict each other.
@@ -170,9 +169,7 @@ def labels_of_lake(rows: pl.DataFrame, classes: Iterable[str], jobs: pl.DataFram
 
 
 def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:
-    """{id as written, or raw: {cluster: job_key of the latest run}}; displayed ids go before raw
-    ones.
-    """
+    """{displayed or raw id: {cluster: job_key of the latest run}}; displayed ids take priority."""
     ordered = jobs.sort("submit", "start", nulls_last=False).select(
         "job_id", "display_id", "cluster", "job_key"
     )

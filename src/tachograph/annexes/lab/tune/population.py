@@ -1,6 +1,4 @@
-"""Jobs whose classes are judged with several settings: what depends on no setting is computed
-once.
-"""
+"""Jobs to judge with several settings: computes once what no setting changes."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ class _KnownInput:
 
 
 class Population:
-    """Jobs and what was stored of them, in the form of GPUs and, where there are minutes of
-    nodes, of hosts.
-    """
+    """Jobs and their stored data in the GPU form and, with node minutes, in the host form."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Thresholds proposed from unlabelled history: from the values of characteristics when idle, and at
-work.
+"""Thresholds from unlabelled history: between the values when idle and at work.
 
 Whether a minute is idle is determined by the utilisation of the busiest GPU alone (nothing runs),
 and whether it is one of work by arithmetic, memory traffic and SM activity; a minute that looks
@@ -45,8 +44,8 @@ Marks = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ThresholdProposal:
-    """One threshold. `value` None: `why` not. `rest`, `work`: the values it lies between; busy:
-    `work` alone.
+    """One threshold. `value` None: see `why`. It lies between `rest` and `work`; busy: `work`
+    alone.
 
     `rest_minutes`, `work_minutes`: minutes (theta: windows) behind them; `jobs` that use the
     characteristic.
@@ -136,9 +135,7 @@ def _of(marked: MarkedMinutes, c: Characteristic) -> Iterator[ThresholdProposal]
 
 
 def _carried(marks: Marks, gpus: ClassInput, hosts: ClassInput) -> Marks:
-    """Marks of minutes of the GPU form in the places of the host form, which has some of the
-    jobs.
-    """
+    """Marks of minutes of the GPU form at their places in the host form, which has fewer jobs."""
     begin = dict(zip(gpus.series.job_keys, gpus.series.offset.tolist(), strict=False))
     length = dict(zip(gpus.series.job_keys, gpus.series.minutes.tolist(), strict=True))
     found = np.zeros(int(hosts.series.offset[-1]), np.bool_)

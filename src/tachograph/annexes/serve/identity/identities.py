@@ -75,9 +75,7 @@ class Identities:
     def of(
         cls, options: ServeOptions, *, link: StartLink = NO_LINK, cookie: str = COOKIE
     ) -> Identities:
-        """Return the ways that are configured. Errors: ConfigError for a key that makes no
-        sense, or is unsafe.
-        """
+        """Return the configured methods. Errors: ConfigError for an invalid or unsafe key."""
         tokens = BearerTokens(Path(options.token_file)) if options.token_file else None
         if tokens is not None:
             tokens.check()
@@ -124,15 +122,12 @@ class Identities:
         return None
 
     def viewer(self, request: Request) -> Viewer:
-        """Return what the sender of a request may see. Errors: those of `proven` and of
-        `Roles.viewer`.
-        """
+        """Return what the sender may see. Errors: those of `proven` and of `Roles.viewer`."""
         proven = self.proven(request)
         return NOBODY if proven is None else self.roles.viewer(proven)
 
     def log_in(self, given: str, *, by_form: bool) -> Proven:
-        """Return whom a token proves that a person gave at the login: the link's, or by the form
-        one of the file.
+        """Return the user of a login token, from a link or a form.
 
         An address with a token of the file logs no one in: another site could lead people into its
         own session. Errors: NotIdentifiedError for one that is not valid.

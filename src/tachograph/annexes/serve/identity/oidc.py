@@ -91,9 +91,7 @@ class OidcProvider:
 
     @classmethod
     def of(cls, options: ServeOptions) -> OidcProvider:
-        """Return the provider; nothing is requested yet. Errors: ConfigError for a secret that
-        cannot be read.
-        """
+        """Return the provider; sends nothing. Errors: ConfigError if a secret is unreadable."""
         secret = ""
         if options.oidc_secret_file:
             secret = (
@@ -265,9 +263,7 @@ class OidcProvider:
         )
 
     def _request(self, method: str, address: str, **given: Any) -> Mapping[str, Any]:
-        """An answer in JSON. Errors: InputError where there is none; NotIdentifiedError where a
-        code is refused.
-        """
+        """A JSON response. Errors: InputError without one; NotIdentifiedError for a refused code."""
         try:
             answer = self.client.request(method, address, **given)
             found = answer.json() if len(answer.content) <= _LARGEST else None

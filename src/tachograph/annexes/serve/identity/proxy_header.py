@@ -19,9 +19,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class ProxyAddress:
-    """A proxy: its network on another machine; or None for the Unix socket, and the user of its
-    process.
-    """
+    """A proxy: its network on another host, or None for the Unix socket and its process's user."""
 
     network: Network | None
     user: str = ""
@@ -88,8 +86,8 @@ class ProxyHeaders:
         return self.covers(peer(request))
 
     def of(self, request: Request) -> Proven | None:
-        """Return the user whom a proxy names. Errors: NotIdentifiedError for a name that is
-        none, or two of them.
+        """Return the user named by a proxy. Errors: NotIdentifiedError for an invalid or second
+        name.
         """
         if not self.is_from_proxy(request):
             return None

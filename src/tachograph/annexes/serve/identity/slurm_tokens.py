@@ -52,9 +52,7 @@ class SlurmTokens:
             ) from None
 
     def of(self, request: Request) -> Proven | None:
-        """Return whose token a request sends. Errors: NotIdentifiedError for one that is not
-        valid.
-        """
+        """Return the user of the request's token. Errors: NotIdentifiedError if it is invalid."""
         sent = request.headers.get(HEADER)
         if sent is None:
             sent = bearer_of(request)

@@ -18,9 +18,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection: its address (`unix` for a socket), and of a socket the user
-    of its process.
-    """
+    """Peer of a connection: its address (`unix` for a socket), and a socket peer's user."""
 
     address: str
     user: str = ""
@@ -32,9 +30,7 @@ class Peer:
 
 
 def peer_of(connection: TransportSocket | socket.socket, remote: tuple[str, int] | None) -> Peer:
-    """Return the other end of a connection; of a Unix socket with the user whom the system
-    names.
-    """
+    """Return the peer of a connection, for a Unix socket with the user from the kernel."""
     if connection.family == socket.AF_UNIX:
         _, uid, _ = _CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

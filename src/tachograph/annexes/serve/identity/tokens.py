@@ -66,8 +66,8 @@ def create_token(
 
 
 def revoke_token(file: Path, token_id: str) -> StoredToken:
-    """Take a token out of the file; return it. Errors: NotFoundError for an id that is not
-    there; ConfigError.
+    """Remove a token from the file; return it. Errors: NotFoundError for an unknown id;
+    ConfigError.
     """
     with _changing(file) as kept:
         found = next((one for one in kept if one.id == token_id), None)
@@ -143,9 +143,7 @@ def _hashed(token: str) -> str:
 
 
 def bearer_of(request: Request) -> str | None:
-    """Return what a request sends as `Authorization: Bearer`; None where it sends nothing like
-    that.
-    """
+    """Return the token of `Authorization: Bearer`; None without one."""
     scheme, _, sent = request.headers.get("authorization", "").partition(" ")
     return sent.strip() if scheme.lower() == "bearer" else None
 
@@ -163,9 +161,7 @@ class BearerTokens:
         self._tokens()
 
     def of(self, request: Request) -> Proven | None:
-        """Return whose token a request sends. Errors: NotIdentifiedError for one that is not
-        valid.
-        """
+        """Return the user of the request's token. Errors: NotIdentifiedError if it is invalid."""
         sent = bearer_of(request)
         return self.proven(sent) if sent is not None and sent.startswith(PREFIX) else None
 

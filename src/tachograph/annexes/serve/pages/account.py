@@ -13,8 +13,6 @@ PARAMETERS = UsageParameters
 
 
 def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
-    """Return the report of the account's visible jobs. Errors: NotFoundError where there are
-    none.
-    """
+    """Return the report of the account's visible jobs. Errors: NotFoundError without any."""
     shown = usage_values(view, parameters.choice("account"))
     return {**shown, "name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}

@@ -69,8 +69,6 @@ def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
 
 
 def submit(view: View, form: LabelForm) -> str:
-    """Record a label; return the query of the page that is shown then. Errors: those of
-    `record_label`.
-    """
+    """Record a label; return the query of the next page. Errors: those of `record_label`."""
     record_label(view, form)
     return "?" + urlencode({"finding": form.finding})

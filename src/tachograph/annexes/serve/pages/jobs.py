@@ -102,9 +102,7 @@ def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
 
 
 def _waiting(view: View, parameters: JobsParameters) -> pl.DataFrame | None:
-    """Jobs not analyzed yet, above the first page of a list of all, or of one user; None
-    elsewhere.
-    """
+    """Jobs not analyzed yet, for page one of all jobs or of one user; None otherwise."""
     of_user = parameters.user[0] if len(parameters.user) == 1 else None
     chosen = parameters.as_query("user" if of_user else "", "sort", "columns", "limit", "verdict")
     return None if chosen else jobs_not_analyzed(view, user=of_user)

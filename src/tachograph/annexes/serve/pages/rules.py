@@ -21,9 +21,7 @@ SHOWN = 50  # jobs whose verdict changes
 
 
 class RulesParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """`rule`: the one to show whole; `parameter`, `value`: its back-test with another threshold,
-    on these jobs.
-    """
+    """`rule`: shown in full; `parameter`, `value`: its back-test with another threshold."""
 
     rule: Word = ""
     parameter: Word = ""
@@ -34,9 +32,7 @@ PARAMETERS = RulesParameters
 
 
 def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
-    """Return catalogue and counts, a rule with its texts, and the back-test. Errors:
-    NotFoundError for no such rule.
-    """
+    """Return catalogue, counts, one rule and its back-test. Errors: NotFoundError: unknown rule."""
     ruleset = rules_in_use(view.configuration)
     chosen = ruleset.only([parameters.rule]).entries if parameters.rule else ()
     tested: Backtest | None = None

@@ -1,6 +1,4 @@
-"""The state of the service: collector, sources, gaps of nodes, tables, the version that is
-served.
-"""
+"""State of the service: collector, sources, gaps of nodes, tables, served version."""
 
 from __future__ import annotations
 

@@ -19,9 +19,7 @@ MOST = 200  # groups and jobs of a page
 
 
 class WasteParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs; `by`: how they are grouped; `jobs`: a cause whose jobs are listed; `top`: so
-    many of each.
-    """
+    """Job filter; `by`: grouping; `jobs`: the cause whose jobs are listed; `top`: rows of each."""
 
     by: Word = "cause"
     jobs: Word | None = None

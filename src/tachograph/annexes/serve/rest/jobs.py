@@ -269,8 +269,7 @@ def job_findings(view: View, parameters: JobFindingsParameters, paging: Paging) 
 
 
 def findings(view: View, parameters: JobChoiceParameters, paging: Paging) -> TableAnswer:
-    """Return a part of the findings of chosen jobs, in order of job_key; with `finding`: of these
-    codes alone.
+    """Return a page of findings of chosen jobs by job_key; `finding`: only these codes.
 
     Only the part is read from the table, after it was chosen among the short rows that are kept in
     memory.
@@ -303,9 +302,7 @@ def _label_schemas() -> Schema:
 
 
 def label_add(view: View, parameters: LabelForm) -> ObjectAnswer:
-    """Record a label and return it. Errors: NotFoundError for a job or a finding that is not
-    there.
-    """
+    """Record and return a label. Errors: NotFoundError for an unknown job or finding."""
     record_label(view, parameters)
     return ObjectAnswer({**msgspec.structs.asdict(parameters), "by": view.viewer.name})
 

@@ -73,9 +73,7 @@ _NOW_SHAPE = TableShape(
 
 
 def now(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
-    """Return a part of the GPUs, as `tachograph watch --once --json` prints them; none before
-    the first poll.
-    """
+    """Return a page of GPUs as `tachograph watch --once --json`; empty before the first poll."""
     rows = annex_function("live_rows")(view)
     encoded = [row | {"processes": msgspec.json.encode(row["processes"]).decode()} for row in rows]
     schema = {column.name: column.dtype for column in _NOW_SHAPE.columns}
@@ -108,9 +106,7 @@ def _node_schemas() -> Schema:
 
 
 def node(view: View, parameters: NodeNameParameters) -> ObjectAnswer:
-    """Return the report; as a table its GPUs. Errors: NotFoundError for a node that is not
-    recorded.
-    """
+    """Return the node report; as a table, its GPUs. Errors: NotFoundError: unknown node."""
     page = view.opened.node(parameters.name)
     return ObjectAnswer(page.json(), rows=page.report.gpus)
 

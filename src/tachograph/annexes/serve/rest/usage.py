@@ -1,6 +1,4 @@
-"""Endpoints of sums over jobs: what users and accounts used, waste, the study, advice for the
-next job.
-"""
+"""Endpoints of sums over jobs: usage of users and accounts, waste, the study, advice."""
 
 from __future__ import annotations
 
@@ -207,9 +205,7 @@ def study(view: View, parameters: StudyParameters) -> ObjectAnswer:
 
 
 class AdviceParameters(Parameters, frozen=True, kw_only=True):
-    """The job that is to be submitted: a script, or names; what is named counts more than the
-    script.
-    """
+    """The job to be submitted: a script, or names, which override the script."""
 
     script: Annotated[str, msgspec.Meta(max_length=1_000_000), says("Text of the job script.")] = ""
     user: (
@@ -265,9 +261,7 @@ def _keyed(properties: Schema) -> Schema:
 
 
 def advice(view: View, parameters: AdviceParameters) -> ObjectAnswer:
-    """Return the advice; for another user's job, of those who do not see all jobs, there are no
-    past jobs.
-    """
+    """Return the advice; for other users' jobs only viewers of all jobs get the past jobs."""
     viewer = view.viewer
     of_user = parameters.user or viewer.name
     page = view.opened.advise(

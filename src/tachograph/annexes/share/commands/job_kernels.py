@@ -104,9 +104,7 @@ class _JobOfLake:
 
 
 def read_job_kernels(arguments: Arguments) -> tuple[NcuReport, ...]:
-    """Return the reports that are attached to the job. Errors: NotFoundError where there is
-    none.
-    """
+    """Return the reports attached to the job. Errors: NotFoundError without any."""
     from tachograph.annexes.share.profiles import read_attached
 
     job = _JobOfLake.of(arguments)

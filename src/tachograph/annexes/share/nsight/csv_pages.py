@@ -82,9 +82,7 @@ class CsvContent:
             messages.append(text)
 
     def number(self, cell: str, metric: str, factor: float) -> float | None:
-        """Return the number in a cell in base units; None for text, for no value, and for a
-        reject.
-        """
+        """Return the number of a cell in base units; None for text, empty cells and rejects."""
         value = _number(cell)
         if value is not None and isfinite(value * factor):
             return value * factor
@@ -187,9 +185,7 @@ def _header(record: str) -> list[str] | None:
 
 
 def _cells(record: str) -> list[str] | None:
-    """Return the cells of a record; None where a quote is not closed, or a cell is beyond the
-    limit.
-    """
+    """Return the cells of a record; None for an open quote or a cell beyond the limit."""
     try:
         return next(csv.reader([record.rstrip("\r\n")], strict=True), [])
     except csv.Error:
@@ -214,9 +210,7 @@ def _end(table: _RawTable | _DetailsTable | None) -> None:
 
 
 class _LaunchTable:
-    """Columns that describe the launch of a row, in both pages. `needed`: how many cells a row
-    has at least.
-    """
+    """Columns of both pages that identify a launch. `needed`: minimum cells per row."""
 
     def __init__(self, names: Sequence[str], needed: int, content: CsvContent) -> None:
         self.needed = needed
@@ -232,9 +226,7 @@ class _LaunchTable:
         return "" if place is None else encodable(row[place].strip())
 
     def _number_of(self, row: Sequence[str]) -> int | None:
-        """Return the ID of the launch of a row; None, and a reject, where it has no ID or no
-        name.
-        """
+        """Return the launch ID of a row; None, and a reject, without ID or name."""
         number = self._text(row, "ID")
         if number.isdecimal() and len(number) < _ID_DIGITS_MAX and self._text(row, "Kernel Name"):
             return int(number)
@@ -249,9 +241,7 @@ class _LaunchTable:
         attributes: Mapping[str, float],
         device: str,
     ) -> Launch:
-        """Return the launch of a row. `device`: the name of the GPU, or "" or an ordinal, which
-        is no name.
-        """
+        """Return the launch of a row. `device`: GPU name; "" or an ordinal is no name."""
         name = None if not device or device.isdecimal() else device
         capability = self._text(row, "CC") or capability_of(attributes)
         chip = self._chips.setdefault(
@@ -272,9 +262,7 @@ class _LaunchTable:
 
 
 class _RawTable(_LaunchTable):
-    """A table of the raw page: a row of units, then one row per launch with one column per
-    metric.
-    """
+    """Raw page: one row of units, then one row per launch and one column per metric."""
 
     def __init__(self, names: Sequence[str], content: CsvContent) -> None:
         super().__init__(names, len(names), content)
@@ -329,9 +317,7 @@ class _DetailsLaunch:
 
 
 class _DetailsTable(_LaunchTable):
-    """A table of the details page: one row per launch and metric, and rows of rules, which name
-    no metric.
-    """
+    """Details page: one row per launch and metric; rows of rules name no metric."""
 
     def __init__(self, names: Sequence[str], content: CsvContent) -> None:
         super().__init__(names, 1 + names.index("Metric Value"), content)
@@ -378,9 +364,7 @@ def _is_range(column: str) -> bool:
 
 
 def _is_metric(column: str) -> bool:
-    """Whether a column of the raw page has a metric: columns of the launch have names of their
-    own.
-    """
+    """Whether a column of the raw page is a metric: launch columns have fixed names."""
     return " " not in column and column not in _LAUNCH_COLUMNS and not _is_range(column)
 
 
@@ -404,8 +388,7 @@ def nvtx_ranges(cell: str) -> tuple[str, ...]:
 
 
 def _quoted(cell: str) -> Iterator[str]:
-    """Yield text in quotes that ends in the fields of a range: names of ranges have quotes and
-    colons, too.
+    """Yield quoted texts followed by range fields: range names contain quotes and colons.
 
     Without an expression, which would take the square of the length for a cell of many quotes.
     """

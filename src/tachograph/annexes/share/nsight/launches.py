@@ -49,8 +49,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class NcuReport:
-    """What one file holds. `problems`: messages about the file as a whole, errors of the profiler
-    among them.
+    """Content of a file. `problems`: messages about all of it, and profiler errors.
 
     `digest`: SHA-256 of the file in hexadecimal digits; "" where it was not computed.
     """

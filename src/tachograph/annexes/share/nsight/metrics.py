@@ -117,8 +117,7 @@ _REQUESTED_BY_NAME = "Command line profiler metrics"
 
 
 def metric_of(section: str, label: str) -> str | None:
-    """Return the metric behind a label of a section; metrics requested by name have their own.
-    None: unknown.
+    """Return the metric of a section label, or of a name as requested; None: unknown.
 
     >>> metric_of("Memory Workload Analysis", "Memory Throughput")
     'dram__bytes.sum.per_second'

@@ -63,9 +63,7 @@ def action_records(
 
 
 def _number(metric: Any, numbers: frozenset[int]) -> float | None:
-    """Return the value of the metric as a whole, not of its instances; None: it has none, or it
-    is text.
-    """
+    """Return the metric's total, not its instances; None if absent or text."""
     if metric is None:
         return None
     value: float = metric.as_double()
@@ -88,9 +86,7 @@ def _device(action: Any) -> str | None:
 
 
 def _ranges(state: Any) -> list[str]:
-    """Return the open NVTX ranges, push/pop ranges before the others; those of a named domain as
-    domain@range.
-    """
+    """Return open NVTX ranges, push/pop first; in a named domain as domain@range."""
     if state is None:
         return []
     out = []
@@ -107,9 +103,7 @@ def _ranges(state: Any) -> list[str]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether the library takes the name back: it hands out bytes that are no UTF-8 as lone
-    surrogates.
-    """
+    """Whether the library accepts the name again: invalid UTF-8 becomes lone surrogates."""
     return encodable(name) == name
 
 

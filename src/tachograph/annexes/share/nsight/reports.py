@@ -75,8 +75,7 @@ def read_reports(
 
 
 def read_report(path: Path) -> NcuReport:
-    """Return what a file holds, known by its content. Rejects and problems record what could not be
-    used.
+    """Return the report in a file, by its content; rejects and problems list unusable parts.
 
     Raises InputError when the file cannot be opened, or is a .ncu-rep and its library is not
     installed or cannot read it.

@@ -20,9 +20,7 @@ PARAMETERS = JobParameters
 
 
 def content(view: PageView, parameters: JobParameters) -> Mapping[str, Any]:
-    """Return the kernels, or how far reading them is. Errors: NotFoundError for a job without a
-    report.
-    """
+    """Return the kernels, or the reading progress. Errors: NotFoundError without reports."""
     row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(
         0, named=True
     )

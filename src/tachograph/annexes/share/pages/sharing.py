@@ -15,9 +15,7 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 
 
 class SharingParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs; `runs`: only groups with so many; `one`, `other`: a pair to explain; `top`: so
-    many pairs.
-    """
+    """Job filter; `runs`: least runs per group; `one`, `other`: pair to explain; `top`: pairs."""
 
     runs: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2
     one: Word = ""

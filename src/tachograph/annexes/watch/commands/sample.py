@@ -1,6 +1,4 @@
-"""`tachograph watch sample`: GPU scores as published, of the GPUs of this node, by CUPTI PM
-sampling.
-"""
+"""`tachograph watch sample`: published GPU scores of this node's GPUs by CUPTI PM sampling."""
 
 from __future__ import annotations
 

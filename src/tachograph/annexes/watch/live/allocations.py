@@ -55,8 +55,7 @@ _HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class SlurmAllocations:
-    """Allocations reported by Slurm. gpus: {(short host, number): allocation}; jobs: {raw id:
-    allocation}.
+    """Slurm's allocations. gpus: {(short host, number): allocation}; jobs: {raw id: allocation}.
 
     minor_numbers: numbers of GPUs are those of device files. complete: the GPUs of every job are
     reported, and jobs of several users, so that no job is hidden: a GPU without allocation is free.
@@ -273,9 +272,7 @@ class AllocatedSource:
         return self._of_slurm.names(job)
 
     def read(self) -> Snapshot:
-        """Return the newest snapshot, with the allocations of the last answer. Errors: as the
-        source.
-        """
+        """Return the newest snapshot with the last known allocations. Errors: as the source."""
         snapshot = self._source.read()
         self.start()  # after the first snapshot, which imports must not delay
         slurm, problem = self._of_slurm, self._problem
@@ -317,8 +314,7 @@ class AllocatedSource:
 def merged_allocations(
     snapshot: Snapshot, slurm: SlurmAllocations
 ) -> Mapping[GpuId, GpuAllocation]:
-    """Return the allocation of each GPU: that of the source, completed by Slurm's for the job; else
-    Slurm's.
+    """Return GPU allocations: the source's, completed by Slurm's of that job; else Slurm's.
 
     >>> from numpy import zeros
     >>> gpus = GpuId("n1.example.org", 0), GpuId("n1", 1)
@@ -361,8 +357,7 @@ def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
 
 
 def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
-    """Return the number of the device file of GPUs on nodes where one differs from its index; None:
-    not reported.
+    """Return device file numbers on nodes where one differs from the index; None: not reported.
 
     >>> from numpy import zeros
     >>> from tachograph.annexes.watch.live.snapshot import GpuDevice
@@ -379,9 +374,7 @@ def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
 
 
 def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
-    """The ids as people name them; user and time from any source with them. known: of each job
-    of `reported`.
-    """
+    """Displayed ids; user and start from any source. known: of each job of `reported`."""
     if not any(known):
         return reported
     jobs = [(of and of.job_id) or job for of, job in zip(known, reported.jobs, strict=True)]
@@ -484,8 +477,7 @@ def _numbers(written: str | None) -> tuple[int, ...] | None:
 
 
 def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
-    """Return the selection of the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on
-    this host.
+    """Return the selection of the own job's GPUs, or CUDA_VISIBLE_DEVICES, on this host.
 
     Where they are undetermined, all GPUs of the host are selected, with a remark on that.
     """

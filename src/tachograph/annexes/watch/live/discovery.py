@@ -89,9 +89,7 @@ class SourceRequest:
 
 
 def request_of(arguments: Namespace, *, interval_s: float) -> SourceRequest:
-    """Return the source that the options of `watch` and `record` name, with defaults for those of
-    one alone.
-    """
+    """Return the source named by `watch` and `record` options, with its own defaults."""
     return SourceRequest(
         source=arguments.source,
         urls=tuple(arguments.url),
@@ -192,8 +190,7 @@ def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSourc
 
 @dataclass(frozen=True, slots=True)
 class SourceOpeners:
-    """How sources are opened, by name; tests pass in others. here: of this node, in the order of
-    preference.
+    """Openers of sources by name, replaced in tests. here: of this node, best first.
 
     named: of this node, and only where they are named: they take what others may need.
     """
@@ -214,9 +211,7 @@ NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus", "pm-sampling")
 
 @dataclass(frozen=True, slots=True)
 class _FoundSource:
-    """A source. real: its GPUs exist now, and Slurm may report their allocations; here: it
-    reports this node alone.
-    """
+    """A source. real: GPUs exist now, so Slurm applies; here: reports this node alone."""
 
     source: LiveSource
     here: bool = False
@@ -357,9 +352,7 @@ def _of_this_node(
     *,
     beyond: bool,
 ) -> _FoundSource:
-    """The best source of this node; where there is none, the fleet. beyond: other nodes were
-    requested, too.
-    """
+    """Best source of this node, else the fleet. beyond: other nodes were requested, too."""
     failed: dict[str, TachographError] = {}
     best: LiveSource | None = None
     for name, opener in openers.here.items():
@@ -402,8 +395,7 @@ def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class _SelectorChoice:
-    """The selection of the GPUs. job: whose GPUs are searched among all; of_others: also GPUs that
-    others hold.
+    """Selection of GPUs. job: whose GPUs to find; of_others: include other holders' GPUs.
 
     Slurm is polled for these, but not to watch one's own job.
     """

@@ -24,9 +24,7 @@ class SnapshotJudge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeedFailure:
-    """Failure of one refresh. detail: the traceback of a defect; "" for an error that the user
-    can fix.
-    """
+    """A failed refresh. detail: traceback of a defect; "" for an error the user can fix."""
 
     problem: SourceProblem
     detail: str = ""

@@ -125,9 +125,7 @@ def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> Flee
 
 @dataclass(frozen=True, slots=True)
 class FleetChoice:
-    """What is shown: groups by one of GROUPINGS, the map by one of MAPS, a filter as on the
-    screen, an order.
-    """
+    """View options: group by one of GROUPINGS, map by one of MAPS, filter and order."""
 
     by: str = "node"
     heat: str = "class"
@@ -385,9 +383,7 @@ def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _heat(rows: FleetRows, by: str) -> list[str]:
-    """A letter of the class, or a digit of the level, and the sign of health, in the order of
-    `_places`.
-    """
+    """Letter of the class, or digit of the level, and health mark, by `_places`."""
     order = sorted_rows(rows, "gpu").tolist()
     sign_of_state = [HEALTH_SIGNS[state] if state in _SICK else "" for state in STATES]
     signs = [sign_of_state[state] for state in rows.view.health.tolist()]

@@ -61,8 +61,7 @@ def absent_columns(view: FleetView) -> frozenset[str]:
 
 
 class FleetRows:
-    """One row per GPU of a view. Texts are "" and numbers NaN where missing. Columns are computed
-    when needed.
+    """One row per GPU of a view; missing: "" or NaN. Columns are computed on demand.
 
     before: the rows of an earlier view, whose unchanged values are reused.
     """
@@ -82,8 +81,7 @@ class FleetRows:
         return len(self.gpus)
 
     def number(self, name: str) -> Floats:
-        """Return a column of numbers: one of NUMBERS, or a counter, in its unit (mem in GiB, held
-        and age in s).
+        """Return one of NUMBERS or a counter, in its unit (mem in GiB, held and age in s).
 
         Errors: UsageError naming the closest.
         """
@@ -242,9 +240,7 @@ _ANYWHERE = ("gpu", "job", "user", "class", "health")
 
 @dataclass(frozen=True, slots=True)
 class FilterTerm:
-    """One term. column: "" for a word that is searched anywhere. bound: the number, NaN for
-    texts and for missing.
-    """
+    """One term. column: "" for a word in any column. bound: number, NaN for text or missing."""
 
     column: str
     compare: str

@@ -57,9 +57,7 @@ class GpuMinute:
 
 @dataclass(slots=True)
 class CounterTotals:
-    """Of a GPU since its job began, as far as observed: sum and number of values of each of
-    COUNTERS, samples.
-    """
+    """Totals of a GPU since its job began: sum and count of each of COUNTERS, samples."""
 
     sums: Floats = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS)))
     counts: Longs = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS), np.int64))
@@ -72,7 +70,8 @@ class CounterTotals:
 
 @dataclass(slots=True)
 class ObservedJob:
-    """A job in view. start_us: since 1970; reported: by its allocation, else first poll.
+    """A visible job. start_us: since 1970; reported: by its allocation, else first poll.
+
     minutes: not yet taken.
     """
 
@@ -85,9 +84,7 @@ class ObservedJob:
 
 @dataclass(slots=True)
 class _MinuteSums:
-    """One place per GPU: when it was measured last, its job's start, and the minute that it is
-    in, -1 none.
-    """
+    """Per GPU: last measurement, start of its job, current minute (-1: none)."""
 
     t: Floats
     start_us: Longs
@@ -118,9 +115,7 @@ class JobMinutes:
         self._allocations: Mapping[GpuId, GpuAllocation] | None = None
 
     def add(self, view: FleetView) -> None:
-        """Add the values of a view; a value that is repeated, or older than the last, does not
-        count.
-        """
+        """Add the values of a view; ignore repeated and older values."""
         snapshot = view.snapshot
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
@@ -256,8 +251,7 @@ class LiveJobClasses:
     def step(
         self, view: FleetView, wanted: Collection[str] | None = None
     ) -> Mapping[str, tuple[Finding, ...]]:
-        """Return the findings of job classes, {job: its findings, most urgent first}, after another
-        view.
+        """Return {job: findings of job classes, most urgent first} after another view.
 
         They are those of the last evaluation, a minute old at most. wanted: jobs on screen; None:
         all.

@@ -62,9 +62,7 @@ def looks(view: FleetView) -> Bytes:
 
 
 def count_marks(places: Bytes) -> dict[str, int]:
-    """Return {letter: number of GPUs} of places in LOOKS, in the order of counts; 0 where there
-    are none.
-    """
+    """Return {letter: number of GPUs} in the order of counts; `places` index LOOKS."""
     counts = dict.fromkeys((LOOKS[place].mark for place in SHOWN_LOOKS), 0)
     for look, count in zip(LOOKS, np.bincount(places, minlength=len(LOOKS)).tolist(), strict=True):
         counts[look.mark] += count

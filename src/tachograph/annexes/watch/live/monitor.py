@@ -47,9 +47,7 @@ class ClassLabels:
 
 @dataclass(slots=True)
 class _GpuStates:
-    """State of GPUs: when they were measured last, their labels, how many readings report each
-    counter.
-    """
+    """State of GPUs: last measurement, labels, number of readings of each counter."""
 
     t: Floats
     real: Floats
@@ -68,9 +66,7 @@ class _GpuStates:
 
 @dataclass(slots=True)
 class _PolledReadings:
-    """Readings by slot and GPU: when measured, when they arrived; values, 0 where missing; which
-    are present.
-    """
+    """Readings by slot and GPU: times measured and received; values (0: missing); presence."""
 
     times: Floats
     arrived: Floats
@@ -145,9 +141,7 @@ class SmoothingWindow:
         self._gpus, self._polls = gpus, polls
 
     def _forget(self, now: float, begins: Flags, until: Floats) -> None:
-        """Remove readings up to `until` of each GPU, all of those that begin again, and empty
-        slots.
-        """
+        """Remove readings up to `until` per GPU, all of restarted GPUs, and empty slots."""
         held = slice(self._begin, self._end)
         gone = self._polls.alive[held] & ((self._polls.times[held] <= until) | begins)
         for place in np.flatnonzero(gone.any(axis=1)).tolist():
@@ -234,8 +228,7 @@ class RecentReplays:
         self._events: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
 
     def step(self, t: float, count: Floats) -> Floats:
-        """Return the new replays of each GPU that are visible at `t`; NaN where fewer than two
-        counts were seen.
+        """Return new visible replays of each GPU at `t`; NaN with fewer than two counts.
 
         count: replays since the driver was loaded, NaN missing; one that went back began again.
         """
@@ -299,9 +292,7 @@ class Monitor:
         self._t = 0.0
 
     def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> FleetView:
-        """Return the view of a snapshot. about: the current description of the source, where
-        that is new.
-        """
+        """Return the view of a snapshot. about: the source's description, if it changed."""
         self.about = about or self.about
         snapshot = self._with_lost(snapshot)
         t = snapshot.t

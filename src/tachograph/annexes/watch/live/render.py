@@ -33,8 +33,7 @@ _GB: Final = 1e9
 
 
 def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list[dict[str, object]]:
-    """Return one object per GPU, in the order of the view: name, allocation, every counter, classes
-    and health.
+    """Return one object per GPU: name, allocation, every counter, classes, health.
 
     t: time of the poll; stale_s: age of the values. needs: counters without which the class is
     unknown. None: missing. settings: those of the classes in the view.
@@ -78,9 +77,7 @@ def _identity(view: FleetView, row: int) -> dict[str, object]:
 
 
 def _needs(view: FleetView, row: int, settings: WorkloadSettings) -> list[str]:
-    """From the means over the window, as the class is: one reading may be decided where they are
-    not.
-    """
+    """Needs from window means, as for the class: a single reading may suffice where they do not."""
     if view.label(row) != _UNKNOWN:
         return []
     from tachograph.judge.workload.rules import classify
@@ -252,8 +249,7 @@ OF_TWO_POLLS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns tha
 
 
 def csv_columns(written: str) -> tuple[str, ...]:
-    """Return the columns that are written: some, separated by commas, `all`, or "" for the usual
-    ones.
+    """Return the columns to write: a comma-separated list, `all`, or "" for the defaults.
 
     >>> csv_columns("gpu_id, node"), len(csv_columns("")), csv_columns("all") == ALL_COLUMNS
     (('gpu_id', 'node'), 9, True)
@@ -335,8 +331,7 @@ _COMMON: Final = 80  # characters; a wider table has more between its columns
 
 
 def text_table(view: FleetView, *, width: int) -> str:
-    """Return a table of all GPUs, one line each, for a terminal of `width` characters; `-` is
-    missing.
+    """Return a table, one line per GPU, for a terminal `width` wide; `-` is missing.
 
     Columns that do not fit are left out, the least important first. Percent, MiB as share of the
     memory, W, degrees C.

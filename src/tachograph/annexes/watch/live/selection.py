@@ -50,9 +50,7 @@ GpuSelector = Callable[[Snapshot, SourceInfo], GpuSelection]
 
 @dataclass(frozen=True, slots=True)
 class GpuTerm:
-    """One name of GPUs: a UUID, an address on the PCI bus, or indices, of a node where one is
-    named.
-    """
+    """A GPU reference: UUID, PCI bus address, or indices, optionally with a node."""
 
     written: str
     uuid: str | None = None
@@ -73,8 +71,7 @@ class GpuTerm:
 
 
 def gpu_terms(written: str) -> tuple[GpuTerm, ...]:
-    """Return the names of `--gpus`: `0,1,3-5`, `GPU-8932f937`, `3b:00.0`, `nid001:2`, `0.7` (a
-    slice), mixed.
+    """Return the terms of `--gpus`: `0,1,3-5`, `GPU-8932f937`, `3b:00.0`, `nid001:2`, `0.7`.
 
     >>> [term.gpus for term in gpu_terms("0,3-5")], gpu_terms("0000:3B:00.0")[0].pci
     ([range(0, 1), range(3, 6)], (0, 59, 0, 0))
@@ -163,8 +160,7 @@ def _all_there(term: GpuTerm, snapshot: Snapshot, rows: Iterable[int]) -> bool:
 def select_job(
     job: str, names_of: Callable[[str], frozenset[str]] = lambda job: frozenset((job,))
 ) -> GpuSelector:
-    """Return the selection of the GPUs that a job holds now, on all nodes. names_of: all ids of the
-    same job.
+    """Return the selection of a job's GPUs on all nodes. names_of: aliases of job ids.
 
     `3` selects all tasks of the array 3, all components of the heterogeneous job 3.
     On selection: NotFoundError naming jobs that hold GPUs, or what to do where no source reports.
@@ -236,9 +232,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
-    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same
-    GPUs and allocations.
-    """
+    """Return some rows of a snapshot with all problems. like: same rows of a similar snapshot."""
     if list(rows) == list(range(len(snapshot.gpus))):
         return snapshot
     places = np.array(rows, np.intp)
@@ -290,9 +284,7 @@ class SelectedSource:
         )
 
     def poll(self) -> Snapshot:
-        """Read once ahead: the next `read` returns the same. Errors: also those of the
-        selection.
-        """
+        """Read ahead once; the next `read` returns it. Errors: also those of the selection."""
         if self._first is None:
             self._first = self._shown(self._source.read())
         return self._first

@@ -46,9 +46,7 @@ class GpuId:
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """Constant properties of a GPU; None: not reported. slowdown_c: where it lowers its clocks
-    by itself.
-    """
+    """Constant properties of a GPU; None: not reported. slowdown_c: throttling temperature."""
 
     model: str | None = None
     uuid: str | None = None
@@ -63,8 +61,7 @@ _NO_DEVICE = GpuDevice()
 
 @dataclass(frozen=True, slots=True)
 class GpuAllocation:
-    """Allocation of a GPU: its job, as people write it; user; start (seconds since 1970). None: not
-    reported.
+    """Allocation of a GPU: displayed job id, user, start (s since 1970). None: not reported.
 
     Several that share it are separated by commas.
     """
@@ -95,8 +92,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """A problem of a source, and how to fix it. where: a GPU, a host, an address, or "" for all of
-    it.
+    """A source's problem and its fix. where: GPU, host, address, or "" for all.
 
     fatal: the source has ended.
     """
@@ -124,8 +120,7 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class PmMeasurement:
-    """What PM sampling counted of one GPU since the snapshot before. cut: what its chip cannot
-    count besides.
+    """PM sampling of a GPU since the last snapshot. cut: what the chip cannot count as well.
 
     sums: one per minute. bursts: times in which its SMs were active.
     """
@@ -210,9 +205,7 @@ class LiveSource(Protocol):
 
     @property
     def about(self) -> SourceInfo:
-        """Description of the source, as far as known; more may be known after the first
-        snapshot.
-        """
+        """Description of the source as known; the first snapshot may add to it."""
         ...
 
     def read(self) -> Snapshot:

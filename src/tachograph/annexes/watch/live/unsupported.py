@@ -79,8 +79,7 @@ _ORDER: Final = (CounterFix.PROFILING, *_NAMING, CounterFix.UNCOUNTED, CounterFi
 
 
 def advised_source(source: str, exporters: Collection[str]) -> str:
-    """Return the source that advice is for: an exporter by its name, where none of its kind is
-    dcgm-exporter.
+    """Return the source to advise on: the exporter by name if none is a dcgm-exporter.
 
     >>> advised_source("prometheus", ["omnistat"]), advised_source("prometheus", ["dcgm-exporter", "omnistat"])
     ('omnistat', 'prometheus')
@@ -128,9 +127,7 @@ def counter_fix(
 
 
 def has_profiling(about: SourceInfo) -> bool:
-    """Return whether a source reports a counter of DCGM's profiling module; False while that is
-    unknown.
-    """
+    """Return whether a source has DCGM profiling counters; False while unknown."""
     return bool(about.unsupported) and any(
         _profiled(name) for name in COUNTER_NAMES if name not in about.unsupported
     )

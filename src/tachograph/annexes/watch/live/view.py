@@ -27,8 +27,7 @@ from tachograph.judge.workload.settings import WorkloadSettings
 
 
 class GpuHistory:
-    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision,
-    NaN missing.
+    """Last `capacity` snapshots: (counters x snapshots x GPUs), single precision, NaN missing.
 
     Of 1,000 GPUs with 25 counters 600 snapshots take 60 MB.
     """
@@ -54,9 +53,7 @@ class GpuHistory:
         return made
 
     def add(self, snapshot: Snapshot) -> None:
-        """Store a snapshot; the oldest is dropped. Values of a GPU that is no longer reported
-        are dropped, too.
-        """
+        """Store a snapshot, dropping the oldest and the GPUs that are no longer reported."""
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
         place = self._next
@@ -90,9 +87,7 @@ class GpuHistory:
         )
 
     def block(self, counter: str, rows: Sequence[int]) -> Singles:
-        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that
-        was never reported.
-        """
+        """Values of some GPUs at `times`: (snapshots x GPUs); all NaN for unknown counters."""
         ring = self._values.get(counter)
         if ring is None:
             return np.full((self._stored, len(rows)), np.nan, np.float32)
@@ -158,9 +153,7 @@ class FleetView:
         )
 
     def reading_of_window(self, row: int) -> GpuReading:
-        """The means of a GPU over the window, by which it is classified; empty without values
-        now.
-        """
+        """Means of a GPU over the window, for its class; empty without current values."""
         means = self.means or self.snapshot.values
         return reading_of(
             {name: float(column[row]) for name, column in means.items()}

@@ -17,9 +17,7 @@ from tachograph.lake.query import read_latest
 
 
 class NowParameters(Parameters, frozen=True, kw_only=True):
-    """`by`: groups; `heat`: what the map shows; `filter`: as on the screen, such as `sm<20
-    class=idle`; `sort`.
-    """
+    """`by`: groups; `heat`: map; `filter`: as on the screen, `sm<20 class=idle`; `sort`."""
 
     by: Word = "node"
     heat: Word = "class"
@@ -36,9 +34,7 @@ PARAMETERS = NowParameters
 
 
 def content(view: PageView, parameters: NowParameters) -> Mapping[str, Any]:
-    """Return the newest view, as far as it is visible. Errors: UsageError for a grouping or
-    filter that is none.
-    """
+    """Return the visible part of the newest view. Errors: UsageError: grouping or filter."""
     parameters.choice.check()
     fleet = fleet_of(view)
     state = fleet.state()

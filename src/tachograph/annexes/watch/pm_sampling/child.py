@@ -27,9 +27,7 @@ RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # until a GPU is tried again, at first and
 
 
 class PmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the child is to do. gpus: names as of `is_named`, all where empty; report_s: between
-    two reports.
-    """
+    """Request to the child. gpus: names as in `is_named`, empty: all; report_s: report interval."""
 
     interval_s: float = 0.05
     interval_cycles: int | None = None

@@ -74,17 +74,13 @@ def pm_request(settings: PmSettings, *, bursts: bool, gpus: tuple[str, ...] = ()
 
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> PmFeed:
-    """Return the feed; sampling begins with its first poll. Errors: ConfigError for settings
-    that do not fit.
-    """
+    """Return the feed, which samples from its first poll. Errors: ConfigError: settings."""
     chosen = checked(cast("PmSettings", settings))
     return PmFeed(chosen)
 
 
 class PmFeed:
-    """Minutes of PM sampling of this node. Errors of `poll`: PmSamplingError, where no GPU can
-    be sampled.
-    """
+    """Minutes of PM sampling of this node. Errors of `poll`: PmSamplingError without a GPU."""
 
     def __init__(
         self,
@@ -149,9 +145,7 @@ class PmFeed:
         return Chunk(stream, PM_SAMPLING, self._node, parts, len(rows), watermark=mark)
 
     def _row(self, device: int, sums: PmSums) -> dict[str, object]:
-        """A row of `gpu_scores`; GPUs are numbered in the order of their PCI addresses, as NVML
-        does.
-        """
+        """A row of `gpu_scores`; GPUs are numbered by PCI address, as in NVML."""
         process = self._running()
         gpu = process.gpus[device]
         warps = warps_of(gpu.model)

@@ -80,8 +80,9 @@ class PmLibrary:
     version: str
 
     def chip(self, device: int) -> str:
-        """Return the name of a GPU's chip, such as GH100, once its collector is enabled. Errors:
-        cuptiError.
+        """Return a GPU's chip name, such as GH100, after enabling its collector.
+
+        Errors: cuptiError.
         """
         asked = self.bindings.DeviceGetChipNameParams()
         asked.struct_size = self.bindings.DEVICE_GET_CHIP_NAME_PARAMS_STRUCT_SIZE
@@ -91,9 +92,7 @@ class PmLibrary:
 
 
 def load_library() -> PmLibrary:
-    """Return the library. Errors: PmSamplingError where it is absent, too old, or finds no
-    driver.
-    """
+    """Return the library. Errors: PmSamplingError if absent, too old, or without driver."""
     try:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -146,9 +145,7 @@ class CudaGpu:
 
 
 def list_gpus(library: PmLibrary) -> list[CudaGpu]:
-    """Return the GPUs that CUDA lists. Errors: PmSamplingError where there is no driver or no
-    GPU.
-    """
+    """Return the GPUs of CUDA. Errors: PmSamplingError without driver or GPU."""
     driver = library.driver
     try:
         _answer(driver.cuInit(0))

@@ -37,9 +37,7 @@ NEEDED = ("score_gpu", "score_gpumem")  # one of them at least
 
 @dataclass(frozen=True, slots=True)
 class PmMetricSet:
-    """Metrics of one pass. cut: names of PRIORITY that are not measured. single_pass_set: a set
-    of the library.
-    """
+    """Metrics of one pass. cut: names of PRIORITY left out. single_pass_set: from the library."""
 
     metrics: tuple[str, ...]
     cut: tuple[str, ...] = ()

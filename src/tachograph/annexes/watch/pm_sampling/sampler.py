@@ -61,9 +61,7 @@ class PmInterval:
 
 @dataclass(slots=True)
 class PmTaken:
-    """What was measured since the last call. sums: one per minute; bursts: times in which SMs
-    were active.
-    """
+    """Measured since the last call. sums: per minute; bursts: times with active SMs."""
 
     sums: list[PmSums] = field(default_factory=list)
     bursts: list[PmSums] = field(default_factory=list)
@@ -110,9 +108,7 @@ class DeviceSampler:
         self._since = 0.0  # when sampling was started
 
     def open(self) -> None:
-        """Begin the session and choose the metrics. Errors: PmSamplingError; the session is
-        closed then.
-        """
+        """Begin the session and choose metrics. Errors: PmSamplingError, with the session closed."""
         try:
             self._collector.enable()
             self.chip = self._library.chip(self.gpu.device)

@@ -39,9 +39,7 @@ def commit_spool(
 
 
 def source_problems(spool: Path) -> list[str]:
-    """Return the problems of the source while it was recorded, from the note in place of a
-    spool.
-    """
+    """Return the source's problems during recording, from the note in place of a spool."""
     note: dict[str, Any] = json.loads(
         spool.with_suffix(SOURCE_NOTE_SUFFIX).read_text(encoding="utf-8")
     )

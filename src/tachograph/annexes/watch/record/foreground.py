@@ -106,9 +106,7 @@ def end_alike(number: int) -> None:
 
 
 def echo_signals(descriptor: int) -> None:
-    """Ignore the signals that are forwarded, and write the number of each into a non-blocking
-    descriptor.
-    """
+    """Ignore forwarded signals, writing their numbers to a non-blocking descriptor."""
     for number in FORWARDED:
         signal.signal(number, _survive)
         signal.siginterrupt(number, False)
@@ -199,9 +197,7 @@ def _forward(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> No
 
 
 def _reap(pid: int) -> CommandEnd | None:
-    """End of the command; None while it runs. Where it was stopped, this process stops too, for
-    the shell.
-    """
+    """End of the command, None while running; if it was stopped, stop too, for the shell."""
     found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
     if not found:
         return None

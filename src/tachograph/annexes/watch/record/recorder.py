@@ -62,9 +62,7 @@ class RecorderProcess:
 
     @classmethod
     def start(cls, plan: RecordPlan, connect: Connect, *, mask: set[Any]) -> RecorderProcess:
-        """Fork it, inside `signals_held`, whose mask it gets. Errors: OSError where there is no
-        further process.
-        """
+        """Fork inside `signals_held`, inheriting its mask. Errors: OSError if fork fails."""
         (echo, echoing), (ordered, orders), (results, writing) = os.pipe(), os.pipe(), os.pipe()
         os.set_blocking(echoing, False)
         pid = os.fork()
@@ -209,9 +207,7 @@ class _RecorderOrders:
 
 
 def _watched(pid: int) -> int | None:
-    """A descriptor that is readable when the process has ended; None without such a process, or
-    kernel support.
-    """
+    """Descriptor, readable at the process's end; None without process or kernel support."""
     try:
         return os.pidfd_open(pid)
     except OSError:

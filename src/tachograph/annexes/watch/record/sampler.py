@@ -57,9 +57,7 @@ class SpoolSampler:
     _written: int = 0
 
     def step(self) -> Snapshot:
-        """Poll once, keep new values, flush at intervals; return the snapshot. Errors: those of
-        the source.
-        """
+        """Poll, keep new values, flush in time; return the snapshot. Errors: those of the source."""
         snapshot = self.source.read()
         self._note_gpus(snapshot)
         self._note_problems(snapshot)
@@ -185,8 +183,7 @@ def _matrix(snapshot: Snapshot, counters: tuple[str, ...]) -> Floats:
 
 
 def sample(sampler: SpoolSampler, *, interval_s: float, wait: Callable[[float], bool]) -> None:
-    """Step at the interval until `wait`, which is given seconds, returns True; a late step is
-    skipped.
+    """Step at the interval until `wait(seconds)` returns True; skips late steps.
 
     The first step is taken at once. Errors: those of the source.
     """

@@ -35,9 +35,7 @@ ANONYMOUS_USER, ANONYMOUS_COMMAND = "user", "command"
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """A job as in the table `jobs`; null: unknown. nodes: of the job, of which several may
-    record.
-    """
+    """A job as in the table `jobs`; null: unknown. nodes: of the whole job."""
 
     job_id: str
     name: str | None

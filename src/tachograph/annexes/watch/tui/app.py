@@ -44,8 +44,7 @@ class Arrived(Message):
 
 
 class WatchApp(App[int]):
-    """Shows one source. judge: None for the monitor; job: the watched one, whose screen is the
-    first.
+    """Shows one source. judge: None for the monitor; job: its screen comes first.
 
     configuration: for the evaluation of jobs, with thresholds of their classes.
     """

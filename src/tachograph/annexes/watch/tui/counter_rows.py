@@ -173,8 +173,7 @@ def blocks(values: Floats, *, low: float, high: float) -> list[str]:
 
 
 def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -> Floats:
-    """Return means of the last `width` spans of `each` seconds, oldest first; NaN for a span
-    without values.
+    """Return means of the last `width` spans of `each` s, oldest first; NaN without values.
 
     Spans begin at whole multiples of `each`, so that a mean that was shown does not change later;
     only the last one is incomplete.
@@ -193,9 +192,7 @@ def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -
 
 
 def counters(view: FleetView, row: int, *, width: int) -> list[Row]:
-    """Return the counters of one GPU in groups, each row `width` characters wide. Missing ones
-    have the reason.
-    """
+    """Return a GPU's counters by group, rows `width` wide; missing ones with the reason."""
     measured = view.snapshot.values
     rows: list[Row] = []
     for name in GROUPS:

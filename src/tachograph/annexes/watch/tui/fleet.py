@@ -44,9 +44,7 @@ _EXPLAINED_FROM = 10  # lines of a screen that explains its columns
 
 
 class FleetScreen(KeptLines, can_focus=True):
-    """All GPUs. The first lines are titles and stay; below them scroll GPUs and headings of
-    groups.
-    """
+    """All GPUs: fixed title lines, below them scrolling GPUs and group headings."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("fleet")]
     DEFAULT_CSS = (
@@ -315,9 +313,7 @@ class FleetScreen(KeptLines, can_focus=True):
         return filtered
 
     def on_click(self, event: events.Click) -> None:
-        """Select the clicked line; a click on the selected one opens it, one on a title sorts by
-        it.
-        """
+        """Select the clicked line; open it if selected already; a title sorts by its column."""
         y = event.y - self._titles + int(self.scroll_offset.y)
         if event.y < self._titles:
             self._click_title(event.x)

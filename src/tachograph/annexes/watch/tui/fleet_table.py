@@ -148,9 +148,7 @@ def fit(
 def _steps(
     natural: Mapping[str, int], skip: int, sort: str, absent: Collection[str]
 ) -> list[tuple[str, int]]:
-    """(column, width) by importance, as `fitted_widths` takes them; further ones only if the
-    exporter has them.
-    """
+    """(column, width) by importance, as `fitted_widths` takes; some only if reported."""
     kept = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
     if not skip:
         kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)]

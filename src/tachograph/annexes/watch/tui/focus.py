@@ -170,9 +170,7 @@ class FocusScreen(Page):
 
 
 def focus(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
-    """Return one GPU in rows of `width` characters: one column, or two where the terminal is
-    wide.
-    """
+    """Return one GPU in rows of `width` characters, in two columns if they fit."""
     if gpu not in view.snapshot.gpus:
         return paragraph(
             f"{gpu.name} is not among the GPUs the source reports now", width, colours.NOTICE

@@ -111,9 +111,7 @@ def _source(view: FleetView, reported: HeaderState, *, width: int) -> Pieces:
 
 
 def _counts(view: FleetView, *, width: int) -> list[Pieces]:
-    """Number of GPUs by limit, and by health: in words, on two lines where one is too short;
-    else in letters.
-    """
+    """Number of GPUs by limit and health: words, on two lines if needed; else letters."""
     counts = count_marks(looks(view))
     states = dict(
         zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True)

@@ -140,9 +140,7 @@ def past(view: FleetView, job_id: str) -> Iterator[FleetView]:
 
 
 def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
-    """Return the findings of a job, the most urgent first, with fixes, and what is undetermined
-    yet.
-    """
+    """Return a job's findings with fixes, most urgent first, then undetermined ones."""
     if reported.trouble:
         return paragraph(f"job classes failed: {reported.trouble}", width, colours.NOTICE)
     if reported.findings is None:

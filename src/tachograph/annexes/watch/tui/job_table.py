@@ -116,9 +116,7 @@ def _from_median(values: Floats, reported: Flags) -> Floats:
 
 
 def activity_counter(view: FleetView, rows: Sequence[int]) -> str | None:
-    """Return the counter that reports whether GPUs are working; None where none of them reports
-    one.
-    """
+    """Return the counter that shows whether GPUs work; None if none is reported."""
     for counter in ACTIVITY:
         values = view.snapshot.values.get(counter)
         if values is not None and np.isfinite(values[list(rows)]).any():
@@ -159,9 +157,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
-    """Processes with one user and command: how many, on how many GPUs, their device memory (NaN:
-    not reported).
-    """
+    """Processes of one user and command: number, GPUs, device memory (NaN: not reported)."""
 
     user: str | None
     command: str | None

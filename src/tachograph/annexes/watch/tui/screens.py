@@ -23,9 +23,7 @@ from tachograph.annexes.watch.live.view import FleetView
 
 @dataclass(frozen=True, slots=True)
 class ScreenEntry:
-    """One screen. about: its subject, given to its constructor: "gpu" (a Gpu), "job" (a job id),
-    "" nothing.
-    """
+    """One screen. about: its constructor's argument: "gpu" (a Gpu), "job" (a job id), ""."""
 
     module: str
     class_name: str
@@ -47,9 +45,7 @@ class ShowsView(Protocol):
     """Methods of every screen."""
 
     def show(self, view: FleetView) -> None:
-        """Show a new view; called in the thread of the screen, while the history does not
-        change. Draw only changes.
-        """
+        """Draw the changes of a new view; runs in the screen's thread, with stable history."""
         ...
 
 

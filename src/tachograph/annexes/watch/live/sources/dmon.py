@@ -60,9 +60,7 @@ _GRACE_S = 0.5  # until SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class DmonOutput:
-    """Output since the last call. rows: each with its time of arrival. ended: the exit code, if
-    it did.
-    """
+    """Output since the last call. rows: with time of arrival. ended: exit code, if ended."""
 
     rows: tuple[tuple[float, DmonRow], ...]
     columns: tuple[str, ...]
@@ -194,9 +192,7 @@ class _LastValues:
 
 
 class DmonSource:
-    """`dcgmi dmon` as a live source; use `connect`. program: how it is called; clock: seconds
-    since 1970.
-    """
+    """`dcgmi dmon` as a live source; use `connect`. program: command; clock: s since 1970."""
 
     def __init__(
         self,
@@ -233,9 +229,7 @@ class DmonSource:
         )
 
     def read(self) -> Snapshot:
-        """Return the last values of every GPU; those that were not reported again for some ticks
-        are missing.
-        """
+        """Return the last values of every GPU that was reported within some ticks."""
         self._keep_running()
         if self._process is not None:
             self._take(self._process)
@@ -392,9 +386,7 @@ class DmonSource:
         self._facts(gpu, facts)
 
     def _gpu(self, row: DmonRow) -> GpuId | None:
-        """GPU or slice of a row; None for parts of slices, for other entities, and for unknown
-        slices.
-        """
+        """GPU or slice of a row; None for parts of slices, other entities, unknown slices."""
         if row.entity.kind == "GPU":
             gpu = GpuId(self._node, row.entity.number)
             return gpu if gpu in self._devices else None

@@ -170,8 +170,7 @@ class PolledFeed:
 
 
 class FeedSource:
-    """Feeds as one live source; use `connect_exporters` or `connect_server`. clock: seconds since
-    1970.
+    """Feeds as one live source; use `connect_exporters` or `connect_server`. clock: s since 1970.
 
     sentence: of the source, before its GPUs. stuck_s: values that always change and do not for so
     long are reported.
@@ -220,9 +219,7 @@ class FeedSource:
         )
 
     def read(self) -> Snapshot:
-        """Return the newest values; measured: when they were scraped. A GPU without new values
-        stays for an hour.
-        """
+        """Return the newest values with scrape times. A GPU without new values stays for an hour."""
         now = self._clock()
         for feed in self._feeds:
             if feed.defect is not None:
@@ -305,8 +302,7 @@ class FeedSource:
 
 
 def unlabelled_gpus(snapshot: Snapshot, unplaced: frozenset[str]) -> frozenset[GpuId]:
-    """Return the GPUs without a job on nodes where labels of another GPU name one; unplaced: nodes
-    left out.
+    """Return GPUs without a job where labels name one for a sibling; unplaced: nodes left out.
 
     On nodes with slices it is unknown which GPU a job holds.
     """
@@ -430,8 +426,7 @@ _SERVER_KEPT_S = 180.0
 
 
 def connect_server(configuration: Configuration, *, url: str | None = None) -> FeedSource:
-    """Return a Prometheus as a live source, polled once: the one at `url`, else the first of
-    `[[sources]]`.
+    """Return a Prometheus polled once: at `url`, else the first of `[[sources]]`.
 
     Errors: ConfigError where none is named, or its settings do not fit; RequestError, InputError
     where it does not answer, or has no series of a GPU.

@@ -1,6 +1,4 @@
-"""NVML as a live source: GPUs of this node, their counters, processes and XID errors, once a
-second.
-"""
+"""NVML as a live source: this node's GPUs, counters, processes, XID errors, every second."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ LOST = "ask the administrator to check nvidia-smi and the kernel log; retried"
 
 
 class NvmlSession:
-    """All visible GPUs. Errors of `NvmlSession()` and `read`: NVMLError, where the driver is
-    gone.
-    """
+    """All visible GPUs. Errors of `NvmlSession()`, `read`: NVMLError if the driver is gone."""
 
     def __init__(
         self,
@@ -104,9 +100,7 @@ class NvmlSession:
         self._layout_due = monotonic() + _LAYOUT_S
 
     def read(self, problems: list[SourceProblem]) -> tuple[dict[str, Floats], Floats]:
-        """Query every GPU; failures go to `problems`. Return {counter: column} and when each row
-        was measured.
-        """
+        """Query every GPU; return {counter: column} and row times; failures go to `problems`."""
         table = np.full((len(self.rows), len(COUNTER_NAMES)), np.nan)
         measured = np.full(len(self.rows), np.nan)
         self.xids.update(last_of(self._events.take()))
@@ -158,9 +152,7 @@ class NvmlSession:
         return any(board.lost for board in self.boards)
 
     def processes(self, processes: GpuProcesses, row: NvmlRow) -> tuple[GpuProcess, ...]:
-        """Processes on a GPU; none where they are not reported. Errors: NVMLError, where the
-        driver is gone.
-        """
+        """Processes on a GPU, if reported. Errors: NVMLError if the driver is gone."""
         try:
             return processes.of(row.handles)
         except self._nvml.NVMLError as error:
@@ -281,9 +273,7 @@ class NvmlSession:
     def _refused(
         self, error: Any, call: str, counters: Iterable[str], refusals: RefusedCalls
     ) -> None:
-        """Note an unsupported call, and how to enable it. Errors: the error itself, where GPU or
-        driver is gone.
-        """
+        """Note an unsupported call and its fix. Errors: the error, if GPU or driver is gone."""
         code = error.value
         if code in DRIVER_GONE or code in GPU_GONE:
             raise error
@@ -328,9 +318,7 @@ class NvmlSession:
             )
 
     def _check_layout(self) -> None:
-        """Detect new and removed MIG slices; a change of the mode itself needs a reset of the
-        GPU.
-        """
+        """Detect new and removed MIG slices; changing the mode itself needs a GPU reset."""
         now = self._monotonic()
         if now < self._layout_due:
             return
@@ -354,8 +342,7 @@ _LONGEST_S = 600.0  # between two sessions because of a lost GPU
 def connect(
     configuration: Configuration, *, node: str = "", nvml: NvmlLibrary | None = None
 ) -> NvmlSource:
-    """Return the GPUs of this node, polled once, so that `about` has their counters. Nothing is
-    configured.
+    """Return this node's GPUs, polled once so that `about` has counters; changes no setting.
 
     Errors: NotFoundError where NVML, its driver or a GPU is absent.
     """
@@ -381,9 +368,7 @@ def this_node(environment: Mapping[str, str] = os.environ) -> str:
 
 
 class NvmlSource:
-    """GPUs of this node. processes_s: interval of queries of processes; clocks are passed in by
-    tests.
-    """
+    """GPUs of this node. processes_s: interval of process queries; tests pass in clocks."""
 
     def __init__(
         self,
@@ -415,9 +400,7 @@ class NvmlSource:
         self._running: Mapping[GpuId, tuple[GpuProcess, ...]] = {}
 
     def start(self) -> None:
-        """Begin, and query everything twice: metrics of GPM need two samples. Errors:
-        NotFoundError.
-        """
+        """Start with two queries: GPM metrics need two samples. Errors: NotFoundError."""
         try:
             self._open()
         except self._nvml.NVMLError as error:
@@ -433,9 +416,7 @@ class NvmlSource:
 
     @property
     def about(self) -> SourceInfo:
-        """Description of the source; `unsupported` holds the counters that no GPU reported so
-        far.
-        """
+        """Description of the source; `unsupported`: counters that no GPU has reported."""
         session = self._session
         if session is None:
             return SourceInfo(
@@ -539,9 +520,7 @@ class NvmlSource:
             )
 
     def _list(self, session: NvmlSession) -> None:
-        """Rows of a new session; GPUs the driver no longer lists are problems, and stay where
-        their name is free.
-        """
+        """Rows of a new session; GPUs that vanished are problems, kept while their name is free."""
         listed = {row.gpu: row.device for row in session.rows}
         lost = {board.index for board in session.boards if board.lost}
         for board in session.boards:

@@ -114,9 +114,7 @@ _QUERIES: Mapping[str, Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]] = {
 
 @dataclass(frozen=True, slots=True)
 class NvmlCall:
-    """One call. wants: (part of its answer, place of the counter in NAMES, factor to the unit of
-    the catalogue).
-    """
+    """One call. wants: (part of its result, index in NAMES, factor to catalogue unit)."""
 
     name: str
     query: Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]
@@ -220,9 +218,7 @@ class GpmMetrics:
         self._factors: Floats = np.array([metric.factor for metric in GPM_METRICS])
 
     def between(self, older: NvmlHandle, newer: NvmlHandle) -> tuple[Floats, list[int]]:
-        """Values in the order of METRICS, NaN missing, and the return code of each. Errors:
-        NVMLError.
-        """
+        """Values in the order of METRICS, NaN: missing, and return codes. Errors: NVMLError."""
         # Values that the library leaves unset are missing.
         self._codes[:], self._values[:] = UNKNOWN, np.nan
         self._request.sample1, self._request.sample2 = older, newer
@@ -297,9 +293,7 @@ _MOST = 256  # events taken at a time: a GPU in trouble may report thousands
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One event. index: of the GPU; instance: of the MIG slice, None where it concerns all of
-    the GPU.
-    """
+    """One event. index: GPU; instance: MIG slice, None if it concerns the whole GPU."""
 
     index: int
     instance: int | None
@@ -316,9 +310,7 @@ class XidEvents:
         self.refused: dict[int, str] = {}  # GPUs without events, and why
 
     def register(self, index: int, handle: NvmlHandle) -> int:
-        """Register for the events of a GPU; return 0, or the error code: the GPU is then in
-        `refused`, too.
-        """
+        """Register for a GPU's events; return 0, or the error code (also in `refused`)."""
         try:
             if self._set is None:
                 self._set = self._nvml.nvmlEventSetCreate()
@@ -378,7 +370,5 @@ def last_of(events: list[XidEvent]) -> Mapping[tuple[int, int | None], int]:
 
 
 def _address(handle: NvmlHandle) -> int | None:
-    """Address of a handle, the same for all handles of a GPU; a lost GPU no longer reports its
-    index.
-    """
+    """Address of a handle, equal for all handles of a GPU; a lost GPU has no index."""
     return ctypes.cast(handle, ctypes.c_void_p).value

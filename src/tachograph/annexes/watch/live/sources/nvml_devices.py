@@ -59,9 +59,7 @@ class RefusedCalls:
 
 @dataclass(slots=True)
 class NvmlRow:
-    """One row of a snapshot: a GPU, or a slice of one. handles: of its MIG devices; of a whole
-    GPU, its own.
-    """
+    """One row of a snapshot: GPU or slice. handles: of its MIG devices, or its own."""
 
     gpu: GpuId
     device: GpuDevice

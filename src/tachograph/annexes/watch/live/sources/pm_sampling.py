@@ -169,8 +169,7 @@ def _device(gpu: CudaGpu) -> GpuDevice:
 
 
 def connect(configuration: Configuration, *, settings: PmSettings | None = None) -> PmSource:
-    """Return PM sampling of this node, as `[[sources]]` with `source = "pm-sampling"` has it,
-    running.
+    """Return running PM sampling of this node, with settings as in `source = "pm-sampling"`.
 
     Bursts are kept, for those who record them. NVML may be absent.
     Errors: PmSamplingError where no GPU can be sampled.

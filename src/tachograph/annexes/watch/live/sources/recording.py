@@ -73,8 +73,7 @@ def connect(configuration: Configuration, *, path: str, job: str | None = None) 
 
 
 class RecordingSource:
-    """The last instant of a lake at which half of the GPUs, or of those of a job, reported
-    something.
+    """Last instant of a lake when half of the GPUs (or of a job's) reported something.
 
     Where so many never did in the last quarter of an hour with values: the instant at which most
     did.
@@ -115,9 +114,7 @@ class RecordingSource:
         """Nothing is open."""
 
     def _rows(self, samples: SampleReader, end: float, first: datetime) -> pl.DataFrame:
-        """The samples of the last quarter of an hour with values before `end`: place, t in
-        seconds, counters.
-        """
+        """Samples of 15 minutes with values before `end`: place, t in seconds, counters."""
         places = _places(self._gpus)
         until = datetime.fromtimestamp(end, UTC) + timedelta(microseconds=1)
         reach_s = LAST_S
@@ -255,9 +252,7 @@ def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
 def _with_slowdown(
     devices: dict[GpuId, GpuDevice], notes: list[Mapping[str, Any]]
 ) -> Mapping[GpuId, GpuDevice]:
-    """The devices, with the temperature at which they lower their clocks, where a recorder noted
-    it.
-    """
+    """The devices with their throttling temperature, where a recorder noted it."""
     for note in notes:
         for entry in note["slowdown_c"]:
             gpu = GpuId(entry["node"], entry["gpu"], entry["mig"])
