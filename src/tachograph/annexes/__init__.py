@@ -1,1 +1,1 @@
-"""The annexes: each imports the core and no other annex, and could be a distribution of its own."""
+"""The annexes: each imports the core, never another annex, and could be a package of its own."""

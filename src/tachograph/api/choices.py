@@ -16,7 +16,7 @@ Moment: TypeAlias = str | datetime
 
 
 class JobChoice(TypedDict, total=False):
-    """Which jobs, as the options of the commands have it; all of them where nothing is given."""
+    """Job filter with the options of the commands; empty: all jobs."""
 
     user: Names
     account: Names
@@ -31,7 +31,7 @@ class JobChoice(TypedDict, total=False):
 
 
 def several(names: Names | None) -> tuple[str, ...]:
-    """Return names as a tuple, given as one, as several, or not at all.
+    """Return names as a tuple, given one, several, or none.
 
     >>> several("short"), several(["short", "idle"]), several(None)
     (('short',), ('short', 'idle'), ())
@@ -59,7 +59,7 @@ def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
 
 
 def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:
-    """Return the filter that the names of a `Choice` make; other names do not count.
+    """Return the filter from the names of a `Choice`, ignoring other names.
 
     Errors: UsageError for a condition or a time that is none.
     """

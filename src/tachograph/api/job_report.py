@@ -45,7 +45,7 @@ def read_job(
     cluster: str | None = None,
     run: int | None = None,
 ) -> JobReport:
-    """Return the report of the job called `job` (see choose_job), by default of its last run.
+    """Return the report of job `job` (see choose_job), by default of its last run.
 
     `now`: when the page was made; `configuration`: zone of its times, when a step is idle. All is
     of one analysis. Errors: LakeError where nothing was analyzed; those of choose_job.

@@ -1,4 +1,4 @@
-"""The GPU scores of one job, each way, from a lake and from reports of Nsight Compute."""
+"""GPU scores of a job by each method, from a lake and Nsight Compute reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_job_scores(
     run: int | None = None,
     reports: Sequence[Path] = (),
 ) -> JobScores:
-    """Return the scores of the job called `job`, of its last run unless `run` names another.
+    """Return the scores of job `job`, of its last run unless `run` names another.
 
     reports: of its kernels, by Nsight Compute; without any, those that are attached to it.
     Errors: those of `read_job_row` and `read_reports`.

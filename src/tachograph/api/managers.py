@@ -1,4 +1,4 @@
-"""Who coordinates which accounts: from Slurm's accounting, or from a file."""
+"""Account coordinators, from Slurm's accounting or a file."""
 
 from __future__ import annotations
 

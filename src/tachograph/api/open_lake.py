@@ -114,7 +114,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StepsPage:
-    """The steps of one job; shown, they are what `tachograph job ID --steps` prints."""
+    """Steps of a job; as text, what `tachograph job ID --steps` prints."""
 
     report: JobSteps
     zone_name: str
@@ -245,7 +245,7 @@ class OpenLake:
     def run_of(
         self, job: str, *, cluster: str | None = None, run: int | None = None
     ) -> pl.DataFrame:
-        """Return the row of job_summaries of one run of a job (default: its last run).
+        """Return the job_summaries row of a job's run (default: the last).
 
         Errors: as `job`.
         """
@@ -298,7 +298,7 @@ class OpenLake:
         return self.of_one_moment(read)
 
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
-        """Return the report of one job, of its last run unless `run` names another.
+        """Return the report of a job, of its last run unless `run` names another.
 
         Errors: NotFoundError for an unknown id, UsageError for one that several clusters have.
         """
@@ -410,7 +410,7 @@ class OpenLake:
         return WastePage(report)
 
     def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
-        """Return what some jobs used: by week, lost and recovered hours, worst and running jobs.
+        """Return the usage of jobs: by week, lost and recovered hours, worst and running jobs.
 
         Errors: those of `jobs`; NotFoundError where there is no such job.
         """
@@ -456,7 +456,7 @@ class OpenLake:
         return self._study().study(figures, wanted=wanted, progress=progress, **options)
 
     def numbers(self, figure: str, **options: Any) -> Any:
-        """Return the numbers of one figure of the study: tables, facts, and what is missing."""
+        """Return a figure's numbers: tables, facts, gaps."""
         return self._study().numbers(figure, **options)
 
     def figure(self, figure: str, **options: Any) -> Any:
@@ -488,11 +488,14 @@ class OpenLake:
         return job_filter(which, now=self.now, zone_name=self.configuration.site.time_zone)
 
     def of_one_moment(self, read: Callable[[], T]) -> T:
-        """Return what `read` reads of several tables, all of one analysis. Errors: those of `read`."""
+        """Return the result of `read` over several tables of one analysis.
+
+        Errors: those of `read`.
+        """
         return query.read_consistently(self.lake, read)
 
     def _rows(self, job: str | pl.DataFrame | None) -> pl.DataFrame:
-        """Rows of job_summaries: those given, of one job, or all."""
+        """Rows of job_summaries: the given ones, a job's, or all."""
         if isinstance(job, pl.DataFrame):
             return job
         return query.read_summaries(self.lake, _OF_JOB) if job is None else self.run_of(str(job))

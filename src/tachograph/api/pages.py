@@ -39,7 +39,7 @@ class PageEntry:
 
     @property
     def methods(self) -> list[str]:
-        """What it is requested with."""
+        """HTTP methods of the page."""
         return ["GET"] if self.writes is None else ["GET", "POST"]
 
 
@@ -66,21 +66,21 @@ class Pending:
 
 
 class PageView(Protocol):
-    """What one viewer sees of one version of a lake, as the server gives it to a page."""
+    """A viewer's view of one lake version, as pages get it."""
 
     @property
     def viewer(self) -> Viewer:
-        """Who looks."""
+        """The viewer."""
         ...
 
     @property
     def version(self) -> object:
-        """The version of the lake; as text the same for what is made of it alone."""
+        """Version of the lake; its text identifies everything derived from it."""
         ...
 
     @property
     def opened(self) -> OpenLake:
-        """The lake as notebooks have it, without what is not visible."""
+        """The lake as in notebooks, restricted to visible jobs."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class PageView(Protocol):
 
     @property
     def configuration(self) -> Configuration:
-        """How the service is configured."""
+        """Configuration of the service."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class PageView(Protocol):
 
     @property
     def simulated(self) -> int | None:
-        """How many simulated GPUs are shown in place of real ones."""
+        """Number of simulated GPUs shown instead of real ones."""
         ...
 
     def made(

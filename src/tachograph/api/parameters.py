@@ -36,7 +36,7 @@ Names = Annotated[tuple[Word, ...], says("Any of these names.")]
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of a page without any."""
+    """Base class, and the parameters of a page without any."""
 
     def moments(self, *, now: datetime, zone_name: str) -> str:
         """Return `since` and `until` as instants at `now`, as text, or "".

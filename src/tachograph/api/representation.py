@@ -1,4 +1,4 @@
-"""How results look in a notebook: pages in a frame, texts preformatted, tables as tables."""
+"""Results in notebooks: pages in a frame, preformatted text, tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who looks at a lake, and which jobs they see: the one place that decides it."""
+"""Viewers and the jobs they see; decided here only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 
 
 class Role(IntEnum):
-    """What a person may see, least first; each may see what those before it may."""
+    """Rights of a person, ascending; each role includes the ones before."""
 
     ANONYMOUS = 0  # sums over all jobs, without names
     USER = 1  # own jobs
@@ -51,7 +51,7 @@ class Viewer:
 
     @property
     def scope(self) -> str:
-        """What is visible, as a text: two viewers with one scope see the same."""
+        """Text of the visible set; equal for viewers who see the same jobs."""
         if self.sees_all:
             return "all, and the server" if self.sees_server else "all"
         return (

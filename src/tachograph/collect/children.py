@@ -22,7 +22,7 @@ _TAIL = 4096  # bytes of a child's output that are read
 
 @dataclass(frozen=True, slots=True)
 class ChildStep:
-    """A periodic command. `changes`: a count; skipped where it is that of the last success."""
+    """A periodic command. `changes`: a counter; skipped while it is as at the last success."""
 
     name: str
     command: Sequence[str]
@@ -50,7 +50,7 @@ class _RunningChild:
 
 @dataclass(slots=True)
 class Children:
-    """The periodic child processes, at most one at a time. For use by one thread."""
+    """Periodic child processes, one at a time; not thread-safe."""
 
     steps: Sequence[ChildStep]
     journal: CollectJournal
@@ -105,7 +105,7 @@ class Children:
 
     @property
     def is_busy(self) -> bool:
-        """One runs."""
+        """Whether a child is running."""
         return self._running is not None
 
     def stop(self) -> None:

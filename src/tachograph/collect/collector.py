@@ -96,7 +96,7 @@ class CollectPlan:
 
     @property
     def sentence(self) -> str:
-        """One line: sources, lake, address of the metrics."""
+        """One line: sources, lake, metrics URL."""
         metrics = (
             f"; metrics on http://{self.collect.listen}/metrics" if self.collect.listen else ""
         )
@@ -391,7 +391,7 @@ class Collection:
         ]
 
     def _first(self, step: str) -> float:
-        """Seconds until the first run: an interval after the last one, by whichever process."""
+        """Seconds to the first run: one interval after the last run of any process."""
         every_s = (
             self._plan.collect.analyze_s if step == "analyze" else self._plan.collect.compact_s
         )

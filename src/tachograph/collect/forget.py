@@ -26,7 +26,7 @@ from tachograph.lake.store import is_remote
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was changed, or would be.
+    """Changes made, or planned.
 
     changed: files of state. deleted: files of advice. replaced: files of the lake that hold the
     name until they are vacuumed; None: they were not searched. others: files of the site that have
@@ -50,7 +50,7 @@ def forget_user(
     dry_run: bool = False,
     at_once: bool = False,
 ) -> Forgotten:
-    """Forget a user in a lake and in the files beside it; `stands`: as in `lake.forget`.
+    """Forget a user in a lake and its side files; `stands`: as in `lake.forget`.
 
     `at_once`: delete replaced files now. Neither a collector nor `tachograph act` may run. Errors:
     LakeError naming the process that does, or where something cannot be written; run it again then.
@@ -97,7 +97,7 @@ def _files_of_site(configuration: Configuration) -> Iterator[Path]:
 
 
 def _advice(folder: str, name: str) -> Iterator[Path]:
-    """Advice files of a user or with the user's name; recreated for their owners."""
+    """Advice files of a user, or naming the user; recreated for their owners."""
     if not folder or not Path(folder).is_dir():
         return
     try:

@@ -24,7 +24,7 @@ STEPS = ("analyze", "compact")
 
 
 class SourceDefectError(TachographError):
-    """A poll raised what no source should raise."""
+    """Unexpected exception of a source's poll."""
 
 
 _KINDS = ((LakeError, "lake"), (SchemaError, "schema"), (SourceDefectError, "defect"))
@@ -188,7 +188,7 @@ def _kind(problem: TachographError) -> str:
 
 
 def _carried_over(status: SourceStatus, before: CollectStatus | None) -> SourceStatus:
-    """Times, watermarks, last error and last hour of the source before this process; no counts."""
+    """Times, watermarks, last error and hour of the source from the previous process; no counts."""
     left = before.sources.get(status.name) if before else None
     if left is not None:
         for name in ("last_success", "last_error", "last_error_at", "watermarks", "minutes"):

@@ -129,7 +129,7 @@ class CollectLock:
             os.close(descriptor)
 
     def _locked(self, descriptor: int, kind: int) -> bool | None:
-        """Whether the kernel gave the lock; None where the file system has none."""
+        """Whether the kernel gave the lock; None if the file system has no locks."""
         try:
             self._flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -210,7 +210,7 @@ class _HolderFile:
                 self.path.unlink()
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds it; None without a live one. Errors: LakeError."""
+        """Return the live process that holds it, or None. Errors: LakeError."""
         with lake_errors(str(self.path)):
             return None if self._is_dead(by_our_clock=True) else self._read()
 
@@ -250,7 +250,7 @@ class _HolderFile:
             probe.unlink(missing_ok=True)
 
     def _remove_dead(self) -> None:
-        """Remove the file of a dead process, and not one that another process made in between."""
+        """Remove the file of a dead process, but not one created meanwhile."""
         aside = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex}")
         with suppress(FileNotFoundError):
             before = self.path.stat()

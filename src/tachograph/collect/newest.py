@@ -62,7 +62,7 @@ class NewestPublisher:
         self._rows = NewestRows(late_s(every_s))
 
     def add(self, chunk: Chunk, now: datetime) -> None:
-        """Take over the rows of a chunk."""
+        """Add the rows of a chunk."""
         self._rows.add(chunk, now)
 
     def publish(self, polled: datetime) -> None:

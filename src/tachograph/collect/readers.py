@@ -64,7 +64,7 @@ def retry_s(failures: int, *, every_s: float) -> float:
 
 
 class ThreadFailures:
-    """The first unexpected exception of a thread. `noticed` is called when there is one."""
+    """First unexpected exception of a thread; `noticed` is called for it."""
 
     def __init__(self, noticed: Callable[[], None]) -> None:
         self._lock = threading.Lock()
@@ -216,7 +216,7 @@ class ChunkQueue:
 
 @dataclass(frozen=True, slots=True)
 class PolledSource:
-    """One source to be collected: unique name, interval, connected feed.
+    """A source to collect: unique name, interval, connected feed.
 
     `connect` returns a fresh feed for a new reading; without it the feed itself is reused.
     """

@@ -17,7 +17,7 @@ _KINDS = 100  # different problems that are remembered of one source or step
 
 @dataclass(slots=True)
 class _Repeats:
-    """One problem in a row of failures: when it was reported, and how often it came since."""
+    """A repeated problem: time of its report, repetitions since."""
 
     reported: float
     since: int = 0
@@ -25,7 +25,7 @@ class _Repeats:
 
 @dataclass(slots=True)
 class _Subject:
-    """What was reported of one source or step."""
+    """Reported problems of one source or step."""
 
     problems: dict[str, _Repeats] = field(default_factory=dict)
     lines: deque[float] = field(default_factory=deque)  # when

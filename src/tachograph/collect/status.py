@@ -67,7 +67,7 @@ def skipped_polls(gap_s: float, every_s: float) -> int:
 
 
 class SourceStatus(msgspec.Struct):
-    """One source. Counts are of this process; times, the last error and `minutes` outlive it."""
+    """Status of a source. Counts are of this process; times, last error, `minutes` survive it."""
 
     name: str
     every_s: float
@@ -132,7 +132,7 @@ class SourceStatus(msgspec.Struct):
         return is_long or hour.skipped > many
 
     def lag_s(self, now: datetime) -> float | None:
-        """Seconds since `read_up_to`; None where nothing was committed yet."""
+        """Seconds since `read_up_to`; None before the first commit."""
         until = self.read_up_to
         return None if until is None else (now - until).total_seconds()
 
@@ -190,7 +190,7 @@ class StepStatus(msgspec.Struct):
 
     @property
     def is_failing(self) -> bool:
-        """The last one failed."""
+        """Whether the last poll or run failed."""
         if self.last_error_at is None:
             return False
         return self.last_success is None or self.last_error_at > self.last_success
@@ -244,7 +244,7 @@ def write_status(folder: Path, status: CollectStatus) -> None:
 
 
 def _overwritten(path: Path, content: bytes) -> bool:
-    """Write over a file in its own blocks; False where it is too small, or not there."""
+    """Overwrite a file in place; False if it is missing or too small."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -261,7 +261,7 @@ def _overwritten(path: Path, content: bytes) -> bool:
 
 
 def full_disk(folder: Path) -> Path | None:
-    """Return the mount point of the disk of a folder where it has no space left; else None."""
+    """Return the mount point of a folder's disk if it is full, else None."""
     try:
         blocks = os.statvfs(folder)
     except OSError:
@@ -276,7 +276,7 @@ def full_disk(folder: Path) -> Path | None:
 
 
 def read_status(folder: Path) -> CollectStatus | None:
-    """Return the last status; None where there is none, or one that this version cannot read.
+    """Return the last status; None if missing or of an unknown version.
 
     Errors: LakeError where it cannot be read.
     """
@@ -325,7 +325,7 @@ class CollectOverview:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether no source is late or failing, steps succeeded, nothing hangs, no disk is full."""
+        """Whether no source is late or failing, steps succeed, nothing hangs, no disk is full."""
         troubles = [source.condition(self.now) != "ok" for source in self.sources]
         troubles += [
             self.hangs,

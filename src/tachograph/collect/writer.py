@@ -88,7 +88,7 @@ class ChunkWriter(threading.Thread):
         self._waiting.done(queued)
 
     def _commit(self, queued: QueuedChunk, chunk: Chunk) -> None:
-        """Commit one chunk, or drop the reading where the lake lost what came before."""
+        """Commit a chunk, or drop the reading if the lake lost earlier chunks."""
         if self._has_gone_back(chunk):
             self._waiting.forget(queued.source)
             return

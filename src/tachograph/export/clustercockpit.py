@@ -260,7 +260,7 @@ def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
 
 
 def _cluster(row: Mapping[str, Any]) -> str:
-    """The cluster as the name of a folder, and of no other place."""
+    """Cluster name as a safe folder name."""
     return (
         printable(row["cluster"] or "", most=LONGEST_FOLDER).replace("/", "_").lstrip(".")
         or UNKNOWN

@@ -28,14 +28,14 @@ from tachograph.lake.query import (
 
 
 class ExportedNames(Protocol):
-    """How names are shown in an export."""
+    """Display of names in an export."""
 
     def shown(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return rows of any table as they are exported."""
 
     @property
     def mark(self) -> str:
-        """What differs where names are shown otherwise."""
+        """Mark that differs for other display options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class ExportContent:
         return self._shown(read_minutes(self.lake, self._jobs(summaries)))
 
     def node_minutes(self) -> pl.DataFrame:
-        """Rows of job_node_minutes of the chosen jobs; none where hosts are not recorded."""
+        """Rows of job_node_minutes of the selected jobs; empty without host data."""
         return self._shown(read_node_minutes(self.lake, self._jobs(None)))
 
     def devices(self) -> pl.DataFrame:
-        """What GPUs there are."""
+        """GPUs of the lake."""
         return self._shown(read_latest(self.lake, DEVICES))
 
     def _jobs(self, summaries: pl.DataFrame | None) -> pl.DataFrame:

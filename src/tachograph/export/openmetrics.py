@@ -91,7 +91,7 @@ OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare where to, by what, and how many jobs."""
+    """Declare target, labels, number of jobs."""
     parser.add_argument(
         "--to", required=True, metavar="PLACE", help="a .prom file, or a pushgateway's address"
     )
@@ -150,7 +150,7 @@ def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> 
 def _families(
     wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]
 ) -> Iterator[Metric]:
-    """One family per metric: the sum of its values over the rows of each combination of labels."""
+    """One family per metric: sums over the rows of each label set."""
     for name, (value, sentence) in wanted.items():
         known = (
             rows.with_columns(value.cast(pl.Float64).alias("value"))
@@ -233,7 +233,7 @@ def _write(target: Path, page: bytes) -> str:
 
 
 def push(address: str, page: bytes) -> str:
-    """Put the page in the place of what the gateway has of `tachograph`; return the address.
+    """Replace the gateway's `tachograph` group by the page; return the URL.
 
     Errors: ExportError when it does not answer or does not take it.
     """

@@ -132,7 +132,7 @@ def _line(problem: Exception) -> str:
 
 
 class _Export:
-    """One export into one place."""
+    """One export to one target."""
 
     def __init__(
         self, connection: Connection, place: DatabaseSchema, content: ExportContent, where: str
@@ -143,7 +143,7 @@ class _Export:
         self._where = where
 
     def run(self, progress: Progress) -> list[ExportResult]:
-        """Find what changed, send it, note it; all of it counts when the transaction ends."""
+        """Find changes, send and record them in one transaction."""
         from tachograph.export import postgresql_tables as tables
 
         # one export after the other: a second one would compare with what the first is about to
@@ -176,7 +176,7 @@ class _Export:
         return done
 
     def _check_lake(self) -> None:
-        """Make sure that the tables are of this lake: another one's jobs would be deleted.
+        """Check that the tables are of this lake, as other lakes' jobs would be deleted.
 
         Errors: UsageError where they are not.
         """

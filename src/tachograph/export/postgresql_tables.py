@@ -34,7 +34,7 @@ _TIME = "%Y-%m-%dT%H:%M:%S%.6fZ"
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSchema:
-    """Where the tables are: a schema, and what their names begin with."""
+    """Location of the tables: schema and name prefix."""
 
     schema: str
     prefix: str = ""

@@ -43,7 +43,7 @@ def parse_kinds(written: str) -> tuple[PseudonymKind, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StudyNames:
-    """How names of a lake are shown in an export. replacer: of names that stand in other texts."""
+    """Names of a lake in an export. replacer: for names within other texts."""
 
     key: PseudonymKey
     kinds: tuple[PseudonymKind, ...]
@@ -72,7 +72,7 @@ class StudyNames:
 
     @property
     def mark(self) -> str:
-        """What a target sees of key and kinds: another one writes it anew."""
+        """Mark of key and kinds; targets rewrite everything when it changes."""
         return f"{self.key.pseudonym('user', '')}+{','.join(self.kinds)}"
 
 

@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
-    """One target: its name, its module, one line of help.
+    """A target: name, module, one line of help.
 
     A module that begins with a dot lies in `tachograph.export`; installed packages name theirs
     whole.
@@ -50,7 +50,7 @@ TARGETS: tuple[ExportTarget, ...] = (
 
 
 class ExportModule(Protocol):
-    """What a target's module offers."""
+    """Interface of a target's module."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the target's own options, `--to` among them."""
@@ -58,7 +58,7 @@ class ExportModule(Protocol):
     def export(
         self, content: ExportContent, options: argparse.Namespace, progress: Progress
     ) -> Sequence[ExportResult]:
-        """Write; return what was written. Errors: ExportError when the target does not take it."""
+        """Export; return what was written. Errors: ExportError if the target fails."""
         ...
 
 

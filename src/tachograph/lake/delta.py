@@ -56,7 +56,7 @@ FOLDER_MODE = 0o750  # of a new lake: who is in its group may read it
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What became of an append: duplicate rows merged within it; whether it was there already.
+    """Result of an append: merged duplicate rows; whether it was there already.
 
     `overtaken`: nothing was committed, as another append got further than the one expected.
     """
@@ -120,7 +120,7 @@ class Lake:
         return lake
 
     def _exists(self) -> bool:
-        """Whether some table is there."""
+        """Whether any table exists."""
         if is_remote(self.location):
             return any(self._is_table(table) for table in TABLES.values())
         path = Path(self.location)
@@ -153,15 +153,15 @@ class Lake:
 
     @property
     def name(self) -> str:
-        """As reports name it: where it is."""
+        """Name in reports: the location."""
         return self.location
 
     def uri(self, table: LakeTable) -> str:
-        """Where a table is."""
+        """Location of a table."""
         return f"{self.location}/{table.name}"
 
     def delta(self, table: LakeTable) -> DeltaTable | None:
-        """The Delta table, or None where nothing was written yet.
+        """The Delta table, or None before the first write.
 
         Errors: LakeError when its log is damaged, or is gone while data files are there.
         """
@@ -184,7 +184,7 @@ class Lake:
             return self._read_log(table)
 
     def version(self, table: LakeTable) -> int:
-        """Version of the Delta table; -1 where nothing was written yet."""
+        """Version of the Delta table; -1 before the first write."""
         delta = self.delta(table)
         return -1 if delta is None else delta.version()
 
@@ -334,7 +334,7 @@ class Lake:
         count: Callable[[], tuple[str, int]] | None = None,
         reached: tuple[str, int] | None = None,
     ) -> bool:
-        """Put rows in the place of files in one step; what others append meanwhile stays.
+        """Replace files by rows in one commit; keeps concurrent appends.
 
         `count`: called once the rows are written; the name of a mark and what is added to it in the
         same step. `reached`: the name of another mark, and what it is from then on at least. False
@@ -365,7 +365,7 @@ class Lake:
             time.sleep(0.01 * 2 ** min(attempt, 6))
 
     def _opened(self, table: LakeTable) -> DeltaTable:
-        """The Delta table, created where it is not there."""
+        """The Delta table, created if missing."""
         delta = self.delta(table)
         if delta is not None:
             return delta
@@ -416,7 +416,7 @@ class Lake:
             undo.pop_all()
 
     def vacuum(self, table: LakeTable, hours: int, *, unnamed: bool = True) -> int:
-        """Delete files that were replaced more than so many hours ago; return how many.
+        """Delete files replaced more than `hours` ago; return their number.
 
         `unnamed`: also those as old that no log names, of appends that were killed. Errors:
         LakeError.
@@ -465,7 +465,7 @@ class Lake:
         return frame if columns is None else frame.select(*columns)
 
     def scan(self, table: LakeTable, days: Iterable[date] | None = None) -> pl.LazyFrame:
-        """All rows as they lie: sorted within files, not resolved between them."""
+        """All stored rows: sorted within files, duplicates across files included."""
         return self.read_files(table, self.files(table, days))
 
     def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
@@ -482,7 +482,7 @@ class Lake:
         keys: Iterable[str] | None = None,
         where: pl.Expr | None = None,
     ) -> pl.DataFrame:
-        """One row per key: for tables small enough to be read whole, or as far as it is asked for.
+        """One row per key, for tables small enough to read, or for the requested part.
 
         `columns`: only these are read; None: all. `keys`: only rows with these job_keys. `where`:
         only rows that meet it; of job_summaries alone.
@@ -570,7 +570,7 @@ class Lake:
 
 
 def _make_lake(folder: Path, mode: int | None) -> None:
-    """Make the folder of a lake where it is not there."""
+    """Create the folder of a lake if missing."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)

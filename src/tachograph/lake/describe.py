@@ -1,4 +1,4 @@
-"""What is in the lake: rows, spans, bytes, gaps of each node, what ingest removed."""
+"""Content of the lake: rows, spans, bytes, gaps per node, rejects."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def describe_space(
 
 
 def _days_of(files: Sequence[DataFile]) -> float | None:
-    """Days with rows; no more than lie between the first row and the last."""
+    """Number of days with rows, at most the days from first to last row."""
     first, last = span_of(files)
     if first is None or last is None:
         return None
@@ -147,7 +147,7 @@ def _days_of(files: Sequence[DataFile]) -> float | None:
 
 
 def _days_of_jobs(lake: Lake, tables: Iterable[LakeTable]) -> float | None:
-    """Days from the first start to the last start or end of the jobs of some tables."""
+    """Days from the first start to the last start or end of jobs in some tables."""
     jobs = pl.concat([lake.latest(table, ("start", "end")) for table in tables])
     first, last = jobs.select(
         first=pl.col("start").min(), last=pl.max_horizontal(pl.col("start", "end").max())

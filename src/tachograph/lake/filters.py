@@ -242,7 +242,7 @@ _BATCH_STEPS = (".batch", ".extern", ".interactive")
 
 @dataclass(frozen=True, slots=True)
 class ChosenJob:
-    """The chosen row of job_summaries, and those of the job's other runs, latest first.
+    """The selected row of job_summaries, and other runs of the job, latest first.
 
     They have the columns of the rows that it was chosen from.
     """
@@ -322,7 +322,7 @@ def _whole(name: str, parts: pl.DataFrame) -> NotFoundError:
 
 
 def with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of job_summaries with what their findings and their waste come to.
+    """Return job_summaries with aggregates of findings and waste.
 
     Those of `with_reported`, and gpu_hours_lost: the sum over all causes of waste; null where none
     is known.
@@ -355,7 +355,7 @@ def with_reported(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def lost_hours() -> pl.Expr:
-    """GPU-hours of a row of job_summaries that were lost to any cause; null where none is known."""
+    """GPU-hours lost to any cause, from a job_summaries row; null if unknown."""
     causes = [pl.col(f"gpu_hours_{cause}") for cause in WASTE]
     return pl.when(pl.any_horizontal(cause.is_not_null() for cause in causes)).then(
         pl.sum_horizontal(causes)

@@ -49,7 +49,7 @@ VOCABULARY = frozenset(_VOCABULARY.split())
 
 @dataclass(slots=True)
 class ForgottenTable:
-    """What is changed in a table, or would be.
+    """Changes of a table, made or planned.
 
     removed: rows of the user's jobs that are taken out. changed: other rows with the name; columns:
     {column: rows}. inside: texts that have the name within a longer word, which stay. left: {column
@@ -258,7 +258,7 @@ def files_with(lake: Lake, name: str) -> list[Path]:
 
 
 def file_has(path: Path, name: str) -> bool:
-    """Return whether a file has a name as a word; one that is gone meanwhile has not."""
+    """Return whether a file contains a name as a word; False if it vanished."""
     try:
         if path.suffix == ".parquet" and "_delta_log" not in path.parts:
             with suppress(pl.exceptions.ComputeError):  # of a writer that was killed

@@ -54,7 +54,7 @@ def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
-    """One row per key of those that `frame` may have; of samples only its days and times."""
+    """One row per key that `frame` may share; for samples only its days and times."""
     if not table.by_day:
         return lake.latest(table)
     times = frame.select(first=pl.col("t").min(), last=pl.col("t").max()).row(0)
@@ -71,7 +71,7 @@ def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFra
 
 @dataclass(slots=True)
 class IngestReport:
-    """What one run of `ingest` did.
+    """Result of one run of `ingest`.
 
     `rows` are without duplicates: rows read are these, duplicates, or rejected. Those of `devices`
     are devices, which several parts of a run may describe.
@@ -169,7 +169,7 @@ def _transaction(chunk: str, losses: int) -> str:
 
 
 def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
-    """Return the waiting chunks that are of other days or nodes than `new`; all, if too many."""
+    """Return waiting chunks of other days or nodes than `new`; all, if too many."""
     beside = [one for one in waiting if one.overlaps(new)]
     if _rows(beside) + new.rows > DAY_ROWS:
         return _taken(waiting)
@@ -179,14 +179,14 @@ def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChun
 
 
 def _taken(waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
-    """What waits, which waits no longer."""
+    """Take and return all waiting chunks."""
     taken = list(waiting)
     waiting.clear()
     return taken
 
 
 def watermark(lake: Lake, stream: str) -> datetime | None:
-    """Return up to when the stream has been read into the lake; None where nothing of it was."""
+    """Return how far a stream was read into the lake; None if not at all."""
     reached = lake.mark(REJECTS, stream)
     return None if reached is None else EPOCH + timedelta(microseconds=reached)
 
@@ -236,7 +236,7 @@ class _ReadyChunk:
 
 
 def _ranges_meet(one: pl.DataFrame, other: pl.DataFrame, values: pl.Expr) -> bool:
-    """True where the values lie between those of the other frame."""
+    """True where the ranges of the frames overlap."""
     ends = [values.min().alias("low"), values.max().alias("high")]
     low, high = one.select(ends).row(0)
     other_low, other_high = other.select(ends).row(0)
@@ -252,7 +252,7 @@ def _rows(chunks: Iterable[_ReadyChunk]) -> int:
 def _ready(
     lake: Lake, chunk: Chunk, now: datetime, report: IngestReport, losses: int
 ) -> _ReadyChunk | None:
-    """The chunk, or None where the lake has it."""
+    """The chunk, or None if the lake has it."""
     report.rows_read += chunk.rows_read
     mark = _mark(chunk)
     name = _transaction(chunk.id, losses if chunk.watermark is None else 0)

@@ -29,7 +29,7 @@ class KeptLogs:
         self._of: dict[Path, _KeptLog] = {}
 
     def __reduce__(self) -> tuple[type[KeptLogs], tuple[()]]:
-        """Another process reads the logs itself: what Delta made of one cannot be handed over."""
+        """Nothing is pickled: Delta's state cannot be, so other processes read the logs."""
         return KeptLogs, ()
 
     def delta(self, table: Path, read: Callable[[], DeltaTable]) -> DeltaTable:
@@ -46,7 +46,7 @@ class KeptLogs:
         return delta
 
     def files(self, table: Path, delta: DeltaTable) -> Sequence[DataFile]:
-        """Return the files of a table as `delta` has it; they are kept where it is."""
+        """Return the files of a table as in `delta`, cached."""
         known = self._of.get(table)
         if known is None or known.delta is not delta:
             return data_files(delta)

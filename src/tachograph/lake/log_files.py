@@ -53,7 +53,7 @@ class LogFiles:
 
     @classmethod
     def of(cls, table: Path) -> LogFiles:
-        """Return the log's files; none if there is no log."""
+        """Return the log's files; empty without a log."""
         folder = table / LOG
         entries: dict[int, int] = {}
         checkpoints: dict[int, list[tuple[str, int]]] = {}

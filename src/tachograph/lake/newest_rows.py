@@ -1,4 +1,4 @@
-"""The newest rows of one polled source: what a collector publishes, and what live views show."""
+"""Newest rows of a polled source: published by collectors, shown live."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HOLDING = ("node", "gpu", "mig", "job_id")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewestTables:
-    """The newest rows by table. kept_s: a sample counts for so long."""
+    """Newest rows by table. kept_s: validity of a sample."""
 
     rows: Mapping[str, pl.DataFrame]
     kept_s: float
 
     def table(self, name: str) -> pl.DataFrame:
-        """Its rows of a table."""
+        """Rows of a table."""
         return self.rows.get(name, TABLES[name].empty())
 
 
@@ -49,7 +49,7 @@ class NewestRows:
     _tables: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     def add(self, chunk: Chunk, now: datetime) -> None:
-        """Take over the rows of a chunk."""
+        """Add the rows of a chunk."""
         if chunk.source == SLURM_LIVE:
             self.source, self._tables = chunk.source, dict(_conformed(chunk, now))
             return
@@ -74,7 +74,7 @@ class NewestRows:
             self._tables[table] = merged
 
     def tables(self) -> NewestTables:
-        """Return one sample per GPU, and what belongs to these GPUs."""
+        """Return one sample per GPU, and related rows."""
         samples = self._tables.get(SAMPLES)
         if samples is None:
             return NewestTables(self._tables, self.kept_s)

@@ -1,4 +1,4 @@
-"""One index per GPU: labels with another numbering get the lake's index.
+"""One index per GPU: maps labels with another numbering to the lake's index.
 
 Files, commands, polls and processes may number GPUs differently; a UUID is the same in all of them.
 The index under which a UUID came first stays its index, whatever came first, so nothing that is
@@ -46,7 +46,7 @@ def renumbered(parts: Sequence[ChunkPart], known: pl.DataFrame) -> tuple[ChunkPa
 
 
 def _labelled(part: ChunkPart) -> ChunkPart:
-    """The part with labels of its own: those of indices alone, where it has none."""
+    """The part with labels, derived from indices if it has none."""
     frame = part.frame
     if part.gpus or not {"node", "gpu"} <= set(frame.columns) or _NUMBERING in frame.columns:
         return part
@@ -180,7 +180,7 @@ def _numbered(known: Iterable[_KnownGpu], numbering: GpuNumbering | None, index:
 def _known_index(
     label: NumberedGpu, of_uuid: Mapping[str, _KnownGpu], of_pci: Mapping[str, _KnownGpu]
 ) -> int | None:
-    """The index that the lake has of a GPU; None for one that it does not know.
+    """The lake's index of a GPU; None if unknown.
 
     Where the lake's index is by the same numbering, the node counts its GPUs anew: the new one
     counts from now on.

@@ -25,7 +25,7 @@ PARTITION_ROWS = FILE_ROWS
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A day's rows of some nodes. `low`/`high` None: all nodes of the files."""
+    """A day's rows of some nodes. `low`, `high` None: all nodes of the files."""
 
     day: date
     files: tuple[DataFile, ...]
@@ -35,7 +35,7 @@ class Partition:
 
     @property
     def is_whole(self) -> bool:
-        """One file, read as it lies."""
+        """Whether it is one file, read unchanged."""
         return len(self.files) == 1 and self.low is None
 
     def has(self, column: str) -> bool:
@@ -82,7 +82,7 @@ def read_partition(
 
 
 def scan_partition(lake: Lake, table: LakeTable, partition: Partition) -> pl.LazyFrame:
-    """Return the partition's rows as they lie: neither sorted nor resolved between files."""
+    """Return the partition's stored rows, neither sorted nor deduplicated."""
     frame = lake.read_files(table, partition.files)
     if partition.low is None or partition.high is None:
         return frame

@@ -161,7 +161,7 @@ def _of_log(where: str, text: str) -> LakeError:
 
 
 def _of_store(text: str, where: str) -> LakeError | None:
-    """Return what an object store's answer means; None for what comes from elsewhere.
+    """Return the meaning of an object store's error; None for other errors.
 
     >>> str(_of_store("404 Not Found: <Code>NoSuchBucket</Code>", "s3://b/lake"))
     's3://b/lake: no such bucket; create it, or name another lake with --lake'
@@ -194,7 +194,7 @@ def _of_system(number: int, where: str, text: str) -> LakeError:
 
 
 def _errno_in(text: str) -> int:
-    """Return the errno that a message quotes, 0 where it quotes none.
+    """Return the errno quoted in a message, or 0.
 
     >>> _errno_in("Generic error: No space left on device (os error 28)"), _errno_in("unexpected end")
     (28, 0)

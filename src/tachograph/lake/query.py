@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
-    """Return what `read` returns: summaries, and what belongs to them.
+    """Return the result of `read` (summaries and related rows) from one analysis.
 
     A compaction drops rows that a later analysis superseded. Where both come between reading the
     summaries and reading what belongs to them, it is gone; so when the summaries changed meanwhile,
@@ -74,7 +74,7 @@ def read_summaries(
     keys: Sequence[str] | None = None,
     where: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Return job_summaries, one row per run of a job, those of the latest analysis of each.
+    """Return job_summaries, one row per run, of each job's latest analysis.
 
     `columns`: only these are read, which for many jobs is much less. `keys`: only jobs with these
     job_keys. `where`: only jobs of which it holds. Errors: LakeError where nothing was analyzed
@@ -90,7 +90,7 @@ def read_summaries(
 def read_job_row(
     lake: Lake, wanted: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
-    """Return the job called `wanted`, and its other runs.
+    """Return the row of job `wanted`, and its other runs.
 
     Errors: those of `read_summaries` and `choose_job`; NotAnalyzedError for a job that only the
     accounting has.
@@ -120,7 +120,7 @@ def read_job_row(
 
 
 def _accounted(lake: Lake, job: str, cluster: str | None) -> dict[str, Any] | None:
-    """The last row of the accounting of a job id; None where there is none."""
+    """Last accounting row of a job id, or None."""
     files = [file for file in lake.files(JOBS) if file.may_name(job) or "_" in job or "+" in job]
     named = (pl.col("job_id") == job) | (pl.col("display_id") == job)
     of_cluster = [] if cluster is None else [pl.col("cluster") == cluster]
@@ -158,7 +158,7 @@ def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
 
 
 def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
-    """Return what records where a run was: samples, map, live_index, node_list; elsewhere; nothing.
+    """Return how a run was placed: samples, map, live_index, node_list, elsewhere, nothing.
 
     `row`: of job_summaries. elsewhere: what names the job does so at other times.
     """
@@ -260,7 +260,7 @@ def read_node(
 def read_steps(
     lake: Lake, jobs: pl.DataFrame, columns: Sequence[str] | None = None
 ) -> pl.DataFrame:
-    """Return the rows of step_summaries of these jobs; none where the accounting has no steps."""
+    """Return rows of step_summaries of these jobs; empty without steps in the accounting."""
     return read_rows(lake, STEP_SUMMARIES, jobs, columns)
 
 
@@ -453,7 +453,7 @@ def select_jobs(
 
 
 def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Those of some jobs for which the answers are that a filter demands."""
+    """Jobs whose findings meet the filter."""
     _check_stored(lake, wanted.findings)
     kept = lake.kept_answers(jobs["job_key"], wanted.findings)
     given = pl.col("code").is_in(list(wanted.findings)) & (pl.col("verdict") == wanted.verdict)
@@ -523,12 +523,12 @@ class SampleReader:
 
     @property
     def rows(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return sum(file.rows for file in self._files)
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """Times of the first and the last sample; None without samples."""
+        """First and last sample time; None without samples."""
         first, last = span_of(self._files)
         return (first, last) if first and last else None
 

@@ -52,7 +52,7 @@ class LostFile:
 
     @property
     def remedy(self) -> str:
-        """How to get the rows back, once the file is given up."""
+        """How to restore the rows once the file is dropped."""
         if self.table in TABLES:
             return "ingest the recordings or the accounting that held them again"
         if self.table == LABELS.name:
@@ -64,7 +64,7 @@ class LostFile:
 
 @dataclass(frozen=True, slots=True)
 class _TableRepair:
-    """What is to be done with one table, in order; `refused`: why nothing is."""
+    """Planned repairs of a table, in order; `refused`: why there are none."""
 
     files: LogFiles
     aside: Sequence[tuple[Path, RepairedFile]]
@@ -72,7 +72,7 @@ class _TableRepair:
 
 
 def repair(lake: Lake) -> list[RepairedFile]:
-    """Put torn files of the logs aside, and return them; nothing to do is nothing changed.
+    """Move torn log files aside and return them; changes nothing if none is torn.
 
     Errors: LakeError for a lake in an object store, beside a process that writes, and, once all
     else is repaired, for logs that are damaged elsewhere than at their ends.
@@ -127,7 +127,7 @@ def lost_files(lake: Lake) -> list[LostFile]:
 
 
 def give_up(lake: Lake, lost: Sequence[LostFile]) -> None:
-    """Remove lost files from the log, so that the others can be read and sources ingested again.
+    """Remove lost files from the log, so that others can be read and sources ingested again.
 
     What is left of the files stays until a vacuum. Killed at any moment, a second run ends alike.
     Errors: LakeError.

@@ -1,4 +1,4 @@
-"""The jobs of a lake as a server keeps them: summaries and verdicts of one version in one frame.
+"""Jobs of a lake in server memory: summaries and verdicts of one version in one frame.
 
 A row per run of a job, with all columns of job_summaries and one per code of a finding: what its
 verdict is, as a number of 8 bits. So filters and orders read a column or two, and rows are gathered
@@ -89,12 +89,12 @@ class ResidentJobs:
 
     @property
     def height(self) -> int:
-        """How many jobs there are."""
+        """Number of jobs."""
         return self.frame.height if self.counting is None else int(self.counting.sum())
 
     @property
     def added(self) -> int:
-        """How many rows are held in memory."""
+        """Number of rows in memory."""
         return self.frame.height - self.mapped
 
     @property
@@ -168,7 +168,7 @@ class ResidentJobs:
         return taken if ascending else taken[np.argsort(np.argsort(chunks, kind="stable"))]
 
     def conditions(self, wanted: JobFilter) -> list[pl.Expr]:
-        """Return what holds for the rows of `frame` that a filter selects, among those that count.
+        """Return the filter as a condition on current rows of `frame`.
 
         Errors: those of `filter_jobs`.
         """
@@ -523,7 +523,7 @@ def _column_groups() -> Iterator[list[str]]:
 
 
 def _mapped(folder: Path, parts: Sequence[str], beside: int) -> pl.DataFrame:
-    """The columns of files beside each other, `beside` for some rows, then those of the next ones.
+    """Columns of files side by side, `beside` for some rows, then those of further rows.
 
     They are read as they are used, or whole where pyarrow is not installed.
     """

@@ -68,7 +68,7 @@ _IDS = ("cluster", "job_id", "submit")
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Expired rows that were kept: why, how many, of which days, an example."""
+    """Expired rows that were kept: reason, number, days, an example."""
 
     why: str
     rows: int
@@ -79,7 +79,7 @@ class KeptRows:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What was, or would be, removed from a table: rows, days, files.
+    """Removed (or planned) rows, days and files of a table.
 
     bytes: of files that go, and the share of those that shrink.
     """
@@ -96,7 +96,7 @@ class Expiry:
 
 
 def kept_days(table: LakeTable, keep: Mapping[str, int]) -> int | None:
-    """Return how many days rows of a table are kept, by {key of EXPIRING: days}; None: for ever."""
+    """Return retention days by {key of EXPIRING: days}; None: unlimited."""
     if table in _WITH_SUMMARIES:
         return keep.get(JOB_SUMMARIES.name)
     return next((keep.get(key) for key, tables in EXPIRING.items() if table in tables), None)
@@ -177,7 +177,7 @@ class _Left:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What must be known before rows may go.
+    """Facts to know before rows are removed.
 
     versions: of the tables that the last complete analysis read; None: there was none. accounted:
     last day of which there is accounting. holding: (node or null, first, last, name) of runs that
@@ -300,7 +300,7 @@ class _TableExpiry:
         counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None,
         kept: list[KeptRows],
     ) -> list[Expiry]:
-        """Remove a day, all but the rows that are needed; none where all are."""
+        """Remove the unneeded rows of a day, or none if all are needed."""
         for _ in range(ATTEMPTS):
             with lake_errors(self.lake.uri(self.table)):
                 left, why = self._needed(day, self.lake.read_files(self.table, files), counting)
@@ -451,7 +451,7 @@ def _day(moment: object) -> date | None:
 
 
 def _example(names: pl.Series) -> str | None:
-    """One of some jobs, as a person names it."""
+    """Example job with its displayed id."""
     first = names.drop_nulls().unique().sort().head(1).to_list()
     return f"job {first[0]}" if first else None
 
@@ -472,7 +472,7 @@ def _sum(
 
 
 def _by_reason(kept: Iterable[KeptRows]) -> Iterator[KeptRows]:
-    """Rows kept for one reason put together."""
+    """Kept rows, merged by reason."""
     reasons: dict[str, list[KeptRows]] = {}
     for one in kept:
         reasons.setdefault(one.why, []).append(one)
@@ -482,6 +482,6 @@ def _by_reason(kept: Iterable[KeptRows]) -> Iterator[KeptRows]:
 
 
 def _days_of(parts: Iterable[Expiry | KeptRows]) -> tuple[date | None, date | None]:
-    """The first and the last day of some."""
+    """First and last day."""
     days = [day for part in parts for day in (part.first, part.last) if day is not None]
     return min(days, default=None), max(days, default=None)

@@ -87,7 +87,7 @@ class Store(Protocol):
         ...
 
     def delete(self, table: str, name: str) -> None:
-        """Take a file away; one that is not there is no error."""
+        """Delete a file; a missing one is no error."""
 
     def create(self, location: str, table: LakeTable) -> None:
         """Make a table without rows; another process may have. Errors: DeltaError, OSError."""
@@ -166,7 +166,7 @@ class Folder:
         return target.stat().st_size
 
     def delete(self, table: str, name: str) -> None:
-        """Take a file away."""
+        """Delete a file."""
         Path(table, name).unlink(missing_ok=True)
 
     def create(self, location: str, table: LakeTable) -> None:
@@ -248,7 +248,7 @@ class ObjectStore:
         return file.stat().st_size
 
     def delete(self, table: str, name: str) -> None:
-        """Take an object away."""
+        """Delete an object."""
         DeltaFileSystemHandler(table, self.delta).delete_file(name)
 
     def create(self, location: str, table: LakeTable) -> None:
@@ -307,7 +307,7 @@ class _CountingWriter(io.RawIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        """Take bytes; return how many."""
+        """Write bytes; return their number."""
         self._stream.write(bytes(data))
         self.bytes += len(data)
         return len(data)
@@ -356,7 +356,7 @@ def write_compact(
     row_group_rows: int,
     level: int = KEPT_ZSTD_LEVEL,
 ) -> Path:
-    """Write `frame` as one Parquet file somewhere in `folder`, which is empty; return where.
+    """Write `frame` as one Parquet file into the empty `folder`; return its path.
 
     Values are read back bit by bit as they are. Errors: DeltaError, OSError (disk full, no
     permission).

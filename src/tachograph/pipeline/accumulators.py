@@ -101,7 +101,7 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _joints(columns: Sequence[str]) -> list[pl.Expr]:
-    """What happened between a segment and the one before it, added to the segment.
+    """Changes between adjacent segments, added to the later one.
 
     Within a day two segments of one job and GPU are apart because another run held the GPU in
     between: a cumulative counter's step there is not the job's.
@@ -142,7 +142,7 @@ def _plus(name: str, condition: pl.Expr, value: pl.Expr) -> pl.Expr:
 
 
 def _last_known(name: str) -> pl.Expr:
-    """Last value that is not null in any segment before this one of the same job and GPU."""
+    """Last non-null value in earlier segments of the same job and GPU."""
     return pl.col(name).forward_fill().shift(1).over(_UNIT)
 
 
@@ -160,7 +160,7 @@ _MERGED: Mapping[Merge, Callable[[pl.Expr], pl.Expr]] = MappingProxyType(
 
 
 def _additions(columns: Sequence[str]) -> list[pl.Expr]:
-    """How each column of neighbouring segments, ordered in time, becomes one."""
+    """Merge rule of each column for adjacent segments."""
     return [_MERGED[merge_of(name)](pl.col(name)) for name in columns if name != _UNIT]
 
 
@@ -201,7 +201,7 @@ class OpenRuns:
         self._fold(windows, day, last=False)
 
     def close(self, day: date, timeline: pl.DataFrame) -> None:
-        """No day follows: windows and minutes that wait for one are complete."""
+        """Finish: windows and minutes that wait for the next day are complete."""
         self.timelines.append(timeline)
         self._fold([], day, last=True)
 
@@ -238,7 +238,7 @@ class OpenRuns:
 
 
 def out_of(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
-    """Remove the rows of the runs `gone` from `kept`, and return them."""
+    """Remove and return the rows of the runs `gone` from `kept`."""
     mine, rest = [], []
     for frame in kept:
         taken = pl.Series(gone[frame["run"].to_numpy()])

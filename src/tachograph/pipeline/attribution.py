@@ -38,7 +38,7 @@ INTERVALS_SCHEMA = {
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Who owns what.
+    """Owners of GPUs over time.
 
     runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record
     names a node of it; `ambiguous_because`: why it is ambiguous, else null; `shares`: it has only
@@ -248,7 +248,7 @@ def _overlapping(mine: pl.DataFrame, others: pl.DataFrame, *, on: list[str]) -> 
 
 
 def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(Claims of named GPUs, those of runs of which samples name more GPUs than were allocated).
+    """(Claims of GPUs by name, claims of runs with more sampled than allocated GPUs).
 
     Samples show a job on a GPU from the first to the last of them. It held the GPU before, between
     and after as well, from the start to the end of its run, as far as samples name no other job
@@ -333,7 +333,7 @@ def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _named_units(named: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """Named GPUs; one that is cut into MIG slices and was given whole stands for all its slices."""
+    """GPUs by name; a whole GPU with MIG slices becomes all its slices."""
     slices = inventory.filter(pl.col("mig").is_not_null()).select("node", "gpu", slice="mig")
     joined = named.join(slices, on=["node", "gpu"], how="left")
     return (
@@ -425,7 +425,7 @@ def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _joined(intervals: pl.DataFrame) -> pl.DataFrame:
-    """Sorted intervals, those of one run that follow each other on a GPU made one."""
+    """Sorted intervals, with consecutive ones of a run and GPU merged."""
     goes_on = (pl.col("run") == pl.col("run").shift(1)) & (
         pl.col("start") == pl.col("end").shift(1)
     )

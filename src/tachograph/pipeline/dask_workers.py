@@ -143,7 +143,7 @@ class DaskPool:
 
 
 class DaskTask(Generic[T]):
-    """What a worker will return."""
+    """A future result of a worker."""
 
     def __init__(self, pool: DaskPool, future: Future[T]) -> None:
         self._pool, self._future = pool, future
@@ -384,4 +384,4 @@ def _await(crew: Crew, count: int, wait_s: float) -> None:
 
 
 def _hire_none() -> None:
-    """Start none: these workers are started by others."""
+    """Start none: something else starts these workers."""

@@ -113,7 +113,7 @@ def exclusive_stays(
 
 
 def _union(places: pl.DataFrame) -> pl.DataFrame:
-    """Stretches of a run on a node that overlap or touch made one."""
+    """Stretches of a run on a node, merged where they overlap or touch."""
     ordered = places.filter(pl.col("start") < pl.col("end")).sort("run", "node", "start")
     far = (
         (pl.col("end").cum_max().shift(1) < pl.col("start"))
@@ -272,7 +272,7 @@ def minutes_of_sums(sums: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sum_rows(frame: pl.DataFrame, nodes: pl.Series, tails: pl.DataFrame) -> pl.DataFrame:
-    """The samples of some nodes, and the last ones of the day before, in order of node and time."""
+    """Samples of some nodes and the last ones of the previous day, by node and time."""
     missing = [
         pl.lit(None, dtype=NODE_SAMPLES.schema[name]).alias(name)
         for name in HOST_COUNTERS_READ
@@ -471,7 +471,7 @@ _STAY_KEY = ("run", "node", "start", "end")
 
 
 class HostMinutes:
-    """Takes the node samples of one day after the other; costs nothing where there are none."""
+    """Reduces node samples day by day; free without any."""
 
     def __init__(
         self,
@@ -482,7 +482,7 @@ class HostMinutes:
         number: int,
         max_gap_intervals: float,
     ) -> None:
-        """Of `runs` (run, job_key, job_id, start), which are all or some of those in `owned`."""
+        """`runs`: (run, job_key, job_id, start), all or some of those in `owned`."""
         self.lake, self.number, self.max_gap_intervals = lake, number, max_gap_intervals
         self.keys = runs.select("run", "job_key", "job_id", "start")
         self.staged = StagedFiles(lake, JOB_NODE_MINUTES, number)
@@ -493,12 +493,12 @@ class HostMinutes:
         self.kept: list[pl.DataFrame] = []
 
     def up_to(self, day: date) -> None:
-        """Take all days up to this one."""
+        """Process all days up to this one."""
         while self.days and self.days[0] <= day:
             self._take_day(self.days.pop(0))
 
     def close(self) -> None:
-        """Take all days that are left, and what waits for another."""
+        """Process the remaining days and pending minutes."""
         self.up_to(date.max)
         self._write(minutes_of_sums(self.carried.sums))
         self.staged.commit()

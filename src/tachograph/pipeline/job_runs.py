@@ -88,7 +88,7 @@ def _named(rows: pl.DataFrame, clusters: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Records of one run, with and without cluster or with times written to the minute, made one.
+    """Merged records of one run: with and without cluster, or with times rounded to minutes.
 
     An export to the minute and the accounting to the second differ in `submit`; they are one run
     when they agree to the minute. A record that has an end counts before one that has none, then
@@ -153,7 +153,7 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """Jobs whose samples or maps lie only outside their accounted times, and the usual offset."""
+    """Jobs whose samples or maps lie outside their accounted times, and the usual offset."""
 
     jobs: int
     later_s: float | None

@@ -108,7 +108,7 @@ def _sum(values: Singles) -> float:
 
 @compiled
 def _present(values: Singles) -> tuple[float, int, np.float32]:
-    """Sum, number and maximum (-inf where there is none) of the values that are there."""
+    """Sum, number and maximum (-inf if empty) of the non-missing values."""
     total, n, most = 0.0, 0, np.float32(-np.inf)
     for i in range(values.shape[0]):
         v = values[i]
@@ -134,7 +134,7 @@ def _most(values: Singles) -> float:
 
 @compiled
 def levels(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs, total: Floats, most: Floats) -> None:
-    """Per segment: how many values, their sum, their maximum (-inf where there is none)."""
+    """Return per segment the number of values, their sum and maximum (-inf if empty)."""
     for g in range(seg_a.shape[0]):
         values = col[seg_a[g] : seg_b[g]]
         total[g], n[g] = _sum(values), values.shape[0]
@@ -166,7 +166,7 @@ def by_minute(
 def over_minutes(
     seg_slot: Longs, slot_n: Ints, slot_total: Floats, slot_most: Singles, n: Longs, total: Floats, most: Floats
 ) -> None:  # fmt: skip
-    """As `levels`, from what `by_minute` has found in the slots of each segment."""
+    """As `levels`, from slot statistics of each segment in `by_minute`."""
     for g in range(n.shape[0]):
         count, together, largest = 0, 0.0, np.float32(-np.inf)
         for m in range(seg_slot[g], seg_slot[g + 1]):
@@ -516,7 +516,7 @@ def intensity_bins() -> tuple[Bytes, Singles]:
 def over_gpus(
     slot_place: Longs, slot_n: Ints, slot_total: Floats, n: Longs, total: Floats, most: Floats
 ) -> None:  # fmt: skip
-    """Add each slot to its place (-1: none): values, sum over GPUs, largest GPU's sum."""
+    """Add each slot at its index (-1: none): values, sum over GPUs, largest GPU's sum."""
     for m in range(slot_place.shape[0]):
         k = slot_place[m]
         if k >= 0:
@@ -530,7 +530,7 @@ def over_gpus_by_minute(
     slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, most: Singles,
     sums: Floats, counts: Ints, seen: Flags,
 ) -> None:  # fmt: skip
-    """Add each slot to its place (-1: none). NaN is missing. The rows: see `timelines`.
+    """Add each slot at its index (-1: none); NaN: missing. Rows: see `timelines`.
 
     `columns`: three of activity, five of work, power, PCIe sent and received, NVLink sent and
     received. `most`: largest activity each, and of GPUs whose first activity, fourth and fifth work
@@ -591,7 +591,7 @@ def over_gpus_by_minute(
 
 @compiled
 def _add(sums: Floats, counts: Ints, row: int, place: int, value: np.float32) -> None:
-    """Add a value and count it, where there is one."""
+    """Add and count a value unless it is missing."""
     if value == value:
         sums[row, place] += value
         counts[row, place] += 1
@@ -599,7 +599,7 @@ def _add(sums: Floats, counts: Ints, row: int, place: int, value: np.float32) ->
 
 @compiled
 def _both(one: np.float32, other: np.float32) -> np.float32:
-    """The sum; the one that is there where the other is NaN."""
+    """Sum; the other value if one is NaN."""
     if one != one:
         return other
     if other != other:

@@ -42,7 +42,7 @@ class StagedFiles:
         self.commits = 0
 
     def take(self, file: AddAction) -> None:
-        """Take a file that was staged elsewhere."""
+        """Add a file that was staged elsewhere."""
         self.staged.append(file)
 
     def stage(self, rows: pl.DataFrame) -> None:
@@ -166,7 +166,7 @@ def _shared(minutes: PartitionMinutes, owner: pl.DataFrame, order: Longs) -> NDA
 
 
 def _ranges(first: Longs, behind: Longs) -> Longs:
-    """The numbers from each `first` to before its `behind`, one range behind the other.
+    """Concatenated ranges, each from `first` up to its `behind`, exclusive.
 
     >>> _ranges(np.array([5, 0]), np.array([7, 3])).tolist()
     [5, 6, 0, 1, 2]
@@ -185,7 +185,7 @@ def _rows(
     t: Longs,
     number: int,
 ) -> pl.DataFrame:
-    """Some minutes as rows of the table, and whose they are (`run`)."""
+    """Minutes as table rows, and their runs (`run`)."""
     place = pl.Series(segment)
     columns = {name: owner[name].gather(place) for name in ("run", "job_key", "job_id", *GPU_KEY)}
     columns["t"] = pl.Series(t[slot]).cast(TIME)
@@ -214,7 +214,7 @@ class MinuteWriter:
         self.cut = pl.DataFrame(schema=CUT_MINUTES)
 
     def add(self, part: Accumulators) -> None:
-        """Take what one partition has written, and what it left."""
+        """Add the files and remainders of one partition."""
         if part.minutes_file is not None:
             self.staged.take(part.minutes_file)
         self.cut = pl.concat([self.cut, part.cut_minutes])
@@ -227,7 +227,7 @@ class MinuteWriter:
         return self._commit(done)
 
     def close(self) -> pl.DataFrame:
-        """No day follows: commit what waits; return its timeline."""
+        """Commit pending minutes, as no day follows; return their timeline."""
         done, self.cut = self.cut, self.cut.clear()
         return self._commit(done)
 

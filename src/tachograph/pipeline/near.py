@@ -126,7 +126,7 @@ def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
 
 
 def _times_of(lake: Lake, ids: pl.Series, now: datetime) -> list[pl.DataFrame]:
-    """Return when jobs ran by any record, and where the last analysis placed them."""
+    """Return job times by any record, and where the last analysis placed them."""
     of_ids = pl.col("job_id").is_in(ids.implode())
     sources = (
         (JOBS, _of_jobs(ids), "end"),

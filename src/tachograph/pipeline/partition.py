@@ -1,4 +1,4 @@
-"""One partition reduced: sorted samples and intervals in, accumulators out."""
+"""Reduction of a partition: sorted samples and intervals in, accumulators out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Labeller(Protocol):
 
     @property
     def labels(self) -> int:
-        """How many labels there are."""
+        """Number of labels."""
 
     @property
     def counters(self) -> Collection[str]:
@@ -207,7 +207,7 @@ def _of_steps(
 
 
 def _samples_in(stretches: pl.DataFrame | None, layout: _Layout, keys: pl.DataFrame) -> int:
-    """How many rows lie in stretches of GPUs; `layout` is that of the runs."""
+    """Number of rows in GPU stretches; `layout`: of the runs."""
     if stretches is None or stretches.is_empty():
         return 0
     zero = _microseconds(stretches["start"])
@@ -222,7 +222,7 @@ def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int
 
 
 def _stripe_rows(frame: pl.DataFrame) -> Longs:
-    """First row of each (node, gpu, mig), and behind the last the number of rows.
+    """First row of each (node, gpu, mig), followed by the number of rows.
 
     Nodes are few and sorted, so their borders are found by bisection; names are not compared row by
     row.
@@ -252,7 +252,7 @@ def _lay_out(
     intervals: pl.DataFrame,
     zero: Longs,
 ) -> _Layout:
-    """Where the intervals lie in the rows. `zero`: from when on the minutes of each are counted."""
+    """Row ranges of the intervals. `zero`: origin of each interval's minutes."""
     first_of: dict[tuple[object, ...], tuple[int, int]] = {}
     for row, unit in enumerate(intervals.select(*GPU_KEY).iter_rows()):
         first_of[unit] = (first_of.get(unit, (row, row))[0], row + 1)
@@ -401,7 +401,7 @@ def _integrals(
 def _borders(
     name: str, n: Longs, first: Floats, last: Floats, t_first: Longs, t_last: Longs
 ) -> dict[str, pl.Series]:
-    """First and last value of a segment and their times (us); null where it has none."""
+    """First and last value of a segment with times (us); null without values."""
     times = pl.DataFrame({"n": n, "first": t_first, "last": t_last}).select(
         pl.when(pl.col("n") > 0).then("first").alias("first"),
         pl.when(pl.col("n") > 0).then("last").alias("last"),
@@ -549,7 +549,7 @@ def _weights(layout: _Layout) -> Singles:
 
 
 def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
-    """One row per (run, pipe, bin) that has samples."""
+    """One row per non-empty (run, pipe, bin)."""
     segment, pipe, place = np.nonzero(histogram)
     frame = pl.DataFrame(
         {

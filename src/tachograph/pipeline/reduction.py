@@ -29,10 +29,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class PendingResult(Protocol[T_co]):
-    """What a task will return."""
+    """A future result."""
 
     def result(self) -> T_co:
-        """Return it, once it is there; raises what the task raised."""
+        """Wait for and return the result; raises the task's error."""
 
 
 class TaskPool(Protocol):
@@ -147,7 +147,7 @@ def reduce_one(
     keys: pl.DataFrame,
     columns: Sequence[str],
 ) -> Accumulators:
-    """Return what one partition comes to; its minutes are written, and do not count yet.
+    """Return the reduction of a partition; its minutes are written, but not committed.
 
     `intervals`, `steps`, `handovers`, `keys`: of its day and nodes. Run twice it writes two files,
     and only the committed one counts.

@@ -36,7 +36,7 @@ class RowBuffer:
         self.appends = 0
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Take rows, without `seq`."""
+        """Add rows without `seq`."""
         self.waiting.append(frame)
         if sum(frame.height for frame in self.waiting) >= self.limit:
             self.write()
@@ -57,7 +57,7 @@ class RowBuffer:
 
 
 class SummaryBuffer:
-    """Rows of job_summaries, each key once, held as Parquet in memory where there are many.
+    """Rows of job_summaries, unique by key, as Parquet in memory if many.
 
     What a decision over all jobs needs of each is kept beside them: `kept`, columns of
     job_summaries.
@@ -75,7 +75,7 @@ class SummaryBuffer:
         return pl.concat(self._kept)
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Take rows, without `seq`."""
+        """Add rows without `seq`."""
         self._waiting.append(frame)
         self._kept.append(frame.select(_KEPT))
         if sum(frame.height for frame in self._waiting) >= SUMMARY_ROWS:
@@ -85,7 +85,7 @@ class SummaryBuffer:
             self._waiting = []
 
     def write(self, complete: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
-        """Make all rows count in one step, after `complete` was done to them; then none are left.
+        """Commit all rows after `complete` processed them; empties the buffer.
 
         Errors: LakeError when they cannot be written; then nothing has changed.
         """
@@ -112,7 +112,7 @@ class SummaryBuffer:
 
 
 def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
-    """Remove the rows of the keys in `gone` from job_summaries in one commit.
+    """Remove the keys `gone` from job_summaries in one commit.
 
     Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
 

@@ -78,7 +78,7 @@ class Judge(Protocol):
 
     @property
     def labeller(self) -> Labeller:
-        """What labels the minutes of GPUs while samples are reduced."""
+        """Labels the minutes of GPUs during the reduction."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def analyze(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one analysis does, found out before anything is reduced.
+    """Plan of an analysis, made before any reduction.
 
     `owned`: every run, and who held which GPU when. `runs`: those to be done, a row each. `gone`:
     keys of summaries whose runs the accounting has no more. `horizon`: up to when samples had been
@@ -250,7 +250,7 @@ def _touched(
 
 
 def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """Runs on a node of `places` (node, start, until) from the first start to the last end there.
+    """Runs on a node of `places` (node, start, until) from its first start to its last end.
 
     One that begins in the second of this end counts, too: its first samples may be of the other.
     """
@@ -265,7 +265,7 @@ def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(slots=True)
 class _Tally:
-    """What was recorded, and how much of it belongs to jobs."""
+    """Recorded amounts, and the part that belongs to jobs."""
 
     samples: int = 0
     attributed: int = 0
@@ -394,7 +394,7 @@ class _Analysis:
         return over.join(unfinished, on="run", how="anti")
 
     def _minutes_per_run(self, runs: pl.DataFrame) -> pl.Series:
-        """How many minutes each run has, on each of its nodes."""
+        """Number of minutes of each run on each node."""
         return (
             runs.join(self.nodes_held, on="run", how="left", maintain_order="left")
             .select(seconds_between("start", "until") / 60 * pl.col("nodes_held").fill_null(0))

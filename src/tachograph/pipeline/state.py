@@ -1,4 +1,4 @@
-"""What the last analysis read, and what is new since then."""
+"""State of the last analysis, and the data since then."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def method_digest(configuration: Configuration, judge_digest: str) -> str:
 
 
 def seen_last(lake: Lake) -> InputVersions | None:
-    """Return what the last complete analysis had seen; None where there was none."""
+    """Return what the last complete analysis read; None without one."""
     done = lake.latest(ANALYSES)
     if not done.height:
         return None
@@ -90,7 +90,7 @@ def seen_last(lake: Lake) -> InputVersions | None:
 
 
 def is_stale(lake: Lake, configuration: Configuration, judge_digest: str) -> bool:
-    """Return whether the last analysis was made with another configuration or version."""
+    """Return whether the last analysis used another configuration or version."""
     seen = seen_last(lake)
     return seen is not None and seen.method != method_digest(configuration, judge_digest)
 
@@ -102,7 +102,7 @@ def next_number(lake: Lake) -> int:
 
 
 def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> NewInput:
-    """Return what came into the lake after `last`."""
+    """Return new data in the lake since `last`."""
     spans = pl.DataFrame(schema={"node": pl.String, "first": TIME, "last": TIME})
     if last is None or last.method != now.method:
         return NewInput(True, spans, frozenset())

@@ -24,7 +24,7 @@ def seconds_between(start: str, end: str) -> pl.Expr:
 
 
 class Merge(Enum):
-    """How values in neighbouring segments, in the order of time, become one."""
+    """Merges of values in adjacent segments, in order of time."""
 
     SUM = auto()
     MAXIMUM = auto()

@@ -1,4 +1,4 @@
-"""Steps of jobs: when each held which GPUs of its job, and what it did with them.
+"""Job steps: their GPUs, times and activity.
 
 steps, allocations that name a step, intervals of runs  ->  `JobSteps`  ->  one row of
 `step_summaries` per step
@@ -212,7 +212,7 @@ def _placed(steps: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unplaced(steps: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
-    """Steps on some nodes of their run that are not named."""
+    """Steps on unnamed nodes of their run."""
     nowhere = steps.join(placed, on="step_run", how="anti")
     return nowhere.filter(pl.col("node_list").is_null() & (pl.col("nodes") > 0)).select("step_run")
 
@@ -248,7 +248,7 @@ class OpenSteps:
     segments: list[pl.DataFrame] = field(default_factory=list)
 
     def add(self, segments: pl.DataFrame) -> None:
-        """Add those of one partition."""
+        """Add the steps of a partition."""
         if segments.height:
             self.segments.append(segments)
 

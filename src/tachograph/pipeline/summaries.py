@@ -1,4 +1,4 @@
-"""From accumulators to one row per GPU and one row per job: every metric of the study."""
+"""Accumulators to one row per GPU and per job: every metric of the study."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tachograph.pipeline.statistics import (
 
 @dataclass(frozen=True, slots=True)
 class JobTables:
-    """What is known of some jobs, in rows without `seq`.
+    """Computed rows of some jobs, without `seq`.
 
     jobs: rows of job_summaries. gpus: their rows of job_gpus. timelines: one row per (job_key,
     minute), in order, as `merge_timelines` returns them. node_minutes: HOST_CHARACTERISTICS, one
@@ -375,7 +375,7 @@ def summarize_jobs(
 
 
 def _cpu_efficiency() -> pl.Expr:
-    """CPU time over what the CPUs had; more than 1 where the job was not confined to them."""
+    """CPU time over available CPU time; above 1 if the job was not confined."""
     available_s = pl.col("elapsed_s") * pl.col("cpus")
     return pl.when(pl.col("end").is_not_null() & (available_s > 0)).then(
         pl.col("cpu_time_s") / available_s
@@ -407,7 +407,7 @@ def used_pipes(
 
 
 def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
-    """What the GPUs of a run add up to."""
+    """Sums over the GPUs of a run."""
     intervals_us = pl.col("interval_us").fill_nan(None).filter(pl.col("samples") > 0)
     expressions: list[pl.Expr] = [
         pl.len().cast(pl.Int64).alias("gpus_held"),
@@ -466,7 +466,7 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
 
 
 def _sum_known(name: str) -> pl.Expr:
-    """Sum of the values that are not null; null where there is none."""
+    """Sum of the non-null values; null without any."""
     return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
 
 
@@ -562,7 +562,7 @@ def _spatial(
 
 
 def _histograms(intensities: pl.DataFrame) -> pl.DataFrame:
-    """One row per run that has any: its 4 x 32 bins as a list."""
+    """One row per run with data: its 4 x 32 bins as a list."""
     added = intensities.group_by("run", "bin").agg(pl.col("samples").sum())
     found = added["run"].unique().sort()
     place = {run: row for row, run in enumerate(found)}

@@ -61,7 +61,7 @@ def timeline_of_slots(
     *,
     idle_util: float,
 ) -> pl.DataFrame:
-    """Return one row per (run, minute) of the minutes that are `whole`; null where not measured.
+    """Return one row per (run, minute) of `whole` minutes; null: not measured.
 
     `run`: of each segment; `begin`: first minute of each, and behind the last their number.
     `values`: per minute the means of counters, NaN where there is none. A GPU is idle in a minute
@@ -99,7 +99,7 @@ def timeline_of_slots(
 
 
 def timeline_of_minutes(rows: pl.DataFrame, *, idle_util: float, key: str = "run") -> pl.DataFrame:
-    """Return one row per (`key`, minute) of `rows`, which has one per GPU and minute."""
+    """Return one row per (`key`, minute) from one row per GPU and minute."""
     complete = pl.all_horizontal(pl.col(name).is_not_null() for name in NEEDED)
     power = pl.when(complete).then(pl.col("power_w"))
     averaged = {
@@ -164,7 +164,7 @@ def _mean(total: str, count: str) -> pl.Expr:
 
 
 def _both(sent: str, received: str) -> pl.Expr:
-    """Bytes of both directions; of one where only one is measured."""
+    """Bytes of both directions, or of the measured one."""
     return pl.when(pl.any_horizontal(pl.col(sent, received).is_not_null())).then(
         pl.sum_horizontal(sent, received)
     )

@@ -199,7 +199,7 @@ class _Groups:
 
     @property
     def slot(self) -> Longs:
-        """One slot of each group."""
+        """One slot per group."""
         return self.order[self.first]
 
     def add(self, n: Ints, total: Floats) -> tuple[Ints, Floats]:
@@ -210,7 +210,7 @@ class _Groups:
 
 
 def _per_gpu(slots: MinuteSlots, window: Ints) -> _Groups | None:
-    """The minutes that make a window of a GPU; None where every minute is one."""
+    """Minutes per window of a GPU; None if every minute is one."""
     pair = slots.stripe * (np.int64(slots.run.max()) + 1) + slots.run
     # A run has a GPU, loses it to another, and has it again.
     again = len(np.unique(pair)) < len(pair)
@@ -372,7 +372,7 @@ def with_gpus_held(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parts_of_windows(minutes: pl.LazyFrame, numbered: pl.DataFrame, length: int) -> pl.LazyFrame:
-    """Per minute and GPU: whose it is, its window, when that ends, what utilisation comes to."""
+    """Per minute and GPU: run, window, end of the window, mean utilisation."""
     wanted = numbered.lazy().select("run", "job_key", "seq")
     measured = minutes.filter(pl.col("gpu_util").is_not_null())
     window = pl.col("minute") // length

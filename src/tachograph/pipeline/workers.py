@@ -1,4 +1,4 @@
-"""Workers of an analysis: which an option names, and what each must have. Needs no Dask."""
+"""Workers of an analysis: the option's kinds and their requirements; needs no Dask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tachograph.lake.store import is_remote
 
 @dataclass(frozen=True, slots=True)
 class LocalWorkers:
-    """So many processes of this machine."""
+    """Local worker processes."""
 
     count: int
 
@@ -32,7 +32,7 @@ class RunningScheduler:
 
 @dataclass(frozen=True, slots=True)
 class SlurmWorkers:
-    """So many jobs of Slurm."""
+    """Slurm jobs as workers."""
 
     count: int
 

@@ -79,7 +79,7 @@ def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def as_reported(finding: Finding) -> Finding:
-    """Return a finding as reported: sentence and loss are those of the finding that covers it.
+    """Return a finding as reported: one that is covered only refers to the other.
 
     >>> made = Finding("low_utilisation", "hint", "Low use", "7.5 GPU-h unused.", covered_by="bursty")
     >>> as_reported(made).sentence

@@ -57,7 +57,7 @@ EXTREMES = 4  # if there are more GPUs: this many least and most busy ones
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number, its unit, and what it is called. Value None: not known."""
+    """A named number with unit; None: unknown."""
 
     label: str
     value: float | None
@@ -71,7 +71,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What one GPU did. `series` is its activity over time, in the bins of the timeline."""
+    """Activity of one GPU; `series`: over the bins of the timeline."""
 
     label: str
     row: Mapping[str, Any]
@@ -95,7 +95,7 @@ class PipeUse:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What one run of a job did with its GPUs, what was wrong, what to do.
+    """Report of a run: GPU use, findings, fixes.
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important
     of them; `culprit`: that of a hang, or why none is named; None: no hang of several GPUs was
@@ -147,7 +147,7 @@ class JobReport:
 
     @property
     def bands(self) -> tuple[tuple[str, int], ...]:
-        """How many GPUs had which mean activity: four bands."""
+        """Number of GPUs in four bands of mean activity."""
         means = [gpu.activity_mean or 0.0 for gpu in self.by_activity]
         limits = (
             (0.0, 0.1, "under 10 %"),
@@ -181,7 +181,7 @@ class JobReport:
 
     @property
     def unchecked(self) -> str | None:
-        """What could not be checked for lack of counters, in one line; None: nothing."""
+        """Checks without the needed counters, in one line; None if there are none."""
         if not number(self.summary, "samples"):
             return None
         waiting = 0
@@ -206,7 +206,7 @@ class JobReport:
 
     @property
     def until(self) -> datetime | None:
-        """Its end, else the end of the analyzed data."""
+        """End of the job, or of the analyzed data."""
         end: datetime | None = self.summary.get("end") or self.summary.get("as_of")
         return end
 
@@ -312,7 +312,7 @@ def fold_nodes(names: Sequence[str]) -> str:
 
 
 def _marks(report: JobReport) -> tuple[Mark, ...]:
-    """One mark per interval: findings about the same one, to the bin, share it."""
+    """One mark per interval, shared by findings whose intervals agree to the bin."""
     start, until, bin_s = report.summary.get("start"), report.until, report.timeline.bin_s
     titles: dict[tuple[float, float], list[str]] = {}
     for finding in report.findings:

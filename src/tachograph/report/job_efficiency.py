@@ -25,7 +25,7 @@ def job_link(url: str, report: JobReport) -> str | None:
 
 
 def efficiency_text(report: JobReport, *, url: str = "") -> str:
-    """Return what `seff` prints of a job, then its GPUs, and what to request next time.
+    """Return the output of `seff`, extended by GPUs and options for the next run.
 
     `url`: where the pages are served. What was not measured is `not recorded`.
     """
@@ -83,7 +83,7 @@ def _accounted(report: JobReport) -> Iterator[str]:
 
 
 def _memory(report: JobReport) -> Iterator[str]:
-    """Of a node where that is known, else of the largest task, which is no efficiency."""
+    """Memory of a node, if known; else of the largest task, without efficiency."""
     row = report.summary
     requested, nodes, held = (
         number(row, "mem_requested_mib"),
@@ -110,7 +110,7 @@ def _known(row: Mapping[str, object], name: str, unit: str) -> str:
 
 
 def _gpus(report: JobReport) -> Iterator[str]:
-    """What was allocated, use, energy, and a row per GPU."""
+    """Allocated GPUs, use, energy, one row each."""
     yield f"GPUs: {allocation_text(report)}"
     yield f"GPU Utilized: {report.use}"
     yield f"GPU Memory: {report.memory}"

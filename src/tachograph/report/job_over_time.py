@@ -64,7 +64,7 @@ def _imbalance(levels: Floats, *, axis: int) -> Floats:
 
 
 def _imbalance_over_time(levels: Floats) -> Floats:
-    """Of each bin and those before it, WINDOW together, the largest of the GPUs' imbalances."""
+    """Largest GPU imbalance per bin, over WINDOW up to that bin."""
     if levels.shape[1] < WINDOW:
         return np.empty(0)
     windows = np.lib.stride_tricks.sliding_window_view(levels, WINDOW, axis=1)

@@ -1,4 +1,4 @@
-"""The report of one job as one self-contained HTML page: no reference to anything outside.
+"""Job report as one HTML page without external references.
 
 Its one script shows values under a pointer or a cursor; nothing needs it.
 """
@@ -48,7 +48,7 @@ def job_html(report: JobReport) -> str:
 
 
 class KeptDrawings(Protocol):
-    """Where drawings are kept that are shown again."""
+    """Cache of drawings."""
 
     def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
         """Return the drawing of `key`, drawn unless it is kept."""
@@ -96,7 +96,7 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
 
 
 def _kernel_values(report: JobReport) -> Mapping[str, Any]:
-    """What the part about attached reports shows; of most jobs there are none."""
+    """Values for the section on attached reports; None for most jobs."""
     if not report.kernels.reports:
         return {"kernels_sentence": lambda kernels, job: ""}
     values: Mapping[str, Any] = annex_function("kernel_values")()
@@ -124,7 +124,7 @@ class JobPlots:
 
     @cached_property
     def imbalance(self) -> Markup | None:
-        """Use of each GPU, and its imbalance, over time; None where none is known."""
+        """Use and imbalance of each GPU over time; None without data."""
 
         def draw() -> str | None:
             shown = over_time(self.report)
@@ -148,7 +148,7 @@ class JobPlots:
 
     @cached_property
     def roofline(self) -> Markup | None:
-        """What bound the samples, by pipe."""
+        """Bound of the samples, by pipe."""
         pipes = {
             pipe.name: (pipe.compute_fraction, pipe.memory_fraction)
             for pipe in self.report.pipes

@@ -1,4 +1,4 @@
-"""What is said about one job: sentences from its row of job_summaries.
+"""Sentences on a job from its row of job_summaries.
 
 Each is a measured value, an estimate that is named so, or a conclusion whose conditions stand
 beside it. Three facts are kept apart: not recorded; recorded, but not attributable to this job;
@@ -149,7 +149,7 @@ def limiter_sentence(
 def _link_sentences(
     row: Mapping[str, Any], shares: Mapping[str, float | None], limiter: object
 ) -> Iterator[str]:
-    """Traffic of links, where there is much."""
+    """Sentences on heavy link traffic."""
     for link, name in LINKS.items():
         rates = [number(row, f"{link}_{way}_bytes_per_s_mean") for way in ("tx", "rx")]
         rate = max((rate for rate in rates if rate is not None), default=0.0)
@@ -313,7 +313,7 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
 
 
 def host_sentence(row: Mapping[str, Any]) -> str | None:
-    """Return CPU efficiency and host memory as accounted; None where neither was.
+    """Return CPU efficiency and host memory from the accounting; None without both.
 
     >>> host_sentence({"cpus": 64, "cpu_efficiency": 0.12, "max_rss_mib": 20480.0, "mem_requested_mib": 262144.0})
     'CPUs busy 12 % of the time of 64; the largest task peaked at 20.0 GiB of host memory, 256.0 GiB were requested.'

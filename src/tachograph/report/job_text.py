@@ -196,7 +196,7 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
 
 
 def _kernels(report: JobReport) -> str | None:
-    """What there is of kernels; of most jobs there are none."""
+    """Section on kernels; empty for most jobs."""
     if not report.kernels.reports:
         return None
     sentence: str = annex_function("kernels_sentence")(report.kernels, report.job)
@@ -204,7 +204,7 @@ def _kernels(report: JobReport) -> str | None:
 
 
 def _more(report: JobReport) -> str:
-    """Where the rest is."""
+    """Where to find more."""
     steps = ", --steps" if report.steps.steps else ""
     return f"More: tachograph job {report.job} --checks{steps}, --html FILE, --ticket, --mail"
 

@@ -137,7 +137,7 @@ def _answers(jobs: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> d
 
 
 def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
-    """Return one object per job: all columns of job_summaries, and those of `with_findings`."""
+    """Return one object per job: all columns of job_summaries and `with_findings`."""
     return json_rows(table.frame)
 
 
@@ -186,7 +186,7 @@ def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -
 
 
 def _text_column(table: JobsTable, name: str, *, ascii_only: bool) -> TextColumn:
-    """One column; of those that were chosen by name none gives way."""
+    """One column; explicitly chosen ones never shrink."""
     numeric = table.frame.schema[name].is_numeric()
     unit, cells = _cells(table, name, ascii_only=ascii_only)
     heading = column_heading(name)
@@ -200,7 +200,7 @@ def _text_column(table: JobsTable, name: str, *, ascii_only: bool) -> TextColumn
 
 
 def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[str]]:
-    """The unit for the title, and a text per job: numbers of one column are in one unit."""
+    """Unit for the title, and one text per job; numbers share the unit."""
     column = table.frame[name]
     if name == FINDINGS_COLUMN:
         return "", [" ".join(codes) for codes in _findings_and_answers(table)]

@@ -70,7 +70,7 @@ def _finite(value: Any) -> Any:
 
 
 def _encoded(value: object) -> object:
-    """What msgspec does not support: tables and read-only mappings."""
+    """Encode what msgspec does not: tables and read-only mappings."""
     if isinstance(value, pl.DataFrame):
         return [public_row(row) for row in value.iter_rows(named=True)]
     if isinstance(value, Mapping):

@@ -40,7 +40,7 @@ _ASCII = str.maketrans(
 
 
 def plain(text: str, style: str = "") -> Line:
-    """Return a line of one part, of which no character steers the terminal."""
+    """Return a one-part line without terminal control characters."""
     return ((printable(text, most=MOST_LINE), style),)
 
 

@@ -64,7 +64,7 @@ def next_time(
     runs_s: Sequence[float] = (),
     memory: HostMemory | None = None,
 ) -> NextTime | None:
-    """Return what to request next time; None where the job's record supports no change.
+    """Return the request for the next run; None if the record supports no change.
 
     `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; `memory`:
     their host memory.
@@ -181,7 +181,7 @@ def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
 
 
 def _memory_of_node(row: Mapping[str, Any]) -> float | None:
-    """What was requested of a node, in MiB."""
+    """Requested memory per node, MiB."""
     total, nodes = number(row, "mem_requested_mib"), number(row, "nodes")
     return total / nodes if total is not None and nodes else None
 

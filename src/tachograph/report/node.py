@@ -42,7 +42,7 @@ def gpu_label(row: dict[str, Any]) -> str:
 
 
 def xid_text(row: dict[str, Any]) -> str:
-    """Return XID errors: how many, the largest code and its meaning; a dash where not measured."""
+    """Return XID errors: number, largest code, its meaning; a dash if not measured."""
     if not row["xid_events"]:
         return text(row["xid_events"], "count")
     code = row["xid"]
@@ -52,7 +52,7 @@ def xid_text(row: dict[str, Any]) -> str:
 
 
 def use_level(share: float | None) -> int | None:
-    """Return the level 0 to 9 of a share; None where it is not known.
+    """Return the level 0 to 9 of a share; None if unknown.
 
     >>> use_level(0.0), use_level(0.55), use_level(1.0), use_level(None)
     (0, 5, 9, None)

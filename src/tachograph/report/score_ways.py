@@ -22,7 +22,7 @@ def way_row(way: ScoreWay) -> tuple[str, ...]:
 
 
 def way_remarks(ways: Sequence[ScoreWay]) -> Iterator[str]:
-    """Yield what limits each way, and, where several have a score, why they differ."""
+    """Yield the limits of each method and, for several scores, why they differ."""
     for way in ways:
         for note in way.notes:
             yield f"{TITLES[way.name]}: {note}."

@@ -146,7 +146,7 @@ def step_table(steps: JobSteps, zone_name: str) -> tuple[tuple[str, ...], list[t
 
 
 def gap_sentence(gap: StepGap, steps: JobSteps, zone_name: str) -> str:
-    """Return when no srun step ran, and what the GPUs did."""
+    """Return the time without srun steps, and the GPUs' activity then."""
     if not gap.measured_s:
         what = "not measured"
     elif gap.idle_s:

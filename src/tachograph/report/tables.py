@@ -138,7 +138,7 @@ class _Fitted:
         self.needed = max(len(self.title), min(self.natural, least))
 
     def of_width(self, width: int) -> Sequence[str]:
-        """The cells in at most `width` characters; those of a column that folds as they are."""
+        """Cells cut to `width`; folding columns stay unchanged."""
         if self.column.folds:
             return self.cells
         if width < self.natural and self.column.shorten is not None:

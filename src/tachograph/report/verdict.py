@@ -39,7 +39,7 @@ _SIGNALS |= {15: "terminated"}
 
 
 def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings by severity, then those that cost most; else as they are."""
+    """Return findings by severity, then cost; otherwise in their order."""
     return tuple(
         sorted(
             findings, key=lambda one: (SEVERITIES.index(one.severity), -one.evidence.get(LOST, 0.0))
@@ -77,7 +77,7 @@ def verdict_sentence(
 
 
 def brief(finding: Finding, row: Mapping[str, Any]) -> str:
-    """Return a finding in a few words, with its cost; its title where its check has none.
+    """Return a short text of a finding with its cost; its title if the check has none.
 
     >>> cost = {"gpus_seen": 8.0, "gpu_hours_idle": 83.1}
     >>> brief(Finding("one_gpu_of_many", "problem", "One GPU", "...", evidence=cost), {})

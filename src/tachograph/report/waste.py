@@ -88,7 +88,7 @@ def unpriced(report: WasteReport) -> str:
 
 
 def cause_label(bucket: str) -> str:
-    """Return what a cause is called."""
+    """Return the label of a cause."""
     return WASTE_LABELS[bucket]
 
 
@@ -254,7 +254,7 @@ def waste_json(report: WasteReport) -> dict[str, Any]:
 
 
 def waste_csv(report: WasteReport, *, raw: bool = False) -> str:
-    """Return the requested table as CSV: the jobs of a cause, else the groups, else the causes.
+    """Return the table as CSV: jobs of a cause, else groups, else causes.
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """

@@ -1,4 +1,4 @@
-"""The ledger as one self-contained HTML page: no script, no reference to anything outside."""
+"""The ledger as one HTML page without script or external references."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def waste_values(report: WasteReport) -> dict[str, object]:
 
 
 def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
-    """Return the plots {causes, users}: SVG, or None where there is nothing to show."""
+    """Return the SVG plots {causes, users}; None without data."""
     lost = report.causes.filter(pl.col("cause").is_in(WASTE))
     hours, back = (lost.get_column(name).to_numpy() for name in ("gpu_hours", "recoverable"))
     users = [name or "not known" for name in report.users.get_column("user")]

@@ -121,7 +121,7 @@ def read_map(path: Path, *, cluster: SlurmCluster, trusted: bool = False) -> All
 def read_map_content(
     content: bytes, *, where: str, cluster: SlurmCluster, trusted: bool = False
 ) -> AllocationMapReading:
-    """Return what a file, or an answer of Slurm, holds. `trusted`: as `read_scontrol` takes it.
+    """Return the content of a file or a Slurm answer. `trusted`: as in `read_scontrol`.
 
     Errors: InputError naming `where` for what is no map.
     """
@@ -220,7 +220,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> Allocati
 
 @dataclass(slots=True)
 class _LogPosition:
-    """How far a file was read, and how it begins."""
+    """How far a file was read, and a digest of its beginning."""
 
     offset: int = 0
     head: bytes = b""
@@ -328,6 +328,6 @@ class AllocationLogFeed:
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
-    """How the part that was read begins."""
+    """Digest of the part already read."""
     file.seek(0)
     return hashlib.sha256(file.read(min(size, _HEAD))).digest() if size else b""

@@ -44,7 +44,7 @@ _LOAD = "load_average"
 
 @dataclass(frozen=True, slots=True)
 class HostColumns:
-    """The columns of a file whose sum is one counter, and the unit they are written in."""
+    """Columns whose sum is one counter, and their unit."""
 
     columns: tuple[str, ...]
     unit: str
@@ -52,7 +52,7 @@ class HostColumns:
 
 @dataclass(frozen=True, slots=True)
 class HostColumnMeaning:
-    """What one column is: the counter, which copy of it ("": the node's own), its unit."""
+    """Meaning of a column: counter, copy ("": the node's own), unit."""
 
     counter: str
     copy: str
@@ -104,7 +104,7 @@ def host_column_meaning(name: str, sampler: str = "") -> HostColumnMeaning | Non
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
-    """{name in lower case that needs no sampler beside it: (counter, unit)}"""
+    """{lower-case name that needs no sampler: (counter, unit)}"""
     names: dict[str, tuple[str, str]] = {}
     for counter in HOST_COUNTERS:
         for sampler, metric in counter.ldms:
@@ -220,7 +220,7 @@ def _sum(total: pl.Expr, nothing: pl.Expr) -> pl.Expr:
 
 
 def _over_instances(rows: pl.DataFrame, counters: list[str]) -> pl.DataFrame:
-    """One row per node and second: the sum over what distinguishes the rows."""
+    """One row per node and second: sums over the distinguishing columns."""
     name = pl.col("instance").cast(pl.String).str.to_lowercase()
     total = name.is_in(_TOTALS)
     kept = rows.with_columns(total.any().over("node").alias("summed"), name.alias("instance"))

@@ -44,7 +44,7 @@ _PAGE_KINDS = ("", "text/plain", "application/openmetrics-text")  # content type
 
 @dataclass(frozen=True, slots=True)
 class _ScrapedPage:
-    """One answer and when it arrived, on the monotonic clock."""
+    """A response and its arrival time on the monotonic clock."""
 
     answer: HttpAnswer
     at_s: float
@@ -119,7 +119,7 @@ class ScrapeFeed:
             endpoint.server.close()
 
     def _pages(self, began: float) -> Iterator[tuple[ExporterEndpoint, _ScrapedPage]]:
-        """Yield answers as they arrive; exporters without one in this round are unreachable."""
+        """Yield responses in order of arrival; exporters without one count as unreachable."""
         waiting: dict[Future[_ScrapedPage], ExporterEndpoint] = {}
         for endpoint in self._endpoints:
             self._request(endpoint, began, waiting)
@@ -191,7 +191,7 @@ def _chunk(name: str, origin: str, parts: tuple[ChunkPart, ...], rows: SeriesRow
 
 
 def with_cluster(parts: Iterable[ChunkPart], cluster: str | None) -> tuple[ChunkPart, ...]:
-    """Return parts whose allocations are of a cluster."""
+    """Return parts with the cluster of their allocations set."""
     return _with_allocations(parts, cluster=pl.lit(cluster, dtype=pl.String))
 
 
@@ -214,7 +214,7 @@ SUFFIXES = (".prom", ".metrics", ".txt", ".prom.gz", ".metrics.gz", ".txt.gz")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the pages or addresses, and what pages do not hold."""
+    """Declare files or URLs, and data missing in the pages."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="saved pages, or folders of them")
     parser.add_argument(
         "--url",
@@ -243,7 +243,7 @@ def connect(settings: ExporterSettings, *, configuration: Configuration) -> Scra
 def read(
     options: argparse.Namespace, *, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
-    """Yield one chunk per page; of polled exporters one for all of them.
+    """Yield one chunk per page; one for all polled exporters.
 
     Without pages and addresses the exporters of the configuration are polled. Names of metrics and
     labels are the configuration's. Errors: InputError for a page that cannot be read, and, behind

@@ -37,7 +37,7 @@ _INSTANCE = re.compile(r"\bI\s+(\d+)/(\d+)\b.*EntityID:\s*(\d+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DcgmEntity:
-    """Whom a row is of: GPU, GPU-I (a slice), GPU-CI (a part of one), and others."""
+    """Entity of a row: GPU, GPU-I (slice), GPU-CI (part of a slice), others."""
 
     kind: str
     number: int
@@ -45,7 +45,7 @@ class DcgmEntity:
 
 @dataclass(frozen=True, slots=True)
 class DmonRow:
-    """One row: {column: value}, of the columns that hold a number."""
+    """One row: {column: value} of numeric columns."""
 
     entity: DcgmEntity
     values: Mapping[str, float]
@@ -67,7 +67,7 @@ class DmonStream:
     _columns: tuple[_DmonColumn, ...] = ()
 
     def line(self, text: str) -> DmonRow | None:
-        """Return the row that a line is; None where it is none.
+        """Return the row in a line, or None.
 
         >>> stream = DmonStream()
         >>> stream.line("#Entity   GPUTL  SMACT"), stream.line("ID       ")

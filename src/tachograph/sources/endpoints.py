@@ -42,13 +42,13 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def round_s(self) -> float:
-        """How long a round may take."""
+        """Time limit of a round, s."""
         return max(self.every_s, 2 * self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ExporterEndpoint:
-    """One exporter. `label`: its name in reports; `node`: its host, for pages that name none."""
+    """One exporter. `label`: name in reports; `node`: its host, if its pages name none."""
 
     label: str
     node: str
@@ -84,7 +84,7 @@ def _server(settings: ExporterSettings, url: str) -> HttpServer:
 
 
 def expand_url(url: str) -> tuple[str, ...]:
-    """Return the URLs that one with a hostlist stands for; without a path it is /metrics.
+    """Expand a URL with a hostlist; the default path is /metrics.
 
     >>> expand_url("http://gpu[01-02].example.org:9400/metrics")
     ('http://gpu01.example.org:9400/metrics', 'http://gpu02.example.org:9400/metrics')
@@ -124,11 +124,11 @@ def _with_path(url: str) -> str:
 
 
 def _label(url: str) -> str:
-    """Host and port, and the path where it is an unusual one."""
+    """Host and port, with the path if unusual."""
     parts = urlsplit(url)
     return parts.netloc + (parts.path if parts.path != "/metrics" else "")
 
 
 def _node(url: str) -> str:
-    """The host of a URL; ours where it is this one."""
+    """Host of a URL; our own name for this machine."""
     return host_of(urlsplit(url).netloc) or socket.gethostname()

@@ -93,7 +93,7 @@ class MetricKey:
 
 @dataclass(frozen=True, slots=True)
 class MetricJoining:
-    """How the series of one GPU are joined: over which label, by their sum or the largest.
+    """Merging of a GPU's series: the label to merge over, by sum or maximum.
 
     `fallback`: read only where no other metric gives the column.
     """
@@ -104,7 +104,7 @@ class MetricJoining:
 
     @classmethod
     def parse(cls, written: Iterable[str]) -> MetricJoining:
-        """Return what the words behind column and unit mean: `sum LABEL`, `max LABEL`, `fallback`.
+        """Return the words after column and unit, parsed: `sum LABEL`, `max LABEL`, `fallback`.
 
         >>> MetricJoining.parse(["sum link"])
         MetricJoining(over='link', largest=False, fallback=False)

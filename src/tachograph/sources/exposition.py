@@ -180,7 +180,7 @@ def _is_short_name(name: str) -> bool:
 
 
 def _by_reference(line: str, per_second: int) -> tuple[str, str, float, float | None] | None:
-    """One sample as the reference reads it; None where it cannot."""
+    """One sample as parsed by the reference; None if it fails."""
     if len(line) > _LONGEST_LINE:
         return None
     try:

@@ -91,7 +91,7 @@ BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How a CSV file is written. `names`: the columns of a file without a header line."""
+    """Format of a CSV file. `names`: columns if there is no header."""
 
     delimiter: str = ","
     comment: str = ""
@@ -188,7 +188,7 @@ def parquet_columns(path: Path) -> pl.Schema:
 
 
 def parquet_ends(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """Return `columns` of the first and last row of a Parquet file; none if it is empty.
+    """Return `columns` of the first and last row of a Parquet file; empty for an empty file.
 
     Errors: InputError when the file is damaged.
     """
@@ -280,7 +280,7 @@ class _Header:
 
 
 def _blocks(path: Path, layout: TableLayout, block_bytes: int | None) -> Iterator[bytes]:
-    """Pieces of the file that end where a line ends, in UTF-8 where the encoding is another one."""
+    """Pieces of the file that end at line ends, converted to UTF-8."""
     with open_file(path) as file:
         try:
             if layout.encoding.lower().replace("-", "") not in ("utf8", "utf8sig", "ascii"):
@@ -318,7 +318,7 @@ def _cut(block: bytes) -> int:
 
 
 def _lines(block: bytes, layout: TableLayout) -> tuple[pl.Series, list[Reject], int]:
-    """Lines that are text and no comment; rejects; how many were no text."""
+    """Data lines without comments; rejects; number of binary lines."""
     damaged: list[bytes] = []
     try:
         text = block.decode() if b"\0" not in block else None
@@ -410,7 +410,7 @@ def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Se
 
 
 def _join_quoted(lines: pl.Series, odd: pl.Series) -> pl.Series:
-    """Lines of one quoted cell with line breaks as one record; an unpaired quote stays as it is."""
+    """Join lines of a quoted cell to one record; keep unpaired quotes."""
     pending = odd.arg_true().to_list()
     if not pending:
         return lines
@@ -446,7 +446,7 @@ def _cells(path: Path, lines: pl.Series, names: Sequence[str], delimiter: str) -
 
 
 def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
-    """Return what a JSON file holds; a file of one JSON value per line gives their list.
+    """Return the content of a JSON file, or the list of a JSON Lines file.
 
     NaN and Infinity, which some writers leave in JSON, are read as such.
     Rejects: `unreadable_line` counts the lines of such a file that are no JSON.

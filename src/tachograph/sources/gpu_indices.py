@@ -43,7 +43,7 @@ class PlacedGpu(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """What labels of a rank give during a time. `value` None: two different values at once."""
+    """Claim of labels of one rank at a time. `value` None: two values at once."""
 
     rank: int
     first: int
@@ -51,7 +51,7 @@ class _Claim(NamedTuple):
     value: int | str | None
 
     def joined(self, other: _Claim) -> _Claim:
-        """The claim of better rank; of equal ones the later, unless both are of one time."""
+        """The claim of better rank; of equal ones the later, unless simultaneous."""
         if self.rank != other.rank:
             return min(self, other)
         together = other.first <= self.last and self.first <= other.last

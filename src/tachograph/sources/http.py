@@ -304,7 +304,7 @@ class RequestPace:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class HttpAnswer:
-    """What a server answered. `at`: its clock when it did; None where it reports none.
+    """A response. `at`: server clock, None if not reported.
 
     Its bytes count as held until it is gone: keep it as long as `content`.
     """
@@ -323,14 +323,14 @@ class _RequestClock:
     _took_s: float = float("inf")
 
     def note(self, date: float | None, sent: float, answered: float) -> None:
-        """Record one answer's `Date`; it has whole seconds, so half a second is added."""
+        """Record the `Date` of a response, plus half a second for its rounding."""
         took = answered - sent
         if date is not None and 0 <= took <= max(1.0, self._took_s):
             self.skew_s, self._took_s = date + 0.5 - (sent + answered) / 2, took
 
 
 class HttpServer:
-    """One server that is polled; may be used by several threads.
+    """A polled server; thread-safe.
 
     `access.url` is its address, or `url` where settings name several. `authorize` turns the token
     into headers. `own_words` returns the server's error message from the body of its answer ("":
@@ -428,7 +428,7 @@ class HttpServer:
     def _once(
         self, method: str, path: str, read: _Read[T], query: Mapping[str, UrlQuery | None]
     ) -> T:
-        """One attempt, with the secrets as they are now."""
+        """One attempt with the current secrets."""
         where = self.where + path
         sent = self._client.build_request(
             method,
@@ -547,7 +547,7 @@ def _first_bytes(chunks: Iterator[bytes], most: int) -> bytes:
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines without their ends; what follows the last end is a line, too."""
+    """Lines without line ends, the last fragment included."""
     begun: list[bytes] = []
     for chunk in chunks:
         *ends, last = chunk.split(b"\n")
@@ -595,7 +595,7 @@ def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _date(response: httpx2.Response) -> float | None:
-    """Seconds since 1970 by the server's clock; None where it reports none, or a cache answered."""
+    """Server time, s since 1970; None if missing, or if a cache answered."""
     return None if "age" in response.headers else _seconds(response.headers.get("date", ""))
 
 

@@ -72,7 +72,7 @@ class NotTelemetryError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class LdmsOptions:
-    """What the files do not hold. `job_starts`: {job id, or "" for the only one: start}."""
+    """Data missing in the files. `job_starts`: {job id, or "" for the only one: start}."""
 
     zone_name: str = "UTC"
     cluster: str | None = None
@@ -81,13 +81,13 @@ class LdmsOptions:
 
     @property
     def key_parts(self) -> tuple[str, ...]:
-        """What changes the rows that are read from the same file."""
+        """Options that change the rows read from a file."""
         starts = (f"{job}={start.isoformat()}" for job, start in sorted(self.job_starts.items()))
         return (NAME, self.zone_name, self.cluster or "", str(self.rows), *starts)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the files, the zone of their times, and the start of jobs whose samples count from it."""
+    """Declare files, time zone, and starts of jobs with relative times."""
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="Parquet, CSV or JSON, or folders of them"
     )
@@ -146,7 +146,7 @@ def read_file(path: Path, setting: LdmsOptions | None = None) -> Iterator[Chunk]
 
 
 def _fingerprint(path: Path, setting: LdmsOptions) -> str:
-    """Name of what is read from a file: its sampler changes what its columns mean."""
+    """Fingerprint of a file with its sampler, which changes the meaning of columns."""
     sampler = sampler_of(path)
     return fingerprint(path, *setting.key_parts, *([sampler] if sampler else []))
 
@@ -330,7 +330,7 @@ def _whole_days(rows: pl.DataFrame, *, time: str, node: str) -> int:
 
 
 def _up_to_last_run(values: pl.Series) -> int:
-    """How many come before those that equal the last; 0 where all do."""
+    """Number of values before the final run of equal ones; 0 if all are equal."""
     last = (values != values.last()).fill_null(value=True).arg_true().last()
     return last + 1 if isinstance(last, int) else 0
 
@@ -376,7 +376,7 @@ class _Extent:
 
 
 def _sample_columns(file: str) -> RecognisedColumns | None:
-    """What the columns of a Parquet file of samples mean; None of what is no such file."""
+    """Meaning of the columns of a Parquet sample file; None for other files."""
     path = Path(file)
     try:
         if format_of(path) != "parquet":
@@ -531,7 +531,7 @@ def _chunk(path: Path, print_of: str, frame: FilePiece, made: tuple[ChunkPart, .
 
 
 def _passed_over(path: Path, problem: NotTelemetryError, setting: LdmsOptions) -> Chunk:
-    """A file of a folder that holds no samples, as one reject."""
+    """Reject for a file without samples in a folder."""
     part = ChunkPart(
         "gpu_samples",
         pl.DataFrame(),

@@ -110,7 +110,7 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # every node ca
 
 @dataclass(frozen=True, slots=True)
 class SeriesLocation:
-    """What a set of labels names. Null: not in the labels; `mig` null: the whole GPU.
+    """Place named by labels. Null: not named; `mig` null: the whole GPU.
 
     `job`: id of the job that holds it, with the step behind a dot where one is named; null: none.
 
@@ -130,7 +130,7 @@ class SeriesLocation:
 
 @dataclass(frozen=True, slots=True)
 class UnusableLabels:
-    """Why a set of labels names no place: the reason it is counted under, and the label."""
+    """Why labels name no place: reason for the count, and the label."""
 
     reason: str
     example: str
@@ -139,7 +139,7 @@ class UnusableLabels:
 def locate(
     labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS, over: str = ""
 ) -> SeriesLocation | UnusableLabels:
-    """Return what the labels of one series name.
+    """Return the place named by a series's labels.
 
     >>> locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
     SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None, rank=1)
@@ -179,7 +179,7 @@ def locate(
 
 
 def _job(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
-    """The job that labels name; with its step, 123.0, where another label names one."""
+    """Job named by labels, with its step, 123.0, if another label has it."""
     folded = {name.lower(): value for name, value in labels.items() if value}
     job = job_of(_first(labels, own) or _first(folded, _JOB_LABELS))
     if job is None or "." in job:
@@ -190,7 +190,7 @@ def _job(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
 
 
 def job_of(written: str | None) -> str | None:
-    """Return the id of the job that holds a GPU, as an exporter writes it; None where no job does.
+    """Return the job id on a GPU, as an exporter writes it; None without a job.
 
     >>> job_of("45916256"), job_of("4.5916256e+07"), job_of("123_4"), job_of("0"), job_of("")
     ('45916256', '45916256', '123_4', None, None)
@@ -207,7 +207,7 @@ def job_of(written: str | None) -> str | None:
 
 
 def host_of(address: str) -> str | None:
-    """Return the host of HOST:PORT or of a URL; None where every host is called so.
+    """Return the host of HOST:PORT or a URL; None for names that every host has.
 
     >>> host_of("n1.example.org:9400"), host_of("[fe80::1]:9400"), host_of("http://n1:9400/metrics")
     ('n1.example.org', 'fe80::1', 'n1')
@@ -259,7 +259,7 @@ def _uuid(labels: Mapping[str, str], names: LabelNames) -> str | None:
 
 
 def _node(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
-    """The first name; an address only where no label gives a name."""
+    """First host name; an address only without any name."""
     given = [labels[name] for name in (*own, *_NODE, *_ADDRESS) if labels.get(name)]
     hosts = [host for host in map(host_of, given) if host]
     best = next((host for host in hosts if not is_address(host)), hosts[0] if hosts else None)
@@ -303,7 +303,7 @@ NO_SITE_METRICS: SiteMetrics = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class MetricTarget:
-    """Where the values of a metric belong, and their unit.
+    """Target of a metric's values, and their unit.
 
     `devices`: a fact that hardly changes; `allocations`: the value is the id of the job that holds
     the GPU, 0 for none, or (`job`) the labels name it. `adds_up`: series of one node that differ in
@@ -350,7 +350,7 @@ _ANY: Mapping[str, str] = MappingProxyType({})  # labels
 def metric_target(
     metric: str, labels: Mapping[str, str], *, own: SiteMetrics = NO_SITE_METRICS
 ) -> MetricTarget | None:
-    """Return where the values of a series belong; None for one that is unknown here.
+    """Return the target of a series; None if unknown.
 
     >>> metric_target("DCGM_FI_DEV_GPU_UTIL", {})
     MetricTarget(table='gpu_samples', column='gpu_util', unit='percent', adds_up=False)
@@ -386,7 +386,7 @@ def metric_names(*, own: SiteMetrics = NO_SITE_METRICS) -> tuple[str, ...]:
 
 
 def why_unread(metric: str) -> str | None:
-    """Return why a metric that looks like a counter is not read; None for others.
+    """Return why a metric like a counter is not read; None for others.
 
     >>> why_unread("gpu_prof_sm_active")
     'the share of time with vector instructions (VALU busy), not with resident wavefronts'
@@ -463,7 +463,7 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
 
 
 def _unit_inside(column: str) -> str | None:
-    """The unit of a column of a mapping; None for an unknown one."""
+    """Unit of a mapping's column; None if unknown."""
     if column in MAPPED_FACTS:
         return "MiB" if column == CAPACITY else ""
     return COUNTERS_BY_NAME[column].unit if column in COUNTERS_BY_NAME else HOST_UNITS.get(column)

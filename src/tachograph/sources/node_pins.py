@@ -1,4 +1,4 @@
-"""Which node an exporter is on: its pages may name that node, and no other one."""
+"""Node of an exporter: its pages may name no other one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ OTHER_NODE = "other_node"  # a page names a node that its exporter is not on
 
 @dataclass(slots=True)
 class NodePin:
-    """The node of one exporter, once it is known, and the nodes that belong to others."""
+    """Known node of one exporter, and nodes of others."""
 
     of: NodePins
     label: str
     refused: str | None = None  # the last node that was named and is not this exporter's
 
     def see(self, nodes: Iterable[str]) -> None:
-        """Take note of the nodes that a page names."""
+        """Record the nodes that a page names."""
         self.refused = None
         self.of.see(self.label, set(nodes))
 
@@ -66,7 +66,7 @@ class NodePins:
         self._by_name = {host: host for host in self.hosts.values() if not is_address(host)}
 
     def see(self, exporter: str, nodes: set[str]) -> None:
-        """Take note of the nodes that a page of an exporter names."""
+        """Record the nodes that a page of an exporter names."""
         if exporter in self.nodes:
             return
         host = self.hosts[exporter]

@@ -101,7 +101,7 @@ _FACTS = ("uuid", "pci", "model", "hbm_mib")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what the text does not hold."""
+    """Declare options for data missing in the text."""
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="output of nvidia-smi, or folders of it"
     )

@@ -165,7 +165,7 @@ def _checked(raw: Mapping[str, object], *, file: str, where: str) -> PrometheusS
 
 
 def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[str, object]:
-    """The selected entry of the configuration; none where a server is named and no entry.
+    """Selected configuration entry; none if only a server is named.
 
     Saved answers are read with the names of the only entry, so that they mean what the server's own
     mean.
@@ -271,7 +271,7 @@ def moment(milliseconds: int) -> datetime:
 
 
 def _name(settings: PrometheusSettings, window: ImportWindow) -> str:
-    """What the window is called: the same whenever the query is the same."""
+    """Name of the window, equal for equal queries."""
     reported = msgspec.to_builtins(settings)
     text = [reported[name] for name in _SETTING_KEYS] + [window.start, window.end]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()[:32]
@@ -283,7 +283,7 @@ _SILENT_S = 300.0  # at least: a younger window is read only up to its newest sa
 
 @dataclass(slots=True)
 class PrometheusFeed:
-    """One Prometheus, polled."""
+    """A polled Prometheus."""
 
     settings: PrometheusSettings
     querying: PrometheusQueries

@@ -171,7 +171,7 @@ class _ExportedSeries(msgspec.Struct, frozen=True):
 
 
 def server_message(body: bytes) -> str:
-    """Return the error message in a server's answer; "" where there is none that can be read.
+    """Return the error message in a response, or "".
 
     >>> server_message(b'{"status":"error","errorType":"bad_data","error":"no such thing"}')
     'bad_data: no such thing'
@@ -316,7 +316,7 @@ _WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
 
 @dataclass(slots=True)
 class PrometheusQueries:
-    """One server, and its known capabilities."""
+    """A server and its known capabilities."""
 
     settings: PrometheusSettings
     server: HttpServer
@@ -373,7 +373,7 @@ class PrometheusQueries:
         return self.server.post_read("/api/v1/query", form, read_result)
 
     def _version(self) -> str:
-        """The version of a Prometheus; "" where it is something else, or not reported."""
+        """Prometheus version; "" if not reported, or another product."""
         try:
             text = msgspec.json.decode(
                 self.server.get("/api/v1/status/buildinfo").content, type=_BuildInfo
@@ -492,7 +492,7 @@ def server_of(settings: PrometheusSettings) -> HttpServer:
 def _halves(
     names: Sequence[str], start: int, end: int, problem: RequestError
 ) -> Sequence[tuple[Sequence[str], int, int]]:
-    """Return two smaller queries for one that was too large; none if size is not the cause."""
+    """Return two halves of a query that was too large; empty for other failures."""
     if problem.status in (None, 429) or not (
         problem.status in (413, 504) or _TOO_MUCH.search(problem.what)
     ):
@@ -504,7 +504,7 @@ def _halves(
 
 
 def _inside(found: SeriesAnswer, start: int, end: int) -> SeriesAnswer:
-    """The points of the window: some servers give the start of it, others the end, too."""
+    """Points inside the window: some servers include its start, others its end."""
     runs = []
     for run in found.runs:
         mask = (run.t >= start) & (run.t < end)

@@ -112,7 +112,7 @@ def _without(chunk: Chunk, tables: Sequence[str]) -> Chunk:
 
 
 def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
-    """One chunk per data file, in the order in which they were written."""
+    """One chunk per data file, in order of writing."""
     try:
         actions = pl.DataFrame(DeltaTable(str(folder)).get_add_actions(flatten=True))
     except (DeltaError, TableNotFoundError, OSError) as problem:
@@ -133,7 +133,7 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
 
 @dataclass(slots=True)
 class SpooledRecording:
-    """State of a spool so far. gpus: {index: last report of that GPU}.
+    """State of a spool so far. gpus: {index: last report}.
 
     scores: {(place, minute): sums of PM samples}; bursts: {place: sums of each}.
     """

@@ -1,4 +1,4 @@
-"""The sources: what `tachograph ingest` reads once (SOURCES), and what `collect` polls (FEEDS).
+"""Sources: for `tachograph ingest` (SOURCES), and for `collect` (FEEDS).
 
 Their modules are imported when they are used. `[[sources]]` of the configuration, checked and
 connected:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """One source: its name, its module, one line of help.
+    """A source: name, module, one line of help.
 
     A module that begins with a dot lies in `tachograph.sources`; installed packages name theirs
     whole.
@@ -104,7 +104,7 @@ def find_source(name: str) -> SourceEntry:
 
 
 class SourceModule(Protocol):
-    """What a source's module offers. SUFFIXES: names of files that are taken from a folder."""
+    """Interface of a source's module. SUFFIXES: file names read from folders."""
 
     SUFFIXES: tuple[str, ...]
 
@@ -121,7 +121,7 @@ class SourceModule(Protocol):
 
 
 class JointSource(Protocol):
-    """What a module offers besides whose files may hold different counters of the same samples."""
+    """Extension for modules whose files may hold different counters of the same samples."""
 
     def recorded_together(self, files: Sequence[str]) -> list[list[str]]:
         """Return the files in groups that are read side by side."""
@@ -192,7 +192,7 @@ S = TypeVar("S", bound=FeedSettings)
 
 
 class SourceFeed(Protocol):
-    """One connected source. Its state (connections, last values) is kept until the process ends.
+    """A connected source; its state lasts until the process ends.
 
     It is used by one thread, the next poll begins when the one before has ended. A chunk that was
     yielded is committed, sooner or later, or the process ends: then the next process continues from
@@ -217,7 +217,7 @@ class SourceFeed(Protocol):
 
 
 class FeedModule(Protocol):
-    """What a module of such a source offers."""
+    """Interface of a polled source's module."""
 
     SETTINGS: type[FeedSettings]
 
@@ -304,7 +304,7 @@ def refuse_less(settings: FeedSettings, least: Mapping[str, float], *, where: st
 
 
 def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]:
-    """Return the settings of every entry of a source; the defaults where there is no entry.
+    """Return the settings of all entries of a source; defaults without any.
 
     Errors: ConfigError naming the entry and the key.
     """

@@ -309,7 +309,7 @@ def read(
 def _run(
     options: argparse.Namespace, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
-    """Yield what the server of `[[sources]]` reports now, else `sacct`."""
+    """Yield jobs from the server in `[[sources]]`, else from `sacct`."""
     if not options.run or options.files:
         raise UsageError(
             "name files, or run sacct with --run", do="see `tachograph ingest sacct --help`"
@@ -340,7 +340,7 @@ def _instant(written: str | None, option: str, *, zone: str, now: datetime) -> d
 
 
 def _settings(configuration: Configuration) -> tuple[str, ...]:
-    """What in the configuration changes the rows."""
+    """Settings that change the rows."""
     site, slurm = configuration.site, configuration.slurm
     return (site.time_zone, site.cluster, *slurm.shared, "/", *slurm.exclusive)
 

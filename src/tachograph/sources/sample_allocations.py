@@ -41,7 +41,7 @@ class NamedJobs:
 
 
 def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
-    """Return the jobs and steps that two columns name, one for one.
+    """Return the jobs and steps named by two columns, row by row.
 
     No job: null, "", 0, -1, N/A and the like. `123.0` is step 0 of job 123, but a fraction where
     there is a column of steps, or where every id ends so. `bad`: neither a job id nor a mark for
@@ -86,7 +86,7 @@ def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
 
 
 def _text(given: pl.Series) -> pl.Series:
-    """As text; whole numbers without a fraction."""
+    """Text; whole numbers without fraction."""
     if given.dtype.is_float():
         whole = (given == given.round()) & given.is_finite() & (given.abs() < 9e17)
         as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
@@ -107,7 +107,7 @@ def _steps(given: pl.Series) -> pl.Series:
 
 
 def sample_allocations(rows: pl.DataFrame, *, cluster: str | None = None) -> tuple[ChunkPart, ...]:
-    """Return the allocations that samples name, as a part of a chunk; none where they name no job.
+    """Return the allocations that samples name as a chunk part; empty without jobs.
 
     `rows`: t, node, gpu, mig (may be missing), `job` and `step` (may be missing) as they were
     written. Samples of other jobs end a stretch, samples of none and gaps do not. It ends one

@@ -56,7 +56,7 @@ _CLOCKS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(slots=True)
 class PmSums:
-    """Samples of one GPU, added up. begin, end: of the first and last, seconds since 1970.
+    """Sums over a GPU's samples. begin, end: first and last, s since 1970.
 
     measured_s: length of the samples. lost_s: time between samples that none covers. overflows: how
     often the buffer was full. sums: {metric: its values added up}; a metric that was cut is absent.
@@ -164,7 +164,7 @@ class PmSums:
 
 
 def sums_of(document: Mapping[str, Any]) -> PmSums:
-    """Return what `as_json` was made of; keys that are none of its own are ignored."""
+    """Return the sums from `as_json`; ignores unknown keys."""
     return PmSums(
         document["begin"], document["end"], document["measured_s"], document["samples"],
         document["overflows"], document["lost_s"], dict(document["sums"]), document["continues"],

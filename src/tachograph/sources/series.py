@@ -69,7 +69,7 @@ class SeriesAnswer:
 
     @property
     def points(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return sum(run.t.size for run in self.runs)
 
     @property
@@ -93,7 +93,7 @@ class SeriesIdentity:
 
 
 def labelled_gpu(node: str, location: SeriesLocation) -> LabelledGpu | None:
-    """Return the GPU that labels name; None where they name none."""
+    """Return the GPU in labels, or None."""
     if location.gpu is None and location.uuid is None and location.pci is None:
         return None
     return LabelledGpu(node, location.gpu, location.rank, location.mig, location.uuid, location.pci)
@@ -174,7 +174,7 @@ class SeriesVocabulary:
             self._kept, self._characters = 1, characters
 
     def node(self, identity: SeriesIdentity) -> str | None:
-        """Return the node: the host that its node_exporter names, else the one in the labels."""
+        """Return the node: the host from its node_exporter, else from labels."""
         if identity.target.table == "node_samples" and identity.instance in self._hosts:
             return self._hosts[identity.instance]
         return identity.location.node
@@ -219,7 +219,7 @@ class SeriesVocabulary:
 
 
 def series_labels(written: bytes) -> dict[str, str] | None:
-    """Return the labels of a JSON object; None where they are no texts by names."""
+    """Return the labels of a JSON object; None unless all are texts."""
     try:
         return msgspec.json.decode(written, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -233,7 +233,7 @@ def named_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
 
 
 def host_of_page(samples: PageSamples) -> str | None:
-    """Return the host that a page names; None where it names none or two."""
+    """Return the host that a page names; None for none or two."""
     if NODE_INFO not in samples.names:
         return None
     blocks = {block for name, block, _, _ in samples if name == NODE_INFO}

@@ -1,4 +1,4 @@
-"""Which job holds which GPU, from looks at labels that name jobs: rows where one begins or ends."""
+"""Job-to-GPU rows from polls of labels, one at each begin and end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobLooks:
 
 
 def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
-    """Return where a job began or ceased to hold a GPU.
+    """Return begins and ends of jobs on GPUs.
 
     Labels or values that never name a job show no end of one: another exporter is scraped at other
     times. Of a job that holds a GPU of a node by an ambiguous index no GPU on this node is

@@ -36,7 +36,7 @@ class RowKeys:
 
     @classmethod
     def of(cls, times: Sequence[Longs], units: int) -> RowKeys:
-        """Return the keys for some times, of which none is empty."""
+        """Return the keys of non-empty times."""
         low = min(int(t.min()) for t in times)
         span = max(int(t.max()) for t in times) - low + 1
         if span <= _LARGEST_KEY // units:
@@ -211,7 +211,7 @@ def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs,
 def filled_by(
     found: Longs, values: Floats, others: Longs, of_others: Floats
 ) -> tuple[Longs, Floats]:
-    """Return the points, with those of a fallback at keys that have none.
+    """Return the points, filled with those of a fallback.
 
     >>> keys, values = filled_by(np.array([1]), np.array([5.0]), np.array([1, 2]), np.array([9.0, 7.0]))
     >>> keys.tolist(), values.tolist()
@@ -276,7 +276,7 @@ def allocation_rows(
 
 
 def numbered_gpus(placed: Mapping[LabelledGpu, PlacedGpu]) -> tuple[NumberedGpu, ...]:
-    """Return the GPUs that have an index; ambiguous ones without what else names them."""
+    """Return the GPUs with an index; ambiguous ones without their other names."""
     found: dict[NumberedGpu, None] = {}
     for one, (gpu, reason, rank) in placed.items():
         if gpu is not None:
@@ -295,7 +295,7 @@ def device_rows(
     spans: Mapping[LabelledGpu, TimeSpan],
     known: dict[GpuPlace, tuple[str | float | None, ...]],
 ) -> pl.DataFrame:
-    """Return devices that differ from `known`, what was written last, and note them there."""
+    """Return devices that differ from the last rows in `known`, and update it."""
     found: dict[GpuPlace, DeviceFacts] = {}
     for one in sorted(described, key=lambda one: (-one.rank, spans[one])):  # the best rank last
         gpu, reason, _ = placed[one]

@@ -275,7 +275,7 @@ class SeriesRows:
         self._examples.setdefault((table, reason, column), example[:200])
 
     def _add_run(self, run: SeriesRun, identity: SeriesIdentity) -> None:
-        """Put one series of an answer where it belongs."""
+        """Add one series of an answer."""
         target, location, vocabulary = identity.target, identity.location, self.memory.vocabulary
         t = run.t * 1000
         node = vocabulary.node(identity)
@@ -311,7 +311,7 @@ class SeriesRows:
             self.describe_by(unit, location, target, float(run.values[-1]))
 
     def _place(self) -> None:
-        """Give each GPU its index, and count GPUs without one or with contradicting labels."""
+        """Index each GPU; count those without index, or with contradicting labels."""
         self._placed = {**self.memory.vocabulary.indices.places(self._spans)}
         # One index, several jobs, other values for each: an index within the job.
         for one in self._jobs:
@@ -404,7 +404,7 @@ class SeriesRows:
     def _by_target(
         self, metric: str, samples: PageSamples, places: Iterable[int]
     ) -> Iterable[tuple[MetricTarget, list[int]]]:
-        """The samples of one metric, by place, grouped by the column that their labels choose."""
+        """Samples of a metric by place, grouped by the column from their labels."""
         found: dict[tuple[str, str], tuple[MetricTarget, list[int]]] = {}
         for place in places:
             target = self.memory.vocabulary.target_in_page(metric, samples.labels[place])
@@ -515,7 +515,7 @@ class _PageSeries:
 
 
 class _PageScrape:
-    """One page on its way into rows."""
+    """Conversion of a page to rows."""
 
     def __init__(
         self,
@@ -543,7 +543,7 @@ class _PageScrape:
         self._same_units = self._t
 
     def add(self, target: MetricTarget, places: Sequence[int]) -> None:
-        """Put the values of one column where they belong; places: of its samples in the page."""
+        """Add values of a column; places: of its samples in the page."""
         rows = self._rows
         rows.known += len(places)
         names = (target.labels, target.joining.over)
@@ -603,7 +603,7 @@ class _PageScrape:
                 self._rows.see_holder(node, np.array([one.t_us]), location.job)
 
     def _of(self, places: Sequence[int], target: MetricTarget) -> list[_PageSeries]:
-        """What samples are about. Most metrics of a page have the same labels in the same order."""
+        """Subjects of samples; most metrics of a page have the same labels in the same order."""
         known = self._series
         blocks = at_places(self._samples.labels, places)
         if self._stamped:

@@ -102,7 +102,7 @@ class RunningJobsFeed:
         yield replace(chunk, watermark=next_watermark(now, before=watermark(self._stream)))
 
     def fetch(self, name: str) -> Chunk:
-        """Return what runs now, as a chunk called `name`. Errors: as `poll`."""
+        """Return the running jobs as chunk `name`. Errors: as `poll`."""
         requested = self._clock()
         content = self._controller.fetch_jobs()
         middle = (requested + self._clock()) / 2
@@ -156,7 +156,7 @@ class RunningJobsFeed:
             self._cluster = replace(self._cluster, name=self._cluster.name or config.cluster)
 
     def _note_skew(self, reading: AllocationMapReading, middle: float) -> None:
-        """How far the controller's clock is ahead, to about a second: it reports whole ones."""
+        """Record how far the controller's clock is ahead, to a second, its resolution."""
         reported = polled_at(reading.document)
         skew = self._config_skew_s if reported is None else reported + 0.5 - middle
         if skew is not None:

@@ -41,7 +41,7 @@ class TimeColumn:
 def read_times(
     given: pl.Series, *, form: str = AUTO, zone_name: str = "UTC", order: pl.DataFrame | None = None
 ) -> TimeColumn:
-    """Return the times of a column, one for one.
+    """Return the times of a column, row by row.
 
     `form`: auto, iso, epoch (unit by size), epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime
     format. `zone_name` is the zone of what carries none; `order` holds the columns whose rows,
@@ -149,7 +149,7 @@ def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
 
 
 def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
-    """The times of whole numbers after 1970 of one size, all of them valid; None of others."""
+    """Times of whole numbers after 1970 of one size; None unless all are valid."""
     least, greatest = given.min(), given.max()
     if (
         not given.dtype.is_integer()

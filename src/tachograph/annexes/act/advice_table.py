@@ -171,7 +171,7 @@ def _is_word(name: str) -> bool:
 
 
 def _replace(file: Path, content: str, owner: int) -> bool:
-    """Put a file in the place of the old one; whether its owner could be set."""
+    """Replace the old file; return whether the owner could be set."""
     beside = file.with_name(f".{file.name}.new")
     beside.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -291,7 +291,7 @@ def _shown(line: AdviceLine) -> ShownLine:
 
 
 def _read_state(folder: Path) -> tuple[int, float]:
-    """The number of the last analysis, and when all files were written; 0 where it is not known."""
+    """Number of the last analysis, and time when all files were written; 0: unknown."""
     with suppress(OSError, ValueError):
         last, complete = (folder / STATE_FILE).read_text(encoding="ascii").split()
         return int(last), float(complete)

@@ -39,7 +39,7 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def title(self) -> str:
-        """What it is about, on a line."""
+        """Title of the message, one line."""
         count = f" ({len(self.incidents):,})" if len(self.incidents) > 1 else ""
         again = ", possibly repeated" if self.repeated else ""
         return f"{'Resolved: ' if self.status == 'resolved' else ''}{ALERT_KINDS[self.code].title}{count}{again}"
@@ -53,7 +53,7 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def runbook(self) -> str:
-        """What to do; "" once it is over."""
+        """Steps to take; "" once resolved."""
         return "" if self.status == "resolved" else ALERT_KINDS[self.code].runbook
 
 
@@ -168,7 +168,7 @@ def alert_manager(
 
 
 def _link(incident: Incident | None, url: str) -> str:
-    """The address of the page, where the pages have one."""
+    """URL of the page, if pages are served."""
     if incident is None or "://" not in url or not incident.alert.path:
         return ""
     return f"{url.rstrip('/')}{quote(incident.alert.path)}"

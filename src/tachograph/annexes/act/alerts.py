@@ -182,7 +182,7 @@ def updated(
 
 
 def _messages(webhook: Webhook, status: Status, incidents: Iterable[Incident]) -> list[Outgoing]:
-    """One message per code, for a receiver that takes it."""
+    """One message per code, for receivers that want it."""
     by_code: dict[str, list[Incident]] = {}
     for incident in incidents:
         if webhook.takes(incident.alert.code):

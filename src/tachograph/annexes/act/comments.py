@@ -81,7 +81,7 @@ class AdminComments:
         return self._sacct(row, "--format=AdminComment").strip()
 
     def write(self, row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-        """Put the summary into the comment of a run; return what became of it.
+        """Write the summary into the comment of a run; return the result.
 
         What somebody else wrote stays. Errors: ExportError where it stays or cannot be written,
         InputError.

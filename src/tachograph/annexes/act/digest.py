@@ -73,7 +73,7 @@ class UserDigest:
 
     @property
     def good(self) -> tuple[str, ...]:
-        """What was good, in sentences."""
+        """Sentences on what was good."""
         sentences = []
         if self.clean:
             sentences.append(f"{self.clean:,} of {plural(self.jobs, 'job')} had no problem.")
@@ -147,7 +147,7 @@ def user_digest(
 
 
 def _change(jobs: pl.DataFrame, findings: pl.DataFrame) -> ProposedChange | None:
-    """The problem with advice whose jobs lost most; None where they lost too little."""
+    """Problem with advice whose jobs lost most; None if they lost too little."""
     shown = jobs.select("job_key", "display_id", "name", LOST_COLUMN).filter(
         pl.col(LOST_COLUMN) > 0
     )
@@ -193,13 +193,13 @@ def digest_json(digest: UserDigest) -> dict[str, Any]:
 
 
 class Digest(Protocol):
-    """What templates show. template: their name before `.txt.j2` and `.html.j2`."""
+    """Input of templates. template: file name before `.txt.j2` and `.html.j2`."""
 
     template: ClassVar[str]
 
     @property
     def week(self) -> date:
-        """Its Monday."""
+        """Monday of the week."""
         ...
 
 
@@ -252,7 +252,7 @@ class FilledParagraph(str):
 
 
 def _shown(value: object) -> object:
-    """What the text prints: controls, marks of direction and line ends of names written out."""
+    """Printable text: control and direction characters and line ends in names are escaped."""
     return printable(value) if type(value) is str else value
 
 

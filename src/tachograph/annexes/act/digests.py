@@ -75,7 +75,7 @@ def user_digests(
 
 @dataclass(frozen=True, slots=True)
 class DigestMails:
-    """How digests become mails."""
+    """Sends digests as mails."""
 
     mailer: Mailer
     templates: DigestTemplates
@@ -212,11 +212,11 @@ class OptOutLinks:
     path: str = PATH
 
     def user(self, token: str) -> str | None:
-        """Return whose token it is; None for no token of ours."""
+        """Return the user of a token; None for an invalid token."""
         return self.signed.user(token)
 
     def opt_out(self, user: str) -> None:
-        """Note that a user wants no digest. Errors: those of `change_opt_out`."""
+        """Record that a user opts out. Errors: those of `change_opt_out`."""
         change_opt_out(self.file, user, out=True)
 
 

@@ -26,7 +26,7 @@ Audience = Literal["managers", "staff"]
 
 @dataclass(frozen=True, slots=True)
 class WorstUser:
-    """A user's jobs of the week. user: None where the accounting has none."""
+    """A user's jobs of the week. user: None if the accounting names none."""
 
     user: str | None
     jobs: int
@@ -138,7 +138,7 @@ def group_digest(
 
 
 def _problems(jobs: pl.DataFrame, findings: pl.DataFrame, week: date) -> tuple[WeekProblem, ...]:
-    """The problems whose jobs lost most, and all new ones."""
+    """Problems whose jobs lost most, and all new ones."""
     problems = findings.filter(pl.col("severity") == "problem").unique(
         ["job_key", "code"], keep="first"
     )

@@ -1,4 +1,4 @@
-"""The ledger of actions: what was done, to whom, why, when; JSON lines, old ones archived.
+"""Ledger of actions: what, to whom, why, when; JSON lines; old ones are archived.
 
 Every action has a key that says what it is for, such as `digest:2026-W47:ann`. It is noted before
 it is begun and when its result is known, so whoever starts again, also after being killed, knows
@@ -56,7 +56,7 @@ class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class LedgerIndex:
-    """What was read of a ledger: the last line about each key, up to byte `end` of a file.
+    """Index of a ledger: last line of each key, up to byte `end` of the file.
 
     Handed from one opening to the next, it saves reading these lines again. line: the last one, by
     which it is seen that the file is still the one that was read. begin: time of the first line.
@@ -71,7 +71,7 @@ class LedgerIndex:
     archived: datetime | None = None
 
     def add(self, record: ActionRecord, line: bytes) -> None:
-        """Take over the next line."""
+        """Add the next line."""
         self.begin = self.begin or record.t
         self.last[record.key] = record
         self.end += len(line)
@@ -80,7 +80,7 @@ class LedgerIndex:
 
 
 class ActionLedger:
-    """The ledger of one folder, open for one process at a time.
+    """The ledger of a folder, open in one process at a time.
 
     index: of an earlier opening, whose lines are not read again. Errors: LakeError where another
     process has it, or it cannot be written. A last line that was cut off by a kill is removed; what

@@ -31,7 +31,7 @@ _MOST_SUBJECT = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail to one address. unsubscribe: address with which its reader gets no more."""
+    """A mail to one address. unsubscribe: URL that stops further mails."""
 
     to: str
     subject: str
@@ -83,7 +83,7 @@ class Mailer:
         return cls(options, host, port, addresses, password)
 
     def address(self, user: str) -> str:
-        """Return the address of a user. Errors: ExportError where there is none."""
+        """Return a user's address. Errors: ExportError without one."""
         address = self.addresses.get(user) or self.options.address.replace("{user}", user)
         if not is_address(address):
             do = "check mail.address and mail.addresses"

@@ -217,7 +217,7 @@ class _Acting:
     def of(
         cls, ledger: ActionLedger, configuration: Configuration, now: datetime, stack: ExitStack
     ) -> _Acting:
-        """Return what is configured, of what the policies need. Errors: ConfigError."""
+        """Return the configured services that policies need. Errors: ConfigError."""
         wanted = {policy.webhook for policy in configuration.policy if policy.webhook}
         webhooks = {
             webhook.name: Webhook.of(webhook)
@@ -238,7 +238,7 @@ class _Acting:
         )
 
     def treat(self, case: PolicyCase, evidence: PolicyEvidence) -> list[ActionRecord]:
-        """Do the next step of a case: a warning, or the action after the last one."""
+        """Do the next step of a case: a warning, or the action that follows."""
         policy, dry_run = case.policy, _is_dry(case.policy, self.configuration)
         for number in range(1, policy.warned + 1):
             key = f"{case.key}:warning-{number}"
@@ -275,7 +275,7 @@ class _Acting:
         target: str,
         dry_run: bool,
     ) -> list[ActionRecord]:
-        """One action, where it is due and the job is still there and not exempt."""
+        """Run one action, if it is due and the job is neither gone nor exempt."""
         last = self.ledger.last(key)
         if (
             last is not None
@@ -301,7 +301,7 @@ class _Acting:
         ]
 
     def _answer(self, case: PolicyCase) -> str | None:
-        """Return why the job is left alone, or None if Slurm does not answer in this round."""
+        """Return why not to act on the job, or None if Slurm does not answer in this round."""
         if self.silent:
             return None
         try:
@@ -320,7 +320,7 @@ class _Acting:
         return job if isinstance(job, str) else ""
 
     def _run_of(self, case: PolicyCase) -> SlurmJob | str:
-        """Return the run from Slurm, or why it is left alone. Errors: InputError: no answer."""
+        """Return the run from Slurm, or why not to act on it. Errors: InputError: no answer."""
         policy, job = case.policy, self.slurm.job(case.job["job_id"], case.job["cluster"])
         if job is None or not job.is_run(case.job):
             return "it has ended, or is another run"

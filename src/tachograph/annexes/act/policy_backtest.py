@@ -1,4 +1,4 @@
-"""Backtest of a policy: what it would have done, from what was known at each time."""
+"""Backtest of a policy: what it would have done, given the data known at each time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Outcome = Literal["hit", "warned", "left", "not_measured", "exempt"]
 
 @dataclass(frozen=True, slots=True)
 class PolicyReplay:
-    """What a policy would have done about a job.
+    """Simulated effect of a policy on a job.
 
     hit: the action, at minute `at`. warned: warned, then the job worked again or ended. left: no
     evidence. not_measured: its GPUs are ambiguous, samples are not of all of them, or without

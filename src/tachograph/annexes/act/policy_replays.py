@@ -54,7 +54,7 @@ def backtest_policy(
 
 
 def _replays(lake: Lake, policy: PolicyOptions, jobs: pl.DataFrame) -> Iterator[PolicyReplay]:
-    """The replays of some jobs; of too short ones nothing is read."""
+    """Replays of some jobs; reads no data of too short ones."""
     long = (pl.col("elapsed_s") >= 120.0 * policy.minutes).fill_null(value=False)
     read = jobs.filter(long)
     gpus, minutes = (

@@ -52,7 +52,7 @@ class ActApi:
 
 @dataclass(frozen=True, slots=True)
 class ActRound:
-    """What a round of steps needs. folder: of ledger and state; api: functions from above."""
+    """Input of a round. folder: ledger and state; api: functions of higher layers."""
 
     lake: Lake
     configuration: Configuration
@@ -250,7 +250,7 @@ def _wait(stopping: threading.Event, seconds: float, notifier: SystemdNotifier) 
 
 
 def _write_status(folder: Path, result: RoundResult) -> None:
-    """Write the status file; where it cannot be written, there is none."""
+    """Write the status file, or remove it if that fails."""
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(folder / STATUS_FILE, msgspec.json.encode(result) + b"\n")

@@ -90,7 +90,7 @@ class SlurmJobs:
     before: tuple[str, ...] = ()
 
     def job(self, job_id: str, cluster: str | None) -> SlurmJob | None:
-        """Return the job of a raw id; None where it is not in the queue any more."""
+        """Return the job of a raw id; None if it left the queue."""
         return next((job for job in self._jobs(job_id, cluster) if job.job_id == job_id), None)
 
     def change(self, action: JobAction, job: SlurmJob, cluster: str | None) -> str:
@@ -124,7 +124,7 @@ class SlurmJobs:
         return bool(self._run("squeue", cluster, *words, job=job.name, node=node).strip())
 
     def drain(self, node: str, cluster: str | None, reason: str) -> str:
-        """Let one node take no new jobs, and return what Slurm shows of it afterwards.
+        """Drain a node; return Slurm's view of it afterwards.
 
         Raises RefusedError for a node that Slurm does not have, ExportError where it is as before,
         or not alone.
@@ -150,7 +150,7 @@ class SlurmJobs:
         return f"{node} was {before[node]}, is {after[node]}"
 
     def _jobs(self, job_id: str, cluster: str | None) -> list[SlurmJob]:
-        """The jobs that an id stands for: one, or those of an array or a heterogeneous job."""
+        """Jobs of an id: one, or all of an array or heterogeneous job."""
         words = ("--noheader", "--states=all", "--jobs={job}", f"--Format={_FORMAT}")
         try:
             printed = self._run("squeue", cluster, *words, job=job_id)

@@ -36,7 +36,7 @@ class Unsubscribing:
         return cls(key, configuration.serve.url)
 
     def link(self, user: str) -> str:
-        """Return the link of a user; "" where `serve.url` is no whole address."""
+        """Return the link of a user; "" if `serve.url` is not an absolute URL."""
         return f"{self.url.rstrip('/')}{PATH}?token={self.token(user)}" if "://" in self.url else ""
 
     def token(self, user: str) -> str:
@@ -50,7 +50,7 @@ class Unsubscribing:
         return f"{name}.{self._signature(name)}"
 
     def user(self, token: str) -> str | None:
-        """Return whose token it is; None for one that was not made with this key."""
+        """Return the user of a token; None if another key made it."""
         name, _, signature = token.partition(".")
         if (
             len(token) > _LONGEST

@@ -194,7 +194,7 @@ def _exchange(
     trusted: ssl.SSLContext,
     timeout_s: float,
 ) -> tuple[int, bytes]:
-    """Status and begin of the answer. Errors: those of httpx2."""
+    """Status and beginning of the response. Errors: those of httpx2."""
     until = time.monotonic() + timeout_s
     answer = b""
     with (

@@ -22,7 +22,7 @@ Truths = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class VerdictScore:
-    """How many verdicts on one class are right and wrong.
+    """Right and wrong verdicts on one class.
 
     `undecided_positives`, `undecided_negatives`: jobs of the class, and others, of which the
     verdict is unknown.
@@ -67,7 +67,7 @@ class VerdictScore:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the decided jobs whose verdict is right; None where none is decided."""
+        """Share of right verdicts among decided jobs; None if none is decided."""
         return self.correct / self.decided if self.decided else None
 
     @property
@@ -77,7 +77,7 @@ class VerdictScore:
 
     @property
     def false_positive_rate(self) -> float:
-        """False alarms over jobs that are not of the class; 0 where there are none of them."""
+        """False alarms over jobs not of the class; 0 if there are none."""
         return self.false_positives / self.negatives if self.negatives else 0.0
 
 
@@ -122,7 +122,7 @@ _CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
 @dataclass(frozen=True, slots=True)
 class PublishedAccuracy:
-    """What was published of a class: accuracy, labelled jobs, false positives."""
+    """Published results of a class: accuracy, labelled jobs, false positives."""
 
     accuracy: float
     jobs: int
@@ -151,7 +151,7 @@ class ClassAccuracy:
 
     @property
     def published(self) -> PublishedAccuracy | None:
-        """What was published of the class."""
+        """Published results of the class."""
         return PUBLISHED_ACCURACY.get(self.code.removesuffix(HOST_SUFFIX))
 
 

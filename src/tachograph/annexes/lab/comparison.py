@@ -54,7 +54,7 @@ def comparison_html(comparison: StudyComparison) -> str:
 
 
 def _answer(report: Any, name: str) -> tuple[str, str]:
-    """The answer of one study in short, and what follows."""
+    """Short answer of one study, and its consequence."""
     said = first_sentences(report.of_question(name)) or [NOT_ANSWERED]
     return " ".join(said), report.consequences().get(name, "")
 

@@ -70,7 +70,7 @@ class StudyChoice(JobChoice, total=False):
 def settings_of(
     options: StudyChoice, wanted: JobFilter, configuration: Configuration
 ) -> StudySettings:
-    """Return how the study is to be made; what is not given is as configured.
+    """Return the settings of a study; the configuration fills gaps.
 
     Errors: UsageError for a pipe, a window, a variant, whiskers or a filter that does not exist.
     """
@@ -119,7 +119,7 @@ class StudyPage:
 
     @property
     def dataset(self) -> Dataset:
-        """What it is made of."""
+        """Data set of the study."""
         return self.report.dataset
 
     @property
@@ -147,7 +147,7 @@ class StudyPage:
 
 @dataclass(frozen=True, slots=True)
 class LakeStudy:
-    """What of an open lake is drawn and counted for a study; OpenLake has the same methods."""
+    """Methods of an open lake for the study; OpenLake has them too."""
 
     opened: OpenLake
 
@@ -158,7 +158,7 @@ class LakeStudy:
 
     @property
     def configuration(self) -> Configuration:
-        """Its configuration."""
+        """Configuration of the lake."""
         return self.opened.configuration
 
     def study(
@@ -197,7 +197,7 @@ class LakeStudy:
         return StudyPage(report)
 
     def numbers(self, figure: str, **options: Unpack[StudyChoice]) -> FigureNumbers:
-        """Return the numbers of one figure of the study: tables, facts, and what is missing."""
+        """Return a figure's numbers: tables, facts, gaps."""
         return self._made(figure, options).numbers
 
     def figure(self, figure: str, **options: Unpack[StudyChoice]) -> Figure:
@@ -292,7 +292,7 @@ class LakeStudy:
         return summaries, query.read_answers(self.lake, summaries, wanted.findings)
 
     def _recorded(self) -> RecordedSamples:
-        """What the log records of the samples."""
+        """Facts on the samples from the log."""
         facts = describe_tables(self.lake, [GPU_SAMPLES])
         return (
             RecordedSamples(facts[0].rows, facts[0].first, facts[0].last)
@@ -301,7 +301,7 @@ class LakeStudy:
         )
 
     def _stale(self) -> bool:
-        """Whether the last analysis was made with another configuration."""
+        """Whether the last analysis used another configuration."""
         return is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest)
 
 

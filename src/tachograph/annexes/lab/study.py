@@ -205,7 +205,7 @@ def _coverage_row(dataset: Dataset) -> str:
 
 
 def _partly_measured_row(dataset: Dataset) -> str:
-    """Counters that some jobs lack, those of one share together."""
+    """Counters that some jobs lack, grouped by share."""
     alike: dict[int, list[str]] = {}
     for one in dataset.partly_measured:
         alike.setdefault(one.jobs, []).append(one.counter)
@@ -315,7 +315,7 @@ _STEERING = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 def study_markdown(report: StudyReport, formats: Sequence[str]) -> str:
-    """Return the page; figures are shown as PNG or SVG where one was written, else linked."""
+    """Return the study as Markdown; figures are PNG or SVG where written, else links."""
     return "\n".join(_markdown_lines(report, formats)).rstrip() + "\n"
 
 
@@ -401,7 +401,7 @@ def _escaped_but_code(words: str) -> str:
 
 
 def escaped(words: str) -> str:
-    r"""Return words whose characters mean nothing to Markdown; names come from users.
+    r"""Escape Markdown: names come from users.
 
     >>> escaped("a_b | <script>") == r"a\_b \| \<script\>"
     True

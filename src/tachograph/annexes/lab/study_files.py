@@ -97,7 +97,7 @@ def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[st
 
 
 def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> Markup:
-    """A figure as an element of the page, as wide as it is beside others."""
+    """A figure as a page element at its usual width."""
     (title,) = (figure.entry.title for figure in report.figures if figure.entry.name == name)
     if suffix == "svg":
         drawn = Markup(
@@ -183,7 +183,7 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that the folder is one, or could be made.
+    """Check that the folder exists or can be made.
 
     Errors: UsageError where it is a file.
     """
@@ -252,7 +252,7 @@ def csv_of(table: pl.DataFrame) -> str:
 def _pictures(
     report: StudyReport, folder: Path, formats: Sequence[str]
 ) -> dict[str, tuple[str, bytes]]:
-    """{figure: (suffix, content)} for the page; SVG that was drawn for it alone is taken away."""
+    """{figure: (suffix, content)} for the page; removes SVG drawn only for it."""
     pictures = {}
     for figure in report.figures:
         if not figure.drawn:

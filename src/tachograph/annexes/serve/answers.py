@@ -26,7 +26,7 @@ PROBLEM_TYPE = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class TableAnswer:
-    """Rows; `cursor` of the next page, "" for the last; `matching`: how many rows there are in all.
+    """Rows; `cursor`: of the next page, "" on the last; `matching`: total rows.
 
     documents: columns that hold JSON, which are values in formats that have objects.
     """
@@ -39,7 +39,7 @@ class TableAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ObjectAnswer:
-    """One object. `rows`: its table, for formats without objects; None: it has none."""
+    """One object. `rows`: its table for tabular formats, or None."""
 
     values: Mapping[str, Any]
     status: int = 200
@@ -50,7 +50,7 @@ Answer: TypeAlias = TableAnswer | ObjectAnswer
 
 
 class FormatChoice(Parameters, frozen=True, kw_only=True):
-    """How an answer is written."""
+    """Format of an answer."""
 
     format: (
         Annotated[FormatName, msgspec.Meta(description="The format; overrides the header Accept.")]

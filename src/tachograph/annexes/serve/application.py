@@ -102,11 +102,11 @@ class WebService:
 
     @property
     def options(self) -> ServeOptions:
-        """How it is configured."""
+        """Options of the service."""
         return self.identities.options
 
     def sender(self, request: Request, viewer: Viewer) -> str:
-        """Return whose limits a request counts to."""
+        """Return the identity whose limits a request counts against."""
         return sender_of(request, viewer, self.identities.proxies)
 
     def identify(self, request: Request) -> Viewer:
@@ -265,7 +265,7 @@ async def _submit(
 
 
 def _endpoints(service: WebService) -> Iterator[Route]:
-    """Return one route per address for all methods, so that 405 answers list them."""
+    """Return one route per URL for all methods, so that 405 responses list them."""
     for path, entries in groupby(
         sorted(ENDPOINTS, key=lambda entry: entry.path), key=lambda entry: entry.path
     ):
@@ -291,7 +291,7 @@ def _endpoint(service: WebService, entry: Endpoint) -> Handler:
 
 
 async def _job_by_id(request: Request) -> Response:
-    """Lead from the search field to the page of a job. Errors: UsageError where no id is given."""
+    """Redirect the search field to a job page. Errors: UsageError without an id."""
     key = read_parameters(JobParameters, {}, request.query_params.multi_items()).key.strip()
     if not key:
         raise UsageError("no job is named", do="give the id of a job")
@@ -339,7 +339,7 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 
 def _located(error: TachographError, viewer: Viewer) -> str:
-    """What is wrong; of a lake, for those who may read its path, also where."""
+    """The message; lake errors add the path for those who may read it."""
     placed = (
         isinstance(error, LakeError)
         and viewer.sees_server

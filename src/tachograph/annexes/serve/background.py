@@ -1,4 +1,4 @@
-"""Reports that take seconds: made once by a worker, and kept while they are among the newest."""
+"""Slow reports: computed once by a worker, and cached while among the newest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT_CHARACTERS = 32_000_000  # of drawings
 
 @dataclass(frozen=True, slots=True)
 class BackgroundJob:
-    """A report that is made or being made."""
+    """A report that is ready or in progress."""
 
     future: Future[bytes]
     progress: Pending
@@ -59,13 +59,13 @@ class Drawings:
 
 @dataclass(slots=True)
 class SharedObjects:
-    """What pages share while the server runs, by name; each has `close`."""
+    """Objects shared by pages while the server runs; each has `close`."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _objects: dict[str, Any] = field(default_factory=dict)
 
     def get(self, name: str, make: Callable[[], T]) -> T:
-        """Return the object called `name`, made when it is first asked for."""
+        """Get object `name`, created at its first use."""
         with self._lock:
             if name not in self._objects:
                 self._objects[name] = make()
@@ -81,7 +81,7 @@ class SharedObjects:
 
 @dataclass(slots=True)
 class Background:
-    """The reports of one server, computed one at a time; others wait."""
+    """Reports of a server, computed one at a time."""
 
     kept_bytes: int = KEPT_BYTES
     waiting: int = WAITING
@@ -138,7 +138,7 @@ class Background:
             return job
 
     def _drop(self) -> None:
-        """Remove failed reports, and others until the rest takes no more bytes than are kept."""
+        """Drop failed reports, and old ones above the byte limit."""
         complete = {key: job.future for key, job in self._jobs.items() if job.future.done()}
         sizes = {
             key: 0 if done.exception() else len(done.result()) for key, done in complete.items()

@@ -23,7 +23,7 @@ def encode_cursor(*values: Any) -> str:
 
 
 def decode_cursor(cursor: str) -> list[CursorValue]:
-    """Return the values of a cursor. Errors: UsageError for what is none."""
+    """Return the values of a cursor. Errors: UsageError if it is malformed."""
     try:
         written = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(written, type=list[CursorValue])
@@ -32,5 +32,5 @@ def decode_cursor(cursor: str) -> list[CursorValue]:
 
 
 def no_cursor() -> UsageError:
-    """Return the error about what is no cursor."""
+    """Return the error for a malformed cursor."""
     return UsageError("invalid cursor", do="use the cursor of the previous answer, or leave it out")

@@ -41,7 +41,7 @@ LIGHT_ROWS = 1000  # of a part that is made at once
 
 
 class Run(Protocol):
-    """Calls in a thread what takes time."""
+    """Runs slow calls in a thread."""
 
     def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
         """Return what `work` returns."""
@@ -84,7 +84,7 @@ class Endpoint:
 
     @property
     def choice(self) -> type[FormatChoice] | None:
-        """How part and format are chosen; None where they are not."""
+        """Page and format parameters; None without any."""
         if isinstance(self.returns, TableShape):
             return Paging
         return FormatChoice if self.returns.choices else None
@@ -99,7 +99,7 @@ class Endpoint:
 async def answer_request(
     endpoint: Endpoint, served: ServedLake, viewer: Viewer, request: Request, run: Run
 ) -> Response:
-    """Return the answer of an endpoint to `viewer`; `run` calls in a thread what may take time.
+    """Return the endpoint's answer for `viewer`; `run` runs slow calls in a thread.
 
     Errors: UsageError for parameters that are none, NotAcceptableError, and those of the endpoint.
     """
@@ -182,7 +182,7 @@ def respond_to(served: ServedLake, _: Progress, question: Question) -> Response:
 
 
 async def _body(request: Request, media_type: str) -> bytes:
-    """The body. Errors: HTTPException 415 where it is of another type."""
+    """The body. Errors: HTTPException 415 for another content type."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
     if given != media_type and (body or given):
@@ -211,7 +211,7 @@ def _tag(*parts: str) -> str:
 
 
 def _of_page(answer: Answer, question: Question) -> Mapping[str, str]:
-    """Headers of a part of a list: how many rows there are in all, where the next part is."""
+    """Headers of a page: total rows, link to the next page."""
     if not isinstance(answer, TableAnswer) or answer.matching is None:
         return {}
     headers = {COUNT_HEADER: str(answer.matching)}

@@ -1,4 +1,4 @@
-"""Requests that change something: their form, and the check that no other site sent them."""
+"""Requests that change something: forms, and the same-site check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_FIELDS = 1000
 
 
 async def read_form(request: Request) -> list[tuple[str, str]]:
-    """Return the fields of a form in the body; none where the body is something else.
+    """Return the fields of a form; empty if the body is no form.
 
     Errors: HTTPException 400 where it is no form.
     """
@@ -26,7 +26,7 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
 
 
 def check_same_site(request: Request, *, ambient: bool = False) -> None:
-    """Check that no other site sent a request that changes something. Errors: HTTPException 403.
+    """Check that a changing request comes from the same site. Errors: HTTPException 403.
 
     Every browser names where such a request comes from, in Sec-Fetch-Site or in Origin, and no page
     can change either. ambient: the browser itself sends what proves an identity. Then a cookie

@@ -1,4 +1,4 @@
-"""What every request passes: path prefix, body limit, answer headers, access log."""
+"""Checks on every request: path prefix, body limit, headers, access log."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def log_line(scope: Scope, status: int, seconds: float, address: str) -> dict[st
 
 
 def without_secrets(path: str, query: bytes) -> str:
-    """Return a query without values that may be secret: of some names, and all of those of a login.
+    """Return a query without secrets: some names, and all values of logins.
 
     >>> without_secrets("/jobs", b"user=ann&token=abc")
     'user=ann&token=…'

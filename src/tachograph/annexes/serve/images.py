@@ -38,7 +38,7 @@ _WHOLE, _PART = "jobs-", "writing-"
 
 
 class JobImages:
-    """The images of one lake. cache: a folder of this user, None: a temporary one."""
+    """Images of a lake. cache: the user's folder, None: a temporary one."""
 
     def __init__(self, lake: Lake, cache: Path | None) -> None:
         self._lake = lake
@@ -58,7 +58,7 @@ class JobImages:
 
     @property
     def forgotten(self) -> int:
-        """How often names were forgotten in the lake: cached rows are invalid afterwards."""
+        """Number of times names were forgotten; older cached rows are invalid."""
         return self._lake.mark(JOB_SUMMARIES, FORGOTTEN) or 0
 
     def _name_after(self, forgotten: int) -> str:
@@ -107,7 +107,7 @@ class JobImages:
         return NO_JOBS
 
     def write(self) -> None:
-        """Begin to write an image of the lake as it is, unless one is being written."""
+        """Begin to write an image of the present lake, unless one is in progress."""
         if self.is_writing:
             return
         self.progress, self.problem = 0.0, ""

@@ -67,7 +67,7 @@ class JobComparison:
 
     @property
     def headline(self) -> str:
-        """What differs most."""
+        """Largest difference."""
         most = next((one for one in self.numbers if one.difference), None)
         if most is None:
             return "No number differs."

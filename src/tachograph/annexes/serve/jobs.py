@@ -40,7 +40,7 @@ class AnswersPage:
 
 
 class VisibleJobs:
-    """The jobs that one viewer sees, of one version of a lake.
+    """Jobs visible to one viewer in one version of a lake.
 
     resident: all jobs; visible: which rows of its frame are visible, None: all that count.
     """
@@ -52,7 +52,7 @@ class VisibleJobs:
         self._newest: datetime | None = None
 
     def __len__(self) -> int:
-        """How many jobs are visible."""
+        """Number of visible jobs."""
         return self._resident.frame.height if self._visible is None else int(self._visible.sum())
 
     @property
@@ -96,7 +96,7 @@ class VisibleJobs:
         return self._resident.take(self._chosen(self._resident.conditions(wanted)), columns)
 
     def answers(self, wanted: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
-        """Return some reported findings of the selected jobs, or of jobs the filter finds by them.
+        """Return a page of findings of selected jobs: those the filter names, else all reported.
 
         They are in order of job_key and code, those after the cursor `after`. Errors: as `page`.
         """
@@ -235,7 +235,7 @@ class VisibleJobs:
 
 
 def _sort_value(by: str) -> pl.Expr:
-    """What a list is sorted by; as text and numbers that a cursor can hold."""
+    """Sort value of a list, as text or number for a cursor."""
     if by == FINDINGS_COLUMN:
         return pl.col(REPORTED_COUNT)
     if by == SEVERITY_COLUMN:

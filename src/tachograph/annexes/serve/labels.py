@@ -13,7 +13,7 @@ _HOLDS = {"confirmed": True, "rejected": False, "withdrawn": None}
 
 
 class LabelForm(Parameters, frozen=True, kw_only=True):
-    """What a person says of a finding of one job."""
+    """A person's verdict on a finding of a job."""
 
     job_key: Annotated[Word, says("The job.")]
     finding: Annotated[Word, says("Code of the finding.")]

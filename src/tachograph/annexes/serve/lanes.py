@@ -25,7 +25,7 @@ _THREADS = 64
 
 @dataclass(slots=True)
 class _Lane:
-    """What one identity has left: a bucket of requests, and places for those that are worked on.
+    """State of one identity: its bucket of requests, and places for running ones.
 
     working: threads that are; asked: requests that are not answered yet.
     """
@@ -53,7 +53,7 @@ class Lanes:
     )
 
     def count(self, identity: str) -> None:
-        """Count a request. Errors: HTTPException 429 where there were too many."""
+        """Count a request. Errors: HTTPException 429 above the limit."""
         if not self.requests_per_s:
             return
         lane, now, most = self._lane(identity), self.clock(), self.requests_per_s * _BURST_S
@@ -117,7 +117,7 @@ def _leave(lane: _Lane, done: asyncio.Future[T]) -> None:
 
 
 def sender_of(request: Request, viewer: Viewer, proxies: ProxyHeaders) -> str:
-    """Return whose limits a request counts against: token, user, or address."""
+    """Return the key of a request's limits: token, user, or address."""
     if viewer.token:
         return f"token {viewer.token}"
     if viewer.name:

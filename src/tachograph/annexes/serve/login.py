@@ -63,7 +63,7 @@ def begin_session(
 
 
 def is_secure(identities: Identities, request: Request) -> bool:
-    """Whether browsers reach the service by TLS: then cookies are sent in no other way."""
+    """Whether browsers use TLS; cookies are then marked Secure."""
     return identities.options.url.startswith("https:") or request.url.scheme == "https"
 
 

@@ -64,12 +64,12 @@ class DescribedParameter:
 
     @property
     def sentence(self) -> str:
-        """What it is."""
+        """Description."""
         return str(_without_null(self.schema).get("description", ""))
 
     @property
     def type_text(self) -> str:
-        """Its type in a few words.
+        """Short name of its type.
 
         >>> DescribedParameter("limit", "query", False, {"type": "integer", "minimum": 1, "maximum": 9}).type_text
         'integer, 1 to 9'
@@ -164,7 +164,7 @@ def _of_struct(kind: type[Parameters], entry: Endpoint) -> Iterator[DescribedPar
 
 
 def _without_null(schema: Schema) -> Schema:
-    """A query cannot hold null: a parameter that may be missing is left out."""
+    """Schema without null: queries omit missing parameters."""
     if "anyOf" in schema:
         (one,) = (each for each in schema["anyOf"] if each != {"type": "null"})
         return dict(one)

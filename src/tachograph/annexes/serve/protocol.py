@@ -38,17 +38,17 @@ class Connections:
     _reading: dict[GuardedProtocol, None] = field(default_factory=dict)
 
     def enter(self, peer: Peer) -> bool:
-        """Count a new connection; return whether its address may have one more."""
+        """Count a new connection; return whether its address is within the limit."""
         self._open[peer] += 1
         return self._open[peer] <= self.most or self.is_proxy(peer)
 
     @property
     def held_s(self) -> float:
-        """How long a refused connection is kept: where there are many, it is closed at once."""
+        """Delay before a refused connection is closed; 0 if there are many."""
         return HELD_S if self._open.total() <= _MOST_HELD else 0.0
 
     def leave(self, one: GuardedProtocol) -> None:
-        """Count a connection no longer."""
+        """Count a closed connection."""
         self.read(one)
         self._open[one.peer] -= 1
         if not self._open[one.peer]:
@@ -117,7 +117,7 @@ class GuardedProtocol(H11Protocol):
             self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """Count the time until the other end has read more."""
+        """Start the time limit for the peer to read more."""
         super().pause_writing()
         self.limits.write(self)
         self._unread = self.transport.get_write_buffer_size()
@@ -130,7 +130,7 @@ class GuardedProtocol(H11Protocol):
         _cancel(self._reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count no longer."""
+        """Count the closed connection and stop its limits."""
         _cancel(self._sending)
         _cancel(self._reading)
         self.limits.leave(self)

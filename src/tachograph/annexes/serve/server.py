@@ -32,7 +32,7 @@ _STOP_S = 10  # requests that still run when a signal came
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server listens: host and port (0: a free one), or the path of a Unix socket."""
+    """Address of the server: host and port (0: a free one), or a Unix socket path."""
 
     host: str = ""
     port: int = 0
@@ -189,7 +189,7 @@ def _cookie(options: ServeOptions, bound: socket.socket) -> str:
 def _link(
     listening: Listening, bound: socket.socket, options: ServeOptions, link: StartLink
 ) -> str:
-    """Where the pages are; with a link, the address that logs in."""
+    """URL of the pages; with a link, the URL that logs in."""
     if listening.path and not options.url.startswith("http"):
         return listening.path
     address = options.url.rstrip("/")

@@ -33,7 +33,7 @@ class TableShape:
         return {"type": "array", "items": self.row_schema()}
 
     def row_schema(self) -> Schema:
-        """Return the schema of one row; with chosen fields a row has these alone."""
+        """Return the schema of one row, with chosen fields only."""
         properties = columns_schema(self.columns)
         for name, inner in self.documents.items():
             properties[name] = {**inner, "description": properties[name]["description"]}
@@ -190,7 +190,7 @@ def list_of(items: Mapping[str, Any]) -> Schema:
 
 
 def object_of(properties: Mapping[str, Any]) -> Schema:
-    """Return the schema of an object that has these keys, and no others."""
+    """Return the schema of an object with exactly these keys."""
     return {
         "type": "object",
         "properties": dict(properties),

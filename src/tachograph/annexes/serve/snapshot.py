@@ -76,7 +76,7 @@ copyreg.pickle(MappingProxyType, lambda values: (_read_only, (dict(values),)))
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """One version of computed tables and profiles; as text, it is an ETag.
+    """A version of computed tables and profiles; its text is an ETag.
 
     table: id of the table of summaries, which another lake in the same place does not have.
     """
@@ -93,7 +93,7 @@ class LakeVersion:
 
 
 class LakeMoment(Lake):
-    """A lake at one version with all jobs; its files are kept while it is served."""
+    """A lake at one version with all jobs; its files stay while it is served."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class LakeMoment(Lake):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one viewer sees of one version of a lake: all that a page or an endpoint is made of.
+    """A viewer's view of one lake version, the input of pages and endpoints.
 
     opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of
     visible jobs. not_analyzed: rows of the accounting of visible jobs without results so far.
@@ -173,7 +173,7 @@ class View:
 
     @property
     def configuration(self) -> Configuration:
-        """How the service is configured."""
+        """Configuration of the service."""
         return self.opened.configuration
 
     @property
@@ -285,7 +285,7 @@ def _of_view(
     arguments: tuple[Any, ...],
     named: dict[str, Any],
 ) -> T:
-    """What a function returns of the view of a viewer; called where it is made."""
+    """Result of a function on a viewer's view, called in the worker."""
     return function(served.view(viewer), progress, *arguments, **named)
 
 
@@ -385,7 +385,7 @@ class ServedLake:
         return self._snapshot
 
     def view(self, viewer: Viewer) -> View:
-        """Return what `viewer` sees of the newest version. Errors: those of `snapshot`."""
+        """Return the newest view of `viewer`. Errors: those of `snapshot`."""
         if resident_file_mib() > _MOST_FILE_MIB:
             release_pages()
         snapshot = self.snapshot
@@ -419,7 +419,7 @@ class ServedLake:
             self._workers.warm()
 
     def close(self) -> None:
-        """End what runs beside: reports, workers, what pages share."""
+        """Stop reports, workers and shared objects."""
         self.background.close()
         self.shared_objects.close()
         if self._workers is not None:

@@ -48,7 +48,7 @@ _SALT = secrets.token_urlsafe(32)  # of this process: keys of rows cannot be rec
 
 
 def without_names(summaries: pl.DataFrame, smallest: int) -> pl.DataFrame:
-    """Return rows of job_summaries without users, accounts, names, ids; None for few users.
+    """Return rows of job_summaries without users, accounts, names, ids; empty for few users.
 
     Clusters, partitions and models whose jobs in the ledger are of fewer than `smallest` users are
     one group. Times are those of days.
@@ -89,7 +89,7 @@ def _large_groups(jobs: pl.DataFrame, column: str, smallest: int) -> list[str]:
 
 
 def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.LazyFrame:
-    """Return rows with job keys replaced by numbers, times by days, and no other texts."""
+    """Return rows with numbered job keys, times as days, and no other text."""
     changes: list[pl.Expr] = []
     for name in rows.collect_schema().names():
         dtype = table.schema[name]
@@ -106,7 +106,7 @@ def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.Laz
 
 
 class SumsLake(Lake):
-    """A lake whose jobs have no names. It has summaries and findings of them, and nothing else."""
+    """A lake of nameless jobs, with their summaries and findings only."""
 
     def __init__(self, lake: Lake, summaries: pl.DataFrame) -> None:
         super().__init__(lake.location)

@@ -47,7 +47,7 @@ def render(
 
 
 def query_with(request: Request, **changes: object) -> str:
-    """Return `?` and the query of a request with some values changed; None takes one out."""
+    """Return `?` and the query with some values changed; None removes one."""
     kept = [
         (name, value)
         for name, value in request.query_params.multi_items()
@@ -92,7 +92,7 @@ def _environment() -> Environment:
 
 
 def _loaders(pages: Iterable[PageEntry]) -> Iterator[BaseLoader]:
-    """Templates of the server, of the packages of pages, of what lies around these, of reports."""
+    """Templates of the server, page packages, shared frames, and reports."""
     folders = [entry.module.rpartition(".")[0] for entry in pages if entry.module]
     packages = [
         "tachograph.annexes.serve",

@@ -32,7 +32,7 @@ def silent(_: str, __: int, ___: int) -> None:
 
 
 class WorkerError(LakeError):
-    """An answer that no worker can make now, or none within the limits of the server."""
+    """No worker can compute an answer now, or within the server's limits."""
 
 
 class Ending:
@@ -63,7 +63,7 @@ class Ending:
 
 @dataclass(slots=True)
 class Worker:
-    """A process that makes one answer at a time, and the server's end of its connection."""
+    """A process that computes one answer at a time, and the connection to it."""
 
     process: subprocess.Popen[bytes]
     connection: Connection
@@ -71,7 +71,7 @@ class Worker:
 
     @classmethod
     def start(cls, location: str, configuration: Configuration, cache: Path | None) -> Worker:
-        """Start a process that serves the lake in the same way as this one."""
+        """Start a process that serves the same lake."""
         ours, theirs = socket.socketpair()
         with theirs:
             command = python_command(
@@ -116,7 +116,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Workers:
-    """The server's workers, started on demand; an idle one is kept for the next answer."""
+    """Workers of the server, started on demand; idle ones are reused."""
 
     location: str
     configuration: Configuration

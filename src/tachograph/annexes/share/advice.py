@@ -93,7 +93,7 @@ def times(slowdown: float | None) -> str:
 
 
 def each(slowdowns: Sequence[float | None]) -> str:
-    """Return slowdowns of all members; one number where they are alike.
+    """Return slowdowns of all members; one number if equal.
 
     >>> each([1.0, 1.25]), each([1.0, 1.0])
     ('1.00x and 1.25x', '1.00x each')
@@ -102,7 +102,7 @@ def each(slowdowns: Sequence[float | None]) -> str:
 
 
 def percents(shares: Sequence[float]) -> str:
-    """Return shares of all members; one number where they are alike.
+    """Return shares of all members; one number if equal.
 
     >>> percents([0.4, 0.6]), percents([0.5, 0.5])
     ('40 % and 60 %', '50 % each')
@@ -145,7 +145,7 @@ _BY_WORST = ", by the worst case, which decides"
 
 @dataclass(frozen=True, slots=True)
 class SharingAdvice:
-    """How to share, and why.
+    """Sharing mode to use, and the reason.
 
     shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns:
     expected of each in that mode, from measured demands; conservative: decisive, see `SharingCase`;
@@ -230,7 +230,7 @@ class SharingCase:
 
     @property
     def binding(self) -> str | None:
-        """The resource that slows them most; where none does, the one of highest total demand."""
+        """Resource that slows them most; without slowdown, the one of highest total demand."""
         slowed = [member for member in self.conservative.members if member.binding is not None]
         if slowed:
             return max(slowed, key=lambda member: member.slowdown or math.inf).binding
@@ -252,7 +252,7 @@ class SharingCase:
         )
 
     def over_limit(self) -> list[str]:
-        """Resources whose measured demand reaches the limit, the one most above it first."""
+        """Resources with measured demand at the limit, highest excess first."""
         sums, settings = self.estimate.sums, self.settings
         names = [name for name, total in sums.items() if total >= limit(name, settings)]
         return sorted(names, key=lambda name: sums[name] / limit(name, settings), reverse=True)
@@ -477,7 +477,7 @@ def _too_much(case: SharingCase, over: Sequence[str]) -> str:
 
 
 def _expected(case: SharingCase) -> str:
-    """Expected slowdowns, and the decisive ones where they differ."""
+    """Expected slowdowns, and the decisive ones if they differ."""
     expected = f"expected {each(case.slowdowns)}"
     unsure = case.unsure(case.conservative)
     if not case.unmeasured:

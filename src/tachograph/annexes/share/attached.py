@@ -1,4 +1,4 @@
-"""Reports that are attached to a job: what of them is kept, and their kernels in short."""
+"""Reports attached to a job: what is stored, and short views of kernels."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
 
 
 class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One value of a calibration.
+    """A value of a calibration.
 
     `provenance`: measured on this GPU, or published for the H100, as it was not measured here;
     None: neither is known.

@@ -1,4 +1,4 @@
-"""What a GPU has, and how much of an SM the blocks of a launch occupy."""
+"""Resources of a GPU, and a launch's use of an SM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CLOCKS = ("max_mem_frequency_khz", "memory_clock_rate")  # kHz
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What an SM of one compute capability has, as published in the CUDA C++ Programming Guide."""
+    """SM limits of a compute capability, from the CUDA C++ Programming Guide."""
 
     threads_per_sm: int
     blocks_per_sm: int
@@ -239,7 +239,7 @@ def device_called(name: str) -> devices.Device:
 
 
 def capability_of_device(device: devices.Device) -> str | None:
-    """Return the compute capability of a model in the catalogue; None: it is no GPU of NVIDIA.
+    """Return the compute capability of a catalogue model; None for other vendors.
 
     >>> from tachograph.catalog.devices import DEVICES_BY_NAME
     >>> [capability_of_device(DEVICES_BY_NAME[name]) for name in ("A100 SXM 40GB", "RTX A6000", "RTX 5090")]
@@ -283,7 +283,7 @@ _SHARED_PARTS = tuple(
 
 
 def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
-    """Return what the blocks of a launch occupy; None where neither grid nor block is known.
+    """Return the footprint of a launch's blocks; None if grid and block are unknown.
 
     The number that fits into an SM is that of the profiler, else computed from the needs of a block
     and from `gpu`.
@@ -371,7 +371,7 @@ def _count(metrics: Mapping[str, float], metric: str) -> int | None:
 
 
 def _shared(metrics: Mapping[str, float]) -> float | None:
-    """Bytes of a block; None where unknown, or invalid."""
+    """Shared memory of a block, bytes; None if unknown or invalid."""
     for whole in ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block"):
         if 0 <= metrics.get(whole, nan) < inf:
             return metrics[whole]

@@ -42,7 +42,7 @@ from tachograph.catalog.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class GroupPair:
-    """Two kinds that are not proposed; taken: one of them is in a pair that saves more."""
+    """Two groups that are not proposed; taken: one is in a pair that saves more."""
 
     one: JobGroup
     other: JobGroup
@@ -146,7 +146,7 @@ def _overlap_first(pair: GroupPair) -> tuple[float, str, str]:
 def explained(
     found: GroupCandidates, pair: tuple[str, str], judge_of: Callable[[JobGroup], PairJudge]
 ) -> Iterator[SharingProposal]:
-    """The pair on each model and number of GPUs where there are both."""
+    """Pairs of both groups on each model and number of GPUs."""
     ones, others = (named(found, name) for name in pair)
     any_yet = False
     for one in ones:
@@ -165,7 +165,7 @@ def explained(
 def _no_pair(
     pair: tuple[str, str], ones: Sequence[JobGroup], others: Sequence[JobGroup]
 ) -> UsageError:
-    """Return why two groups have no pair: both are one that ran once, or their GPUs differ."""
+    """Return why two groups form no pair: one group with a single run, or different GPUs."""
     if ones == others:
         return UsageError(
             f"{pair[0]} cannot share with itself: it ran once",
@@ -187,7 +187,7 @@ MOST_GROUPS = 150
 
 @dataclass(frozen=True, slots=True)
 class ColocateReport:
-    """What could share, of `jobs` that were examined.
+    """Report on sharing of `jobs` examined jobs.
 
     proposals: largest savings first, no group in two of them. refused: other pairs, where
     requested, the first of `not_proposed`. chosen: the requested pair, explained. left_out:

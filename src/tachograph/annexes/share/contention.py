@@ -16,7 +16,7 @@ DOMINANCE = 2.0
 
 @either
 def granted(own: float, dominant: float, peers: float) -> float:
-    """Return the rate, 0..1 of that alone, of a kernel that uses all that it gets.
+    """Return the rate, 0..1 of alone, of a kernel that uses all it is granted.
 
     `dominant`, `peers`: sums of demands of kernels that are served before it, or share with it.
 

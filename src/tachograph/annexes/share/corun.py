@@ -1,4 +1,4 @@
-"""State of two kernels that run together, a row each, and what their rates come to."""
+"""State of two co-running kernels, one row each, and their rates."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _served_first(one: Row, requested: float, other: Row, mine: float, dominance
 
 @either
 def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
-    """Write what is beside `own`, where `other` is."""
+    """Add the load of `other` to what is beside `own`."""
     dominance = machine[_DOMINANCE]
     for kind in range(_KINDS):
         mine, requested = own[kind], other[kind]
@@ -206,7 +206,7 @@ def shut_out(own: Row, beside: Row, machine: Row) -> bool:
 
 @either
 def in_turn(turns: float, machine: Row, waits: bool) -> float:
-    """Return its slowdown when both run one after the other; `waits`: it is shut out.
+    """Return the slowdown if both take turns; `waits`: it is shut out.
 
     `turns`: time of the other over its own. Launches that follow each other without end take turns
     only for room, and share cycles equally.
@@ -225,19 +225,19 @@ def longest(turns: float, machine: Row, waits: bool, take_turns: bool) -> float:
 
 @either
 def times_longer(rate: float, most: float) -> float:
-    """Return the slowdown that a rate, 0..1 of alone, makes; `most`: see `longest`."""
+    """Return the slowdown at a rate 0..1 of alone; `most`: see `longest`."""
     return most if rate * most <= 1.0 else 1.0 / rate
 
 
 @either
 def bound_by(binding: int, cycles: float, memory: float, longer: float) -> int:
-    """Return the place of what binds, the share of SMs included."""
+    """Return the index of the binding resource, including the share of SMs."""
     return _SMS if longer * max(min(cycles, memory), 1e-9) > 1.0 else binding
 
 
 @either
 def least_rate(own: Row, beside: Row, meet: bool, used: float, others_use: float) -> float:
-    """Return the rate, 0..1 of alone, were it served after all others, all its waiting irregular.
+    """Return the rate 0..1 of alone if served last, with all stalls irregular.
 
     `used`, `others_use`: shares of DRAM.
     """
@@ -320,7 +320,7 @@ def run_pair(
 
 @either
 def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
-    """Return when both have ended: together first, then the longer one alone.
+    """Return the time until both end: together first, then the longer one alone.
 
     Rates 0..1, one above 0.
 

@@ -25,7 +25,7 @@ NOTHING = 255  # in Matrix.binding
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the blocks of a launch occupy. None: unknown.
+    """Footprint of a launch's blocks. None: unknown.
 
     `shared_bytes`: of a block, static, dynamic and reserved. `blocks_per_sm`: how many fit into an
     empty SM.
@@ -230,7 +230,7 @@ class Matrix:
     safe: Bytes
 
     def bound_by(self, row: int, column: int) -> str | None:
-        """Return the binding resource of a row beside a column; None: nothing."""
+        """Return the binding resource of a row beside a column, or None."""
         place = int(self.binding[row, column])
         return None if place == NOTHING else self.resources[place]
 

@@ -1,4 +1,4 @@
-"""What is expected when two kernels share a GPU: of one pair, and of all pairs.
+"""Estimated effect of sharing a GPU, for one pair and for all pairs.
 
 Both are computed by the same functions: `corun.run_pair` for rates, slowdowns and the worst ones,
 `_limits_reached` for limits. One pair runs them in Python, all pairs in one compiled loop.
@@ -157,7 +157,7 @@ def _gains(
 
 
 def _sums(one: Vectors, other: Vectors, *, meet: bool) -> dict[str, float]:
-    """{resource: sum of both demands on it}; of an SM, where they meet in none, the higher one."""
+    """{resource: total demand}; for SM resources without overlap, the higher demand."""
     mine, theirs = one.demanded[0], other.demanded[0]
     known = np.isfinite(one.measured[0]) | np.isfinite(other.measured[0])
     total = np.where(_IN_SM & (not meet), np.maximum(mine, theirs), mine + theirs)
@@ -173,7 +173,7 @@ def matrix(
     sharing: Sharing | None = None,
     settings: InterferenceOptions | None = None,
 ) -> Matrix:
-    """Return what happens to each of `rows` beside each of `columns` (`rows` again where None).
+    """Return the estimates of each of `rows` beside each of `columns` (None: `rows`).
 
     Each pair has the values that `estimate` has for the kernel of the row; `sharing.shares` are of
     row and column.
@@ -263,7 +263,7 @@ def _limits_reached(
 def _unsure(
     one: Vectors, two: Vectors, gpu: GpuCapacity, calibration: Calibration, meet: Flags
 ) -> NDArray[np.int64]:
-    """What was not measured and might decide, of each pair; see corun.SURE."""
+    """Unmeasured inputs that might decide, per pair; see corun.SURE."""
     of_memory = vectors.unsure_of_memory(one, two, gpu, calibration, meet=meet)
     of_sm = meet & vectors.unsure_of_sm(one, two, gpu)
     return np.where(
@@ -345,7 +345,7 @@ def _answer(
     place: int,
     lasting: bool,
 ) -> None:
-    """Put what happens to one of a pair, the one at `place` in `out`, where it belongs."""
+    """Write the estimate of one of a pair, at index `place`, into `out`."""
     numbers, binding, shut_out = answers
     at, theirs = OUT * place, OUT * (1 - place)
     numbers[0, i, j] = out[at + SLOWDOWN]

@@ -84,7 +84,7 @@ class GroupProfile:
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Jobs of one user and name, on as many GPUs of one model: a workload that recurs.
+    """Recurring jobs of one user and name, on the same number of GPUs of one model.
 
     Without a name a job is a group of its own. array: where runs of one name differ too much, tasks
     of one array are a group of their own. busy: share of the time of the busiest run in which its
@@ -123,7 +123,7 @@ class JobGroup:
 
     @property
     def label(self) -> str:
-        """Its label: user/name, with the array where it is one, of a job without a name its id."""
+        """Label user/name, with the array if any; for a job without name, its id."""
         return _label(self.user, self.name, self.array) or self.jobs[-1]
 
     @property
@@ -250,7 +250,7 @@ def _label(user: str | None, name: str | None, array: str | None) -> str | None:
 
 
 def _kinds(runs: Iterable[_Row]) -> Iterator[tuple[JobGroup, list[_Row]]]:
-    """Job groups with their runs; those of one name that differ too much are split by array."""
+    """Job groups with their runs; groups that vary too much are split by array."""
     for rows in _grouped(
         runs,
         lambda row: (
@@ -469,7 +469,7 @@ def _pattern(kind: str) -> str:
 
 
 def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterator[TachographError]:
-    """Why profiles named at the command are of no evaluated job group."""
+    """Why profiles of the command line match no evaluated job group."""
     for one in given:
         if one.source != "command" or any(_is_of(kind, one) for kind in found.kinds):
             continue
@@ -543,7 +543,7 @@ def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader
 
 
 def _ran_on(kernel: Kernel, device: Device) -> bool:
-    """By the name of the chip; where the catalogue has no such GPU, as for a slice, by its SMs."""
+    """Whether it ran there: by chip name, or by SMs if the catalogue lacks it (slices)."""
     known = device_of(kernel.chip)
     return known.name == device.name if known is not None else kernel.gpu.sms == device.sms
 

@@ -1,4 +1,4 @@
-"""What is reported of profiled kernels: facts, verdicts, and the report object that holds them."""
+"""Report of profiled kernels: facts, verdicts, and the object that holds them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _ipc(kernel: Kernel) -> float | None:
 
 
 def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
-    """Return the pipeline that is used most, and how much of it; None where none was measured."""
+    """Return the busiest pipeline and its use; None if none was measured."""
     pipes = kernel_metrics.pipes(kernel.metrics)
     if not pipes:
         return None
@@ -179,7 +179,7 @@ def _read(
 
 
 def _launched(kernel: Kernel) -> list[KernelFact]:
-    """How its blocks are distributed over the SMs."""
+    """Distribution of its blocks over the SMs."""
     sms, launch = (
         kernel.gpu.sms,
         launched(kernel.demand.footprint, kernel.gpu, waves=kernel.metrics.get(_WAVES)),
@@ -207,7 +207,7 @@ def _launched(kernel: Kernel) -> list[KernelFact]:
 
 
 def _distributed(found: SmDistribution | None) -> list[KernelFact]:
-    """How much less work the mean and the least busy SM had than the busiest."""
+    """Work of the mean and the least busy SM relative to the busiest."""
     metric = f"{kernel_metrics.SM_ACTIVE.removesuffix('.avg')}.avg,.min,.max"
     least = (
         None if found is None or found.low is None or found.high <= 0 else found.low / found.high
@@ -262,7 +262,7 @@ class PairEstimate:
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """The kernels of one GPU. pairs: of all kernels; None: not requested."""
+    """Kernels of one GPU. pairs: of all kernels; None: not requested."""
 
     gpu: GpuCapacity
     calibration: Calibration
@@ -275,7 +275,7 @@ class GpuPart:
 
 @dataclass(frozen=True, slots=True)
 class ReportFileRead:
-    """One report file: what was read, and what was left out."""
+    """One report file: its usable and rejected content."""
 
     file: str
     launches: int
@@ -296,7 +296,7 @@ class KernelsReport:
 
 
 def total_s(part: GpuPart) -> float | None:
-    """Return the time of the shown kernels, None where none is known."""
+    """Return the total time of the shown kernels, None if unknown."""
     seconds = [view.kernel.seconds for view in part.kernels if view.kernel.seconds is not None]
     return fsum(seconds) if seconds else None
 
@@ -314,7 +314,7 @@ class KernelPair:
 
 
 def pairs_of(part: GpuPart) -> list[KernelPair]:
-    """Return all pairs of a part, row by row; none where not requested."""
+    """Return all pairs by row; empty if not requested."""
     pairs = part.pairs
     if pairs is None:
         return []

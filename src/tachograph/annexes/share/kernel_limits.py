@@ -1,4 +1,4 @@
-"""What limits a kernel: the resource that it uses most, latency, or a small grid."""
+"""Limit of a kernel: the most used resource, latency, or a small grid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LimitKind = Literal["throughput", "latency", "small_grid"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what is unused.
+    """A kernel's use of a resource when alone, 0..1; head_room: the unused part.
 
     resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth. measured_on: for DRAM the
     GPU on which the achievable bandwidth was measured, of which `demand` is a share; None: on other

@@ -109,7 +109,7 @@ def pipe_metric(pipe: str) -> str:
 
 
 def first(metrics: Mapping[str, float], scales: Mapping[str, float]) -> MetricValue | None:
-    """Return the first metric of `scales` that was collected, times its scale; None: none was.
+    """Return the first collected metric of `scales`, scaled; None without any.
 
     >>> first({"b": 50.0}, {"a": 1.0, "b": 0.01})
     MetricValue(value=0.5, metric='b')
@@ -361,7 +361,7 @@ def _stalls_of_kind(metrics: Mapping[str, float], kind: str) -> dict[str, float]
 
 @lru_cache(maxsize=4096)
 def _stall_of(metric: str) -> tuple[str, str] | None:
-    """The kind of metric and its reason to wait; None: the metric has none.
+    """Stall reason of a metric and its kind; None for other metrics.
 
     >>> _stall_of("smsp__average_warps_issue_stalled_wait_per_issue_active.ratio")
     ('ratio', 'wait')
@@ -421,7 +421,7 @@ class MergedLaunches:
 
 
 def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
-    """Return the metrics of launches of one kernel as one: the order of launches does not matter.
+    """Merge the metrics of a kernel's launches; their order is irrelevant.
 
     Rates, percentages and ratios are weighted by duration; those per active cycle by active cycles,
     hit rates and stalls by sectors and instructions, where every launch has them. Counts (`.sum`,
@@ -486,7 +486,7 @@ def duration_s(launch: Launch) -> float | None:
 
 @dataclass(slots=True)
 class _Means:
-    """Metrics of launches, one by one; wholes of shares are read once."""
+    """Weighted means of launch metrics, cached totals."""
 
     launches: Sequence[Mapping[str, float]]
     weights: list[float]
@@ -539,7 +539,7 @@ def _at(values: Sequence[float], places: Sequence[int] | None) -> Sequence[float
 
 
 def _all_measured(values: Sequence[float]) -> bool:
-    """Whether there are values, and each is one that a profiler measures: a fast check of all.
+    """Whether all values are plausible: a fast check of a column.
 
     >>> _all_measured([0.0, 1.0]), _all_measured([1.0, float("nan")]), _all_measured([])
     (True, False, False)

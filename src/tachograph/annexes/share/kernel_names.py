@@ -27,7 +27,7 @@ class NumberedKernel:
 
     @property
     def demand(self) -> Demand:
-        """Its demand, under its distinct label."""
+        """Demand under its unique label."""
         return self.kernel.demand.named(self.label)
 
 

@@ -135,7 +135,7 @@ def _numbered(kernels: Sequence[Kernel]) -> list[NumberedKernel]:
 
 
 def _gpu_key(kernel: Kernel) -> tuple[object, ...]:
-    """Return what kernels of one GPU share; a slice of a GPU bears its name, and has fewer SMs."""
+    """Return the GPU key; a slice has the GPU's name and fewer SMs."""
     gpu = kernel.gpu
     named = kernel.chip.name is not None
     return gpu.name, gpu.sms, kernel.chip.compute_capability, () if named else kernel.reports
@@ -205,7 +205,7 @@ def _lacking(views: Sequence[KernelView]) -> tuple[MissingMetric, ...]:
 
 
 def _command(lacking: Sequence[MissingMetric]) -> str | None:
-    """Return the command that collects what lacks; None: nothing."""
+    """Return the command that collects what is missing, or None."""
     parts = dict.fromkeys(sorted((options(lack.metric) for lack in lacking), reverse=True))
     return f"ncu {' '.join(parts)} -o REPORT PROGRAM" if parts else None
 

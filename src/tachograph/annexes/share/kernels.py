@@ -122,7 +122,7 @@ _WAVES = "launch__waves_per_multiprocessor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """All launches of one kernel that occupy the same of one chip, see `kernels_of`.
+    """All launches of a kernel with the same footprint on one chip, see `kernels_of`.
 
     short: the name without result type, template arguments and parameters. seconds: of all launches
     together, None where no launch has one. variants: how many different shapes of grids and blocks
@@ -187,7 +187,7 @@ def short_name(name: str) -> str:
 
 def demand_of(metrics: Mapping[str, float], gpu: GpuCapacity, *, name: str, seconds: float | None = None,
               footprint: Footprint | None = None) -> Demand:  # fmt: skip
-    """Return the demand of a kernel for each resource, from its metrics alone; None: not collected.
+    """Return a kernel's demand by resource from its metrics; None: not collected.
 
     Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process
     holds: None.
@@ -246,7 +246,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
 
 
 def _occupies(launch: Launch) -> tuple[Hashable, ...]:
-    """What its blocks take, and how many there are: all launches that fill the GPU count as one."""
+    """Footprint and number of blocks; launches that fill the GPU are equal."""
     waves = _measured(launch, _WAVES)
     full = waves is not None and waves >= 1.0
     blocks = None if full else _size(launch.grid, _measured(launch, "launch__grid_size"))
@@ -255,7 +255,7 @@ def _occupies(launch: Launch) -> tuple[Hashable, ...]:
 
 
 def _size(shape: tuple[int, int, int] | None, known: float | None) -> float | None:
-    """In a details page a size is a number, in other reports a shape."""
+    """Size: a number in details pages, a shape in other reports."""
     return known if shape is None else prod(shape)
 
 

@@ -47,7 +47,7 @@ def _rendered(template: str, report: KernelsReport) -> str:
 
 
 def _named(views: Sequence[KernelView]) -> list[tuple[KernelView, str]]:
-    """Kernels with what they are called in the table."""
+    """Kernels with their names in the table."""
     names = shortened_apart([view.label for view in views], _NAME_IN_TABLE)
     return list(zip(views, names, strict=True))
 

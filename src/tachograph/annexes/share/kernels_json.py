@@ -118,7 +118,7 @@ def _together(together: PairEstimate) -> dict[str, Any]:
 
 
 def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
-    """One row of a table."""
+    """One table row."""
     return {
         "gpu": part.gpu.name,
         "number": view.number,
@@ -151,7 +151,7 @@ def _csv(rows: Sequence[Mapping[str, Any]], *, raw: bool) -> str:
 
 
 def _cell(value: object, *, raw: bool) -> object:
-    """As polars writes it elsewhere: true and false in small letters."""
+    """Cell text as in polars: lower-case true and false."""
     if isinstance(value, bool):
         return str(value).lower()
     return (

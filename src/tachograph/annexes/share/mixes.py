@@ -230,7 +230,7 @@ def _share(part: float, whole: float | None) -> float:
 
 
 def _over(share: float | None, busy: float | None) -> float | None:
-    """Convert a share of all time to one of busy time; None if there is none."""
+    """Convert a share of all time to one of busy time; None without busy time."""
     return None if share is None or not busy else _share(share, busy)
 
 
@@ -295,7 +295,7 @@ def corun_of_mixes(
 
 
 def shares_of(mixes: Sequence[Mix]) -> Floats:
-    """Return each member's share of each mix, mixes in sequence: (mixes, members)."""
+    """Return (mixes, members of all mixes): the share of each member in its own mix."""
     whose = np.repeat(np.arange(len(mixes)), [len(one.members) for one in mixes])
     shares = np.zeros((len(mixes), len(whose)))
     shares[whose, np.arange(len(whose))] = [share for one in mixes for share, _ in one.members]

@@ -35,7 +35,7 @@ def smallest_together(choices: Sequence[Sequence[MigProfile]]) -> tuple[MigProfi
 
 
 def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
-    """Return SM shares in proportion to known needs; equal shares if unknown.
+    """Return SM shares in proportion to the needs; equal shares if one is unknown.
 
     >>> wide, narrow = (Demand(name="a", cycles={"issue": 0.6}, sm_share=share) for share in (0.6, 0.2))
     >>> [round(share, 2) for share in shares_for([wide, narrow])]
@@ -229,7 +229,7 @@ def _unsure(one: Mix) -> bool:
 def _slices(
     one: Mix, gpu: GpuCapacity, calibration: Calibration, settings: InterferenceOptions
 ) -> tuple[MigProfile, ...]:
-    """The slices that may hold it."""
+    """Slices that may fit it."""
     members = [(share, issuing(demand, settings.assumed_issue)) for share, demand in one.members]
 
     def fits(profile: MigProfile) -> bool:
@@ -257,5 +257,5 @@ def _on_share(one: Mix, narrow: Floats, share: float, gpu: GpuCapacity) -> float
 
 
 def _if_wide(one: Mix, share: float) -> float:
-    """Its assumed least loss, where the width of its kernels is unknown; else 0."""
+    """Its assumed least loss if the width of its kernels is unknown; else 0."""
     return 0.0 if launches_known(one.members) else if_wide(one.mean, share) or 0.0

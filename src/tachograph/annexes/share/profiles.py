@@ -150,7 +150,7 @@ def _append(
 
 
 def _read(lake: Lake, job_keys: Collection[str] | None, columns: Sequence[str]) -> pl.DataFrame:
-    """Rows that count, one per (job_key, digest), without those that were detached."""
+    """Current rows, one per (job_key, digest), without detached ones."""
     files = lake.files(PROFILES)
     if job_keys is not None:
         files = [file for file in files if any(file.may_name(key) for key in job_keys)]

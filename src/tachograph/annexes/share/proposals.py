@@ -57,7 +57,7 @@ _NOT_ESTIMATED = Estimate((), {}, None, None, safe=False, unknown=())
 
 @dataclass(frozen=True, slots=True)
 class SharingProposal:
-    """Two job groups on one GPU in place of two; both may be the same group: two of its runs.
+    """Two job groups on one GPU instead of two; a group may pair with itself.
 
     overlap_h: GPU-hours of one of them that the other can run beside, at most. saved_h: GPU-hours
     saved then; 0 where it is not proposed. taken: one of them is in a pair that saves more. runs:
@@ -82,7 +82,7 @@ class SharingProposal:
 
     @property
     def same_user(self) -> bool:
-        """Whether both are of one user, who needs no permission of another user."""
+        """Whether both are of one user, who needs no other user's consent."""
         return self.one.user is not None and self.one.user == self.other.user
 
 
@@ -269,7 +269,7 @@ class PairJudge:
 
 
 def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
-    """Return slowdowns of groups beside each other over all their time, from busy time."""
+    """Return slowdowns over all time from those while both are busy."""
     over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
     return over_all
 
@@ -339,7 +339,7 @@ class GroupMatrix:
 
 
 def group_matrix(kinds: Sequence[JobGroup], judge: PairJudge) -> GroupMatrix:
-    """Return all of `kinds`, which are on as many GPUs of one model, beside all."""
+    """Return all of `kinds` (same model and number of GPUs) beside all."""
     least, most = judge.matrix(kinds), judge.matrix(kinds, judge.settings.assumed_issue)
     return GroupMatrix(
         kinds=tuple(kinds),

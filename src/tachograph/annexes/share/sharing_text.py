@@ -31,7 +31,7 @@ BY_PROFILE = (
 
 
 def pair_called(proposal: SharingProposal) -> str:
-    """Return what a pair is called."""
+    """Return the name of a pair."""
     other = "itself" if proposal.one is proposal.other else printable(proposal.other.label)
     return f"{printable(proposal.one.label)} with {other}"
 
@@ -47,7 +47,7 @@ def way_called(proposal: SharingProposal) -> str:
 
 
 def both_of(numbers: Sequence[float | None]) -> str:
-    """Return slowdowns of both; one number where they are the same."""
+    """Return slowdowns of both; one number if equal."""
     return " / ".join(dict.fromkeys(map(times, numbers))) if numbers else text(None)
 
 
@@ -61,7 +61,7 @@ def pipes_said(demand: Demand) -> str:
 
 
 def bandwidth(report: ColocateReport, only: str | None = None) -> str:
-    """Return which bandwidth counts as all there is; `only`: on this model."""
+    """Return the bandwidth that counts as 100 %; `only`: on this model."""
     models = ", ".join(
         f"{text(share, 'fraction')} of the peak on {model}"
         for model, share in report.achievable
@@ -160,7 +160,7 @@ def _demand_sentence(kind: JobGroup) -> str:
 
 
 def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
-    """What is expected kernel by kernel, and of each side the kernel that is worst off."""
+    """Expected results by kernel, and the worst kernel of each side."""
     worst = [
         f"{printable(name)} {times(slowdown)} beside {printable(beside)}"
         for slowdown, name, beside in dict.fromkeys(filter(None, found.worst_of))
@@ -328,7 +328,7 @@ class ProposalColumn:
 
 
 def proposal_columns(proposals: Sequence[SharingProposal]) -> list[ProposalColumn]:
-    """Return the columns; issue slots are of use where any kind was profiled."""
+    """Return the columns; issue slots only if a group was profiled."""
     issue = ProposalColumn(
         "issue slots",
         lambda pair: " / ".join(dict.fromkeys((pair.one.issue, pair.other.issue))),
@@ -388,7 +388,7 @@ def _runs(proposal: SharingProposal) -> str:
 
 
 def note_lines(report: ColocateReport, width: int) -> Iterator[Line]:
-    """Yield what the columns mean, and what is not considered."""
+    """Yield notes: meaning of the columns, ignored effects."""
     by_worst = _BY_WORST if report.profiled else ""
     phrases = [
         _SAVED,

@@ -17,7 +17,7 @@ from tachograph.annexes.share.kernels import Kernel, options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlacement:
-    """How a launch is distributed over the SMs; None: unknown.
+    """Distribution of a launch over the SMs; None: unknown.
 
     needed: SMs it needs when each gets as many blocks as fit. reached: SMs that get a block, as
     blocks are spread out. slots_taken: fraction 0..1 of the places for its blocks on all SMs that
@@ -257,7 +257,7 @@ def _cache(
     hits: kernel_metrics.MetricValue | None,
     busy: str,
 ) -> Sensitivity:
-    """Hits of a cache count where it has much to do; where that was not collected, they count."""
+    """Cache hits, if the cache has much traffic or its traffic is unknown."""
     name = resource.upper()
     scale = _Scale(
         *HITS,

@@ -36,7 +36,7 @@ _L2_DELIVERED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LaunchVectors:
-    """What a block of each launch occupies, and how many there are; NaN: unknown."""
+    """Resources per block and number of blocks of launches; NaN: unknown."""
 
     blocks: Floats
     threads: Floats  # of a block, in whole warps
@@ -47,7 +47,7 @@ class LaunchVectors:
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """What decides whether a cache matters to kernels. `uses`: more than negligible, or unknown.
+    """Whether caches matter to kernels. `uses`: more than negligible, or unknown.
 
     `finds`: uses it with a high hit rate, or unknown. `unknown_reuse`: uses it, and its reused
     bytes are unknown. `most`: upper bound of the bytes that it touches, over the capacity of the
@@ -207,7 +207,7 @@ def _filled(kept: Floats, size: float | None) -> Floats:
 
 
 def _hits(hit: Floats, filled: Floats, knee: float, cliff: float) -> Floats:
-    """Hit rates; where not measured what stays of a known footprint: that much is found again."""
+    """Hit rates; if unmeasured, from the part of a known footprint that stays cached."""
     stays: Floats = np.clip((cliff - filled) / max(cliff - knee, _LEAST), 0.0, 1.0)
     return np.where(np.isnan(hit), stays, hit)
 
@@ -295,7 +295,7 @@ def occupied(launches: LaunchVectors, gpu: GpuCapacity) -> Floats:
 
 
 def of_a_block(launches: LaunchVectors) -> Floats:
-    """Return what one block occupies: (rows; blocks, threads, registers, shared bytes)."""
+    """Return the resources of one block: (rows; blocks, threads, registers, shared bytes)."""
     ones = np.where(np.isnan(launches.threads), np.nan, 1.0)
     return np.stack([ones, launches.threads, launches.registers, launches.shared], axis=-1)
 

@@ -59,7 +59,7 @@ def _condition(
 def _value(
     condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings
 ) -> tuple[str, float]:
-    """What decides of a quantity, and its name."""
+    """Deciding value of a quantity, and its name."""
     name = NAMES[condition.quantity]
     match condition.quantity:
         case "real":

@@ -1,4 +1,4 @@
-"""The live fleet: one monitor for all viewers, running while one watches.
+"""Live fleet: one monitor for all viewers, running while someone watches.
 
 It begins with the first viewer, and ends some time after the last. Where a collector of the lake
 runs, it shows what that has polled, and polls nothing itself. Where no live source is found, it is
@@ -121,7 +121,7 @@ class FleetWatch:
     def page(
         self, key: Hashable, number: int, make: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return what a page shows of poll `number`, made once for all who see the same: `key`."""
+        """Return page `key` of poll `number`, computed once for all viewers."""
         with self._pages_lock:
             known = self._pages.get(key)
         if known is not None and known[0] >= number:

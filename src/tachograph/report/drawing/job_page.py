@@ -138,7 +138,7 @@ class OverTime:
 
     @property
     def length_s(self) -> float:
-        """Seconds of the axis: to the end of the job, where this is within the last bin."""
+        """Length of the axis, s: to the job's end if that is in the last bin."""
         whole = max(self.levels.shape[1], self.power[0].size) * self.bin_s
         return self.elapsed_s if whole - self.bin_s < self.elapsed_s < whole else whole
 

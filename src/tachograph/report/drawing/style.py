@@ -117,7 +117,7 @@ def percent_axis(axes: Axes, which: str = "y", *, limits: bool = True) -> None:
 
 
 def thousands_axis(axes: Axes, which: str = "y") -> None:
-    """Show counts with separators on one axis."""
+    """Format counts with thousands separators."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 

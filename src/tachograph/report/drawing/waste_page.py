@@ -1,4 +1,4 @@
-"""The plots of the page of the ledger, as inline SVG. None where there is nothing to show."""
+"""Plots of the ledger's page as inline SVG; None without data."""
 
 from __future__ import annotations
 

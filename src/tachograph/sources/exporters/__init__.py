@@ -17,7 +17,7 @@ EXPORTER_MODULES: tuple[str, ...] = (
 
 @cache
 def exporter_mappings() -> tuple[ExporterMapping, ...]:
-    """Return all mappings in order of EXPORTER_MODULES; the first one of a metric counts."""
+    """Return all mappings by EXPORTER_MODULES; the first for a metric wins."""
     found: list[ExporterMapping] = []
     for name in EXPORTER_MODULES:
         mapping: ExporterMapping = import_module(f"{__name__}.{name}").EXPORTER

@@ -286,7 +286,7 @@ def read_table(
 
 
 def header(line: str) -> tuple[str, list[str]]:
-    """Return what stands between the columns of a table, and their names in lower case.
+    """Return the delimiter of a table and its lower-case column names.
 
     >>> header('job_id;"node";gpu')
     (';', ['job_id', 'node', 'gpu'])

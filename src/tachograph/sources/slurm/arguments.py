@@ -1,4 +1,4 @@
-"""What may stand in a command line: values of a kind, each in the grammar that Slurm has for it."""
+"""Grammar of command-line values by kind, as in Slurm."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SiteProgram:
-    """How to run a program: words (`("ssh", "login", "sacct")`), environment, limits.
+    """A program to run: words (`("ssh", "login", "sacct")`), environment, limits.
 
     answer: what it reads from stdin.
     """
@@ -153,7 +153,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _ending(code: int, complaints: IO[bytes]) -> str:
-    """How it ended, and its message: the last error, else the first line."""
+    """Its exit, and message: the last error, else the first line."""
     how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
     complaints.seek(0)
     lines = [
@@ -221,7 +221,7 @@ class AccountingSpan:
 
 @dataclass(frozen=True, slots=True)
 class AccountingAnswer:
-    """An answer as it came: a document, or text.
+    """A raw answer: a document or text.
 
     texts: of text, what users wrote, in an answer of its own. delimiters: between the fields of
     both; "" of a document.
@@ -234,7 +234,7 @@ class AccountingAnswer:
 
 
 class AccountingAccess(Protocol):
-    """What is polled."""
+    """Interface of a polled accounting."""
 
     where: str
 
@@ -303,7 +303,7 @@ class SacctCommand:
         """Nothing is kept open."""
 
     def _answer(self, span: AccountingSpan, names: Sequence[str], between: str) -> bytes:
-        """What sacct prints. Errors: InputError when it fails, or the answer is not whole."""
+        """Output of sacct. Errors: InputError if it fails or is truncated."""
         first, last = span.written
         answer = self._run(
             *("--allusers", "--duplicates", *(() if self._steps else ("--allocations",))),

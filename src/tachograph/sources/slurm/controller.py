@@ -44,12 +44,12 @@ class ControllerConfig:
 
 
 class ControllerAccess(Protocol):
-    """What is polled."""
+    """Interface of a polled controller."""
 
     where: str
 
     def fetch_jobs(self) -> bytes:
-        """Return the answer as it came. Errors: InputError when there is none."""
+        """Return the raw answer. Errors: InputError without one."""
         ...
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ def polled_at(document: object) -> int | None:
 
 
 def _runs(job: Mapping[str, object]) -> bool:
-    """One that is about to end has its flag beside the state."""
+    """Whether it runs; a job about to end has a flag beside its state."""
     state = job_state(job.get("job_state"))
     return state.base in _RUNS and "COMPLETING" not in state.flags
 

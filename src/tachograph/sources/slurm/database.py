@@ -196,7 +196,7 @@ def _exit_status(value: object, state: str | None) -> tuple[int | None, int | No
 
 
 def _tres(value: object) -> dict[str, int] | None:
-    """Counts of CPUs, nodes, GPUs and shares of them; None where the document has no such list."""
+    """Counts of CPUs, nodes, GPUs and GPU shares; None without such a list."""
     if not isinstance(value, list):
         return None
     counts: dict[str, int] = {}

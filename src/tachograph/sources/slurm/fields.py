@@ -51,7 +51,7 @@ _NO_VALUE = 0xFFFFFFFE  # NO_VAL of slurm.h, and INFINITE above it
 
 
 def json_value(value: object, *path: str) -> object:
-    """Return what lies at `path` of nested objects, None where it ends.
+    """Return the value at `path` in nested objects, or None.
 
     >>> json_value({"time": {"start": 5}}, "time", "start"), json_value({"time": 3}, "time", "start")
     (5, None)
@@ -125,7 +125,7 @@ def json_text(value: object) -> str | None:
 
 
 def json_objects(value: object) -> list[dict[str, object]]:
-    """Return the objects of a list, [] where there is none.
+    """Return the objects of a list, [] without one.
 
     >>> json_objects([{"a": 1}, 3]), json_objects(None)
     ([{'a': 1}], [])
@@ -270,7 +270,7 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
 
 @lru_cache(maxsize=1 << 14)  # labels of exporters repeat with every scrape
 def job_with_step(written: str) -> str:
-    """Return the raw job id, with the step behind a dot where one is written. Errors: as `job_id`.
+    """Return the raw job id with its step, if written. Errors: as `job_id`.
 
     >>> job_with_step("123"), job_with_step("123.batch")
     ('123', '123.batch')
@@ -411,7 +411,7 @@ def folded_exit_code(code: int) -> int:
 
 @lru_cache(maxsize=8192)
 def whole(written: str, column: str) -> int | None:
-    """Return a count, None where none is written.
+    """Return a count, or None.
 
     >>> whole("12", "cpus"), whole("", "cpus")
     (12, None)
@@ -478,7 +478,7 @@ _EPOCH = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 @lru_cache(maxsize=65536)
 def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
-    """Return the UTC times a text may mean: none, one, or two in a repeated hour.
+    """Return the possible UTC times of a text: none, one, or two in a repeated hour.
 
     Local wall clock, ISO with an offset, or seconds since 1970, with a fraction or without.
 

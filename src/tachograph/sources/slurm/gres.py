@@ -44,7 +44,7 @@ class Gres:
 
     @property
     def is_mig(self) -> bool:
-        """Whether it counts MIG slices, whose index is not the GPU's."""
+        """Whether it counts MIG slices, whose index differs from the GPU's."""
         return bool(self.type and _MIG.search(self.type))
 
 
@@ -248,7 +248,7 @@ def shares(counts: Mapping[str, int]) -> tuple[int | None, int | None, str | Non
 
 
 def _gres_count(counts: Mapping[str, int], name: str) -> tuple[int | None, str | None]:
-    """The number of one GRES, and its types; typed and untyped counts are the same ones."""
+    """Number of a GRES and its types; typed counts repeat untyped ones."""
     prefix = f"gres/{name}"
     typed = {
         key[len(prefix) + 1 :]: count

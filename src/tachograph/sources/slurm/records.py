@@ -129,7 +129,7 @@ _TIER = re.compile(r"(?<![a-z0-9])hbm_?(\d{2,4})g", re.ASCII)
 
 
 def hbm_tier(constraint: str | None) -> str | None:
-    """Return the memory tier a constraint requests; None where it names none, or leaves the choice.
+    """Return the memory tier a constraint requests; None without one, or with a choice.
 
     >>> hbm_tier("gpu&hbm80g"), hbm_tier("[hbm40g|hbm80g]"), hbm_tier("(gpu&hbm40g)"), hbm_tier("gpu")
     ('80g', None, '40g', None)

@@ -40,7 +40,7 @@ class SlurmrestdAccess(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Slurmrestd:
-    """One slurmrestd, polled.
+    """A polled slurmrestd.
 
     Errors: ConfigError naming the key, for settings that do not fit.
     """

@@ -104,7 +104,7 @@ class SacctLayout:
 
     @cached_property
     def free(self) -> tuple[int, ...]:
-        """Columns that may hold delimiters; where none is known for it, the last one."""
+        """Columns that may contain delimiters; the last one if none is known."""
         if not self.holds_text:
             return ()
         known = [self.names.index(name) for name in _FREE if name in self.names]
@@ -280,7 +280,7 @@ class WrittenTexts:
         return {**self.of.get(key, {}), **fields}
 
     def rejected(self) -> list[RejectedRecord]:
-        """Texts that match no record, or of which a record has two."""
+        """Texts that match no record, or belong to a record with two."""
         unknown = [
             (0, "text_of_unknown_job", ".".join(key)) for key in self.of if key not in self.used
         ]
@@ -505,7 +505,7 @@ def _split(record: str, layout: SacctLayout) -> list[str] | None:
 
 
 def _joined(parts: list[str], layout: SacctLayout) -> Iterator[list[str]]:
-    """Every way to put surplus delimiters back into one free text, then into two."""
+    """All ways to rejoin surplus delimiters into one free text, then into two."""
     surplus = len(parts) - len(layout.names)
     for place in layout.free:
         yield _join(parts, [(place, surplus)], layout.delimiter)

@@ -53,7 +53,7 @@ class UnreadValue:
 
 @dataclass(frozen=True, slots=True)
 class HostUsage:
-    """What a job or a step used. None: not accounted.
+    """Usage of a job or step. None: not accounted.
 
     counted_s: CPU time, user and system, as its processes ended. polled_s: the same as polled while
     it ran.
@@ -109,7 +109,7 @@ def usage_of_run(job: EndedUsage, steps: Sequence[EndedUsage]) -> tuple[float | 
 
 
 def _whole_ms(seconds: float) -> float:
-    """Text of sacct has no more, so text and JSON agree."""
+    """Round to ms, the precision of sacct's text, so that text and JSON agree."""
     return math.floor(seconds * 1e3 + 1e-6) / 1e3
 
 
@@ -176,7 +176,7 @@ def _amount(written: str) -> tuple[float, str, str]:
 
 
 def _bytes_mib(written: str) -> float | None:
-    """A size in MiB, of bytes where no unit is written; None: none, or 0."""
+    """Size in MiB, from bytes if there is no unit; None: none, or 0."""
     if absent(written):
         return None
     number, unit, _ = _amount(written)
@@ -210,7 +210,7 @@ def requested_mib(written: str, *, nodes: int | None, cpus: int | None) -> float
 
 
 def tres_value(written: str, name: str) -> str:
-    """Return what a TRES list has under a name, "" where it does not have it.
+    """Return the value of a name in a TRES list, or "".
 
     >>> tres_value("cpu=00:00:03,energy=0,mem=206472K", "mem")
     '206472K'

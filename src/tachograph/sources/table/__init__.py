@@ -107,7 +107,7 @@ def mapped_parts(
 
 
 def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
-    """Return one row per GPU with its last device facts; unreadable rows count."""
+    """Return one row per GPU with its last device facts; count unreadable rows."""
     of = mapping.of_devices
     facts = FilePiece(
         rows.select(_used(rows.columns, of)).unique(maintain_order=True), 0, rows.height
@@ -215,7 +215,7 @@ def _order(rows: pl.DataFrame, keys: list[pl.Series]) -> pl.DataFrame:
 def _wide(
     rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns
 ) -> pl.DataFrame:
-    """One row per row of the file, or per row and GPU where the GPUs have columns of their own."""
+    """One row per row of the file, or per row and GPU for columns by GPU."""
     keys = _keys(rows, mapping, made)
     if mapping.time.column:
         keys.insert(0, _time(rows, mapping, site_zone, _order(rows, keys), made))
@@ -269,7 +269,7 @@ def _value(
     site_zone: str,
     made: _MappedColumns,
 ) -> pl.Series:
-    """One column as its target, units noted where they are left to `conform`."""
+    """One column as its target; leaves units to `conform`."""
     column = next(column for column in TABLES[mapping.table].columns if column.name == target.to)
     given = given.alias(target.to)
     if isinstance(column.dtype, pl.Datetime):
@@ -362,7 +362,7 @@ def _long(
 
 
 def _unmapped(reason: str, rows: Mapping[str, int]) -> list[Reject]:
-    """A reject for each of the first names, and one for all others."""
+    """Rejects: one for each of the first unmapped names, and one for the rest."""
     names = list(rows)
     rejects = [Reject(reason, name, rows[name], name) for name in names[:_MOST_NAMED]]
     rest = names[_MOST_NAMED:]
@@ -394,7 +394,7 @@ NAME = "table"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the files, the mapping and what replaces its keys, and the wish for a proposed one."""
+    """Declare files, mapping, replaced keys, and the option to propose a mapping."""
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="CSV, Parquet or JSON, or folders of them"
     )
@@ -507,7 +507,7 @@ def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
 
 
 def _inside(content: object, keys: str, path: Path) -> object:
-    """What is under `records` in a JSON file."""
+    """Objects under `records` in a JSON file."""
     for key in filter(None, keys.split(".")):
         if not isinstance(content, dict) or key not in content:
             has = listed(map(str, content)) if isinstance(content, dict) else "a list"

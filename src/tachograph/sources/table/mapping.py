@@ -230,7 +230,7 @@ class MappingMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the columns of a recording mean."""
+    """Meaning of a recording's columns."""
 
     columns: dict[str, str | MappingTarget] = {}
     table: str = GPU_SAMPLES.name
@@ -267,7 +267,7 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def layout(self) -> TableLayout:
-        """How the CSV file is written."""
+        """Format of the CSV file."""
         return TableLayout(self.delimiter, self.comment, self.names, self.encoding)
 
     @property
@@ -349,7 +349,7 @@ def _setting(written: str) -> dict[str, object]:
 
 
 def _replace(written: dict[str, Any], by: Mapping[str, Any]) -> None:
-    """Put keys in place of those written; a column replaces a constant, and the reverse."""
+    """Override written keys; a column replaces a constant, and vice versa."""
     for key, value in by.items():
         there = written.get(key)
         if isinstance(there, dict) and isinstance(value, dict) and "to" not in value:
@@ -452,7 +452,7 @@ def _check_key(section: str, key: MappingKey) -> None:
 
 
 def _check_columns(mapping: TableMapping, section: str) -> None:
-    """Each target fits; each key of the table comes from somewhere, and from one place."""
+    """Check that targets fit, and each table key has exactly one origin."""
     table, targets = TABLES[mapping.table], mapping.targets
     for name, target in targets.items():
         _check_target(f"{section}.{name!r}", target, table)

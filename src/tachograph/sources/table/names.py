@@ -261,7 +261,7 @@ GPU_IN_NAME = re.compile(r"(?i)(?:gpu|card|device)[ _.\-\[]?(\d+)\]?")
 
 
 def wide_template(name: str) -> str | None:
-    """Return a column's name with `{gpu}` in place of the index in it, or None.
+    """Return a column name with `{gpu}` for its index, or None.
 
     >>> wide_template("gpu3_power_w"), wide_template("fp16_active")
     ('gpu{gpu}_power_w', None)
@@ -313,7 +313,7 @@ _KEY_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def named(names: Iterable[str], key: str) -> list[str]:
-    """Return the columns whose names are those of a key (time, node, gpu, ...), the best first.
+    """Return the columns named like a key (time, node, gpu, ...), best first.
 
     >>> named(["Index", "GPU-ID", "x"], "gpu")
     ['GPU-ID', 'Index']

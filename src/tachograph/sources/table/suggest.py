@@ -76,11 +76,11 @@ class _Proposal:
     taken: set[str] = field(default_factory=set)
 
     def free(self, key: str) -> list[str]:
-        """Return the columns that are named like a key and have no place yet, the best first."""
+        """Return unused columns named like a key, best first."""
         return [name for name in named(self.rows.columns, key) if name not in self.taken]
 
     def others(self) -> list[str]:
-        """Return the columns that have no place yet and may mean something."""
+        """Return unused columns that may have a meaning."""
         return [
             name
             for name in self.rows.columns
@@ -339,7 +339,7 @@ def _propose_counters(proposal: _Proposal, columns: Mapping[str, pl.Series]) -> 
 def _propose_host(
     proposal: _Proposal, columns: Mapping[str, pl.Series], nodes: Sequence[str]
 ) -> None:
-    """Columns or metrics of node_samples; counters that count are those whose values grow."""
+    """Columns or metrics for node_samples; counters are columns that only grow."""
     of_rows = proposal.rows[nodes[0]] if nodes else None
     counters: set[str] = set()
     for name, values in columns.items():
@@ -375,7 +375,7 @@ def _only_grows(counter: str, values: pl.Series, nodes: pl.Series | None) -> boo
 
 
 def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Series) -> str | None:
-    """One line under [columns]; None where the unit does not fit, noted as not recognised.
+    """One line of [columns]; None, noted as unknown, if the unit does not fit.
 
     A share is a fraction where neither its name says percent nor a value is above 1.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare user, week, `--html`, and who gets no digest."""
+    """Declare user, week, `--html`, and opt-outs."""
     parser.add_argument(
         "user",
         nargs="?",

@@ -158,7 +158,7 @@ def score_json(score: VerdictScore) -> dict[str, Any]:
 
 
 def percent(share: float | None) -> str | None:
-    """Return a share with two places: accuracies differ in the last one.
+    """Format a share with two decimals, where accuracies differ.
 
     >>> percent(0.9962)
     '99.62 %'

@@ -117,7 +117,7 @@ def _chosen(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
 
 
 def _counts(found: pl.DataFrame) -> pl.DataFrame:
-    """One row per class: how many jobs have each verdict."""
+    """One row per class: number of jobs by verdict."""
     import polars as pl
 
     from tachograph.judge.finding import VERDICTS

@@ -96,7 +96,7 @@ def _made_by(seed: int) -> str:
 
 
 def _is_complete(folder: Path, seed: int) -> bool:
-    """Whether a demo of this version and seed was made there, up to its end."""
+    """Whether a complete demo of this version and seed is there."""
     mark = folder / _MARK
     return mark.is_file() and mark.read_text(encoding="utf-8") == _made_by(seed)
 
@@ -110,7 +110,7 @@ def _serve(folder: Path, address: str) -> int:
 
 @contextlib.contextmanager
 def _without_overrides(environment: MutableMapping[str, str]) -> Iterator[None]:
-    """An environment without TACHOGRAPH_ variables, so that synthetic jobs reach no other lake."""
+    """Environment without TACHOGRAPH_ variables, so synthetic jobs reach no other lake."""
     own = {name: value for name, value in environment.items() if name.startswith("TACHOGRAPH_")}
     for name in own:
         del environment[name]

@@ -397,7 +397,7 @@ def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
 
 
 def _import_classes(arguments: Arguments) -> int:
-    """Translate job classes, report, and write them where a folder is named.
+    """Translate job classes, report, write them if a folder is named.
 
     Errors: InputError for a folder without job classes, or where none can be translated.
     """

@@ -208,7 +208,7 @@ def _study(arguments: Arguments) -> int:
 
 
 def _options(arguments: Arguments) -> StudyChoice:
-    """How the study is made, as the options have it."""
+    """Settings of the study from the options."""
     return {
         "pipe": arguments.pipe,
         "window": arguments.window,
@@ -270,7 +270,7 @@ def _prefixed(label: str, progress: Progress) -> Progress:
 
 
 def _of_label(label: str, opened: OpenedLake, wanted: JobFilter) -> tuple[Lake, JobFilter]:
-    """The lake and the jobs of one study: another lake, or a month or a day of this one."""
+    """Lake and jobs of one study: another lake, or a month or day of this one."""
     from calendar import monthrange
     from dataclasses import replace
     from datetime import date, timedelta

@@ -143,7 +143,7 @@ def _propose(arguments: Arguments, opened: OpenedLake) -> _Proposed:
 
 
 def _agreement(arguments: Arguments, opened: OpenedLake, proposed: _Proposed | None) -> _Agreement:
-    """How the configured settings agree with the labels, and the proposed ones."""
+    """Agreement of configured and proposed settings with the labels."""
     origin = str(arguments.labels or arguments.truth or opened.lake.location)
     jobs, labelled = _labels(arguments, opened, origin)
     population = _population(opened, jobs)

@@ -46,7 +46,7 @@ _BY_LIMITER: Mapping[str, str] = {
 
 
 def pipes(figures: Figures) -> str | None:
-    """Where a tenth of the jobs leaves the tensor pipe or FP64 unused."""
+    """Sentence on pipes: where a tenth of the jobs leaves the tensor pipe or FP64 unused."""
     numbers = figures["pipe_combinations"]
     tensor, fp64 = (_unused(numbers, pipe) for pipe in ("tensor", "fp64"))
     parts = []
@@ -80,7 +80,7 @@ def memory(figures: Figures) -> str | None:
 
 
 def limits(figures: Figures) -> str | None:
-    """What limits most jobs."""
+    """Sentence on what limits most jobs."""
     facts = figures["bounds"].facts
     if not facts.get("jobs"):
         return None
@@ -91,7 +91,7 @@ def limits(figures: Figures) -> str | None:
 
 
 def spread(figures: Figures) -> str | None:
-    """Return GPU-hours of GPUs held beside the only used one; else jobs over UNEVEN."""
+    """Return GPU-hours of GPUs held beside the only active one; else jobs over UNEVEN."""
     numbers = figures["spatial_imbalance"]
     facts, one = numbers.facts, numbers.number("one_gpu_jobs")
     hours = numbers.number("one_gpu_unused_gpu_hours")

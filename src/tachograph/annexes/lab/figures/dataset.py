@@ -1,4 +1,4 @@
-"""The data set of a study: its jobs, what each filter removes, what was recorded, completeness."""
+"""Data set of a study: jobs, removals per filter, recorded samples, completeness."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _ordered_reasons(reasons: pl.Series) -> list[str]:
 
 
 def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
-    """Return the error for an empty study; `alone`: restrictions that each leave no job."""
+    """Return the error for an empty study; `alone`: restrictions that leave no job by themselves."""
     if not found.recorded:
         return LakeError(
             "there is no job to study",
@@ -162,7 +162,7 @@ UNKNOWN_MODEL = "not known"
 
 @dataclass(frozen=True, slots=True)
 class DatasetModel:
-    """One GPU model: nodes that have it, GPUs of it that studied jobs held."""
+    """One GPU model: number of nodes, and of GPUs held by studied jobs."""
 
     model: str
     nodes: int
@@ -171,7 +171,7 @@ class DatasetModel:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCounter:
-    """In how many of the studied jobs a counter was measured."""
+    """Number of studied jobs with a counter."""
 
     counter: str
     jobs: int

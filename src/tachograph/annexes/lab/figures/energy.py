@@ -115,7 +115,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
 
 
 def _most(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Which type takes more energy for a GPU-hour, where both are there."""
+    """Sentence on the type with more energy per GPU-hour, if there are both."""
     compute, memory = (numbers.number(f"{name}_kwh_per_gpu_hour") for name in TYPES)
     if compute is None or memory is None:
         return ()

@@ -94,7 +94,7 @@ def imbalanced(study: Study, column: str) -> pl.DataFrame:
 
 
 def why_none(study: Study, column: str) -> str | None:
-    """Return why no job has this imbalance; None where some have."""
+    """Return why no job has this imbalance; None if some have."""
     if not study.jobs.height:
         return "no jobs"
     if not study.measured(["gpu_util_mean"]):
@@ -107,7 +107,7 @@ def why_none(study: Study, column: str) -> str | None:
 
 
 def axis_top(values: pl.Series) -> float:
-    """Return where an axis of imbalance ends, so that it holds all values.
+    """Return the end of an imbalance axis that covers all values.
 
     >>> axis_top(pl.Series([0.02, 0.13])), axis_top(pl.Series([0.0])), axis_top(pl.Series([0.75]))
     (0.2, 0.1, 1.0)

@@ -62,7 +62,7 @@ def compute_by_type(study: Study, column: str) -> FigureNumbers:
 
 
 def _set_of_pipes() -> pl.Expr:
-    """FP64+T, ..., in one order however they are listed; null where no pipe was measured."""
+    """FP64+T, ..., in a fixed order; null if no pipe was measured."""
     used = [
         pl.when(pl.col("pipes").list.contains(pipe)).then(pl.lit(name))
         for pipe, name in PIPE_LETTERS.items()
@@ -190,7 +190,7 @@ def _of_types(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
 
 
 def _group(numbers: FigureNumbers, group: str) -> tuple[str, str]:
-    """How many jobs a group has, and their median, as text."""
+    """Number of jobs of a group and their median, as text."""
     return count_jobs(numbers.facts[f"{group}_jobs"]), text(
         numbers.number(f"{group}_median"), "ratio"
     )

@@ -35,7 +35,7 @@ class StudyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The jobs of a study: rows of job_summaries that no filter leaves out, one per run of a job.
+    """Jobs of a study after filters: rows of job_summaries, one per run.
 
     windows: (job_key, window_s, spatial_imbalance), one row per job and length of windows; None
     where not read.
@@ -55,7 +55,7 @@ class Study:
         return all(self.jobs.get_column(name).null_count() < self.jobs.height for name in columns)
 
     def lacking(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Those of the columns in which no job has a value."""
+        """Columns without a value in any job."""
         return tuple(name for name in columns if not self.measured([name]))
 
 
@@ -88,13 +88,13 @@ class FigureNumbers:
         return f"<div>{tables}<ul>{listed}</ul></div>"
 
     def number(self, fact: str) -> float | None:
-        """A fact that is a number; None where it is not known."""
+        """A numeric fact; None if unknown."""
         value = self.facts.get(fact)
         return float(value) if isinstance(value, int | float) else None
 
 
 class StudyFigure(Protocol):
-    """The interface of a module that makes one figure."""
+    """Interface of a figure's module."""
 
     def compute(self, study: Study) -> FigureNumbers:
         """Return the numbers of the figure. Pure."""

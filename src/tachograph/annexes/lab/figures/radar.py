@@ -117,7 +117,7 @@ def nominal() -> FigureNumbers:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return what was left out and what was not measured; may be empty."""
+    """Return what was left out and not measured; may be empty."""
     facts, text = numbers.facts, []
     groups, panels = numbers.number("groups") or 0, numbers.number("panels")
     if panels is not None and panels < groups:
@@ -166,7 +166,7 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def _axis(axis: str, columns: Sequence[str]) -> pl.Expr:
-    """One axis of each job, 0..1: a mean of MIG slices may be above 1."""
+    """One axis of each job, clipped to 0..1: means of MIG slices may exceed 1."""
     means = [f"{counter}_mean" for counter in _COUNTERS[axis] if f"{counter}_mean" in columns]
     if axis == "gr":
         return pl.coalesce("gr_engine_active_mean", "gpu_util_mean").clip(0, 1)
@@ -253,6 +253,6 @@ def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
 
 
 def _notes(figure: Figure, numbers: FigureNumbers, *more: str) -> None:
-    """Write below the figure what axes mean and what is missing."""
+    """Write notes below the figure: meaning of the axes, missing data."""
     full = f"I/O: busier direction of PCIe, 100 % from {FULL_IO_BYTES_PER_S / 1e9:g} GB/s on."
     figure.supxlabel("\n".join([full, *more, *sentences(numbers)]), fontsize=6, color=style.FAINT)

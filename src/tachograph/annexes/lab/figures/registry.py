@@ -1,4 +1,4 @@
-"""The figures of a study, in their order; a figure is added by one file and one line here.
+"""Figures of a study in order; a new one needs one file, and one line here.
 
 A figure's module has `compute`, `draw` and `sentences` (tachograph.annexes.lab.figures.numbers.StudyFigure) and
 is imported when it is used. Questions and figures 1 to 11 are those of IPDPS 2026.
@@ -49,7 +49,7 @@ class FigureEntry:
 
     @property
     def stem(self) -> str:
-        """What its files are called, without suffix."""
+        """Stem of its file names."""
         return f"{self.number:02}_{self.name}"
 
 

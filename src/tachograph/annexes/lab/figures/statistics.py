@@ -19,7 +19,7 @@ LEAST_JOBS = 3  # of a correlation: two jobs always have a rho of 1 or -1
 
 
 def box_caption(whiskers: object) -> str:
-    """Return what boxes with these whiskers show; ones that do not exist are those of Tukey."""
+    """Return the caption of boxes with these whiskers; default: Tukey."""
     ends = WHISKERS.get(str(whiskers), WHISKERS["tukey"])
     box = "Boxes: first to third quartile; line: median; dot: mean"
     return f"{box}; whiskers: {ends}; jobs beyond are counted, not drawn."

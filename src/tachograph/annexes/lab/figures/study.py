@@ -53,7 +53,7 @@ class StudySettings:
 
 @dataclass(frozen=True, slots=True)
 class MadeFigure:
-    """One figure of a study: its entry in the registry, its numbers, its sentences."""
+    """One computed figure: registry entry, numbers, sentences."""
 
     entry: FigureEntry
     numbers: FigureNumbers
@@ -115,7 +115,7 @@ class StudyReport:
         return first if first == last else f"{first} to {last}"
 
     def of_question(self, question: str | None) -> tuple[MadeFigure, ...]:
-        """Return the figures that help to answer a question; those that answer none for None."""
+        """Return the figures of a question; None: those of no question."""
         return tuple(figure for figure in self.figures if figure.entry.question == question)
 
     def answers(self) -> dict[str, tuple[str, ...]]:

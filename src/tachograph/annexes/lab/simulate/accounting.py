@@ -176,7 +176,7 @@ def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tup
 def _record(
     plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNode]
 ) -> dict[str, str]:
-    """One row of a job, {field: text}."""
+    """One accounting row of a job, {field: text}."""
     request, state = run.request, state_of(plan, run)
     start_s, end_s = run.start_s, run.end_s
     count = len(run.places) or max(1, request.nodes)

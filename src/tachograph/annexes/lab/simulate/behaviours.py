@@ -20,7 +20,7 @@ LONGEST_S = 36 * 3600  # of an ordinary job
 
 
 class JobKind(StrEnum):
-    """What a job is like."""
+    """Kinds of simulated jobs."""
 
     STEADY = "steady"
     MEMORY_BOUND = "memory_bound"
@@ -199,7 +199,7 @@ class JobBehaviour:
     def _with_rest(
         self, phases: list[ActivityPhase], held: ActivityLevel, work: ActivityLevel
     ) -> list[ActivityPhase]:
-        """No work in the planted interval; in a deadlock the GPU is busy-waiting there."""
+        """Level without work in the planted interval; a deadlock busy-waits there."""
         begin, end = self.planted or (0, 0)
         resting = (
             held._replace(util=1.0, sm=0.008, occupancy=0.001)
@@ -316,7 +316,7 @@ def _planted(kind: JobKind, rng: np.random.Generator, elapsed_s: int) -> tuple[i
 
 
 class CourseActivity(StrEnum):
-    """What a job does in a stretch of its course."""
+    """Activity of a job in a stretch of its course."""
 
     WORK = "work"
     ALONE = "alone"  # only its first GPU works
@@ -490,7 +490,7 @@ class CourseScenario:
     stuck: bool = False
 
     def course(self, rng: Draw) -> JobCourse:
-        """Return the course of one such job."""
+        """Return the course of one job of the scenario."""
         stretches, work = self.draw(rng)
         kind = self.kinds[int(rng.integers(len(self.kinds)))]
         sizes = [(nodes, share) for nodes, share in self.sizes if nodes or self.min_gpus <= 2]

@@ -25,7 +25,7 @@ from tachograph.catalog.errors import LakeError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCluster:
-    """Where everything is, and the truth.
+    """Locations of the simulated cluster's parts, and its ground truth.
 
     jobs: one row per run of a job (`truth.jobs_frame`); gpus: one row per run and GPU
     (`truth.gpus_frame`); defects: one row per planted defect (`defects.SCHEMA`). `rows` is the

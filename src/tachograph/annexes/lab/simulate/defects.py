@@ -17,7 +17,7 @@ from tachograph.catalog.tables import TIME
 
 
 class DefectKind(StrEnum):
-    """What a planted defect does to the samples in its window."""
+    """Effects of a planted defect on the samples in its window."""
 
     GAP = "gap"  # no samples of the node
     DUPLICATE = "duplicate"  # rows written twice
@@ -99,7 +99,7 @@ class TelemetryDefect:
 
 @dataclass(slots=True)
 class DefectLog:
-    """What was done: one row per defect, with the samples it touched and their true times."""
+    """Log of defects: one row each, with the number and true times of its samples."""
 
     rows: list[
         tuple[str, str, int | None, str | None, int | None, int | None, float | None, int]
@@ -203,7 +203,7 @@ def _draw_one(
 
 
 def _mark(column: str, rng: np.random.Generator) -> float:
-    """A mark that the column's type can hold: DCGM's blank values, or NaN where it is floating."""
+    """Missing-value marker of the column's type: DCGM's blank values, or NaN."""
     if column == "energy_j":
         return float(INT64_MARK)
     if column in (
@@ -352,7 +352,7 @@ def _instead(rows: pl.DataFrame, kind: DefectKind, columns: Sequence[str]) -> li
 
 
 def missing_counters(plan: SimulationPlan, nodes: Sequence[SimulatedNode]) -> list[TelemetryDefect]:
-    """Return a row per node and counter that is not measured there; times are those of the plan."""
+    """Return a row per node and unmeasured counter; times span the plan."""
     if not plan.defects:
         return []
     begin, end = plan.start_s * 10**9, (plan.start_s + plan.seconds) * 10**9

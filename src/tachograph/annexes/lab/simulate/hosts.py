@@ -88,7 +88,7 @@ DEFECTS: Mapping[str, pl.DataType] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class HostDay:
-    """Host samples of some nodes and one day, as LDMS writes them; `part` numbers the nodes."""
+    """Host samples of some nodes on one day in LDMS format; `part` numbers the nodes."""
 
     part: int
     day: int
@@ -96,7 +96,7 @@ class HostDay:
     defects: pl.DataFrame
 
     def name(self, plan: SimulationPlan) -> str:
-        """What its file is called."""
+        """File name."""
         return f"hosts-{plan.start + timedelta(days=self.day):%Y-%m-%d}-{self.part:03d}.parquet"
 
 
@@ -221,7 +221,7 @@ def _times(plan: SimulationPlan, rng: np.random.Generator) -> F64:
 
 
 def _grown(lines: Sequence[ActivityTimeline], wide: Flags, edges: F64) -> F64:
-    """What the GPUs' work adds to each counter between any two neighbours of `edges` (s)."""
+    """Growth of each counter by the GPUs' work between neighbouring `edges` (s)."""
     total = np.zeros((edges.size, len(COUNTED)))
     for line in lines:
         rates = _rates(line.level, wide[line.allocation]) / [

@@ -268,7 +268,7 @@ class SimulationPlan:
         return 86400 // self.interval_s
 
     def nodes(self) -> tuple[SimulatedNode, ...]:
-        """Return the nodes in order of name; the last ones of each group are the shared ones."""
+        """Return the nodes by name; the last of each group are shared."""
         nodes: list[SimulatedNode] = []
         for number, group in enumerate(self.groups):
             shared = round(group.count * self.shared) if group.gpus > 1 else 0

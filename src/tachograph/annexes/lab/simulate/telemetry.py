@@ -40,7 +40,7 @@ ROWS_PER_GROUP = 500_000
 
 @dataclass(slots=True)
 class NodeTelemetry:
-    """One node while its days are written."""
+    """State of one node while its days are written."""
 
     node: SimulatedNode
     lines: list[ActivityTimeline]
@@ -70,7 +70,7 @@ def column_name(counter: str) -> str:
 def parts_of_nodes(
     plan: SimulationPlan, nodes: Sequence[SimulatedNode]
 ) -> list[list[SimulatedNode]]:
-    """Return nodes of one group that go into one file together, within `rows_per_file`."""
+    """Return nodes of a group for one file, within `rows_per_file`."""
     found: list[list[SimulatedNode]] = []
     for number, group in enumerate(plan.groups):
         mine = [node for node in nodes if node.group == number]

@@ -58,7 +58,7 @@ class TruthSums:
         return cls(np.zeros(allocations, np.int64), np.zeros((allocations, len(SUMMED))), *flat)
 
     def add(self, segments: Segments, times: I64, out: Mapping[str, Array]) -> None:
-        """Add the samples of one node and day; days come in order."""
+        """Add the samples of a node and day, in order of days."""
         busy = segments.allocation >= 0
         owners, firsts = segments.allocation[busy], segments.first[busy]
         if not owners.size:

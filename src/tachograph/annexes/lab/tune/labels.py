@@ -20,7 +20,7 @@ _DO = f"write a table with the columns {', '.join(NEEDED)} and, where ids repeat
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One line: whether a job is of a class. `job_id` as it is displayed, or Slurm's raw id."""
+    """One label: whether a job is of a class. `job_id`: displayed or raw."""
 
     line: int
     job_id: str
@@ -89,7 +89,7 @@ def read_labels(
 
 
 def _delimiter(head: str) -> str:
-    """What separates columns: a comma, or the semicolon or tab of a spreadsheet.
+    """Column delimiter: comma, or semicolon or tab of spreadsheets.
 
     >>> _delimiter("job_id;class;label"), _delimiter("job_id"), _delimiter("")
     (';', ',', ',')
@@ -148,7 +148,7 @@ def match(
 
 
 def labels_of_lake(rows: pl.DataFrame, classes: Iterable[str], jobs: pl.DataFrame) -> Labelled:
-    """Return the labels of pages by class and run; those of other checks are not of use here.
+    """Return the labels from pages by class and run, without those of other checks.
 
     rows: of the table of labels. `jobs`: rows of job_summaries. Rejected are labels of jobs that
     are not there.

@@ -27,7 +27,7 @@ _CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
 @dataclass(frozen=True, slots=True)
 class _KnownInput:
-    """One form, and the number of each of its jobs among all jobs of the population."""
+    """One form, and the index of each of its jobs in the population."""
 
     form: ClassInput
     numbers: Sequence[int]
@@ -66,7 +66,7 @@ class Population:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Classes that can be judged: of hosts only where there are minutes of nodes."""
+        """Classes that can be judged; host classes need node minutes."""
         return tuple(
             code
             for each in JOB_CLASSES
@@ -80,7 +80,7 @@ class Population:
         return sum(int(known.form.series.offset[-1]) for known in list(self._forms.values())[:1])
 
     def form(self, *, host: bool) -> ClassInput | None:
-        """Return the form of GPUs, or of hosts; None where there is nothing in it."""
+        """Return the GPU or host form; None if it is empty."""
         known = self._forms.get(host)
         return None if known is None else known.form
 

@@ -65,7 +65,7 @@ class ThresholdProposal:
 
 
 def propose(population: Population) -> tuple[ThresholdProposal, ...]:
-    """Return a proposal for each threshold, of GPUs and where there are minutes of nodes of hosts.
+    """Return a proposal per threshold, of GPUs and, with node minutes, of hosts.
 
     Errors: UsageError where there are too few minutes idle or at work.
     """

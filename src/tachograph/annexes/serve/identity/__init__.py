@@ -1,4 +1,4 @@
-"""Who a request is from: one file per way to prove it.
+"""Identity of a request: one file per method of proof.
 
 `identities` has the ordered tuple in which the ways are tried.
 """

@@ -35,7 +35,7 @@ class StartLink:
     user: str = ""
 
     def proven(self, given: str) -> Proven | None:
-        """Return whom a token proves; None where it is not the link's."""
+        """Return the identity if the token is the link's; else None."""
         same = hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.token.encode())
         return Proven(self.user, LINK, Role.ADMIN) if self.token and same else None
 
@@ -45,10 +45,10 @@ NO_LINK = StartLink()
 
 @dataclass(frozen=True, slots=True)
 class UnknownBearer:
-    """What is sent as `Bearer` and no way before knows: no weaker proof counts in its place."""
+    """Rejects `Bearer` tokens no earlier method knows, so no weaker proof replaces them."""
 
     def of(self, request: Request) -> None:
-        """Return None where nothing is sent. Errors: NotIdentifiedError."""
+        """Return None without a token. Errors: NotIdentifiedError."""
         if bearer_of(request) is not None:
             do = "leave the header Authorization out, or create a token"
             raise NotIdentifiedError("the token is not valid", do=do)
@@ -56,7 +56,7 @@ class UnknownBearer:
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """How requests prove whose they are, and which role that is.
+    """Methods to identify a request, and the role of its sender.
 
     What a request sends on purpose (a token) counts before what a browser sends on its own (a
     cookie).
@@ -111,7 +111,7 @@ class Identities:
         return not (sent or peer(request).is_unix or self.proxies.is_from_proxy(request))
 
     def proven(self, request: Request) -> Proven | None:
-        """Return whose a request is; None where it proves nothing.
+        """Return the identity of a request; None without proof.
 
         Errors: NotIdentifiedError for a proof that is wrong.
         """

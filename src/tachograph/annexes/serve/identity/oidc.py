@@ -67,7 +67,7 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class StartedLogin:
-    """Where to send the browser, and the value of its cookie."""
+    """URL for the browser, and the value of its cookie."""
 
     address: str
     cookie: str
@@ -106,7 +106,7 @@ class OidcProvider:
         )
 
     def begin(self, redirect: str, target: str) -> StartedLogin:
-        """Return where a login begins that comes back to `redirect` and leads on to `target`.
+        """Return the URL that begins a login; it returns to `redirect`, then `target`.
 
         Errors: InputError where the provider does not answer.
         """
@@ -136,7 +136,7 @@ class OidcProvider:
         )
 
     def finish(self, given: Mapping[str, str], cookie: str) -> tuple[Proven, str]:
-        """Return whose login the provider's answer ends, and where it leads.
+        """Return the identity of the completed login, and the target.
 
         Errors: NotIdentifiedError where it belongs to no login of this browser, or is not signed as
         it must be; InputError where the provider does not answer.

@@ -1,4 +1,4 @@
-"""What a request proves about its sender: name, method, and a role limit."""
+"""Proof of a sender: name, method, role limit."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Proven:
 
 
 class Proof(Protocol):
-    """One way to prove whose a request is."""
+    """A method to identify requests."""
 
     def of(self, request: Request) -> Proven | None:
-        """Return whose a request is; None where it has no proof of this kind.
+        """Return the identity of a request; None without this kind of proof.
 
         Errors: NotIdentifiedError for a proof that is wrong: then no other way is tried.
         """
@@ -55,7 +55,7 @@ def is_user_name(name: str) -> bool:
 
 
 def proven_name(name: object, via: str) -> str:
-    """Return a user name that a proof gave. Errors: NotIdentifiedError for one that no user has."""
+    """Return the proven user name. Errors: NotIdentifiedError if it is invalid."""
     if isinstance(name, str) and is_user_name(name):
         return name
     raise NotIdentifiedError(

@@ -47,7 +47,7 @@ def _group_name(gid: int) -> str:
 
 @dataclass(slots=True)
 class Roles:
-    """Who has which role."""
+    """Roles of users."""
 
     options: ServeOptions
     groups: Groups

@@ -71,7 +71,7 @@ def _has_identity(options: ServeOptions) -> bool:
 
 
 def _check_url(key: str, written: str, *, schemes: tuple[str, ...]) -> None:
-    """What is sent without TLS can be read on the way, except on this machine."""
+    """Check for TLS: without it, traffic is readable, except on this machine."""
     if not written:
         return
     try:

@@ -28,7 +28,7 @@ class Session:
 
 @dataclass(slots=True)
 class Sessions:
-    """The sessions of one server. A cookie is kept as its hash: memory has none that could be used.
+    """Sessions of a server. Cookies are kept as hashes, so memory has no usable one.
 
     still: whether what a session began with still holds; a revoked token ends its sessions.
     """
@@ -60,13 +60,13 @@ class Sessions:
         )
 
     def session(self, request: Request) -> Session | None:
-        """Return the session of a request; None without one, or where it has ended."""
+        """Return the session of a request; None without one, or if it ended."""
         session = self._open.get(self._key(request))
         alive = session is not None and session.ends > self.clock() and self.still(session.proven)
         return session if alive else None
 
     def of(self, request: Request) -> Proven | None:
-        """Return whose session a request has; a cookie that is not known counts as none."""
+        """Return the identity of a session; an unknown cookie counts as none."""
         session = self.session(request)
         return None if session is None else session.proven
 

@@ -67,7 +67,7 @@ class SlurmTokens:
         return proven
 
     def proven(self, sent: str) -> Proven:
-        """Return whose token it is. Errors: NotIdentifiedError for one that is not valid."""
+        """Return the user of a token. Errors: NotIdentifiedError if it is invalid."""
         wrong = NotIdentifiedError(
             "Slurm's token is not valid or has expired", do="create one with `scontrol token`"
         )
@@ -88,5 +88,5 @@ class SlurmTokens:
 
 
 def _instant(claim: object) -> float | None:
-    """A claim that is a time, in seconds since 1970; None for anything else."""
+    """Time of a claim, s since 1970; None for other types."""
     return float(claim) if isinstance(claim, int | float) and not isinstance(claim, bool) else None

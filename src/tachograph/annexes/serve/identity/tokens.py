@@ -80,7 +80,7 @@ def revoke_token(file: Path, token_id: str) -> StoredToken:
 
 
 def read_tokens(file: Path) -> Sequence[StoredToken]:
-    """Return the tokens of a file, none where it is not there yet.
+    """Return the tokens of a file; empty if there is no file.
 
     Errors: ConfigError where it cannot be read, is no such file, or others may read or write it.
     """
@@ -166,7 +166,7 @@ class BearerTokens:
         return self.proven(sent) if sent is not None and sent.startswith(PREFIX) else None
 
     def proven(self, sent: str) -> Proven:
-        """Return whose token it is. Errors: NotIdentifiedError; those of `read_tokens`."""
+        """Return the user of a token. Errors: NotIdentifiedError; those of `read_tokens`."""
         found = self._tokens().get(_hashed(sent))
         role = None if found is None else Role.__members__.get(found.role.upper())
         if found is None or role is None or found.expires.timestamp() <= self.clock():

@@ -1,1 +1,1 @@
-"""Pages, one file each: its parameters, and what its template of the same name shows."""
+"""Pages, one file each: parameters, and the values of the template of that name."""

@@ -1,4 +1,4 @@
-"""Findings by check, the jobs of one, and what people say of them: confirmed or rejected."""
+"""Findings by check, the jobs of a check, and labels: confirmed or rejected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORM = LabelForm
 
 
 def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
-    """Return counts by check; of one check its jobs with the sentences, and their labels."""
+    """Return counts by check, or jobs of a check with sentences and labels."""
     wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
     labels = read_labels(view.opened.lake)
     every = replace(wanted, findings=(), verdict="yes")

@@ -13,7 +13,7 @@ from tachograph.lake.filters import JobFilter
 
 
 class HomeParameters(Parameters, frozen=True, kw_only=True):
-    """Whose jobs: one's own, or all visible ones; default: own, if there are any."""
+    """Jobs to show: own or all visible ones; default: own, if there are any."""
 
     of: Literal["mine", "all"] | None = None
 
@@ -22,7 +22,7 @@ PARAMETERS = HomeParameters
 
 
 def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
-    """Return the report of one's own jobs, or of all visible ones; None where there are none."""
+    """Return the report of own or all visible jobs; None without any."""
     mine: JobChoice = {"user": view.viewer.name}
     has_own = view.jobs.count(JobFilter(users=(view.viewer.name,))) > 0
     of = parameters.of or ("mine" if has_own or not len(view.jobs) else "all")

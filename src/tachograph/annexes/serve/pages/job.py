@@ -29,7 +29,7 @@ TABS: Mapping[str, str] = {
 
 
 class JobPageParameters(JobParameters, frozen=True, kw_only=True):
-    """One run of a job, the tab, and whether each of many GPUs is listed."""
+    """Run, tab, and whether to list each of many GPUs."""
 
     tab: Annotated[
         Literal["summary", "timeline", "gpus", "steps", "roofline", "imbalance", "checks", "all"],
@@ -73,7 +73,7 @@ def _given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ..
 
 
 def _counters(measured: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return counters whose minutes a browser may draw; none if there are too many."""
+    """Return counters that the browser may draw by minute; empty if too many."""
     minutes = (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)
     if minutes > MOST_POINTS:
         return []

@@ -109,7 +109,7 @@ def _waiting(view: View, parameters: JobsParameters) -> pl.DataFrame | None:
 
 
 def _columns(parameters: JobsParameters) -> tuple[str, ...]:
-    """The chosen columns, else those that fit and the one that the list is sorted by."""
+    """Chosen columns, else those that fit, with the sort column."""
     chosen = tuple(
         dict.fromkeys(name for each in parameters.columns for name in each.split(",") if name)
     )

@@ -1,4 +1,4 @@
-"""The page of one node: who was there, its GPUs' use and health over weeks."""
+"""Page of one node: its jobs, GPU use and health over weeks."""
 
 from __future__ import annotations
 

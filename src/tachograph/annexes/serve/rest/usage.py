@@ -117,12 +117,12 @@ def _usage_schemas() -> Schema:
 
 
 def user(view: View, parameters: UsageParameters) -> ObjectAnswer:
-    """Return the usage of a user's visible jobs. Errors: NotFoundError where there are none."""
+    """Return a user's usage in visible jobs. Errors: NotFoundError without jobs."""
     return _usage(view, parameters.name, parameters.choice("user"))
 
 
 def account(view: View, parameters: UsageParameters) -> ObjectAnswer:
-    """Return the usage of an account's visible jobs. Errors: NotFoundError where there are none."""
+    """Return an account's usage in visible jobs. Errors: NotFoundError without jobs."""
     return _usage(view, parameters.name, parameters.choice("account"))
 
 

@@ -60,7 +60,7 @@ _SAME = 0.02  # relative difference of one value that is scaled and rounded from
 
 @dataclass(slots=True)
 class CsvContent:
-    """What the tables and messages of one text hold. `tables`: how many were found."""
+    """Content of a text: its tables and messages. `tables`: number found."""
 
     file: str
     launches: list[Launch] = field(default_factory=list)
@@ -128,7 +128,7 @@ def _row_of_numbers(
 
 
 def read_csv(lines: Iterable[str], content: CsvContent) -> None:
-    """Add what the tables in these lines hold, also where other text is between them."""
+    """Add the tables of these lines; skip other text between them."""
     table: _RawTable | _DetailsTable | None = None
     for record in _records(lines):
         header = _header(record)
@@ -338,7 +338,7 @@ class _DetailsTable(_LaunchTable):
             self._keep(launch, metric, self._content.number(cell, metric, _factor(metric, unit)))
 
     def end(self) -> None:
-        """Hand over the launches; the last one lacks metrics where the file was cut."""
+        """Deliver the launches; the last one is incomplete if the file was cut."""
         launches = list(self._launches.values())
         for launch in launches[: -1 if self._content.cut else None]:
             self._content.launches.append(
@@ -402,7 +402,7 @@ def _quoted(cell: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _dimensions(cell: str) -> tuple[int, int, int] | None:
-    """Return the size in x, y, z; None where the cell does not contain it.
+    """Return the size in x, y, z; None without one.
 
     >>> _dimensions("(384, 1, 1)"), _dimensions("384")
     ((384, 1, 1), None)

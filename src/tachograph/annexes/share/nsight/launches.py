@@ -78,7 +78,7 @@ def capability_of(attributes: Mapping[str, float]) -> str | None:
 
 
 def size_from_metrics(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
-    """Return the size in x, y, z from metrics; None if one is missing or invalid.
+    """Return the size in x, y, z from metrics; None if incomplete or invalid.
 
     >>> size_from_metrics({"grid_x": 132.0, "grid_y": 2.0, "grid_z": 1.0}, "grid_")
     (132, 2, 1)
@@ -97,7 +97,7 @@ class RejectCounter:
     _rejects: dict[tuple[str, str | None], Reject] = field(default_factory=dict)
 
     def add(self, reason: str, column: str | None, example: str) -> None:
-        """Count one row (`column` None) or one value that was not used."""
+        """Count a rejected row (`column` None) or value."""
         key = (reason, column)
         first = Reject(reason, column, 0, encodable(example.strip())[:_LONGEST_EXAMPLE])
         before = self._rejects.get(key, first)

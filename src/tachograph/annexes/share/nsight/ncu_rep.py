@@ -86,7 +86,7 @@ def read_ncu_rep(path: Path) -> NcuReport:
 
 
 def _lack(output: _ChildOutput) -> Iterator[str]:
-    """Yield what is missing although no error was reported."""
+    """Yield data missing without an error message."""
     if output.damaged:
         yield (
             f"{output.damaged} of its {output.results} results are damaged: the file may be "
@@ -145,7 +145,7 @@ def _frames(stream: IO[bytes]) -> Iterator[NcuActionRecord]:
 
 @dataclass(slots=True)
 class _ChildOutput:
-    """What was read of one file so far."""
+    """Records of a file read so far."""
 
     path: Path
     results: int = 0

@@ -25,7 +25,7 @@ _ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measur
 
 
 class NcuActionRecord(msgspec.Struct, array_like=True, frozen=True):
-    """One result of a report, in the order of the file.
+    """One result of a report, in file order.
 
     `names` are those of the metrics, written only where they differ from the names of the result
     before. `values`: one per name; None: no number. `workload`: None for a kernel.
@@ -63,7 +63,7 @@ def action_records(
 
 
 def _number(metric: Any, numbers: frozenset[int]) -> float | None:
-    """Return the metric's total, not its instances; None if absent or text."""
+    """Return the metric's own value, not those of its instances; None if absent or text."""
     if metric is None:
         return None
     value: float = metric.as_double()

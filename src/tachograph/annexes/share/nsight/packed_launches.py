@@ -1,4 +1,4 @@
-"""Launches as one JSON object with names beside it: all that was read of them, without the file.
+"""All data of launches as one JSON object, so that the file is not needed.
 
 The object has `version`, `metrics` (names), `chips`, and `launches`. A launch has the places of its
 kernel and of its NVTX ranges in the lists of names, and that of its chip in `chips`; its `values`

@@ -64,7 +64,7 @@ def _attached(view: PageView, _: Progress, key: str) -> KernelsReport:
 def _of_group(
     view: PageView, _: Progress, reports: tuple[str, ...], changed: tuple[int, ...]
 ) -> KernelsReport:
-    """What reports hold; `changed`: when each was, so that one that has changed is read again."""
+    """Content of reports; `changed`: modification times, which invalidate the cache."""
     report = read_kernels(reports, view.configuration)
     # These name files of the server.
     return report if view.viewer.sees_all else replace(report, problems=())

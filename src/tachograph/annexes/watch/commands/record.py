@@ -32,7 +32,7 @@ _SHORT_S = 5.0  # a source may take so long to start
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare what is recorded, where, how often, and the command."""
+    """Declare what to record, where, how often, and the command."""
     parser.usage = (
         "tachograph record [options] -- COMMAND ...\n       tachograph record "
         "--until-job-ends [options]"

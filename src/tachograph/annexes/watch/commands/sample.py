@@ -162,7 +162,7 @@ class _Printer:
             output.print_text("".join(_cells(_HEAD)))
 
     def _period(self) -> None:
-        """Print what came since the last call."""
+        """Print the values since the last call."""
         from tachograph.sources.score_sums import joined, total
 
         taken = self._process.take()

@@ -213,7 +213,7 @@ def _print(
     settings: WorkloadSettings,
     columns: tuple[str, ...] | None,
 ) -> int:
-    """Print one round after the other, or one."""
+    """Print rounds one by one, or a single one."""
     from tachograph.annexes.watch.live.monitor import Monitor
     from tachograph.annexes.watch.live.render import csv_header, real_definition
     from tachograph.annexes.watch.live.view import GpuHistory

@@ -421,13 +421,13 @@ class JobEnvironment:
 
     @property
     def count(self) -> int | None:
-        """Number of GPUs of the process; None where not reported."""
+        """Number of GPUs of the process; None if not reported."""
         reported = self.numbers if self.numbers is not None else self.devices
         return None if reported is None else len(reported)
 
 
 def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
-    """Return the GPUs of a process by its environment; None outside of a job with none named.
+    """Return the GPUs in a process's environment; None outside of jobs without any.
 
     >>> job_environment({"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}).numbers
     (2, 3)
@@ -466,7 +466,7 @@ def _devices(written: str | None) -> tuple[str, ...] | None:
 
 
 def _numbers(written: str | None) -> tuple[int, ...] | None:
-    """Numbers of GPUs in Slurm's form: `0,1`, `0-3`; None where invalid."""
+    """GPU numbers in Slurm's form: `0,1`, `0-3`; None if invalid."""
     found: list[int] = []
     for part in (written or "").split(","):
         ends = re.fullmatch(r"(?:gpu:)?(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
@@ -508,7 +508,7 @@ def _fits_any(snapshot: Snapshot, row: int, terms: Sequence[GpuTerm]) -> bool:
 def _own_rows(
     snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: Sequence[int]
 ) -> Sequence[int] | None:
-    """The rows of the process's own GPUs; None where unknown. See the traps above."""
+    """Rows of the process's own GPUs; None if unknown. See the traps above."""
     uuids = [GpuTerm(name, uuid=name) for name in own.devices or () if UUID.fullmatch(name)]
     by_uuid = [row for row in here if _fits_any(snapshot, row, uuids)]
     if by_uuid:
@@ -540,7 +540,7 @@ def confined(snapshot: Snapshot, own: JobEnvironment, rows: Sequence[int] | None
 
 
 def _rows_of_host(snapshot: Snapshot, names: set[str]) -> list[int]:
-    """Rows of a host; all where there is only one, which may have another name (a container)."""
+    """Rows of a host; all if there is one host, whose name may differ (containers)."""
     if len({gpu.node for gpu in snapshot.gpus}) <= 1:
         return list(range(len(snapshot.gpus)))
     return [row for row, gpu in enumerate(snapshot.gpus) if short_node(gpu.node) in names]

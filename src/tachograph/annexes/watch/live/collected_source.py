@@ -1,4 +1,4 @@
-"""A running collector's last poll as a live source, so exporters are not polled twice."""
+"""A running collector's last poll as a live source, to poll exporters only once."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class CollectedSource:
 
 
 def open_collected(configuration: Configuration, lake: str) -> SelectedSource | None:
-    """Return a lake's collector as a live source; None if none runs or it has nothing new."""
+    """Return a lake's collector as a live source; None if it is not running or stale."""
     source = CollectedSource(state_folder(lake, configuration.collect.state))
     if not source.is_current():
         return None

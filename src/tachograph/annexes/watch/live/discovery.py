@@ -76,7 +76,7 @@ _NAME_A_FLEET = (
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What was requested; None, empty: not requested. interval_s: between two polls."""
+    """The request. None, empty: not requested. interval_s: between polls."""
 
     source: str | None = None
     urls: tuple[str, ...] = ()
@@ -304,7 +304,7 @@ def _named(
 
 
 def _configured(configuration: Configuration, beyond: Mapping[str, SourceOpener]) -> list[str]:
-    """Those of `beyond` that [[sources]] names, in the order of preference."""
+    """Sources of `beyond` in [[sources]], best first."""
     named = {str(raw.get("source")) for raw in configuration.sources}
     return [name for name in beyond if name in named]
 
@@ -380,7 +380,7 @@ def _of_this_node(
 
 
 def _worth(about: SourceInfo) -> tuple[int, int]:
-    """How many counters a source reports: decisive ones, all."""
+    """Number of reported counters: decisive ones, all."""
     return -len(set(DECIDING) & set(about.unsupported)), -len(about.unsupported)
 
 
@@ -426,7 +426,7 @@ def _selector_of(
 
 
 def _select_all(own: JobEnvironment | None) -> GpuSelector:
-    """The selection of all; where others are hidden by a cgroup, all are one's own."""
+    """Selection of all; if a cgroup hides others, all are own GPUs."""
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         rows = tuple(range(len(snapshot.gpus)))

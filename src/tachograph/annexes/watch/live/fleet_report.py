@@ -65,7 +65,7 @@ class FleetTable:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """What a page shows of a view. sentences: problems of the source. counts: (what, how many).
+    """Content of the fleet page. sentences: source problems. counts: (what, number).
 
     places: (node, its GPUs) of the heat map; heat: its cells in this order. others: GPUs that are
     not visible, in words; "" where all are.
@@ -153,7 +153,7 @@ def build_fleet_report(
     partitions: Mapping[str, str] | None = None,
     findings: Mapping[str, Sequence[Finding]] | None = None,
 ) -> FleetReport:
-    """Return the report of a view. whole: the view of all GPUs, to count hidden ones.
+    """Return the report of a view. whole: view of all GPUs, to count hidden ones.
 
     partitions: {job: its partition}; findings: {job: those of its last minute}. Errors: UsageError
     for the choice.
@@ -224,7 +224,7 @@ def _others(view: FleetView, whole: FleetView | None) -> str:
 
 
 def _held(rows: FleetRows) -> list[int]:
-    """Return held idle GPUs, longest first, unknown durations last."""
+    """Return idle allocated GPUs, longest first, unknown durations last."""
     found = np.flatnonzero(rows.looks == HELD)
     since = rows.number("held")[found]
     return [int(row) for row in found[np.lexsort((rows.place[found], -since))]]
@@ -361,7 +361,7 @@ def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Seq
 
 
 def _classes(rows: FleetRows, mine: Longs) -> str:
-    """How many of each letter, as `3 C 1 H`."""
+    """Counts by letter, as `3 C 1 H`."""
     counts = count_marks(rows.looks[mine])
     return " ".join(f"{count} {mark}" for mark, count in counts.items() if count)
 

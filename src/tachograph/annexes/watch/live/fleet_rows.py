@@ -114,7 +114,7 @@ class FleetRows:
 
     @cached_property
     def looks(self) -> Bytes:
-        """Place of each GPU in LOOKS: its class, or idle by what is known of its allocation."""
+        """Index of each GPU in LOOKS: its class, or idle by its allocation."""
         return looks(self.view)
 
     @property

@@ -48,7 +48,7 @@ FORGET_S = 300.0  # the state of a job without allocations is kept for so long
 
 @dataclass(frozen=True, slots=True)
 class GpuMinute:
-    """One minute of a GPU, counted from its job's start: means of COUNTERS, NaN missing."""
+    """One minute of a GPU since its job's start: means of COUNTERS, NaN missing."""
 
     gpu: GpuId
     minute: int

@@ -31,7 +31,7 @@ CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in WORKLO
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a GPU is shown: a letter, a name in counts, in full."""
+    """Display of a GPU state: letter, short name, full name."""
 
     mark: str
     name: str

@@ -34,7 +34,7 @@ MOST_SLOTS = 1200
 
 @dataclass(frozen=True, slots=True)
 class ClassLabels:
-    """One place per GPU. shown: smoothed classes, as places in CLASSES.
+    """Labels by GPU. shown: smoothed classes, as indices of CLASSES.
 
     real: real utilisation of the last reading, NaN unknown. means: of each counter over the window,
     NaN missing.
@@ -124,7 +124,7 @@ class SmoothingWindow:
         return ClassLabels(gpus.shown, gpus.real, means)
 
     def rearrange(self, places: Longs) -> None:
-        """Change the GPUs: `places` of each among those so far, -1 of a new one."""
+        """Change the GPUs: `places` are old indices, -1 for new GPUs."""
         stays = places >= 0
         gpus, polls = (
             _GpuStates.new(len(places)),
@@ -167,7 +167,7 @@ class SmoothingWindow:
     def _keep(
         self, now: float, fresh: Flags, measured: Floats, values: Mapping[str, Floats]
     ) -> None:
-        """Put the new readings into a slot of their own."""
+        """Store the new readings in a new slot."""
         if self._end == len(self._polls.times):
             self._make_room()
         slot = self._end
@@ -204,7 +204,7 @@ class SmoothingWindow:
     def _take_over(
         self, fresh: Flags, begins: Flags, measured: Floats, means: Mapping[str, Floats]
     ) -> None:
-        """Show the class of the means where it may take the place of the one shown."""
+        """Show the class of the means if it may replace the shown one."""
         gpus = self._gpus
         found = classify_rows(means, len(fresh), self.settings).labels
         gpus.since = np.where(fresh & (begins | (found != gpus.candidate)), measured, gpus.since)
@@ -215,7 +215,7 @@ class SmoothingWindow:
 
 
 class RecentReplays:
-    """New replays within the last `keep_s` seconds, and the last count of each GPU.
+    """New replays within the last `keep_s` seconds, and each GPU's last count.
 
     Few GPUs ever have one, so only those that do are examined one by one.
     """
@@ -252,7 +252,7 @@ class RecentReplays:
         return visible
 
     def rearrange(self, places: Longs) -> None:
-        """Change the GPUs: `places` of each among those so far, -1 of a new one."""
+        """Change the GPUs: `places` are old indices, -1 for new GPUs."""
         stays = places >= 0
         count, counted_at = np.full(len(places), np.nan), np.full(len(places), np.nan)
         count[stays], counted_at[stays] = (
@@ -273,7 +273,7 @@ _UNKNOWN_HEALTH = np.uint8(STATES.index(of_health.HEALTH_UNKNOWN))
 
 
 class Monitor:
-    """Makes views of snapshots, one after the other; memory does not grow with time."""
+    """Turns snapshots into views; memory does not grow with time."""
 
     def __init__(
         self, about: SourceInfo, *, settings: WorkloadSettings, history: GpuHistory

@@ -45,7 +45,7 @@ def newest_snapshot(sources: Sequence[NewestTables], now: float) -> Snapshot:
 
 
 def _numbers(column: pl.Series) -> Floats:
-    """A column in double precision; what was stored in single precision as it was written."""
+    """Column in double precision; single-precision values as they were written."""
     double = column.cast(pl.Float64)
     if column.dtype == pl.Float32:
         double = double.round_sig_figs(_SINGLE_DIGITS)

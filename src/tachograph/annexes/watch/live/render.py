@@ -310,7 +310,7 @@ WEIGHED: Final = ("SM", "TENS", "DRAM", "GR")  # titles of the parts of real uti
 
 
 def real_definition(weights: Weights) -> str:
-    """Return what the column of real utilisation holds, in the titles of the others.
+    """Return the definition of real utilisation, with the titles of other columns.
 
     >>> real_definition((0.5, 0.0, 0.5, 0.0))
     'real utilisation = 50 % SM + 50 % DRAM activity'
@@ -379,7 +379,7 @@ def _class(view: FleetView, row: int) -> str:
 
 
 def _free(view: FleetView, row: int) -> str | None:
-    """In place of a job of a GPU that none holds."""
+    """Text in place of a job for free GPUs."""
     return "free" if view.snapshot.gpus[row] in view.snapshot.free else None
 
 

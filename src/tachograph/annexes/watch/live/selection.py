@@ -1,4 +1,4 @@
-"""Selects the GPUs that are shown: named ones, or those of a job."""
+"""Selects GPUs to show: named ones, or a job's."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _gpu_term(written: str) -> GpuTerm:
 
 
 def bus_address(written: str) -> tuple[int, ...] | None:
-    """Return domain, bus, device and function of a PCI address; None if it is not one.
+    """Return domain, bus, device, function of a PCI address; None if invalid.
 
     >>> bus_address("00000000:3B:00.0") == bus_address("3b:00.0"), bus_address("n1:3")
     (True, None)
@@ -182,13 +182,13 @@ def select_job(
 
 
 def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
-    """Return whether a job with one of these ids, or a part of it, holds a GPU, alone or shared."""
+    """Return whether a job (or part) with one of these ids holds a GPU, alone or shared."""
     allocation = snapshot.allocations.get(snapshot.gpus[row])
     return allocation is not None and is_of(allocation, names)
 
 
 def is_of(allocation: GpuAllocation, names: Iterable[str | None]) -> bool:
-    """Return whether an allocation is a job of one of these ids, or has one among others.
+    """Return whether an allocation includes a job with one of these ids.
 
     >>> is_of(GpuAllocation("3_0"), ["3"]), is_of(GpuAllocation("8,9"), ["9"]), is_of(GpuAllocation("30"), ["3"])
     (True, True, False)

@@ -28,7 +28,7 @@ class GpuId:
 
     @property
     def name(self) -> str:
-        """As people write it.
+        """Displayed name.
 
         >>> GpuId("nid001", 3).name, GpuId("nid001", 3, 7).name
         ('nid001:3', 'nid001:3.7')
@@ -104,7 +104,7 @@ class SourceProblem:
 
     @property
     def sentence(self) -> str:
-        """In one line, without secrets.
+        """One line, without secrets.
 
         >>> SourceProblem("no answer within 5 s", "http://n1:9400/metrics", "is the exporter running?").sentence
         'http://n1:9400/metrics: no answer within 5 s; is the exporter running?'
@@ -160,7 +160,7 @@ class Snapshot:
         return np.full(len(self.gpus), np.nan) if given is None else given
 
     def value(self, counter: str, row: int) -> float | None:
-        """One value; None where it is missing."""
+        """One value, or None."""
         found = float(self.column(counter)[row])
         return None if found != found else found
 

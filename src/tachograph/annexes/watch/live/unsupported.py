@@ -1,4 +1,4 @@
-"""How to enable unsupported counters: per counter and source, as a sentence.
+"""How to enable unsupported counters, one sentence per counter and source.
 
 Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-exporter, NVIDIA's
 guide to DCGM (profiling metrics, MIG), nvml.h (GPM needs compute capability 9.0).
@@ -244,7 +244,7 @@ def deciding_counters(about: SourceInfo) -> tuple[str, ...]:
 def _ways(
     about: SourceInfo, counters: Iterable[str]
 ) -> list[tuple[CounterFix | None, list[str], str]]:
-    """Counters by how they are enabled: (the usual way, or None, counters, message)."""
+    """Counters by the way to enable them: (usual way or None, counters, message)."""
     working, source = has_profiling(about), advised_source(about.name, about.exporters)
     groups: dict[tuple[CounterFix | None, str], list[str]] = {}
     for counter in counters:

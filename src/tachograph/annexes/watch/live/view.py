@@ -41,7 +41,7 @@ class GpuHistory:
         self._stored = 0
 
     def of(self, gpus: tuple[GpuId, ...]) -> GpuHistory:
-        """Return the history of these GPUs: this one, or a copy where its GPUs differ.
+        """Return the history for these GPUs: this one, or a rearranged copy.
 
         A view that is still shown has its own GPUs in its history, independent of later views.
         """
@@ -80,7 +80,7 @@ class GpuHistory:
         return self._t[self._order()]
 
     def series(self, counter: str, row: int) -> Singles:
-        """The values of one GPU beside `times`; all NaN of a counter that was never reported."""
+        """Values of one GPU at `times`; all NaN for unknown counters."""
         ring = self._values.get(counter)
         return (
             np.full(self._stored, np.nan, np.float32) if ring is None else ring[self._order(), row]

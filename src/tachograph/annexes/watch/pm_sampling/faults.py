@@ -1,4 +1,4 @@
-"""Why a GPU cannot be sampled, and what to do: every error of CUPTI's PM sampling in one line.
+"""Why a GPU cannot be sampled, and the fix, for every CUPTI PM sampling error.
 
 Sources: CUptiResult of CUPTI's documentation; the exceptions of `cupti.pm_sampling`; DCGM's `dcgmi
 profile`.

@@ -50,7 +50,7 @@ def pm_settings(configuration: Configuration) -> PmSettings:
 
 
 def checked(settings: PmSettings) -> PmSettings:
-    """Return the settings. Errors: ConfigError for an interval or a buffer that makes no sense."""
+    """Return the settings. Errors: ConfigError for an invalid interval or buffer."""
     least = {"interval_s": SHORTEST_S, "buffer_mib": 1, "interval_cycles": 1}
     for key, limit in least.items():
         value = getattr(settings, key)

@@ -1,4 +1,4 @@
-"""The sampled metrics: as many as one pass counts, by priority; others are cut.
+"""Sampled metrics: those one pass can count, by priority; others are cut.
 
 PM sampling counts in one pass: the counters of a chip's units are few, and a set that needs two
 passes is rejected as a whole. How many passes a set needs depends on the chip and is known to the
@@ -50,7 +50,7 @@ class PmMetricSet:
 
 
 def choose_metrics(library: PmLibrary, chip: str) -> PmMetricSet:
-    """Return the metrics that one pass counts on `chip`: as many as possible, by priority.
+    """Return the metrics that one pass counts on `chip`, by priority.
 
     Without a named set first; where that cuts something, also inside each single-pass set that the
     library names for the chip. The set that keeps more of higher priority is taken. Errors: those
@@ -82,7 +82,7 @@ def _within(library: PmLibrary, chip: str, single_pass_set: str | None) -> PmMet
 def _in_one_pass(
     library: PmLibrary, chip: str, single_pass_set: str | None, metrics: Sequence[str]
 ) -> bool:
-    """Whether the chip has all of these metrics and counts them in one pass.
+    """Whether the chip counts all of these metrics in one pass.
 
     Of a metric that a chip does not have the library reports ERROR_INVALID_PARAMETER alone, and
     ERROR_UNKNOWN of a set that an older libnvperf_host cannot open. Nothing here asks the GPU, so

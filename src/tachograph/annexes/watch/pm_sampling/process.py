@@ -31,7 +31,7 @@ MOST_BURSTS = 100_000  # that wait for a slow reader
 
 @dataclass(frozen=True, slots=True)
 class PmDeviceFault:
-    """A fault of one GPU, None: of all."""
+    """A fault of one GPU; None: of all."""
 
     gpu: CudaGpu | None
     fault: PmSamplingError
@@ -39,7 +39,7 @@ class PmDeviceFault:
 
 @dataclass(slots=True)
 class PmOutput:
-    """What came since the last call, by the number of the GPU. sums: one per minute."""
+    """Output since the last call by GPU number. sums: per minute."""
 
     sums: dict[int, list[PmSums]] = field(default_factory=dict)
     bursts: dict[int, list[PmSums]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class PmProcess:
         self._failures, self._due = 0, 0.0
 
     def begin(self) -> None:
-        """Start it, and wait until a GPU is sampled. Errors: PmSamplingError where none can be."""
+        """Start, and wait until a GPU is sampled. Errors: PmSamplingError if none is."""
         self._start()
         until = self._steady() + _FIRST_S
         while self._steady() < until and self._alive and not self.cut:
@@ -98,7 +98,7 @@ class PmProcess:
             )
 
     def take(self) -> PmOutput:
-        """Return what was measured since the last call; restart a dead process."""
+        """Return new measurements since the last call; restart a dead process."""
         self._keep_running()
         with self._lock:
             sums, self._sums = self._sums, {}
@@ -118,11 +118,11 @@ class PmProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process id."""
+        """Process id."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """End it, so that it ends its sessions and resumes DCGM; may be called twice."""
+        """Stop it, so that it closes sessions and resumes DCGM; may be called twice."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -37,7 +37,7 @@ _SLACK_S = 1.0  # clock tolerance: a longer sample than the session has an unkno
 
 @dataclass(frozen=True, slots=True)
 class PmInterval:
-    """Distance of two samples: cycles of the system clock where they are given, else seconds.
+    """Sampling interval: in system clock cycles, if known, else in seconds.
 
     Published: one sample in 50 million cycles; with 35 to 1,000 million the values differed by 3 %
     at most.
@@ -69,7 +69,7 @@ class PmTaken:
 
 
 class DeviceSampler:
-    """PM sampling of one GPU. Use: `open`, `start`, `take` as often as wanted, `close`.
+    """PM sampling of one GPU: `open`, `start`, `take` repeatedly, `close`.
 
     fault: why sampling has ended, None while it runs.
     """
@@ -139,7 +139,7 @@ class DeviceSampler:
                 return
 
     def take(self) -> PmTaken:
-        """Return what was measured since the last call; a burst that goes on is cut there."""
+        """Return new measurements since the last call; a running burst is split."""
         with self._lock:
             self._cut_burst()
             taken = PmTaken(list(self._minutes.values()), self._done, self._dropped)
@@ -191,7 +191,7 @@ class DeviceSampler:
             self._collector.disable()
 
     def _overflow(self) -> None:
-        """Count an overflow and clear the buffer, whose content has no known time."""
+        """Count an overflow; clear the buffer, whose times are unknown."""
         self._collector.stop()
         self._start_sampling()
         now = self._since

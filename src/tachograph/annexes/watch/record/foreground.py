@@ -156,7 +156,7 @@ class _SignalEchoes:
         self._seen: list[tuple[float, int]] = []
 
     def has(self, number: int) -> bool:
-        """Whether it got this signal within the last moment, or gets it in the next."""
+        """Whether it received this signal just now, or will in a moment."""
         until = time.monotonic() + _ECHO_S
         while True:
             now = time.monotonic()
@@ -169,7 +169,7 @@ class _SignalEchoes:
                 return False
 
     def _read(self, wait_s: float) -> bool:
-        """Read echoes; False where none came."""
+        """Read echoes; False without any."""
         descriptor = self._descriptor
         if descriptor is None or not select.select([descriptor], [], [], wait_s)[0]:
             return False

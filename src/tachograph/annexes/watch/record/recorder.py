@@ -111,7 +111,7 @@ class RecorderProcess:
         return answer
 
     def _reap(self) -> int | None:
-        """Its status; None where it had to be ended."""
+        """Its exit status; None if it was killed."""
         for descriptor in (self.echo, self._orders, self._results):
             os.close(descriptor)
         until = time.monotonic() + _REAP_S
@@ -157,7 +157,7 @@ def _work(
 
 
 def _detach_streams() -> None:
-    """Detach from the command's streams, so that no reader waits for this process."""
+    """Detach from the command's streams, so their readers see their end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)

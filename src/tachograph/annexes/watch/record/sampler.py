@@ -76,7 +76,7 @@ class SpoolSampler:
         return snapshot
 
     def note_pm(self) -> None:
-        """Write what PM sampling counted since the last call, before a flush."""
+        """Write the PM sampling results since the last call, before a flush."""
         for place, one in self._pm.items():
             sums, bursts = ([each.as_json() for each in every] for every in (one.sums, one.bursts))
             self.spool.note(

@@ -135,7 +135,7 @@ class WatchApp(App[int]):
     # --- results of the feed
 
     def deliver(self, came: FleetView | FeedFailure) -> None:
-        """Accept the result of one poll, in any thread; it replaces one that is not shown yet."""
+        """Accept a poll's result from any thread, replacing one not yet shown."""
         if isinstance(came, FleetView):
             self._newest, self.failure = came, None
         else:
@@ -171,7 +171,7 @@ class WatchApp(App[int]):
 
     @property
     def place(self) -> str:
-        """Its name."""
+        """Name of the place."""
         return self._opened[-1][0] if self._opened else ""
 
     @property
@@ -188,7 +188,7 @@ class WatchApp(App[int]):
         return None
 
     def open(self, name: str, of: GpuId | str | None = None) -> None:
-        """Show a screen; the one before is kept for Esc. An open one is brought to the front."""
+        """Show a screen, keeping the previous one for Esc; raise it if open."""
         body = self.query_one("#body")
         if not body.is_attached:  # keys pressed while the program ends
             return
@@ -327,11 +327,11 @@ class WatchApp(App[int]):
         await self._take_keys()
 
     def on_prompt_changed(self, message: Prompt.Changed) -> None:
-        """Apply the filter while it is written; one that is invalid leaves the filter as it was."""
+        """Apply the filter while typing; ignore an invalid one."""
         self.filter_by(message.text)
 
     async def on_prompt_done(self, message: Prompt.Done) -> None:
-        """Apply the written filter; the one before, where writing was cancelled."""
+        """Apply the typed filter; restore the previous one on cancel."""
         await self.query("Prompt").remove()
         self.query_one("#footer").display = True
         self._writing = False

@@ -86,7 +86,7 @@ _SPANS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600)  # s that one block may st
 
 @dataclass(frozen=True, slots=True)
 class CounterScale:
-    """Scale of a bar and a history. full: None where no maximum is known; then no bar."""
+    """Scale of a bar and a history. full: None if no maximum is known; no bar then."""
 
     low: float
     full: float | None
@@ -157,7 +157,7 @@ def spark(
 
 
 def blocks(values: Floats, *, low: float, high: float) -> list[str]:
-    """Return a block for each value, from the lowest to the full one; a space where it is missing.
+    """Return a block character per value, low to full; a space for missing ones.
 
     >>> blocks(np.array([0, np.nan, 2]), low=0, high=1)
     ['▁', ' ', '█']
@@ -214,7 +214,7 @@ def counter_group(view: FleetView, row: int, name: str, *, width: int) -> list[R
 
 
 def span(times: Floats, columns: int) -> float:
-    """Return the seconds of one block, so that `columns` of them cover the whole history.
+    """Return seconds per block, so that `columns` of them cover the history.
 
     >>> span(np.arange(100.0), 30), span(np.arange(2.0), 30)
     (5, 1)

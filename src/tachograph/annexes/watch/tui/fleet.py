@@ -197,7 +197,7 @@ class FleetScreen(KeptLines, can_focus=True):
         return self._lines[self._cursor] if self._cursor < len(self._lines) else None
 
     def _hold(self, place: int) -> None:
-        """Put the cursor on a line of the table."""
+        """Move the cursor to a table line."""
         self._cursor = min(max(place, 0), max(0, len(self._lines) - 1))
         line = self._line_here()
         if line is None or self._rows is None or self._cursor == 0:

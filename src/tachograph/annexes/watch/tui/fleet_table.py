@@ -203,7 +203,7 @@ def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
 
 
 def _letter_of_group(rows: FleetRows, group: FleetGroup) -> str:
-    """The most frequent letter; `+` where there are others."""
+    """Most frequent letter; `+` if there are others."""
     marks = _marks_of_group(rows, group)
     return max(marks, key=lambda mark: marks[mark]) + ("+" if len(marks) > 1 else "")
 
@@ -288,7 +288,7 @@ def _sum_of(name: str, title: str, width: int, written: Callable[[float], str]) 
 
 
 def _summed(written: str) -> str:
-    """A sum, marked as one: other numbers of a group are means, temperatures the highest."""
+    """A marked sum: other group numbers are means, temperatures maxima."""
     return written if written == MISSING else f"{_SUM}{written}"
 
 
@@ -430,7 +430,7 @@ def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:
 
 
 def legend(rows: FleetRows | None, *, width: int) -> Pieces:
-    """Return what `real` is; the letters of classes are named by the counts of the header."""
+    """Return the meaning of `real`; the header's counts explain the class letters."""
     return (
         []
         if rows is None

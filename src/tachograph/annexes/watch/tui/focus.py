@@ -60,7 +60,7 @@ def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list
 
 
 def _enabling(view: FleetView, needs: tuple[str, ...], *, width: int) -> list[Row]:
-    """How to enable missing counters, each way once."""
+    """How to enable missing counters, without repetition."""
     lacking = {
         name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)
     }

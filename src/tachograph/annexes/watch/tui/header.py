@@ -195,7 +195,7 @@ class Prompt(Horizontal):
             self.text = text
 
     class Done(Message):
-        """The line is finished; `text` is None where it was cancelled."""
+        """The line is finished; `text` is None if cancelled."""
 
         def __init__(self, text: str | None) -> None:
             super().__init__()
@@ -211,7 +211,7 @@ class Prompt(Horizontal):
         yield Line(self._text)
 
     def on_mount(self) -> None:
-        """Take the focus."""
+        """Focus the input."""
         self.screen.set_focus(self.query_one(Line))
         self.post_message(self.Ready())
 

@@ -46,7 +46,7 @@ _STYLES = {"problem": colours.ALARM, "hint": colours.NOTICE}
 
 @dataclass(frozen=True, slots=True)
 class JobFindings:
-    """Current results of a job. findings: None where not evaluated yet; trouble: why that fails."""
+    """Current results of a job. findings: None before the first; trouble: error message."""
 
     findings: tuple[Finding, ...] | None = None
     trouble: str = ""
@@ -87,7 +87,7 @@ class LiveJobJudge:
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self, wait_s: float = 0.0) -> None:
-        """Stop the evaluation; a running one ends by itself. wait_s: how long to wait for that."""
+        """Stop the evaluation. wait_s: limit to wait for a running one."""
         self._ended = True
         if self._thread is not None:
             with suppress(queue.Full):  # then the thread ends after a queued view
@@ -239,7 +239,7 @@ class JobScreen(Page):
 
 
 class JobLines:
-    """Rows of a job: those above its GPUs, one for each GPU, made when it is drawn, those below."""
+    """Rows of a job: above its GPUs, one per GPU (built when drawn), below."""
 
     def __init__(self) -> None:
         self.above: list[Row] = []

@@ -39,7 +39,7 @@ FAR_ACTIVITY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class GpuSpread:
-    """Of a job. imbalance: 0..1, None for one GPU, or where nothing was active or measured.
+    """Load spread over GPUs. imbalance: 0..1, None for one GPU or without activity.
 
     lags: per GPU, 0 the busiest, 1 idle; NaN of a GPU that reported nothing, and of all where
     nothing was active. windows: number of examined ones, `zero_windows` of them with all idle,
@@ -106,7 +106,7 @@ def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, F
 
 
 def _from_median(values: Floats, reported: Flags) -> Floats:
-    """Difference of each value from the median of reported ones; 0 where missing."""
+    """Deviation from the median of reported values; 0 if missing."""
     found: Floats = (
         np.nan_to_num(values - np.median(values[reported]))
         if reported.any()
@@ -167,7 +167,7 @@ class JobProgram:
 
 
 def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
-    """Return the facts on a job; None where it holds no visible GPU."""
+    """Return facts on a job; None if none of its GPUs is visible."""
     snapshot = view.snapshot
     rows = rows_of_job(snapshot, job_id)
     if not rows:
@@ -185,7 +185,7 @@ def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
 
 
 def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
-    """Return the rows of the GPUs that a job holds, alone or with others."""
+    """Return rows of GPUs that a job holds, alone or shared."""
     allocations = [snapshot.allocations.get(gpu) for gpu in snapshot.gpus]
     return tuple(
         row for row, one in enumerate(allocations) if one and job_id in (*one.jobs, one.job_id)

@@ -14,7 +14,7 @@ from textual.binding import Binding
 
 @dataclass(frozen=True, slots=True)
 class ScreenKey:
-    """One row: keys as Textual names them, as people write them, their effect.
+    """One key: Textual names, display names, effect.
 
     place: name of a screen, "" everywhere. short: for the footer; empty: not shown there.
     """

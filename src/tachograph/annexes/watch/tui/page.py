@@ -83,7 +83,7 @@ def strip_of(made: Pieces) -> Strip:
 
 
 def regions(changed: list[int], width: int) -> list[Region]:
-    """Return the regions of lines, given upwards; neighbours are one.
+    """Return regions of ascending lines, with neighbours merged.
 
     >>> regions([2, 3, 7], 80) == [Region(0, 2, 80, 2), Region(0, 7, 80, 1)]
     True
@@ -147,7 +147,7 @@ class Page(ScrollView, can_focus=True):
 
     @property
     def content_width(self) -> int:
-        """Characters of a row; the last one is for the scroll bar."""
+        """Characters of a row, without the scroll bar."""
         return max(1, self.size.width - 1)
 
     def rows(self, view: FleetView, width: int, height: int) -> PageRows:
@@ -240,7 +240,7 @@ def paragraph(
 
 
 def flow(parts: Iterable[Row], width: int) -> list[Row]:
-    """Return parts one after the other, over as many rows as needed; none is broken.
+    """Return parts in sequence over as many rows as needed, unbroken.
 
     >>> [len(row) for row in flow([[Segment("one ")], [Segment("two ")], [Segment("three ")]], 9)]
     [2, 1]
@@ -276,7 +276,7 @@ def beside(blocks: Sequence[Sequence[Row]], widths: Sequence[int], *, gap: int =
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Return a number in the format of the project; MISSING where there is none.
+    """Return a formatted number, or MISSING.
 
     >>> quantity(0.423, "fraction"), quantity(float("nan"), "W")
     ('42 %', '-')
@@ -292,7 +292,7 @@ def clock(t: float, now: float | None = None) -> str:
 
 
 def join_parts(parts: Iterable[str]) -> str:
-    """Return parts in one line, empty ones left out.
+    """Join non-empty parts in one line.
 
     >>> join_parts(["a", "", "b"])
     'a · b'

@@ -64,7 +64,7 @@ class Dismissible(Protocol):
     """A screen with a state that Esc clears before it leads back: a filter, a selection."""
 
     def dismiss(self) -> bool:
-        """Clear it; False where there is none."""
+        """Clear it; False if empty."""
         ...
 
 

@@ -69,7 +69,7 @@ class DmonOutput:
 
 
 class DmonProcess:
-    """One run of the program. Errors: OSError where it cannot be started."""
+    """One run of the program. Errors: OSError if it does not start."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class DmonProcess:
         self._finish()
 
     def _finish(self) -> None:
-        """End its remaining processes, and reap it, so that no zombie stays."""
+        """Kill its remaining processes and reap it."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -184,7 +184,7 @@ _FIXES: Final = (
 
 @dataclass(slots=True)
 class _LastValues:
-    """The last value of each counter of one GPU, and when it came."""
+    """Last value of each counter of a GPU, with its time."""
 
     values: Floats = field(default_factory=lambda: np.full(len(COUNTERS), np.nan))
     times: Floats = field(default_factory=lambda: np.full(len(COUNTERS), -np.inf))
@@ -326,7 +326,7 @@ class DmonSource:
         return _not_started(problem, self._where).error
 
     def _keep_running(self) -> None:
-        """Start the program where it does not run, end it where it hangs."""
+        """Start the program if it is not running; kill it if it hangs."""
         now = self._steady()
         if self._process is not None and now - self._process.heard > max(
             _HUNG_S, _HUNG_TICKS * self._interval_s
@@ -429,7 +429,7 @@ class DmonSource:
         self._fail(_problem(message.complaints, code, self._where))
 
     def _refuse(self, numbers: Sequence[int], why: str) -> None:
-        """Request some fields no more. why: "" for the usual reason."""
+        """Stop requesting some fields. why: "" for the usual reason."""
         for number in numbers:
             if number in _COLUMN:
                 name = COUNTERS[_COLUMN[number]].name

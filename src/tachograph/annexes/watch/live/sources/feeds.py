@@ -57,7 +57,7 @@ class LiveFeed(SourceFeed, Protocol):
 
 
 class PolledFeed:
-    """One feed and its newest rows. Polled by one thread, read by another.
+    """A feed and its newest rows: polled by one thread, read by another.
 
     first_s: how far back the first poll reads; overlap_s: how far back each further one does again,
     for samples that arrive late. where, do: of problems that name no address. clock: seconds since
@@ -128,7 +128,7 @@ class PolledFeed:
         threading.Thread(target=self._run, name="poll", daemon=True).start()
 
     def close(self) -> None:
-        """Stop polling, without a wait for a poll under way; may be called twice."""
+        """Stop without waiting for a running poll; may be called twice."""
         if not self._closed.is_set():
             self._closed.set()
             self.feed.close()
@@ -255,7 +255,7 @@ class FeedSource:
         self.check()
 
     def check(self) -> None:
-        """Raise the reason why there is no GPU."""
+        """Raise the reason if there is no GPU."""
         if self.read().gpus:
             return
         for feed in self._feeds:
@@ -302,7 +302,9 @@ class FeedSource:
 
 
 def unlabelled_gpus(snapshot: Snapshot, unplaced: frozenset[str]) -> frozenset[GpuId]:
-    """Return GPUs without a job where labels name one for a sibling; unplaced: nodes left out.
+    """Return GPUs without a job on nodes where another GPU's labels name one.
+
+    unplaced: nodes left out.
 
     On nodes with slices it is unknown which GPU a job holds.
     """
@@ -321,7 +323,7 @@ class MovingValues:
         self._since: dict[str, tuple[float, bytes]] = {}
 
     def problems(self, snapshot: Snapshot, now: float) -> list[SourceProblem]:
-        """Return a problem for each node whose values no longer change."""
+        """Return one problem per node with stale values."""
         rows: dict[str, list[int]] = {}
         for row, gpu in enumerate(snapshot.gpus):
             rows.setdefault(gpu.node, []).append(row)
@@ -407,7 +409,7 @@ def exporter_source(
 def _exporter_settings(
     configuration: Configuration, urls: tuple[str, ...]
 ) -> list[ExporterSettings]:
-    """Settings of the polled exporters: those of the configuration, with the given addresses."""
+    """Settings of exporters: from the configuration, with the given URLs."""
     raw = [entry for entry in configuration.sources if entry.get("source") == DCGM_EXPORTER]
     configured = [convert_settings(entry, ExporterSettings, where="[[sources]]") for entry in raw]
     if urls:

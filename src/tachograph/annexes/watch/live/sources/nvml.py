@@ -161,7 +161,7 @@ class NvmlSession:
             return ()
 
     def _wait(self) -> None:
-        """Wait where samples would else be too close, as at the first read and at 10 Hz."""
+        """Wait if samples would be too close, at the first read and at 10 Hz."""
         now = self._monotonic()
         waits = [
             row.gauge.wait_s(now)
@@ -252,7 +252,7 @@ class NvmlSession:
         board: NvmlBoard,
         problems: list[SourceProblem],
     ) -> list[float]:
-        """Values in the order of NAMES. Errors: NVMLError, where the GPU or the driver is gone."""
+        """Values in the order of NAMES. Errors: NVMLError if GPU or driver is gone."""
         now = self._monotonic()
         values = [math.nan] * len(COUNTER_NAMES)
         for call in calls:
@@ -306,7 +306,7 @@ class NvmlSession:
                     self.unsupported.setdefault(metric.counter, how)
 
     def _xid(self, board: NvmlBoard, table: Floats) -> None:
-        """The last XID of a GPU or of its slice, 0 where none was reported since registration."""
+        """Last XID of a GPU or slice since registration, 0 without one."""
         if not self._events.registered(board.index):
             self._listen(board)
             self.unsupported.setdefault("xid", self._events.refused.get(board.index, ""))
@@ -472,7 +472,7 @@ class NvmlSource:
         session.close()
 
     def _ready(self) -> NvmlSession | None:
-        """The session; a new one where the last has ended and a new one is due."""
+        """The session, renewed if it ended and a retry is due."""
         due = self._restart_due is not None and self._monotonic() >= self._restart_due
         if self._session is not None and (self._session.stale or due):
             self._restarts += due
@@ -511,7 +511,7 @@ class NvmlSource:
             return
 
     def _plan_restart(self, session: NvmlSession) -> None:
-        """Where a GPU is lost or missing, another session is begun in a while."""
+        """Plan a new session if a GPU is lost or missing."""
         if not session.incomplete and not self._missing:
             self._restarts, self._restart_due = 0, None
         elif self._restart_due is None:
@@ -582,7 +582,7 @@ class NvmlSource:
         measured: Floats,
         problems: list[SourceProblem],
     ) -> Snapshot:
-        """Rows of the session come first; those of earlier sessions follow, with NaN."""
+        """Rows of the session, followed by those of earlier sessions with NaN."""
         gpus = tuple(self._rows)
         self._ever.update(values)
         columns = {}

@@ -122,7 +122,7 @@ class NvmlCall:
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """Its counters."""
+        """Counters of the call."""
         return tuple(COUNTER_NAMES[place] for _, place, _ in self.wants)
 
 
@@ -230,7 +230,7 @@ class GpmMetrics:
 
 
 class GpmGauge:
-    """The samples of one GPU, or of one MIG slice (its GPU and the id of the GPU instance).
+    """GPM samples of a GPU, or of a MIG slice (its GPU and GPU instance id).
 
     values: of the last two samples, NaN missing; None before the first. Errors of all calls:
     NVMLError.
@@ -252,7 +252,7 @@ class GpmGauge:
         return 0.0 if self._taken is None else max(0.0, self._taken + MIN_GAP_S - now)
 
     def read(self, metrics: GpmMetrics, now: float) -> None:
-        """Take a sample and measure since the one before; no new values where that is too close."""
+        """Sample and compare with the previous one; no values if too close."""
         if self.wait_s(now) > 0:
             return
         while len(self._samples) < 2:
@@ -361,7 +361,7 @@ class XidEvents:
 
 
 def last_of(events: list[XidEvent]) -> Mapping[tuple[int, int | None], int]:
-    """Return {(GPU, slice or None): its last code}.
+    """Return {(GPU, slice or None): last code}.
 
     >>> last_of([XidEvent(0, None, 13), XidEvent(1, 7, 31), XidEvent(0, None, 79)])
     {(0, None): 79, (1, 7): 31}

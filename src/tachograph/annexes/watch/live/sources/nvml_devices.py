@@ -70,7 +70,7 @@ class NvmlRow:
 
 @dataclass(slots=True)
 class NvmlBoard:
-    """One GPU of the node. lost: its error, or ""; a lost GPU is retried at growing intervals."""
+    """One GPU of the node. lost: its error, or ""; retried at growing intervals."""
 
     index: int
     handle: NvmlHandle | None
@@ -81,7 +81,7 @@ class NvmlBoard:
 
     @property
     def instances(self) -> tuple[int, ...]:
-        """Its MIG slices."""
+        """MIG slices of the GPU."""
         return tuple(row.gpu.mig for row in self.rows if row.gpu.mig is not None)
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class PmSource:
         )
 
     def read(self) -> Snapshot:
-        """Return the other counters as they are now, and the activities since the call before."""
+        """Return the other counters now, and activities since the last call."""
         snapshot = self._listed() if self._others is None else self._others.read()
         output = self._process.take()
         places = self._places(snapshot)

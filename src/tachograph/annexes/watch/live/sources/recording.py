@@ -54,7 +54,7 @@ class RecordedAllocation:
 
 
 def connect(configuration: Configuration, *, path: str, job: str | None = None) -> RecordingSource:
-    """Return the last instant of the lake at `path`; job: the last one of a job.
+    """Return the last instant of the lake at `path`, or of a job in it.
 
     Errors: InputError, LakeError where there is no lake, or no sample.
     """
@@ -131,7 +131,7 @@ class RecordingSource:
         return rows.filter(pl.col("t") >= pl.col("t").max() - LAST_S).sort("t")
 
     def _at(self, rows: pl.DataFrame, t: float, allocations: list[RecordedAllocation]) -> Snapshot:
-        """The last row of each GPU that still counts at `t`."""
+        """Last row of each GPU that is still valid at `t`."""
         newest = rows.filter((pl.col("t") <= t) & (pl.col("t") >= t - self._hold_s))
         newest = newest.unique("place", keep="last", maintain_order=True)
         place: Longs = newest.get_column("place").cast(pl.Int64).to_numpy()
@@ -191,7 +191,7 @@ def _holding(
 
 
 def _instant(rows: pl.DataFrame, counted: Longs, hold_s: float) -> float:
-    """Return the last time at which half of the GPUs report, else at which most do."""
+    """Return the last time at which half of the GPUs report, else most."""
     t: Floats = rows.get_column("t").to_numpy()
     place: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
     if not len(t):
@@ -213,7 +213,7 @@ def _instant(rows: pl.DataFrame, counted: Longs, hold_s: float) -> float:
 
 
 def _interval_s(rows: pl.DataFrame) -> float:
-    """Seconds between two samples of a GPU, the median; 1 where none has two."""
+    """Median sampling interval of a GPU, s; 1 if none has two samples."""
     steps = (
         rows.select(pl.col("t").diff().over("place"))
         .drop_nulls()
@@ -262,7 +262,7 @@ def _with_slowdown(
 
 
 def _recorder_notes(location: str) -> Iterator[Mapping[str, Any]]:
-    """Notes of `tachograph record` beside the tables, without other files."""
+    """Notes of `tachograph record` beside the tables."""
     if "://" in location:
         return
     for file in sorted(Path(location, "recordings").glob("*.json")):
