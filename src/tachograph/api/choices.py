@@ -61,7 +61,7 @@ def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
 def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:
     """Return the filter from the names of a `Choice`, ignoring other names.
 
-    Errors: UsageError for a condition or a time that is none.
+    Errors: UsageError for an invalid condition or time.
     """
 
     def instant(name: str) -> datetime | None:

@@ -47,8 +47,8 @@ def read_job(
 ) -> JobReport:
     """Return the report of job `job` (see choose_job), by default of its last run.
 
-    `now`: when the page was made; `configuration`: zone of its times, when a step is idle. All is
-    of one analysis. Errors: LakeError where nothing was analyzed; those of choose_job.
+    `now`: when the page was made; `configuration`: its time zone, and when a step is idle. All data
+    are of one analysis. Errors: LakeError before the first analysis; those of choose_job.
     """
 
     def read() -> JobReport:

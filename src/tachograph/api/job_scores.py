@@ -36,8 +36,8 @@ def read_job_scores(
 ) -> JobScores:
     """Return the scores of job `job`, of its last run unless `run` names another.
 
-    reports: of its kernels, by Nsight Compute; without any, those that are attached to it.
-    Errors: those of `read_job_row` and `read_reports`.
+    reports: Nsight Compute reports of its kernels, by default the attached ones. Errors: those of
+    `read_job_row` and `read_reports`.
     """
     return read_consistently(
         lake,

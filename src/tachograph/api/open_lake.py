@@ -76,7 +76,7 @@ _OF_JOB = ("job_key", "seq", "start", "as_of")  # what rows that belong to a job
 def open_lake(lake: str | None = None, config_file: str | None = None) -> OpenLake:
     """Return an open lake: `lake`, or the one that configuration or environment name.
 
-    Errors: ConfigError, LakeError where there is no lake.
+    Errors: ConfigError, LakeError without a lake.
     """
     configuration = config.load(config_file)
     return OpenLake(
@@ -201,9 +201,9 @@ class AdvicePage:
 class OpenLake:
     """An open lake, its configuration, and the end of the period that reports cover.
 
-    Tables are read on demand, and nothing is written. Missing values are null, times are UTC. Its
-    attributes are no methods: `lake`; `configuration`; `now`, the instant at which it was opened,
-    from which times such as "7d" are counted back (not the end of what was recorded).
+    Tables are read on demand, and nothing is written. Missing values are null, times are UTC.
+    Attributes: `lake`; `configuration`; `now`, the time at which it was opened, from which times
+    such as "7d" are counted back (not the end of the data).
     """
 
     lake: Lake
@@ -270,7 +270,7 @@ class OpenLake:
     def node_minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_node_minutes, one per node and minute.
 
-        They are of a job (its id), or of rows of `jobs()`.
+        Of a job (its id), or of rows of `jobs()`.
 
         No row where hosts were not recorded, or the node was shared in that minute.
         """
@@ -354,8 +354,8 @@ class OpenLake:
 
         `pair`: the pair to explain.
 
-        `least_runs`: only groups with so many runs. Errors: those of `jobs`; NotFoundError for a
-        group of the pair that there is not, UsageError for one that cannot be compared.
+        `least_runs`: minimum of runs of a group. Errors: those of `jobs`; NotFoundError for an
+        unknown group of the pair, UsageError for one that cannot be compared.
         """
         check_names(which, JobChoice)
         wanted = self.filter(which)
@@ -390,8 +390,8 @@ class OpenLake:
     ) -> WastePage:
         """Return the hours of GPU time by cause, and by user, account, partition or gpu_model.
 
-        `jobs_of`: a cause whose jobs are requested, or all. `top`: at most so many groups and jobs.
-        Errors: those of `jobs`; UsageError for an unknown grouping or cause.
+        `jobs_of`: list the jobs of this cause, or all. `top`: limit of groups and jobs. Errors:
+        those of `jobs`; UsageError for an unknown grouping or cause.
         """
         check_names(which, JobChoice)
         wanted = self.filter(which)
@@ -412,7 +412,7 @@ class OpenLake:
     def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
         """Return the usage of jobs: by week, lost and recovered hours, worst and running jobs.
 
-        Errors: those of `jobs`; NotFoundError where there is no such job.
+        Errors: those of `jobs`; NotFoundError without such jobs.
         """
         check_names(which, JobChoice)
         wanted = self.filter(which)
@@ -448,10 +448,10 @@ class OpenLake:
         """Return the study of this system: data, figures with numbers, answers to six questions.
 
         `figures`: names or numbers, none for all. `options`: those of `jobs`, and pipe, window,
-        variant, whiskers, no_filter as `tachograph study` has them. `wanted` stands for the options
-        that choose jobs. `progress` is called with (what is done, steps done, steps in all). Its
-        method `write` writes it into a folder. Errors: those of `jobs`; NotFoundError where no job
-        is left to study.
+        variant, whiskers, no_filter as in `tachograph study`. `wanted` replaces the options of the
+        job filter. `progress` is called with (current step, steps done, all steps). The method
+        `write` of the result writes it into a folder. Errors: those of `jobs`; NotFoundError
+        without a job to study.
         """
         return self._study().study(figures, wanted=wanted, progress=progress, **options)
 

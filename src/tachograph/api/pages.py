@@ -114,17 +114,16 @@ class PageView(Protocol):
         *arguments: A.args,
         **named: A.kwargs,
     ) -> T | Pending:
-        """Return the result of a module's function on this view, computed by a worker once per
-        version.
+        """Return a module function's result on this view, computed once per version by a worker.
+
+        Returns Pending while it is being computed.
 
         Returns Pending while it is being computed.
         """
         ...
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return the server's shared object `name`, created at its first use; closed with the
-        server.
-        """
+        """Return the server's shared object `name`, created at first use, closed with the server."""
         ...
 
     def of_recent(self, parameters: C) -> C:

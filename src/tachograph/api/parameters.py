@@ -41,7 +41,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def moments(self, *, now: datetime, zone_name: str) -> str:
         """Return `since` and `until` as instants at `now`, as text, or "".
 
-        Errors: UsageError for what is no time.
+        Errors: UsageError for an invalid time.
         """
         given = {name: getattr(self, name, None) for name in ("since", "until")}
         wanted = job_filter(given, now=now, zone_name=zone_name)
@@ -178,8 +178,9 @@ def read_parameters(
 def read_document(
     kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]], body: bytes
 ) -> P:
-    """Return the parameters of a request with a JSON object as body; its URL has only path
-    parameters.
+    """Return the parameters of a request with a JSON object as body.
+
+    Its URL has path parameters only.
 
     >>> read_document(JobParameters, {}, [], b'{"key": "7", "run": 2}').run
     2

@@ -27,9 +27,8 @@ class Role(IntEnum):
 class Viewer:
     """A person or program, as identified for one request: `via` names how.
 
-    accounts: those that a manager coordinates. token: id of the token that identified it; "" for a
-    person. ambient: a browser sends the proof on its own, also where another site starts the
-    request.
+    accounts: coordinated by a manager. token: id of the identifying token; "" for a person.
+    ambient: a browser sends the proof by itself, also with requests from other sites.
     """
 
     name: str

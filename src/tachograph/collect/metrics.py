@@ -211,7 +211,7 @@ def metric_names() -> list[str]:
 def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> MetricsServer:
     """Return the server of `/metrics`, listening on `listen` (host:port); start it with `serve`.
 
-    Errors: ConfigError when the address is none, or taken.
+    Errors: ConfigError if the address is invalid or in use.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CollectionMetrics(snapshot))

@@ -27,9 +27,9 @@ _DO = 'use host:port, such as "127.0.0.1:9798", or "" for none'
 class MetricsServer:
     """A server of a registry's metrics that listens on `listen` (host:port) at once; see `serve`.
 
-    Every connection is for one request. None waits for another, and none that is silent keeps one
-    out: who opens more than MOST_CONNECTIONS closes the oldest. Errors: ConfigError when the
-    address is none, or taken.
+    Every connection is for one request. None waits for another, and idle ones block no one: opening
+    more than MOST_CONNECTIONS closes the oldest. Errors: ConfigError if the address is invalid or
+    in use.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The newest values of each source of a collector, in files beside its status.
 
-A file is replaced at the end of every poll and read by other processes, so that no one polls the
-same exporters again. It holds what was polled, committed or not. It counts while the collector
-holds its lock, and the file is not older than a source may be before it is late.
+A file is replaced at the end of every poll and read by other processes, so that exporters are not
+polled again. It holds what was polled, committed or not. It is valid while the collector holds its
+lock, until the source would be late.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class NewestPublisher:
     def publish(self, polled: datetime) -> None:
         """Write the file, of a source that has samples or running jobs.
 
-        On a full disk, say, the file stays as it is, and is late before long. It is not synced: it
-        is of no use after a power cut.
+        If that fails, as on a full disk, the file stays, and is late before long. It is not synced,
+        as it is useless after a power cut.
         """
         source = self._rows.source
         if not source:

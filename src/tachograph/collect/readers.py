@@ -334,8 +334,8 @@ class SourceReader(threading.Thread):
     def _watermark(self, stream: str) -> datetime | None:
         """Watermark of a stream with queued chunks: they are committed before newer ones.
 
-        The journal gets it from the lake while nothing is queued; from then on the writer tells of
-        each commit.
+        The journal gets it from the lake while nothing is queued; then the writer reports each
+        commit.
         """
         in_lake = watermark(self._lake, stream)
         if in_lake is None:

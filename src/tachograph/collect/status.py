@@ -421,7 +421,7 @@ def overview(
 ) -> CollectOverview:
     """Return the state of the collector of `lake`; `configured`: sources of the configuration.
 
-    Errors: LakeError where there is neither a lake nor a source, or it cannot be read.
+    Errors: LakeError without a lake and sources, or if the lake cannot be read.
     """
     status = read_status(folder)
     known = dict(status.sources) if status else {}

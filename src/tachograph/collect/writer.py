@@ -125,7 +125,7 @@ class ChunkWriter(threading.Thread):
 def _readable(chunk: Chunk) -> Chunk:
     """Return the chunk with its valid parts; rows of the others are rejected, with reasons.
 
-    Polling again would not help. The stream continues, and the rejects name what is missing.
+    Polling again would not help. The stream continues, and the rejects name the missing rows.
     """
     return replace(chunk, parts=tuple(_fitting(part, chunk.origin) for part in chunk.parts))
 

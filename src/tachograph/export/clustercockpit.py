@@ -1,10 +1,10 @@
 """Target `clustercockpit`: a job archive of ClusterCockpit, one folder per job.
 
-What is there is what was measured: minutes of the GPUs, as series of scope `accelerator`.
-ClusterCockpit's schema of `meta.json` also needs statistics of CPUs and memory (cpu_user, cpu_load,
-mem_used, flops_any, mem_bw), which are not measured here; they are left out. Jobs that still run
-have no place in an archive. Source: cc-backend, job-meta.schema.json, job-data.schema.json,
-job-metric-data.schema.json, unit.schema.json.
+Contains the measured data: minutes of the GPUs, as series of scope `accelerator`. ClusterCockpit's
+schema of `meta.json` also needs statistics of CPUs and memory (cpu_user, cpu_load, mem_used,
+flops_any, mem_bw), which are not measured here; they are left out. Running jobs are left out.
+Source: cc-backend, job-meta.schema.json, job-data.schema.json, job-metric-data.schema.json,
+unit.schema.json.
 """
 
 from __future__ import annotations

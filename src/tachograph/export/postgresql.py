@@ -178,7 +178,7 @@ class _Export:
     def _check_lake(self) -> None:
         """Check that the tables are of this lake, as other lakes' jobs would be deleted.
 
-        Errors: UsageError where they are not.
+        Errors: UsageError if they are not.
         """
         from psycopg.sql import SQL
 

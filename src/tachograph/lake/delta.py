@@ -89,7 +89,7 @@ class Lake:
     def open(cls, location: str) -> Lake:
         """Return the lake at `location`.
 
-        Errors: LakeError when there is none, or it may not be read.
+        Errors: LakeError without one, or if it may not be read.
         """
         lake = cls(location)
         with lake_errors(lake.location):
@@ -163,7 +163,7 @@ class Lake:
     def delta(self, table: LakeTable) -> DeltaTable | None:
         """The Delta table, or None before the first write.
 
-        Errors: LakeError when its log is damaged, or is gone while data files are there.
+        Errors: LakeError if its log is damaged, or missing although there are data files.
         """
         location = self.uri(table)
         with lake_errors(location):
@@ -189,9 +189,7 @@ class Lake:
         return -1 if delta is None else delta.version()
 
     def mark(self, table: LakeTable, app_id: str) -> int | None:
-        """Return the greatest mark that appends of `app_id` committed to the table; None without
-        any.
-        """
+        """Return the greatest mark committed to the table by appends of `app_id`, or None."""
         delta = self.delta(table)
         with lake_errors(self.uri(table)):
             return None if delta is None else delta.transaction_version(app_id)
@@ -297,8 +295,8 @@ class Lake:
     ) -> bool:
         """Make staged files visible in one commit; False if `app_id` had already reached this mark.
 
-        Errors: LakeError when a file is gone meanwhile, or the log cannot be written; then nothing
-        has changed.
+        Errors: LakeError if a file vanished, or the log cannot be written; then nothing has
+        changed.
         """
         if self._is_gone(table, staged):
             raise LakeError(
@@ -336,10 +334,10 @@ class Lake:
     ) -> bool:
         """Replace files by rows in one commit; keeps concurrent appends.
 
-        `count`: called once the rows are written; the name of a mark and what is added to it in the
-        same step. `reached`: the name of another mark, and what it is from then on at least. False
-        where one of the files was replaced by another process in the meantime; then nothing has
-        changed. Errors: LakeError when it cannot be written; then nothing has changed.
+        `count`: called once the rows are written; the name of a mark and its increment in the same
+        commit. `reached`: the name of another mark, and its new minimum. False if another process
+        replaced one of the files meanwhile; then nothing has changed. Errors: LakeError if writing
+        fails; then nothing has changed.
         """
         with self._writing(table) as written:
             for day, part in rows:
@@ -357,9 +355,7 @@ class Lake:
             raise _overtaken(self.uri(table))
 
     def _attempts(self, table: LakeTable) -> Iterator[DeltaTable]:
-        """Yield the Delta table for each attempt at a commit, with pauses for other writers between
-        them.
-        """
+        """Yield the Delta table for each attempt to commit, pausing in between for other writers."""
         for attempt in range(COMMIT_ATTEMPTS):
             yield self._opened(table)
             time.sleep(0.01 * 2 ** min(attempt, 6))
@@ -448,7 +444,7 @@ class Lake:
     ) -> pl.LazyFrame:
         """The rows of some files, columns that a file lacks as null.
 
-        Errors: LakeError (when collected inside `lake_errors`) for a file that is gone or damaged.
+        Errors: LakeError (when collected inside `lake_errors`) for a missing or damaged file.
         """
         if not files:
             return table.empty().select(columns or table.schema.keys()).lazy()
@@ -495,8 +491,8 @@ class Lake:
     ) -> pl.DataFrame | None:
         """Short finding rows of jobs, kept in memory by the server; None: read them from the lake.
 
-        They hold, or are of `codes`; None: of all, with any verdict. `reported`: those that hold
-        are reported.
+        Reported findings, or those of `codes` with any verdict; None: of all. `reported`: only
+        findings that are reported.
         """
         return None
 
@@ -513,7 +509,7 @@ class Lake:
 
         A final file takes longer to write and is smaller.
 
-        `level` of such a file: that of the lake where none is given.
+        `level` of such a file: by default that of the lake.
         """
         if table.by_day and (not data_change or frame.height >= MANY_ROWS):
             path = new_path(day)

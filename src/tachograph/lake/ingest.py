@@ -156,7 +156,7 @@ def ingest(
 def accept_again(lake: Lake) -> None:
     """Allow every chunk to be ingested again after data loss; only missing rows are added.
 
-    The parts of streams are not: what is behind their watermark is read again by naming its time.
+    Parts of streams are excluded: data behind their watermark are read again by naming their time.
     """
     losses = (lake.mark(REJECTS, _LOSSES) or 0) + 1
     nothing = pl.DataFrame(schema=REJECTS.row_schema)

@@ -33,9 +33,7 @@ class KeptLogs:
         return KeptLogs, ()
 
     def delta(self, table: Path, read: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return the table from `read`, called again after new log entries. Errors: those of
-        `read`.
-        """
+        """Return the table from `read`, re-read after new log entries. Errors: those of `read`."""
         last = _last_entry(table)
         known = self._of.get(table)
         if known is not None and known.last == last:

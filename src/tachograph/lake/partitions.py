@@ -72,7 +72,7 @@ def read_partition(
 ) -> tuple[pl.DataFrame, int]:
     """Return the partition's rows, sorted, each key once, and how many rows were merged away.
 
-    Errors: LakeError for a file that is gone or damaged.
+    Errors: LakeError for a missing or damaged file.
     """
     with lake_errors(lake.uri(table)):
         if partition.is_whole:

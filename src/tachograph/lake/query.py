@@ -55,9 +55,9 @@ T = TypeVar("T")
 def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
     """Return the result of `read` (summaries and related rows) from one analysis.
 
-    A compaction drops rows that a later analysis superseded. Where both come between reading the
-    summaries and reading what belongs to them, it is gone; so when the summaries changed meanwhile,
-    `read` is called again.
+    A compaction drops rows that a later analysis superseded. If both happen between reading the
+    summaries and the related rows, these are missing; so if the summaries changed meanwhile, `read`
+    is called again.
     """
     for _ in range(READ_ATTEMPTS - 1):
         before = lake.version(JOB_SUMMARIES)
@@ -76,9 +76,8 @@ def read_summaries(
 ) -> pl.DataFrame:
     """Return job_summaries, one row per run, of each job's latest analysis.
 
-    `columns`: only these are read, which for many jobs is much less. `keys`: only jobs with these
-    job_keys. `where`: only jobs of which it holds. Errors: LakeError where nothing was analyzed
-    yet.
+    `columns`: read only these, which is much less for many jobs. `keys`: only jobs with these
+    job_keys. `where`: only jobs that meet it. Errors: LakeError before the first analysis.
     """
     if lake.version(JOB_SUMMARIES) < 0 and lake.version(ANALYSES) < 0:
         raise LakeError(
@@ -350,7 +349,7 @@ def read_intervals(
 ) -> pl.DataFrame:
     """Return columns FINDING_INTERVAL of the findings `codes` of these jobs, with any verdict.
 
-    `holding`: only of those that hold.
+    `holding`: only findings that hold.
     """
     where = pl.col("code").is_in(list(codes))
     if not holding:

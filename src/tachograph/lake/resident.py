@@ -219,9 +219,7 @@ class ResidentJobs:
         )
 
     def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:
-        """Return (code, verdict, jobs, reported) of rows given by number, one row per code and
-        verdict.
-        """
+        """Return (code, verdict, jobs, reported) of rows by number, one row per code and verdict."""
         counts = []
         for code in sorted(self.codes):
             column = self.take(rows, [_VERDICT_OF + code]).to_series()
@@ -265,7 +263,7 @@ def extended(
     """Return the jobs of a version, made of those `before` it.
 
     `files`, `findings`: data files of job_summaries and findings at that version; `fresh`: see
-    `new_rows`. Errors: LakeError where a file is gone meanwhile.
+    `new_rows`. Errors: LakeError if a file vanished meanwhile.
     """
     fresh = new_rows(lake, files, before) if fresh is None else fresh
     paths = frozenset(file.path for file in files)
@@ -414,7 +412,7 @@ def write_image(
 ) -> None:
     """Write the jobs of a version into an empty folder, some columns at a time.
 
-    Errors: LakeError where a file is gone meanwhile; OSError where it cannot be written.
+    Errors: LakeError if a file vanished meanwhile; OSError if writing fails.
     """
     with lake_errors(lake.uri(JOB_SUMMARIES)):
         keys = lake.read_files(JOB_SUMMARIES, files, _KEYS).with_row_index("place").collect()
@@ -467,7 +465,7 @@ def write_image(
 def open_image(folder: Path) -> ResidentJobs | None:
     """Return a memory-mapped image of jobs; None if damaged or of another program version.
 
-    Rows are those of the version of which it was written: `extended` makes others of them.
+    Rows are those of the version it was written from; `extended` adds later ones.
     """
     try:
         manifest = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=ImageManifest)

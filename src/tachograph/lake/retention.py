@@ -81,7 +81,7 @@ class KeptRows:
 class Expiry:
     """Removed (or planned) rows, days and files of a table.
 
-    bytes: of files that go, and the share of those that shrink.
+    bytes: of removed files, and the reduction of the others.
     """
 
     table: str
@@ -180,8 +180,8 @@ class _Evidence:
     """Facts to know before rows are removed.
 
     versions: of the tables that the last complete analysis read; None: there was none. accounted:
-    last day of which there is accounting. holding: (node or null, first, last, name) of runs that
-    are not over, or not analyzed.
+    last day with accounting. holding: (node or null, first, last, name) of runs that have not
+    ended, or are not analyzed.
     """
 
     versions: Mapping[str, int] | None
@@ -260,9 +260,7 @@ class _TableExpiry:
     # ------------------------------------------------------------------------------------------------ tables by day
 
     def by_day(self, now: datetime) -> Expiry:
-        """Remove day by day, oldest first; stop removing samples at the first day that is needed
-        whole.
-        """
+        """Remove day by day, oldest first; the first day needed whole ends removal of samples."""
         counting = rows_that_count(self.lake, now).get(self.table.name)
         done, kept = [], []
         stopped: KeptRows | None = None

@@ -136,9 +136,9 @@ def with_own_indices(
 ) -> pl.DataFrame:
     """Return allocations renumbered to the indices of `devices`.
 
-    Numbers of Slurm follow device files, as `slurm.gpu_numbers` has it. Where a numbering is known
-    to differ on a node, and no GPU or two have a number of it, GPUs of the job on this node are
-    null; where none is known it is the index.
+    Slurm numbers device files, see `slurm.gpu_numbers`. If a node is known to number otherwise, and
+    no GPU or several have a number, the job's GPUs on this node are null; without known numbering
+    the number is the index.
     """
     recorded = allocations.filter(pl.col("numbering").is_not_null())
     by = {
@@ -179,8 +179,8 @@ def with_own_indices(
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     """Allocations given to the runs they overlap, clipped to them.
 
-    Of a job that was requeued, what is held for a run may end seconds after its next run began (the
-    epilog), or has no end at all (its end was never recorded): that next run never had it.
+    What is held for a run of a requeued job may end seconds after its next run began (the epilog),
+    or have no end (never recorded): the next run never had it.
     """
     keys = runs.select("run", "job_id", "start", "until", job_cluster="cluster")
     joined = (
@@ -220,9 +220,9 @@ def _of_one_holder(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """GPUs recorded by name, split: those with one certain holder, and those that may be shared.
 
-    Samples of a GPU are of all that hold it. Another run may hold it that is named on it, or that
-    has shares on the node, or an unknown number of GPUs, and none that is named, for longer than a
-    hand-over.
+    Samples of a GPU belong to all its holders. It may be held by another run that is named on it;
+    or by one that has shares on the node, or an unknown number of GPUs, none of them named, for
+    longer than a hand-over.
     """
     named = best.filter(pl.col("gpu").is_not_null())
     mine = named.filter(pl.col("run").is_in(sharing.implode()))
@@ -441,9 +441,9 @@ def _between_runs(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return intervals without seconds in which the GPU was just handed over; and these.
 
-    An end and a start in one second do not say which run a sample of this second is of. A start
-    with a fraction of a second does, and so do samples that name their job (`by_samples`: rows of
-    such runs and GPUs).
+    If a run ends and another starts in the same second, samples of this second belong to neither. A
+    start with a fraction of a second decides, and so do samples that name their job (`by_samples`:
+    rows of such runs and GPUs).
     """
     follows = (pl.col("start") == pl.col("end").shift(1)) & (
         pl.col("run") != pl.col("run").shift(1)
@@ -521,8 +521,8 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
     """Return (node, gpu, mig, gpu_model, hbm_mib), and the ridge points (FLOP/B) of known models.
 
-    Capacity is the driver's total where it was measured, else the catalogue's of whole GPUs of a
-    known model, else memory used plus free, which is below the total by what is reserved.
+    Capacity is the driver's total if measured, else the catalogue's for whole GPUs of a known
+    model, else memory used plus free, which omits reserved memory.
     """
     kinds: dict[tuple[str | None, float | None], Device | None] = {}
     names: list[str | None] = []

@@ -151,8 +151,8 @@ class DaskTask(Generic[T]):
     def result(self) -> T:
         """Return it, once it is there.
 
-        Errors: what the task raised; WorkersError when there are no workers, or they died over it,
-        or the scheduler is gone.
+        Errors: the task's error; WorkersError if there are no workers, they died over it, or the
+        scheduler is gone.
         """
         try:
             return self._wait()

@@ -31,8 +31,7 @@ def spread(
 ) -> None:  # fmt: skip
     """Integrate a level by minute: add level x seconds to `total`, and seconds to `weight`.
 
-    `level[i]` is that between samples i - 1 and i, NaN where it is not known. Both have to lie in
-    the stretch.
+    `level[i]`: between samples i - 1 and i, NaN if unknown. Both samples must lie in the stretch.
     """
     for k in range(start.shape[0]):
         i = low[k] + np.searchsorted(t[low[k] : high[k]], start[k]) + 1
@@ -355,7 +354,7 @@ class _HostSamples:
     ) -> tuple[Longs, pl.DataFrame]:
         """Last samples that the next day continues, with the counters of which each is the last.
 
-        And since when they are, per node; midnight where there is none.
+        And since when, per node; midnight without any.
         """
         following = self.midnight + DAY_US
         since = np.full(self.count, following, np.int64)
@@ -369,9 +368,7 @@ class _HostSamples:
 
 
 class _HostSlots:
-    """Minutes of stretches on a day, as consecutive slots; stretches of a run share a common
-    minute.
-    """
+    """Minutes of stretches on a day as consecutive slots; stretches of a run share minutes."""
 
     def __init__(
         self,

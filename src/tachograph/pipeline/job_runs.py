@@ -25,13 +25,12 @@ def build_runs(
 ) -> pl.DataFrame:
     """Return one row per started run of a job: columns of `jobs`, `run`, `job_key`, `accounted`.
 
-    `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself
-    stays null. Where the run is over by its state, `until` is its start plus `elapsed_s`, or its
-    start where that is null. A job that still waits is none, even if its record has a start. A null
-    `cluster` is that of the job's other rows, or the only one there is; `clusters`: all names there
-    are, where the rows are not all. Runs that began and ended at the same instant are kept: they
-    own no samples. Jobs that only a map or samples name get a row whose accounting columns are
-    null, `accounted` false.
+    `until` is the end of the analyzed part of a run: `end`, or `now` if that is null (`end` stays
+    null). If the run is over by its state, `until` is its start plus `elapsed_s`, or its start if
+    that is null. A waiting job is no run, even if its record has a start. A null `cluster` is that
+    of the job's other rows, or the only one there is; `clusters`: all names, if the rows are only a
+    part. Runs that began and ended at the same instant are kept: they own no samples. Jobs that
+    only a map or samples name get a row with null accounting columns, `accounted` false.
     """
     names = _clusters(jobs, allocations, clusters)
     known = _merge(_named(jobs, names)).drop("seq")

@@ -20,8 +20,7 @@ DISTANCE_BINS = 1 << 10
 
 @compiled
 def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
-    """Fill `intervals` with the sampling interval (us) of each stripe: mean of gaps near the
-    median.
+    """Fill `intervals` with the sampling interval (us) of each stripe.
 
     Distances are counted in bins of about a quarter octave (the upper bits of a single-precision
     number); the mean is over the median's bin and its neighbours, so jitter does not move it and
@@ -290,7 +289,7 @@ def changes(
 ) -> None:  # fmt: skip
     """Return per segment of a sticky code: values, changes to nonzero, maxima, first, last.
 
-    Maxima are of all values, and of values changed to.
+    Maxima are over all values, and over values that a change led to.
 
     The value just before the segment, where the same GPU has one, counts as what it was before.
     """
@@ -317,9 +316,7 @@ def changes(
 def bits(
     col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs
 ) -> None:
-    """Return per segment of a bit mask (-1: missing): values, those with a `lowering` bit, all
-    bits.
-    """
+    """Return per segment of a bit mask (-1: missing): values, those with `lowering` bits, all bits."""
     for g in range(seg_a.shape[0]):
         count, hits, together = 0, 0, 0
         for i in range(seg_a[g], seg_b[g]):

@@ -116,9 +116,9 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
 
     Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
 
-    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where
-    other processes keep rewriting the table it is unchanged until the next analysis. Errors:
-    LakeError when it cannot be written.
+    GPUs, minutes and findings are valid only with a summary, so they disappear too. If other
+    processes keep rewriting the table, it is unchanged until the next analysis. Errors: LakeError
+    if writing fails.
     """
     keys = gone["job_key"]
     going = (pl.col("seq") < number) & pl.col("job_key").is_in(keys.implode())

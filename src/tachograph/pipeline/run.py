@@ -124,10 +124,9 @@ def analyze(
 ) -> AnalysisReport:
     """Summarize every job that new data affect (`full`: all jobs), and write the computed tables.
 
-    A second run without new data writes nothing. Jobs that still run are summarized as of `now`.
-    Partitions are reduced on `pool`; where none is given, on so many `threads`. `judge`: what
-    judges the jobs, made of the configuration before anything is done. Errors: LakeError,
-    ConfigError.
+    A second run without new data writes nothing. Running jobs are summarized up to `now`.
+    Partitions are reduced on `pool`, by default on `threads` threads. `judge`: creates the judge of
+    the jobs from the configuration, before anything is done. Errors: LakeError, ConfigError.
     """
     _check(configuration)
     judging = judge(configuration)
@@ -145,9 +144,9 @@ def analyze(
 class _Plan:
     """Plan of an analysis, made before any reduction.
 
-    `owned`: every run, and who held which GPU when. `runs`: those to be done, a row each. `gone`:
-    keys of summaries whose runs the accounting has no more. `horizon`: up to when samples had been
-    removed. `full`: everything is done again.
+    `owned`: every run, and its GPUs over time. `runs`: those to analyze, one row each. `gone`: keys
+    of summaries whose runs the accounting no longer has. `horizon`: time before which samples were
+    removed. `full`: everything is analyzed again.
     """
 
     owned: Attribution

@@ -262,8 +262,8 @@ def _span(analysis: AnalysisOptions) -> pl.Expr:
 def _energy() -> list[pl.Expr]:
     """Measured energy (counter increase, or integrated power) and its estimate for `_span`.
 
-    The counter is used unless it did not change while power was drawn, or covers less than half of
-    what power covers. Null for a MIG slice: what is measured is the whole GPU's.
+    The counter is used unless it is constant while power was drawn, or covers less than half of the
+    time of power. Null for a MIG slice: measurements are of the whole GPU.
     """
     whole = pl.col("mig").is_null()
     counted_s, measured_s = pl.col(SECONDS.of("energy_j")), pl.col(SECONDS.of("power_w"))
@@ -606,8 +606,8 @@ def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
 
     Null for jobs without any activity.
 
-    Every window's sum / max is known but for the number of GPUs, so their mean is, too. GPUs held
-    are those that accounting has, or more where more were recorded.
+    Every window's sum / max is known up to the number of GPUs, so their mean is, too. The number of
+    GPUs is that of the accounting, or the recorded one if higher.
     """
     held = pl.max_horizontal("gpus", "gpus_seen")
     active = 1 - pl.col("spatial_zero_fraction")

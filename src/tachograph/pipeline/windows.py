@@ -50,10 +50,12 @@ IMBALANCE = {
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """complete: one row per (run, counter, window) of this partition's GPUs; border: one row per
-    (run, GPU, counter, window) for windows that cross midnight, which the neighbouring day
-    completes. settled: one row per (run, counter) of runs that have all their GPUs in this
-    partition; their complete windows are in it and nowhere else.
+    """Windows of a partition: complete, border and settled ones.
+
+    complete: one row per (run, counter, window) of this partition's GPUs. border: one row per (run,
+    GPU, counter, window) for windows that cross midnight, which the next day completes. settled:
+    one row per (run, counter) of runs with all GPUs in this partition; their complete windows are
+    only there.
     """
 
     complete: pl.DataFrame
@@ -266,8 +268,8 @@ def fold_windows(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """Return (complete windows per (run, counter) of this day, windows carried to the next day).
 
-    `starts`: run, start. `gpus`: one row per run with the number of GPUs it held. `last`: nothing
-    follows, so nothing is carried.
+    `starts`: run, start. `gpus`: one row per run with its number of GPUs. `last`: no day follows,
+    so nothing is carried.
     """
     border = pl.concat([carried, *(part.border for part in parts)])
     unit = ["run", "node", "gpu", "mig", "counter", "window"]

@@ -146,8 +146,8 @@ def interval_text(
 ) -> str | None:
     """Return the interval of a finding in the site's time zone; None for the whole job.
 
-    `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The
-    date is given where it is not that of the job's start.
+    `start`, `until`: of the job; they replace an open begin or end of the finding. The date is
+    given unless it is that of the job's start.
 
     >>> begin, end = datetime(2026, 4, 23, 21, 5, tzinfo=UTC), datetime(2026, 4, 23, 22, 40, tzinfo=UTC)
     >>> made = Finding("job_hang", "problem", "", "", begin=begin, end=end)
@@ -209,7 +209,7 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
 def checks_text(finding: Finding, *, zone_name: str = "UTC") -> str:
     """Return values and thresholds of a finding, deciding ones first; empty without any.
 
-    Of one that holds those that hold: a rule may need one of several.
+    If the finding holds, only checks that hold: a rule may need one of several.
     """
     holding = [check for check in finding.checks if check.holds]
     if finding.verdict == "yes":

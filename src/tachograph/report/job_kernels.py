@@ -10,9 +10,7 @@ MOST_KERNELS = 40  # of a report that is shown, on each GPU
 
 @dataclass(frozen=True, slots=True)
 class ShortKernel:
-    """Short view of a kernel. share: of all kernel time; limited_by: as KernelLimits; None:
-    unknown.
-    """
+    """A kernel in short. share: of all kernel time; limited_by: as KernelLimits; None: unknown."""
 
     name: str
     launches: int
@@ -25,8 +23,8 @@ class ShortKernel:
 class AttachedReport:
     """A report attached to a job. launches: number in the file; `launches_kept`: number attached.
 
-    kernels, seconds: of those kept; longest: those that took most time. problems: what could not be
-    read.
+    kernels, seconds: of the kept launches; longest: kernels with most time. problems: unreadable
+    parts.
     """
 
     report: str

@@ -83,11 +83,10 @@ def job_text(
 def job_lines(
     report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False
 ) -> list[Line]:
-    """Return the report as styled lines (see lines.to_rich): verdict, fixes, findings, GPUs,
-    numbers.
+    """Return the report as styled lines (see lines.to_rich): verdict, fixes, findings, numbers.
 
-    At 100 columns at most MOST_LINES; what is left out then is named. `every_check`: all findings,
-    and all checks with values against thresholds.
+    At 100 columns at most MOST_LINES; omitted parts are named. `every_check`: all findings, and all
+    checks with values and thresholds.
     """
     width = max(MIN_WIDTH, min(MAX_WIDTH, width))
     head = [*_head(report, width), *([plain("")] if report.findings else [])]

@@ -102,11 +102,10 @@ def build_jobs_table(
 ) -> JobsTable:
     """Return the table of jobs from filtered rows of job_summaries and their findings.
 
-    `sort` is a column, `-` before it for descending; jobs without a value come last. Sorted by
-    GPU-hours lost, the table has a column of them. `matching`: how many jobs matched, where
-    `summaries` are the first of them only. `wanted`: the filter, whose findings are shown also
-    where they are not reported. Errors: NotFoundError for an unknown column, naming those close to
-    it.
+    `sort` is a column, `-` before it for descending; jobs without a value are last. Sorted by lost
+    GPU-hours, the table has that column. `matching`: number of matching jobs, if `summaries` are
+    only the first of them. `wanted`: the filter, whose findings are shown even if not reported.
+    Errors: NotFoundError for an unknown column, naming similar ones.
     """
     check_jobs_columns(columns, sort)
     kept = sort_jobs(with_findings(summaries, findings), sort, limit)

@@ -47,9 +47,7 @@ def plain(text: str, style: str = "") -> Line:
 def wrapped(
     text: str, width: int, *, indent: str = "", first: str | None = None, style: str = ""
 ) -> list[Line]:
-    """Return `text` wrapped at `width`; prefixes: `first` on the first line, `indent` on the
-    others.
-    """
+    """Return `text` wrapped at `width`; the first line begins with `first`, others with `indent`."""
     lines = textwrap.wrap(
         _WITH_UNIT.sub(rf"\1{_GLUE}", printable(text, most=MOST_LINE)),
         width,
@@ -104,7 +102,7 @@ def bar(
 ) -> str:
     """Return a bar of `width` characters filled by `fraction` (0..1); blank for None or NaN.
 
-    marks: from the thinnest to a whole character; empty: what is not filled.
+    marks: from the thinnest to a full character; empty: the unfilled character.
 
     >>> bar(0.5, 8), bar(0.5, 8, ascii_only=True), bar(None, 3), bar(0.5, 5, marks=THIN, empty=" ")
     ('████····', '####....', '   ', '━━╸  ')

@@ -25,9 +25,9 @@ from tachograph.judge.finding import Finding
 class HostMemory:
     """Host memory per node (MiB) of the user's jobs of this name and size, this one included.
 
-    own: what the tasks of this job held at most, None: not known. peaks: the same of the last ones
-    that completed after `LEAST_S` or more, this one too. killed: what those requested that were
-    killed for lack of it. most: what any job of the partition requested.
+    own: peak of this job's tasks, None: unknown. peaks: the same of the last jobs that completed
+    after `LEAST_S` or more, with this one. killed: requests of jobs killed for lack of memory.
+    most: largest request of any job of the partition.
     """
 
     own: float | None = None
@@ -38,9 +38,7 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class NextTime:
-    """Options to paste and the reason of each, in order. `leave_out`: options to drop, with
-    reasons.
-    """
+    """Options to paste with reasons, in order. `leave_out`: options to drop, with reasons."""
 
     options: tuple[str, ...]
     reasons: tuple[str, ...]

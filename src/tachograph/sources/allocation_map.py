@@ -123,7 +123,7 @@ def read_map_content(
 ) -> AllocationMapReading:
     """Return the content of a file or a Slurm answer. `trusted`: as in `read_scontrol`.
 
-    Errors: InputError naming `where` for what is no map.
+    Errors: InputError naming `where` for invalid content.
     """
     found = detect(content, where=where)
     text = content.decode("utf-8-sig", "replace")
@@ -241,7 +241,7 @@ class AllocationLogFeed:
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield new content since the last poll.
 
-        Errors: InputError where there is no file, or none can be read.
+        Errors: InputError without a readable file.
         """
         self.outcome = PollOutcome()
         before = watermark(self._stream)

@@ -1,7 +1,7 @@
 """Source and feed `dcgm-exporter`: pages of exporters, saved or polled.
 
-An exporter reports the values of now. A page is one scrape: its samples are of the moment it was
-scraped, unless a time follows the value.
+An exporter reports current values. A page is one scrape: its samples have the time of the scrape,
+unless a time follows the value.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ class ScrapeFeed:
         self._late_since: dict[str, float] = {}
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield one round as a chunk; sample times are those of the answers, the watermark is
-        `now`.
+        """Yield one round as a chunk; samples have response times, the watermark is `now`.
 
         Where the clock was set back the watermark is just behind the last one.
         Errors: InputError when no exporter answered with metrics.
@@ -234,8 +233,7 @@ SETTINGS = ExporterSettings
 def connect(settings: ExporterSettings, *, configuration: Configuration) -> ScrapeFeed:
     """Return the feed; nothing is requested yet.
 
-    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is
-    missing.
+    Errors: ConfigError for an invalid URL, an unknown counter or unit, a missing file.
     """
     return ScrapeFeed(settings, cluster=configuration.site.cluster or None)
 

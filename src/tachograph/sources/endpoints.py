@@ -58,8 +58,7 @@ class ExporterEndpoint:
 def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
     """Return the exporters of settings, each once; nothing is requested yet.
 
-    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is
-    missing.
+    Errors: ConfigError for an invalid URL, an unknown counter or unit, a missing file.
     """
     where = f"[[sources]] {settings.title}"
     refuse_unknown_metrics(settings.metrics, where=where)

@@ -112,8 +112,8 @@ class FilePiece:
 def format_of(path: Path) -> FileFormat:
     """Return the format of a file, by its first bytes and then by its name.
 
-    Errors: InputError for a Parquet file that is none or was cut off, and for one that cannot be
-    read or is empty.
+    Errors: InputError for an invalid or truncated Parquet file, and for an unreadable or empty
+    file.
     """
     with open_file(path) as file:
         try:

@@ -43,7 +43,7 @@ class PlacedGpu(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """Claim of labels of one rank at a time. `value` None: two values at once."""
+    """Claim of labels of one rank over a time span; `value` None: contradictory values."""
 
     rank: int
     first: int

@@ -235,9 +235,7 @@ class Credentials:
         return cls(token, access.user, password, authorize)
 
     def headers(self) -> Mapping[str, str]:
-        """Return the headers to send, with the current secrets. Errors: RequestError naming the
-        key.
-        """
+        """Return the headers with current secrets. Errors: RequestError naming the key."""
         if self.token is not None:
             return self.authorize(self.token.text())
         if self.password is not None:
@@ -306,7 +304,7 @@ class RequestPace:
 class HttpAnswer:
     """A response. `at`: server clock, None if not reported.
 
-    Its bytes count as held until it is gone: keep it as long as `content`.
+    Its bytes count as held until it is deleted: keep it as long as `content`.
     """
 
     content: bytes
@@ -376,7 +374,7 @@ class HttpServer:
     def get(self, path: str, params: UrlQuery | None = None) -> HttpAnswer:
         """Return the answer to GET.
 
-        Errors: RequestError when there is none, or one of an error, after all attempts.
+        Errors: RequestError without a response, or for an error, after all attempts.
         """
         return self._send("GET", path, _whole, params=params)
 
@@ -410,8 +408,8 @@ class HttpServer:
             self._stream = about["return_value"]
 
     def _send(self, method: str, path: str, read: _Read[T], **query: UrlQuery | None) -> T:
-        """Result of `read` on the answer, with retries. query: `params` of the URL, or `data` of a
-        form.
+        """Result of `read` on the response, with retries. query: `params` of the URL, or form
+        `data`.
         """
         attempt = 1
         while True:
@@ -494,7 +492,7 @@ class HttpServer:
 def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
     """Return an answer decoded as `kind`; `expected` describes the format that it should have.
 
-    Errors: RequestError quoting how the answer begins, where it is anything else.
+    Errors: RequestError quoting the beginning of any other response.
     """
     try:
         return msgspec.json.decode(answer.content, type=kind)

@@ -302,7 +302,7 @@ class PrometheusFeed:
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield windows since the watermark, then windows read `lookback_s` ago again.
 
-        Errors: RequestError when the server gives nothing; what was yielded before stays.
+        Errors: RequestError if the server gives nothing; chunks already yielded stay.
         """
         self.outcome = PollOutcome()
         if self.querying.how == "auto":

@@ -252,7 +252,7 @@ def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
     VictoriaMetrics 1.79 writes the first value of a block as Go does (NaN, +Inf), the later stale
     marks as null.
 
-    Errors: RequestError naming the line that is none of an export.
+    Errors: RequestError naming the malformed line.
     """
     found = SeriesAnswer()
     written, t = b"[]", np.empty(0, np.int64)

@@ -1,8 +1,8 @@
 """Source `recording`: a folder of tables or a spool that `tachograph record` wrote.
 
-A spool is a stream known by the id in its head: read again while it grows, only what is new is
-committed; where it was cut off, the recording ends with its last sample. Tables are read file by
-file; what a lake has is not committed.
+A spool is a stream with the id in its head: reread while it grows, only new data are committed; a
+truncated one ends with its last sample. Tables are read file by file; rows already in the lake are
+not committed.
 """
 
 from __future__ import annotations

@@ -114,9 +114,7 @@ class SourceModule(Protocol):
     def read(
         self, options: argparse.Namespace, *, configuration: Configuration, now: datetime
     ) -> Iterator[Chunk]:
-        """Yield chunks of one file, `options.files`; `options.in_folder`: it is from a named
-        folder.
-        """
+        """Yield chunks of one file, `options.files`; `options.in_folder`: a folder was named."""
         ...
 
 
@@ -270,7 +268,7 @@ def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) 
 def configured_feeds(configuration: Configuration, *, where: str) -> list[FeedSettings]:
     """Return the settings of every `[[sources]]` entry.
 
-    Errors: ConfigError for an invalid one, for two with one name, and where there is none.
+    Errors: ConfigError for an invalid entry, for two with one name, and without any.
     """
     if not configuration.sources:
         do = "name one there (`tachograph init` writes the file); see docs/collect.md"

@@ -354,8 +354,9 @@ def read_file(
     rows_per_chunk: int = ROWS_PER_CHUNK,
     trusted: bool = False,
 ) -> Iterator[AccountingReading]:
-    """Yield the content of a file, `rows_per_chunk` records each; one empty reading without
-    records.
+    """Yield the content of a file, `rows_per_chunk` records each.
+
+    A file without records yields one empty reading.
 
     Errors: InputError for a file that is no accounting.
     """

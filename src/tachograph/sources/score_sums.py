@@ -58,9 +58,9 @@ _CLOCKS: Mapping[str, str] = MappingProxyType(
 class PmSums:
     """Sums over a GPU's samples. begin, end: first and last, s since 1970.
 
-    measured_s: length of the samples. lost_s: time between samples that none covers. overflows: how
-    often the buffer was full. sums: {metric: its values added up}; a metric that was cut is absent.
-    continues: a burst that was cut where it was reported: it goes on from the one before.
+    measured_s: length of the samples. lost_s: time between samples without any. overflows: number
+    of full buffers. sums: {metric: sum of its values}; without metrics that were cut. continues: a
+    burst split by the previous report continues here.
     """
 
     begin: float
@@ -109,8 +109,7 @@ class PmSums:
     def counters(self, warps_per_sm: int | None) -> dict[str, float]:
         """Return the sums as DCGM's counters: shares of elapsed cycles (0..1), and clocks.
 
-        warps_per_sm: the most that an SM of the device holds, of which occupancy is a share.
-        Absent: not measured.
+        warps_per_sm: maximum of an SM of the device, the base of occupancy. Absent: not measured.
 
         >>> PmSums(0.0, 2.0, 2.0, 1, sums={SM_ACTIVE: 1e9, ELAPSED: 2e9, WARPS: 32e9}).counters(64)
         {'sm_active': 0.5, 'sm_occupancy': 0.25, 'sm_clock_mhz': 1000.0}

@@ -271,8 +271,9 @@ class AllocationTracker:
     def changes(
         self, unit: GpuUnit, scrapes: Longs, named: Mapping[str, Longs]
     ) -> Iterator[AllocationSpan]:
-        """Yield begins and ends of jobs. `scrapes`: times of the GPU; `named`: times of each job on
-        it.
+        """Yield begins and ends of jobs on a GPU.
+
+        `scrapes`: times the GPU was seen; `named`: times each job was named on it.
 
         >>> tracker, times = AllocationTracker(), np.array([10, 20, 30, 40])
         >>> [(span.job, span.start, span.end) for span in tracker.changes(("n", 0, None), times, {"7": times[1:3]})]
@@ -311,9 +312,9 @@ class AllocationTracker:
 class SeriesRereads:
     """Separates repeated values from new samples: exporters may be polled faster than they read.
 
-    A row whose values all equal those of the row last kept of its GPU is none, while that is
-    younger than nine tenths of `refresh_s`, the time between two readings of the exporter. 0: every
-    row is new. A new process keeps the first row it sees; so it does where the clock was set back.
+    A row equal to the last kept row of its GPU is no new row while that is younger than nine tenths
+    of `refresh_s`, the exporter's interval of readings. 0: every row is new. A new process keeps
+    the first row it gets, also after the clock was set back.
     """
 
     refresh_s: float = 0.0

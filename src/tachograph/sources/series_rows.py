@@ -199,9 +199,7 @@ class SeriesRows:
         return self._units.setdefault(labelled, len(self._units))
 
     def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
-        """Add values of one column; units: one for all, or one for each. NaN is counted and
-        dropped.
-        """
+        """Add values of a column; units: one for all or one each. NaN is counted and dropped."""
         missing = np.isnan(values)
         if missing.any():
             self.reject(

@@ -103,9 +103,8 @@ def merged(states: Iterable[AlertState]) -> AlertState:
 def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
     """Return the GPUs with faults in `samples`: columns node, gpu, mig, t, HEALTH_COUNTERS.
 
-    A fault: remapping failed, more rows remapped after uncorrectable errors, a critical XID that
-    came up in the window. Clear is a GPU with a fresh sample, of which one of the counters was
-    measured.
+    A fault: failed remapping, more rows remapped after uncorrectable errors, or a critical XID in
+    the window. A GPU is clear if a fresh sample has one of the counters.
     """
     if samples.is_empty():
         return AlertState()
@@ -152,7 +151,7 @@ def nodes_without_samples(
 ) -> AlertState:
     """Return nodes whose last sample is too old. last: {node: time}; newest: of the lake.
 
-    Where no node has newer samples, that is one alert, and nothing is known of single nodes.
+    If no node has newer samples, that is one alert; nothing is known of single nodes.
     """
     if newest is None:
         return AlertState()

@@ -29,8 +29,8 @@ _MOST_NAME = 60  # characters
 class ProposedChange:
     """The problem that cost most in the week.
 
-    jobs: with this problem; gpu_hours: that they lost, to any cause; job, name, sentence, advice:
-    of the one that lost most.
+    jobs: with this problem; gpu_hours: their total loss, to any cause; job, name, sentence, advice:
+    of the job that lost most.
     """
 
     code: str

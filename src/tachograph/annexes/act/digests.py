@@ -157,7 +157,7 @@ def digest_key(digest: UserDigest) -> str:
 def read_opt_out(file: Path) -> frozenset[str]:
     """Return the users in a file, one per line; none without a file.
 
-    Errors: ConfigError: nothing is sent.
+    Errors: ConfigError, and nothing is sent.
     """
     try:
         return frozenset(

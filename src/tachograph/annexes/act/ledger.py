@@ -1,8 +1,7 @@
 """Ledger of actions: what, to whom, why, when; JSON lines; old ones are archived.
 
-Every action has a key that says what it is for, such as `digest:2026-W47:ann`. It is noted before
-it is begun and when its result is known, so whoever starts again, also after being killed, knows
-what was done and does nothing twice.
+Every action has a key for its purpose, such as `digest:2026-W47:ann`. It is recorded before it
+begins and when its result is known, so that a restart, also after a kill, repeats nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class LedgerIndex:
     """Index of a ledger: last line of each key, up to byte `end` of the file.
 
-    Handed from one opening to the next, it saves reading these lines again. line: the last one, by
-    which it is seen that the file is still the one that was read. begin: time of the first line.
+    Passed from one opening to the next, it saves rereading these lines. line: the last one, which
+    shows that the file is still the same. begin: time of the first line.
     """
 
     inode: int = 0
@@ -150,10 +149,10 @@ class ActionLedger:
     ) -> ActionRecord:
         """Do an action if it is due; return the last ledger line about it.
 
-        act: does it and returns its result in words; TachographError and OSError are failures, of
-        which an UnreachableError uses up no attempt and a RefusedError is final. dry_run: note what
-        would be done. repeatable: doing it twice is doing it once, so it is done again where its
-        result is not known.
+        act: runs the action and returns its result in words. TachographError and OSError are
+        failures; an UnreachableError does not count as an attempt, a RefusedError is final.
+        dry_run: record what would be done. repeatable: idempotent, so it is repeated if its result
+        is unknown.
         """
         last, attempt = self._index.last.get(key), 1
         interrupted = last is not None and last.state == "begun"
@@ -336,7 +335,7 @@ def _write_all(descriptor: int, line: bytes) -> None:
 def _lines(path: Path, *, begin: int = 0, number: int = 0) -> Iterator[tuple[ActionRecord, bytes]]:
     """Lines from byte `begin`, which `number` lines precede; skips a truncated last line.
 
-    Errors: LakeError for a line that is none; OSError.
+    Errors: LakeError for an invalid line; OSError.
     """
     with path.open("rb") as lines:
         lines.seek(begin)

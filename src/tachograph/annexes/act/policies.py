@@ -1,8 +1,8 @@
 """Policies for running jobs: warnings, then the action if the evidence still holds.
 
-Before anything is done to a job Slurm is asked whether it still runs, as the same run of the same
-user. A stop of work is one case: its warnings and its action are lines of the ledger that name it,
-so nothing is done twice, and a job that worked again and stops again is warned anew.
+Before any action, Slurm is queried whether the job still runs, as the same run of the same user. A
+stop of work is one case: its warnings and its action have its key in the ledger, so nothing is
+repeated, and a job that works again and stops again is warned again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Evidence for policies: it must hold in two consecutive windows, for all GPUs of a job.
 
-What was not measured, is old, or has a gap is no evidence. Every reason why there is none is a
-sentence.
+Missing and old values, and gaps, are no evidence. Every reason for missing evidence is a sentence.
 """
 
 from __future__ import annotations
@@ -52,8 +51,9 @@ class PolicyEvidence:
 
 @dataclass(frozen=True, slots=True)
 class QuietWindows:
-    """Two windows without work. stop: minute after the last work (0: no work); measured: least
-    share.
+    """Two windows without work.
+
+    stop: minute after the last work (0: no work); measured: least share.
     """
 
     stop: int

@@ -83,7 +83,7 @@ class SlurmJob:
 class SlurmJobs:
     """The controller. before: words before its commands, such as `ssh login`.
 
-    Every method raises RefusedError for a value that is none of Slurm's, and InputError where Slurm
+    Every method raises RefusedError for a value that is invalid in Slurm, and InputError if Slurm
     does not answer.
     """
 
@@ -126,8 +126,8 @@ class SlurmJobs:
     def drain(self, node: str, cluster: str | None, reason: str) -> str:
         """Drain a node; return Slurm's view of it afterwards.
 
-        Raises RefusedError for a node that Slurm does not have, ExportError where it is as before,
-        or not alone.
+        Errors: RefusedError for an unknown node, ExportError if its state is unchanged, or not the
+        drain alone.
         """
         before = self._node_states(cluster)
         if node not in before:

@@ -25,7 +25,10 @@ class Unsubscribing:
 
     @classmethod
     def of(cls, configuration: Configuration) -> Unsubscribing | None:
-        """Return the signer; None without a key. Errors: ConfigError for a short or readable key."""
+        """Return the signer; None without a key.
+
+        Errors: ConfigError if the key is too short, or others can read it.
+        """
         file = configuration.act.unsubscribe_key_file
         if not file:
             return None

@@ -24,8 +24,8 @@ Truths = NDArray[np.bool_]
 class VerdictScore:
     """Right and wrong verdicts on one class.
 
-    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, of which the
-    verdict is unknown.
+    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, with an unknown
+    verdict.
     """
 
     true_positives: int
@@ -173,8 +173,8 @@ def with_keys(truth: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
     """Return columns job_key and `truth` of one class; null is too near to call.
 
-    A class judged from hosts has the truth of the class where it has none of its own. Null also for
-    a class of which nothing is planted.
+    A host class without its own truth has the truth of its GPU class. Null also for a class that is
+    never planted.
     """
     column = code if code in truth.columns else code.removesuffix(HOST_SUFFIX)
     if code in WITHOUT_TRUTH or column not in truth.columns:

@@ -171,9 +171,9 @@ class LakeStudy:
     ) -> StudyPage:
         """Return the study: its data, figures with numbers, answers to the six questions.
 
-        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs.
-        `progress` is called with (what is done, steps done, steps in all). Its method `write`
-        writes it into a folder. Errors: those of `jobs`; NotFoundError where no job is left to
+        `figures`: names or numbers, none for all. `wanted` replaces the options of the job filter.
+        `progress` is called with (current step, steps done, all steps). The method `write` of the
+        result writes it into a folder. Errors: those of `jobs`; NotFoundError without a job to
         study.
         """
         entries = chosen_figures(figures)

@@ -219,8 +219,8 @@ def _partly_measured_row(dataset: Dataset) -> str:
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:
     """Return a study's content: dataset, settings, {figure: facts, missing, sentences}, answers.
 
-    `files`: what was written beside it. `consequence` of a question is null where nothing follows
-    from its answers. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
+    `files`: the files written with it. `consequence` of a question is null if its answers have
+    none. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
     """
     settings, dataset = report.settings, report.dataset
     return json_values(

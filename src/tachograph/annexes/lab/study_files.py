@@ -147,11 +147,11 @@ def write_study(
 ) -> WrittenStudy:
     """Write the study into a folder, created if missing; return what was written.
 
-    Written are study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per
-    part) and, where it is drawn, the drawing in each format. Everything is written aside and then
-    renamed into place, so a failure leaves the folder as it was. Of an earlier study those files go
-    that this one does not write; all others stay. Errors: UsageError where the folder is a file, or
-    the format none; ExportError where it cannot be written.
+    Writes study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per
+    part) and, if drawn, the drawing in each format. All files are written elsewhere and then
+    renamed, so a failure leaves the folder unchanged. Files of an earlier study that this one does
+    not write are removed, all others stay. Errors: UsageError for a file as folder, or an unknown
+    format; ExportError if writing fails.
     """
     formats = check_formats(formats)
     with writable(folder) as aside:
@@ -174,7 +174,7 @@ def write_study(
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     """Return the formats, each once.
 
-    Errors: UsageError for one that is none.
+    Errors: UsageError for an unknown format.
     """
     for name in formats:
         if name not in style.FORMATS:
@@ -185,7 +185,7 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
 def check_folder(folder: Path) -> None:
     """Check that the folder exists or can be made.
 
-    Errors: UsageError where it is a file.
+    Errors: UsageError if it is a file.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(
@@ -197,8 +197,7 @@ def check_folder(folder: Path) -> None:
 def writable(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder inside `folder`; both are removed if nothing was written.
 
-    Errors: UsageError where `folder` is no folder; ExportError for what the operating system
-    reports.
+    Errors: UsageError if `folder` is no folder; ExportError for errors of the operating system.
     """
     check_folder(folder)
     made = not folder.exists()

@@ -213,7 +213,7 @@ def problem(
 ) -> Response:
     """Return an error as RFC 9457 problem details; `docs`: the page that describes its type.
 
-    candidates: (cluster, job_key) of jobs, one of which was meant.
+    candidates: (cluster, job_key) of the jobs that match.
     """
     title = HTTPStatus(status).phrase
     body: dict[str, Any] = {

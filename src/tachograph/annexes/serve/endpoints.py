@@ -101,7 +101,7 @@ async def answer_request(
 ) -> Response:
     """Return the endpoint's answer for `viewer`; `run` runs slow calls in a thread.
 
-    Errors: UsageError for parameters that are none, NotAcceptableError, and those of the endpoint.
+    Errors: UsageError for invalid parameters, NotAcceptableError, and those of the endpoint.
     """
     items = request.query_params.multi_items()
     kind = endpoint.choice or FormatChoice

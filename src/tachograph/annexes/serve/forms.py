@@ -14,7 +14,7 @@ _MOST_FIELDS = 1000
 async def read_form(request: Request) -> list[tuple[str, str]]:
     """Return the fields of a form; empty if the body is no form.
 
-    Errors: HTTPException 400 where it is no form.
+    Errors: HTTPException 400 for a malformed form.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return []

@@ -147,10 +147,9 @@ class VisibleJobs:
     ) -> JobsPage:
         """Return `limit` jobs sorted by `sort`, after the cursor `after`.
 
-        A cursor is a place in the order: jobs that came meanwhile move no other from one page to
-        the next. The frame has all columns of job_summaries, or the names of jobs and `columns`
-        where these are chosen. Errors: UsageError for what is no cursor; those of filter_jobs and
-        build_jobs_table.
+        A cursor is a position in the order: new jobs move no other job to another page. The frame
+        has all columns of job_summaries, or the jobs' names and the selected `columns`. Errors:
+        UsageError for an invalid cursor; those of filter_jobs and build_jobs_table.
         """
         check_jobs_columns(columns, sort)
         chosen = self._chosen(self._resident.conditions(wanted))

@@ -27,8 +27,8 @@ _MOST_HELD = 800  # connections with refused ones: below the usual limit of open
 class Connections:
     """The connections of one server.
 
-    most: of one address; those of a proxy are not counted, as they are of many people. most_unread:
-    bytes of answers that are being read; beyond them the connection with most of them is closed.
+    most: per address, except for proxies, which serve many people. most_unread: bytes of answers
+    being read; above it the connection with most of them is closed.
     """
 
     most: int

@@ -151,12 +151,11 @@ class LakeMoment(Lake):
 class View:
     """A viewer's view of one lake version, the input of pages and endpoints.
 
-    opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of
-    visible jobs. not_analyzed: rows of the accounting of visible jobs without results so far.
-    reports: of jobs shown lately. image_problem: why no image of the jobs can be written, so that
-    they are held in memory; "" for none. background: makes what takes seconds, by `made_by`: the
-    method `written` of the lake that is served. simulated: how many simulated GPUs are shown live in
-    place of real ones.
+    opened: the lake as in notebooks, restricted to visible jobs; jobs: lists and sums of visible
+    jobs. not_analyzed: accounting rows of visible jobs without results yet. reports: of recently
+    shown jobs. image_problem: why no image of the jobs can be written, so that they are held in
+    memory, or "". background: runs slow work by `made_by`, the method `written` of the served lake.
+    simulated: number of simulated GPUs shown live instead of real ones.
     """
 
     viewer: Viewer
@@ -265,7 +264,7 @@ class View:
 def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return running jobs under each name of live sources: name, user, account, partition.
 
-    `jobs`: rows of job_summaries, those that are visible.
+    `jobs`: visible rows of job_summaries.
     """
     mine = jobs.filter(pl.col("end").is_null())
     columns = [pl.col(name) for name in ("user", "account", "partition")]
@@ -296,8 +295,8 @@ class NotReadyError(LakeError):
 class ServedLake:
     """A lake that is served: its newest version, read anew when the lake has another.
 
-    cache: folder for what is kept of a large lake between starts; None: a temporary one. most_rows:
-    of how many jobs rows are held in memory; of more they lie in files of the cache. workers: make
+    cache: folder for data of a large lake that survive restarts; None: a temporary one. most_rows:
+    number of jobs with rows in memory; above it, rows are in files of the cache. workers: compute
     large answers; None: this process.
     """
 
@@ -331,8 +330,8 @@ class ServedLake:
     def refresh(self) -> bool:
         """Read the newest version where it is another; return whether it was.
 
-        Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read
-        before stays. NotReadyError while an image of many jobs is made.
+        Errors: LakeError before the first analysis, or if the lake cannot be read; the previous
+        version stays. NotReadyError while an image of many jobs is written.
         """
         with self._lock:
             try:
@@ -405,7 +404,7 @@ class ServedLake:
     ) -> bytes:
         """Return the pickle of `function(served, progress, ...)`; the last of `task` is progress.
 
-        A worker makes it, where there are any. With an `ending` a request waits for it, which waits
+        A worker computes it, if there is one. With an `ending`, a request waits for it, and only
         briefly for a free worker. Errors: those of the function; WorkerError.
         """
         *arguments, progress = task

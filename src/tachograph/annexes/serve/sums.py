@@ -50,8 +50,8 @@ _SALT = secrets.token_urlsafe(32)  # of this process: keys of rows cannot be rec
 def without_names(summaries: pl.DataFrame, smallest: int) -> pl.DataFrame:
     """Return rows of job_summaries without users, accounts, names, ids; empty for few users.
 
-    Clusters, partitions and models whose jobs in the ledger are of fewer than `smallest` users are
-    one group. Times are those of days.
+    Clusters, partitions and models whose ledger jobs have fewer than `smallest` users form one
+    group. Times are rounded to days.
     """
     counted = summaries.filter(in_ledger())
     if counted.get_column("user").drop_nulls().n_unique() < smallest:

@@ -172,11 +172,11 @@ class SharingCase:
     """Input of one piece of advice.
 
     estimate: from measured demands. conservative: from `assumed`, the demands with unmeasured issue
-    slots assumed; the same where all were measured. members: kernels of each, with shares of its
-    time, where known; else `assumed` is its one member. others: for each member the share of time
-    in which another is busy. shared: the estimate under MPS with these shares of the SMs, None
-    unknown. missing: what was not measured, sentences. by_worst: kernels of one were profiled, so
-    that the worst slowdowns decide, unless those of all were and all pairs of them are safe.
+    slots assumed; equal if all were measured. members: kernels of each, with shares of its time,
+    where known; else `assumed` is its one member. others: for each member the share of time in
+    which another is busy. shared: the estimate under MPS with these shares of the SMs, None
+    unknown. missing: sentences on missing measurements. by_worst: the worst slowdowns decide, as
+    kernels of one were profiled, unless all kernels of all were and every pair is safe.
     """
 
     estimate: Estimate

@@ -107,8 +107,7 @@ def residency(filled: float, knee: float, cliff: float) -> float:
 def hits_left(hit: float, filled: float, others: float, knee: float, cliff: float) -> float:
     """Return the hit rate 0..1 when sharing; `hit`: alone; `filled`, `others`: see `residency`.
 
-    What is found although nothing that was swept stays is found for another reason, and goes on
-    being found.
+    Hits that would remain even without any resident swept bytes have another cause, and remain.
 
     >>> round(hits_left(1.0, 0.7, 0.55, 0.9, 1.6), 2), hits_left(0.5, 2.0, 2.0, 0.9, 1.6)
     (0.5, 0.5)

@@ -100,10 +100,9 @@ def _hits(filled: Floats, hit: Floats) -> Floats:
 def _served_first(one: Row, requested: float, other: Row, mine: float, dominance: float) -> bool:
     """Return whether a kernel that needs `requested` is scheduled before one that needs `mine`.
 
-    It does where one needs much more; and where one waits for arithmetic only and the other does
-    not: a scheduler goes on with the warp that is ready. Published of a copy beside arithmetic that
-    needs every slot, which gets none (Table 3, IPC 4); measured of a matrix product beside
-    multiplications.
+    It is if it needs much more; or if it waits for arithmetic only and the other does not: a
+    scheduler continues with the ready warp. Published for a copy beside arithmetic that needs every
+    slot, which gets none (Table 3, IPC 4); measured for a matrix product beside multiplications.
     """
     if requested > dominance * mine:
         return True

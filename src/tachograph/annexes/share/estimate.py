@@ -228,7 +228,7 @@ def matrix(
 def shares_of(sharing: Sharing) -> tuple[float, float]:
     """Return the share of the SMs of each of two kernels.
 
-    Errors: InputError where they are not so many, or none a share.
+    Errors: InputError for a wrong number of shares, or an invalid one.
     """
     shares = sharing.shares or (1.0, 1.0)
     if len(shares) != 2 or not all(0.0 < share <= 1.0 for share in shares):

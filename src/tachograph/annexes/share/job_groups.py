@@ -351,7 +351,7 @@ def is_called(kind: JobGroup, name: str) -> bool:
 def named(found: GroupCandidates, name: str) -> list[JobGroup]:
     """Return the job groups of `name`: user/name, or the id of a job.
 
-    Errors: UsageError where it is left out, with the reason; NotFoundError where it is not known.
+    Errors: UsageError for an excluded group, with the reason; NotFoundError for an unknown one.
     """
     kinds = [kind for kind in found.kinds if is_called(kind, name)]
     if kinds:
@@ -407,7 +407,7 @@ def profiled(
 ) -> ProfiledGroups:
     """Return the job groups with their profiles; several reports of a group add up.
 
-    Errors: that of the first profile named at the command, where none of those can be used.
+    Errors: that of the first profile on the command line, if none of those is usable.
     """
     problems = [*_of_nothing(found, given)]
     launches = _Launches(read, problems)
@@ -500,8 +500,7 @@ class _Launches:
 def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader) -> GroupProfile:
     """Return the results of reports for a job group.
 
-    Errors: UsageError where they are of another GPU; InputError where they contain no durations of
-    kernels, or no issue slots.
+    Errors: UsageError for another GPU; InputError without kernel durations or issue slots.
     """
     names = ", ".join(reports)
     found = kernels_of(chain.from_iterable(map(launches_of, reports)))

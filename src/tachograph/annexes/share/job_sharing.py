@@ -52,9 +52,9 @@ def read_sharing(
 
     Options are those of build_colocate_report.
 
-    `profiles`: further ones than the configuration names. Where a group has neither, reports
-    attached to its jobs count. `remark` is called with what is wrong with files. Errors: those of
-    filter_jobs and build_colocate_report.
+    `profiles`: added to those of the configuration. Groups without either use the reports attached
+    to their jobs. `remark` is called with problems of files. Errors: those of filter_jobs and
+    build_colocate_report.
     """
     settings = configuration.interference
     jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
@@ -87,8 +87,8 @@ def read_kernels(reports: Sequence[str], configuration: Configuration) -> Kernel
 
     Unreadable reports are in its `problems`.
 
-    Reports are called by the last part of their names.
-    Errors: InputError where none can be read, or none holds a kernel.
+    A report has the last part of its name. Errors: InputError if none can be read, or none holds a
+    kernel.
     """
     problems: list[str] = []
     found = read_reports([Path(report) for report in reports], remark=problems.append)
@@ -100,7 +100,7 @@ def read_kernels(reports: Sequence[str], configuration: Configuration) -> Kernel
 def read_attached_kernels(lake: Lake, job_key: str, configuration: Configuration) -> KernelsReport:
     """Return the kernels of reports attached to a run, each paired with each other.
 
-    Errors: InputError where none holds a kernel.
+    Errors: InputError if none holds a kernel.
     """
     return _shown([profile.report for profile in read_attached(lake, job_key)], configuration)
 

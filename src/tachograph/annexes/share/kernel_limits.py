@@ -21,8 +21,7 @@ class Limit:
     """A kernel's use of a resource when alone, 0..1; head_room: the unused part.
 
     resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth. measured_on: for DRAM the
-    GPU on which the achievable bandwidth was measured, of which `demand` is a share; None: on other
-    GPUs.
+    GPU whose measured achievable bandwidth is the base of `demand`; None: other GPUs.
     """
 
     resource: str

@@ -361,7 +361,7 @@ def _stalls_of_kind(metrics: Mapping[str, float], kind: str) -> dict[str, float]
 
 @lru_cache(maxsize=4096)
 def _stall_of(metric: str) -> tuple[str, str] | None:
-    """Stall reason of a metric and its kind; None for other metrics.
+    """(kind of metric, stall reason); None for other metrics.
 
     >>> _stall_of("smsp__average_warps_issue_stalled_wait_per_issue_active.ratio")
     ('ratio', 'wait')
@@ -486,7 +486,7 @@ def duration_s(launch: Launch) -> float | None:
 
 @dataclass(slots=True)
 class _Means:
-    """Weighted means of launch metrics, cached totals."""
+    """Weighted means of launch metrics; totals of shares are cached."""
 
     launches: Sequence[Mapping[str, float]]
     weights: list[float]
@@ -539,7 +539,7 @@ def _at(values: Sequence[float], places: Sequence[int] | None) -> Sequence[float
 
 
 def _all_measured(values: Sequence[float]) -> bool:
-    """Whether all values are plausible: a fast check of a column.
+    """Whether there are values and all are plausible: a fast check of a column.
 
     >>> _all_measured([0.0, 1.0]), _all_measured([1.0, float("nan")]), _all_measured([])
     (True, False, False)

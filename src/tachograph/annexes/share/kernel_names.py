@@ -45,7 +45,7 @@ def matching_kernels(
 ) -> list[Kernel]:
     """Return the kernels that match a pattern (none: all) on the requested GPUs.
 
-    Raises NotFoundError where none does.
+    Errors: NotFoundError without a match.
     """
     name_part = (device or "").lower()
     of_device = [kernel for kernel in kernels if name_part in kernel.gpu.name.lower()]
@@ -65,7 +65,7 @@ def matching_kernels(
 def matching_kernel(views: Sequence[NumberedKernel], name: str) -> NumberedKernel:
     """Return the kernel that a number, a name, or a pattern means.
 
-    Raises NotFoundError where none is meant, UsageError where several are.
+    Errors: NotFoundError without a match, UsageError for several.
     """
     tests: tuple[Callable[[NumberedKernel], bool], ...] = (
         lambda view: name == view.label,

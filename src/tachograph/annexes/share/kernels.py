@@ -255,7 +255,7 @@ def _occupies(launch: Launch) -> tuple[Hashable, ...]:
 
 
 def _size(shape: tuple[int, int, int] | None, known: float | None) -> float | None:
-    """Size: a number in details pages, a shape in other reports."""
+    """Number of threads or blocks: the product of the shape, or the number in a details page."""
     return known if shape is None else prod(shape)
 
 

@@ -55,10 +55,10 @@ def mix(
 ) -> Mix:
     """Return the mix of `demands`, weighted by `weights`, else by seconds, else equally.
 
-    A number that is not known of every member is None in the mean: the others do not determine it.
-    `highest` has the highest of those that are known. Footprints and reused bytes in caches have no
-    mean: only `highest` has the largest working sets, and a footprint is kept where all members
-    have the same. Errors: ValueError without members, or with weights that are no shares.
+    A number that is unknown for one member is None in the mean. `highest` has the highest known
+    numbers. Footprints and reused bytes in caches have no mean: only `highest` has the largest
+    working sets, and a footprint is kept if all members have the same. Errors: ValueError without
+    members, or with invalid weights.
 
     >>> short, long = Demand(name="a", dram=0.8, seconds=1.0), Demand(name="b", dram=0.2, seconds=3.0)
     >>> both = mix([short, long])
@@ -137,8 +137,8 @@ def _all_known_most(numbers: Sequence[float | None]) -> float | None:
 def busy_of(row: Mapping[str, Any]) -> float | None:
     """Return the busy share 0..1 of a job's GPU time, from its row of job_summaries.
 
-    That of the engine, where it is missing `gpu_util`, which is coarser: a moment of work counts
-    for its whole period.
+    From engine activity, else `gpu_util`, which is coarser: a moment of work counts for its whole
+    period.
 
     >>> busy_of({"gr_engine_active_mean": None, "gpu_util_mean": 0.3})
     0.3

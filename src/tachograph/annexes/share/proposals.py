@@ -59,11 +59,10 @@ _NOT_ESTIMATED = Estimate((), {}, None, None, safe=False, unknown=())
 class SharingProposal:
     """Two job groups on one GPU instead of two; a group may pair with itself.
 
-    overlap_h: GPU-hours of one of them that the other can run beside, at most. saved_h: GPU-hours
-    saved then; 0 where it is not proposed. taken: one of them is in a pair that saves more. runs:
-    expected over all pairs of their runs; None where not requested. kernels: the same over all
-    pairs of their kernels, while both are busy, conservative, where one was profiled; a group that
-    was not is one kernel.
+    overlap_h: GPU-hours of one that can overlap with the other, at most. saved_h: GPU-hours saved
+    then; 0 if not proposed. taken: one of them is in a pair that saves more. runs: expected over
+    all pairs of their runs; None if not requested. kernels: the same over all pairs of their
+    kernels while busy, conservative, if one was profiled; an unprofiled group is one kernel.
     """
 
     one: JobGroup

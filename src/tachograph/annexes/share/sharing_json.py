@@ -57,7 +57,7 @@ _OF_MATRIX = {
 def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str, Any]:
     """Return JSON values: GPU-hours, shares, slowdowns; null where unknown.
 
-    `top`: at most so many pairs of each list; sums are of all.
+    `top`: pairs per list; sums are over all.
     """
     return json_values(
         {

@@ -257,7 +257,7 @@ def _cache(
     hits: kernel_metrics.MetricValue | None,
     busy: str,
 ) -> Sensitivity:
-    """Cache hits, if the cache has much traffic or its traffic is unknown."""
+    """Sensitivity to cache hits, if the cache has much traffic or its traffic is unknown."""
     name = resource.upper()
     scale = _Scale(
         *HITS,

@@ -87,8 +87,7 @@ def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[F
 def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -> str:
     """Return the figure as `<svg>` with ids prefixed by `name`; `label` describes it.
 
-    plot: axes of which the page is to know where they begin and end (`data-begin`, `data-end`:
-    shares of the width).
+    plot: axes whose begin and end the page needs (`data-begin`, `data-end`: shares of the width).
     """
     buffer = io.StringIO()
     engine = figure.get_layout_engine()

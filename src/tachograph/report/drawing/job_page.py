@@ -61,8 +61,7 @@ _LINES: Mapping[str, tuple[str, str, str]] = {
 def _show_marks(
     axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True, labels: bool = True
 ) -> None:
-    """Mark intervals: dashed edges, a pale hatched `ground`, a labelled bar in lanes above the
-    plot.
+    """Mark intervals: dashed edges, a pale hatched `ground`, a labelled bar above the plot.
 
     Edges are dark on light, so that they are seen on any colour and in grey; no bar lies over
     another.

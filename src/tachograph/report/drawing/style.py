@@ -277,8 +277,9 @@ def draw_ecdf(
     top: float,
     title: str = "",
 ) -> None:
-    """Draw the cumulative share of jobs by group, 0 to `top`; looks: {group: (label, colour,
-    dashes)}.
+    """Draw the cumulative share of jobs by group, 0 to `top`.
+
+    looks: {group: (label, colour, dashes)}.
 
     curves: (group, value, share), rows of `statistics.cumulative`.
     """

@@ -72,9 +72,8 @@ def held_gpus(gres: str) -> dict[int, bool]:
 def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterator[SlurmEntry]:
     """Yield records of `scontrol show job -d`, one per job; `place`: first line number.
 
-    A record without what users write; `two_readings` where that is ambiguous. `trusted`: no name or
-    comment holds a record. Errors: InputError for several records, of which one may be the name of
-    a job.
+    Record without users' texts; `two_readings` if that is ambiguous. `trusted`: no name or comment
+    contains a record. Errors: InputError for several records, one of which may be a job name.
     """
     starts = [match.start() for match in _RECORD.finditer(content)]
     if len(starts) > 1 and not trusted:
@@ -261,8 +260,9 @@ _COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster",
 def read_table(
     text: str, *, cluster: SlurmCluster
 ) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
-    """Return (rows of `allocations`, rejects, records) of a CSV with a header; ignores other
-    columns.
+    """Return (rows of `allocations`, rejects, records) of a CSV with a header.
+
+    Other columns are ignored.
 
     >>> rows, _, _ = read_table("job_id,node,gpu\\n7,gpu[1-2],0;3\\n", cluster=SlurmCluster())
     >>> [(row["node"], row["gpu"]) for row in rows]

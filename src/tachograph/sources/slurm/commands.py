@@ -45,9 +45,9 @@ class SiteProgram:
     def command(self, *arguments: str, **values: str) -> list[str]:
         """Return the command line; `{kind}` in an argument becomes the value of that kind.
 
-        What runs it elsewhere does not take our environment along, `env` does. ssh joins the words
-        and a shell reads them, so they are quoted; any other prefix may be a script that calls ssh,
-        so nothing needs quotes there. Raises RefusedError for a value that is none of its kind.
+        Remote programs do not get our environment, `env` sets it. ssh joins the words and a shell
+        reads them, so they are quoted; any other prefix may be a script that calls ssh, so nothing
+        may need quotes. Errors: RefusedError for a value invalid for its kind.
 
         >>> SiteProgram(("ssh", "login", "sacct"), environment={"A": "1"}).command("-e")
         ['ssh', 'login', 'env', 'A=1', 'sacct', '-e']

@@ -284,9 +284,8 @@ def read_content(
 ) -> Iterator[AccountingReading]:
     """Yield readings of an export, `rows_per_chunk` records each; one if it is empty.
 
-    `names_gpus`: this accounting is known to name GPUs, also where this part of it has none.
-    `trusted`, `texts`: as `sacct_text.read_text` takes them. Errors: InputError naming `where` for
-    what is no accounting.
+    `names_gpus`: this accounting is known to name GPUs, even if this part does not. `trusted`,
+    `texts`: as in `sacct_text.read_text`. Errors: InputError naming `where` for invalid content.
     """
     found = detect(content, where=where)
     replaced: Counter[str] = Counter()

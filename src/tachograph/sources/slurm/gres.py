@@ -33,9 +33,7 @@ _NO_TYPE = frozenset({"", "(null)", "no_consume"})
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """One generic resource. type None: untyped; count None: not written; devices None: not
-    reported.
-    """
+    """A generic resource. type None: untyped; count None: not written; devices None: unknown."""
 
     name: str
     type: str | None = None

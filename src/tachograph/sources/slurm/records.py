@@ -58,8 +58,8 @@ _LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
 def submit_constraint(submit_line: str, het_offset: int | None = None) -> str | None:
     """Return the constraint of a submit line; `het_offset`: of this component.
 
-    It describes what was requested. Users write submit lines, so nothing else is taken from them:
-    not that a job had its nodes to itself, nor that it had GPUs.
+    It describes the request. Users write submit lines, so nothing else is read from them: neither
+    exclusive nodes nor GPUs.
 
     >>> submit_constraint("sbatch -N2 -C gpu&hbm80g job.sh -C mine")
     'gpu&hbm80g'
@@ -264,8 +264,8 @@ def requested_exclusive(written: object) -> bool | None:
 def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
     """Return the job, or the step, of a sacct row, {field name in lower case: text}.
 
-    `AllocGRES` and `ReqGRES` of Slurm up to 20.11 count where there are no TRES.
-    Errors: BadRowError with the reason when it cannot be read.
+    `AllocGRES` and `ReqGRES` (Slurm up to 20.11) are used without TRES. Errors: BadRowError with
+    the reason for an unreadable record.
     """
     get = fields.get
     identity = job_id(

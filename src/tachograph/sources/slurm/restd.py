@@ -1,7 +1,7 @@
 """slurmrestd: accounting and the controller's jobs, with a token.
 
-The version of the interface is found out: of those that slurmrestd lists under /openapi, the
-latest; where it lists none, by trying. slurmrestd(8); https://slurm.schedmd.com/rest.html
+The version of the interface is the latest that slurmrestd lists under /openapi; without a list, it
+is found by trying. slurmrestd(8); https://slurm.schedmd.com/rest.html
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Slurmrestd:
     def fetch(self, span: AccountingSpan) -> AccountingAnswer:
         """Return the accounting of a span: a JSON document.
 
-        Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
+        Errors: InputError without a response, without slurmdbd, or for a refused token.
         """
         prefix = "uts" if self._since_23_11() else ""
         first, last = (time.removeprefix(prefix) for time in span.written)

@@ -265,8 +265,8 @@ TextKey = tuple[str, str, str]  # cluster, raw id, submit time: a run of a job, 
 class WrittenTexts:
     """Texts that users wrote, per run and step, from a separate answer, joined by id.
 
-    of: {key: {column: text}}. ambiguous: keys with two texts that differ, of which neither counts.
-    used: those taken.
+    of: {key: {column: text}}. ambiguous: keys with two different texts, both unused. used: the
+    texts taken.
     """
 
     of: dict[TextKey, dict[str, str]] = field(default_factory=dict)

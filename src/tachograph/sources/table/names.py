@@ -1,8 +1,7 @@
 """Column names that people and tools use: units, counters, device facts, keys.
 
-Names are compared without case and without what separates their words: `GPU Util`, `gpu_util` and
-`gpuUtil` are one. What a producer names exactly is in `sources.columns`; what is here is a
-proposal, which a person checks.
+Names are compared without case and word separators: `GPU Util`, `gpu_util` and `gpuUtil` are equal.
+Exact names of producers are in `sources.columns`; these are proposals, which a person checks.
 """
 
 from __future__ import annotations
@@ -217,8 +216,9 @@ _HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
 
 @cache
 def _counters() -> Mapping[str, tuple[str, str]]:
-    """{key: (counter, unit)} of common names, contract names with and without unit, exporters'
-    names.
+    """{key: (counter, unit)} of common, contract and exporters' names.
+
+    Contract names are listed with and without their unit.
     """
     contract = {_key(bare): (c.name, unit) for c in COUNTERS for bare, unit in _readings(c.name)}
     producers = {_key(name): meaning for name, meaning in counter_names().items()}

@@ -371,7 +371,7 @@ def _labels(
 def _replaced(before: RuleSet, file: str | None) -> RuleSet:
     """The rules as a file defines them.
 
-    Errors: InputError where it is invalid or defines none of them.
+    Errors: InputError if it is invalid or defines none of them.
     """
     if file is None:
         return before
@@ -399,7 +399,7 @@ def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
 def _import_classes(arguments: Arguments) -> int:
     """Translate job classes, report, write them if a folder is named.
 
-    Errors: InputError for a folder without job classes, or where none can be translated.
+    Errors: InputError for a folder without job classes, or if none can be translated.
     """
     from tachograph.judge.rules.clustercockpit import limits_of
 

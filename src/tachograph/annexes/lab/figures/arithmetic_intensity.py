@@ -346,7 +346,7 @@ def _limits(numbers: FigureNumbers, pipe: str) -> tuple[float, float]:
 
 
 def _least_share(devices: pl.DataFrame, limits: Mapping[str, tuple[float, float]]) -> float:
-    """Decade below the device minimum, where its panel begins."""
+    """Lower end of the axis: the decade below what any device attains at its panel's start."""
     known = devices.select("pipe", "ridge_flop_per_b").drop_nulls().iter_rows()
     least = min((limits[pipe][0] / point for pipe, point in known), default=0.1)
     return float(10.0 ** np.floor(np.log10(min(least, 0.1))))

@@ -1,6 +1,6 @@
 """Consequences of a study's answers: one sentence per question, with its conditions.
 
-Nothing follows from what was not measured: then there is no sentence.
+Without a measurement there is no sentence.
 """
 
 from __future__ import annotations

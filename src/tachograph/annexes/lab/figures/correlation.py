@@ -74,12 +74,10 @@ Flags = NDArray[np.bool_]
 def compute(study: Study) -> FigureNumbers:
     """Return rho of every pair of counters, ordered by |rho| with utilisation.
 
-    counters: one row per counter, utilisation first: rho with it, null where it is not defined, and
-    in how many jobs the counter was measured. pairs: one row per pair, the counter that comes first
-    in that order first: rho and the number of jobs in which both were measured; rho is null under
-    LEAST_JOBS of them, or where one counter has the same value in all. Counters that were not
-    measured are left out; so are those with one value in all jobs or measured in too few, which the
-    facts name.
+    counters: one row per counter, utilisation first: rho with it (null: undefined), and jobs with
+    the counter. pairs: one row per pair, in the order of counters: rho and jobs with both; rho is
+    null below LEAST_JOBS, or if one counter is constant. Counters that were not measured are left
+    out, and those that are constant or in too few jobs, which the facts name.
     """
     measured = [name for name in COMPARED if study.measured([f"{name}_mean"])]
     columns = {name: study.jobs.get_column(f"{name}_mean").fill_nan(None) for name in measured}

@@ -179,9 +179,7 @@ class MeasuredCounter:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSamples:
-    """All samples of the lake, with or without jobs: number, first and last time (UTC). None:
-    unknown.
-    """
+    """All samples of the lake: number, first and last time (UTC); None: unknown."""
 
     samples: int
     first: datetime | None = None
@@ -192,10 +190,10 @@ class RecordedSamples:
 class Dataset:
     """The data behind a study.
 
-    `lake`: where it is; "" for those who need not know. `first`, `last`: of the studied jobs, UTC.
-    `samples`, `gpu_hours`, `energy_j` are theirs; `energy_jobs` have an energy. Coverage: samples
-    over those expected; `coverage_low_jobs` have less than 0.8, of `coverage_jobs` in which it is
-    known. `stale`: the configuration changed after the last analysis.
+    `lake`: its location; "" for viewers who may not see it. `first`, `last`: of the studied jobs,
+    UTC. `samples`, `gpu_hours`, `energy_j` are theirs; `energy_jobs` have an energy. Coverage:
+    samples over expected samples; `coverage_low_jobs` have less than 0.8, of `coverage_jobs` with
+    known coverage. `stale`: the configuration changed after the last analysis.
     """
 
     lake: str

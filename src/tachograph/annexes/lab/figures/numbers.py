@@ -1,9 +1,9 @@
 """Interface of a study's figures: jobs and options in, numbers and a drawing out.
 
 A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and
-`sentences(numbers)`; the registry lists them. Only `compute` reads jobs: what is drawn and written
-is in the numbers, which are written beside the figure. A part whose counters were not measured is
-not computed; `missing` names them.
+`sentences(numbers)`; the registry lists them. Only `compute` reads jobs: drawings and sentences use
+the numbers, which are written beside the figure. A part without measured counters is not computed;
+`missing` names them.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ class Study:
 class FigureNumbers:
     """Everything that a figure shows and its sentences quote.
 
-    tables: {part: rows} as they are drawn. facts: single numbers that sentences quote; shares are
-    of the denominators their names state. missing: {part: why it is not drawn}. jobs: how many jobs
-    of the study went in.
+    tables: {part: rows} as drawn. facts: single numbers for sentences; a share's name states its
+    denominator. missing: {part: why it is not drawn}. jobs: number of jobs in the figure.
     """
 
     tables: Mapping[str, pl.DataFrame]

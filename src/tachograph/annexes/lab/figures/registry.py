@@ -37,8 +37,7 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
 class FigureEntry:
     """One figure: number, name (that of its module), title, the question it belongs to.
 
-    A figure that an installed package adds names its module, and is drawn where it is chosen by its
-    name.
+    Figures of installed packages name their module, and are drawn if selected by name.
     """
 
     number: int

@@ -28,8 +28,8 @@ from tachograph.annexes.lab.figures.numbers import (
 def compute(study: Study) -> FigureNumbers:
     """Return the distribution of spatial imbalance in each band; jobs with one GPU have none.
 
-    Facts of jobs that used a single GPU of several are of jobs all of whose GPUs were seen, and
-    some of them used.
+    Facts on jobs with one active GPU of several cover jobs with all GPUs measured, and some of them
+    active.
     """
     numbers = compute_bands(study, "spatial_imbalance")
     return (

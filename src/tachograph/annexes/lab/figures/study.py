@@ -144,7 +144,7 @@ class StudyReport:
 def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
     """Return the figures of these names (or numbers) in their order; all of them for none.
 
-    Errors: NotFoundError for a name that is none.
+    Errors: NotFoundError for an unknown name.
     """
     wanted = {find_figure(name) for name in ([names] if isinstance(names, str) else names)}
     return tuple(sorted(wanted, key=lambda entry: entry.number)) if wanted else FIGURES

@@ -187,9 +187,7 @@ class JobBehaviour:
         return self.kind is not JobKind.HALF_USED or slot < (slots + 1) // 2
 
     def _share(self, slot: int) -> float:
-        """Share of the work of this GPU: one GPU has all, the others 10 to 35 %, in imbalanced
-        jobs.
-        """
+        """Work share of this GPU: in imbalanced jobs one GPU has all, the others 10 to 35 %."""
         if slot == 0:
             return 1.0
         if self.kind is not JobKind.IMBALANCED:
@@ -328,8 +326,9 @@ class CourseActivity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CourseStretch:
-    """Minutes of one activity. `share`: of the work; for a blip utilisation, for spinning SM
-    activity.
+    """Minutes of one activity.
+
+    `share`: of the work; of a blip, its utilisation; of spinning, its SM activity.
     """
 
     minutes: float

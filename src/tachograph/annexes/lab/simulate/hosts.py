@@ -1,7 +1,7 @@
 """Simulated host counters: CPU, load, network, file systems, cache misses, as LDMS.
 
-It follows from what the GPUs of a node do (`timeline`), so jobs that wait are seen to wait on the
-host, too, except those that busy-wait: such a process spins on its CPUs, without network traffic.
+It follows from the GPUs' work (`timeline`), so waiting jobs also wait on the host, except
+busy-waiting ones: such a process spins on its CPUs, without network traffic.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def write_hosts(
 ) -> tuple[list[Path], pl.DataFrame]:
     """Write host samples, one file per day and part of the nodes; return files and defects.
 
-    `take` is called with each file, which is then not among those that are returned.
+    `take` is called with each file, which is then not returned.
     """
     files, defects = list[Path](), [pl.DataFrame(schema=DEFECTS)]
     for day in host_days(plan, runs, allocations, held):

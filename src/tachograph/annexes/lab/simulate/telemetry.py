@@ -93,8 +93,8 @@ def write_telemetry(
 ) -> tuple[list[Path], int, TruthSums, DefectLog]:
     """Write all telemetry; return files, their rows, sums per allocation, and defects.
 
-    `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in the order of time, all its
-    nodes mixed. `take` is called with each file, which is then not among those that are returned.
+    `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in order of time, with all
+    nodes mixed. `take` is called with each file, which is then not returned.
     """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()

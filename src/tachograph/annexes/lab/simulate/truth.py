@@ -1,11 +1,10 @@
 """Ground truth of a simulated cluster: sums per GPU, planted problems, job classes.
 
-Sums are taken from the samples before defects were planted; `defects` counts those that touch a
-job. Job classes follow from what GPUs do by design, before noise, samples and defects. Definitions:
-Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025). An interval of hanging is one in which no
-GPU of the job works. The classes of idle nodes and GPUs need the busiest to do at least twice what
-the idlest does. Where the design is so near a bound that the noise of single samples decides,
-nothing is true and nothing false: null.
+Sums are of the samples before defects; `defects` counts those that affect a job. Job classes follow
+from the GPUs' design, before noise, samples and defects. Definitions: Matveev, Setyaev, Voevodin
+(Num. Meth. Prog. 26(4), 2025). In a hang interval no GPU of the job works. The classes of idle
+nodes and GPUs require that the busiest does at least twice the work of the idlest. If a design is
+so near a threshold that sample noise decides, the truth is null.
 """
 
 from __future__ import annotations
@@ -38,8 +37,9 @@ _PERCENT = {"gpu_util": 0.01}
 
 @dataclass(slots=True)
 class TruthSums:
-    """Per allocation: samples, sums of SUMMED (producer's units), maxima, first and last energy
-    (J).
+    """Per allocation: samples, sums of SUMMED, maxima, first and last energy (J).
+
+    Sums are in the producer's units.
     """
 
     samples: I64
@@ -463,7 +463,7 @@ def is_stable(
 ) -> bool | None:
     """Return whether the mean over GPUs stays near its own mean, minute by minute.
 
-    None where it is too near to call.
+    None if it is too near to call.
 
     Evaluated on utilisation and on SM activity: busy-waiting shows in one only. Samples fall evenly
     between nothing and `noise` below their level: the share of minutes that it takes beyond the

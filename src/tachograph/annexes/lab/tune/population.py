@@ -101,7 +101,7 @@ class Population:
         """Return how the verdicts with these settings compare with the labels, class by class.
 
         `labels`: {class: {job_key: holds}}. Jobs to which a class does not apply are not counted; a
-        class that cannot be judged, or of which no job is labelled here, has no score.
+        class that cannot be judged, or has no labelled job here, has no score.
         """
         scores = {}
         for code in self.codes:

@@ -11,7 +11,7 @@ above all but one in a hundred of the idle minutes.
             where there is a level at least a tenth of it, because busy-waiting varies a little
     busy    half of the median over jobs of the mean of the busiest GPU (hosts: of the busiest node)
 
-Where idle values and those at work overlap, nothing is proposed.
+If values when idle and at work overlap, nothing is proposed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ Marks = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ThresholdProposal:
-    """One threshold. `value` None: see `why`. It lies between `rest` and `work`; busy: `work`
-    alone.
+    """One threshold, between `rest` and `work`; None: see `why`; busy: `work` alone.
 
     `rest_minutes`, `work_minutes`: minutes (theta: windows) behind them; `jobs` that use the
     characteristic.
@@ -67,7 +66,7 @@ class ThresholdProposal:
 def propose(population: Population) -> tuple[ThresholdProposal, ...]:
     """Return a proposal per threshold, of GPUs and, with node minutes, of hosts.
 
-    Errors: UsageError where there are too few minutes idle or at work.
+    Errors: UsageError for too few minutes idle or at work.
     """
     gpus, hosts = population.form(host=False), population.form(host=True)
     if gpus is None:

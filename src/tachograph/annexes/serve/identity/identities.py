@@ -127,10 +127,10 @@ class Identities:
         return NOBODY if proven is None else self.roles.viewer(proven)
 
     def log_in(self, given: str, *, by_form: bool) -> Proven:
-        """Return the user of a login token, from a link or a form.
+        """Return the user of a login token: that of the link or, in the form, one of the file.
 
-        An address with a token of the file logs no one in: another site could lead people into its
-        own session. Errors: NotIdentifiedError for one that is not valid.
+        A URL with a token of the file logs no one in: another site could lead people into its own
+        session. Errors: NotIdentifiedError for an invalid token.
         """
         proven = self.link.proven(given)
         if proven is not None:

@@ -21,9 +21,9 @@ class NotIdentifiedError(TachographError):
 class Proven:
     """The user of a request. `role`: of token or start link; None: as configured.
 
-    ambient: a browser sends this proof with every request, also those that another site starts; so
-    what changes something must come from a page of this service. token: the id of the token, ""
-    without one. ends: seconds since 1970; None: not yet.
+    ambient: a browser sends this proof with every request, also with those from other sites, so
+    changes must come from a page of this service. token: id of the token, "" without one. ends:
+    seconds since 1970; None: no end.
     """
 
     name: str

@@ -86,9 +86,7 @@ class ProxyHeaders:
         return self.covers(peer(request))
 
     def of(self, request: Request) -> Proven | None:
-        """Return the user named by a proxy. Errors: NotIdentifiedError for an invalid or second
-        name.
-        """
+        """Return the user named by a proxy. Errors: NotIdentifiedError for a bad or second name."""
         if not self.is_from_proxy(request):
             return None
         named = request.headers.getlist(self.header)

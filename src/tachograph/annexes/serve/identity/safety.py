@@ -71,7 +71,7 @@ def _has_identity(options: ServeOptions) -> bool:
 
 
 def _check_url(key: str, written: str, *, schemes: tuple[str, ...]) -> None:
-    """Check for TLS: without it, traffic is readable, except on this machine."""
+    """Check a URL: without TLS, traffic is readable, except on this machine."""
     if not written:
         return
     try:

@@ -66,8 +66,9 @@ def create_token(
 
 
 def revoke_token(file: Path, token_id: str) -> StoredToken:
-    """Remove a token from the file; return it. Errors: NotFoundError for an unknown id;
-    ConfigError.
+    """Remove a token from the file; return it.
+
+    Errors: NotFoundError for an unknown id; ConfigError.
     """
     with _changing(file) as kept:
         found = next((one for one in kept if one.id == token_id), None)

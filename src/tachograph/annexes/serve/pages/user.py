@@ -20,7 +20,7 @@ PARAMETERS = UsageParameters
 def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
     """Return the report of the user's visible jobs, and those not analyzed yet.
 
-    Errors: NotFoundError where there are none.
+    Errors: NotFoundError without jobs.
     """
     waiting = jobs_not_analyzed(view, user=parameters.name)
     try:

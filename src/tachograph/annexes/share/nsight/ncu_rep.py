@@ -57,8 +57,7 @@ def read_ncu_rep(path: Path) -> NcuReport:
     the chip and are not among the metrics. A damaged file gives what the library finds in it, and
     `problems` records the damage.
 
-    Raises InputError where there is no such file, none to be read, another kind of file, or no
-    library.
+    Errors: InputError for a missing or unreadable file, another kind of file, or a missing library.
     """
     if find_spec("ncu_report") is None:
         raise InputError(

@@ -51,9 +51,9 @@ def read_reports(
 ) -> tuple[NcuReport, ...]:
     """Return a report per file, in order; unreadable files have problems.
 
-    A folder stands for the reports under it. A file that is there twice, under any name, is read
-    once, so that its launches do not count twice. `remark`: takes lines about what was left out.
-    `progress`: takes the step, the files read so far, and all files.
+    A folder means all reports below it. Identical files, under any name, are read once, so that
+    launches do not count twice. `remark`: takes lines about rejects. `progress`: takes the step,
+    the files read so far, and all files.
 
     Raises InputError, which names each file, when no launch could be read from any of them.
     """

@@ -1,10 +1,10 @@
 """The telemetry source that is used, and which of its GPUs are shown.
 
-Of this node, in this order: NVML (new every second, with processes, no load on others),
-dcgm-exporter, dcgmi. The first that reports SM and tensor activity is taken; where none does, the
-one that reports most decisive counters: NVML reports little of GPUs before Hopper, dcgm-exporter
-those of its CSV file. Other nodes: Prometheus, then the exporters under [[sources]]. A source is
-added by one file and one line here.
+Of this node, in this order: NVML (new values every second, processes, no load on others),
+dcgm-exporter, dcgmi. The first that reports SM and tensor activity is used; without one, the source
+with most decisive counters: NVML reports little on GPUs before Hopper, dcgm-exporter the counters
+of its CSV file. Other nodes: Prometheus, then the exporters under [[sources]]. A new source needs
+one file and one line here.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSourc
 class SourceOpeners:
     """Openers of sources by name, replaced in tests. here: of this node, best first.
 
-    named: of this node, and only where they are named: they take what others may need.
+    named: of this node, used only by name, as they take what others may need.
     """
 
     here: Mapping[str, SourceOpener]
@@ -380,7 +380,7 @@ def _of_this_node(
 
 
 def _worth(about: SourceInfo) -> tuple[int, int]:
-    """Number of reported counters: decisive ones, all."""
+    """Rank of a source by its unsupported counters: decisive ones, all."""
     return -len(set(DECIDING) & set(about.unsupported)), -len(about.unsupported)
 
 

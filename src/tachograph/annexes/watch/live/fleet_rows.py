@@ -177,7 +177,7 @@ class FleetRows:
 def number_name(name: str) -> str:
     """Return the name of a column of numbers as given.
 
-    Errors: UsageError when there is none, naming the closest.
+    Errors: UsageError for an unknown name, suggesting the closest.
     """
     if name in NUMBERS or name in COUNTERS:
         return name
@@ -370,7 +370,7 @@ Line = int | FleetGroup  # the row of a GPU, or a heading
 def sort_name(name: str) -> str:
     """Return the name of a column that can be sorted by.
 
-    Errors: UsageError where there is none.
+    Errors: UsageError for an unknown column.
     """
     return name if name in TEXTS else number_name(name)
 
@@ -393,7 +393,7 @@ def direction(by: str, *, reverse: bool) -> str:
 def group_name(name: str) -> str:
     """Return the name of a column that can be grouped by; "" means no groups.
 
-    Errors: UsageError where there is none.
+    Errors: UsageError for an unknown grouping.
     """
     if name and name not in GROUPS:
         raise UsageError(
@@ -405,7 +405,7 @@ def group_name(name: str) -> str:
 def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
     """Return all rows sorted: names ascending, numbers descending, worst health first.
 
-    Errors: UsageError for a column that is none.
+    Errors: UsageError for an unknown column.
     """
     if by == "health":
         return _descending(rows.health_rank, rows, reverse=reverse)
@@ -417,7 +417,7 @@ def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
 def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
     """Return groups in the order of their first GPU; the group without a name is last.
 
-    Errors: UsageError for a column by which nothing is grouped.
+    Errors: UsageError for a column that cannot group.
     """
     texts = rows.text(group_name(by))
     members: dict[str, list[int]] = {}

@@ -1,6 +1,6 @@
 """Job classes of visible jobs up to their last minute, judged like stored minutes.
 
-Import it only where it is needed: it imports the compiler and tables.
+Import it on demand: it imports the compiler and tables.
 """
 
 from __future__ import annotations

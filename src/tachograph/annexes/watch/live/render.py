@@ -379,7 +379,7 @@ def _class(view: FleetView, row: int) -> str:
 
 
 def _free(view: FleetView, row: int) -> str | None:
-    """Text in place of a job for free GPUs."""
+    """Text instead of a job for GPUs that no job holds."""
     return "free" if view.snapshot.gpus[row] in view.snapshot.free else None
 
 

@@ -119,11 +119,10 @@ NOT_IDLE, IDLE, HELD_IDLE, FREE = range(4)
 class FleetView:
     """One row per GPU, in the order of `snapshot.gpus`.
 
-    labels: smoothed classes, as places in CLASSES. real: real utilisation 0..1, NaN unknown.
-    health: places in STATES. reported: False of a GPU without values now. stale_s: age of its
-    values, NaN where never. settings: those of the classes. means: of counters over the window of
-    the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where they
-    are not counted.
+    labels: smoothed classes, as indices of CLASSES. real: real utilisation 0..1, NaN unknown.
+    health: indices of STATES. reported: False for a GPU without current values. stale_s: age of its
+    values, NaN: never any. settings: of the classes. means: of counters over the label's window,
+    NaN missing. replays: new visible ones, NaN unknown; None if not counted.
     """
 
     about: SourceInfo

@@ -1,8 +1,8 @@
 """The PM sampling process: writes measurements to stdout as JSON lines.
 
-A library that crashes, hangs or is killed takes no other counter and no job with it. It ends with
-SIGTERM, with SIGINT, and when its parent is gone, which closes standard input; DCGM that it paused
-is resumed in each case.
+If the library crashes, hangs or is killed, no other counter and no job is affected. It ends on
+SIGTERM, on SIGINT, and when its parent is gone, which closes standard input; in each case it
+resumes DCGM if it paused it.
 """
 
 from __future__ import annotations

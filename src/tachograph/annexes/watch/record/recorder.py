@@ -157,7 +157,7 @@ def _work(
 
 
 def _detach_streams() -> None:
-    """Detach from the command's streams, so their readers see their end."""
+    """Detach from the command's streams, so that no reader waits for this process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)

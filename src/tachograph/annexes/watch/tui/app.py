@@ -394,8 +394,8 @@ class WatchApp(App[int]):
 def _has_shell() -> bool:
     """Whether a shell with job control waits: it puts commands into groups of their own.
 
-    Without one (the first program of a container, `srun --pty`, a terminal's only command) nothing
-    could continue what was stopped.
+    Without one (first program of a container, `srun --pty`, only command of a terminal) nothing
+    could continue a stopped process.
     """
     return os.getpgrp() != os.getsid(0)
 

@@ -39,7 +39,7 @@ FAR_ACTIVITY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class GpuSpread:
-    """Load spread over GPUs. imbalance: 0..1, None for one GPU or without activity.
+    """Load spread over a job's GPUs. imbalance: 0..1, None for one GPU or without activity.
 
     lags: per GPU, 0 the busiest, 1 idle; NaN of a GPU that reported nothing, and of all where
     nothing was active. windows: number of examined ones, `zero_windows` of them with all idle,

@@ -242,7 +242,7 @@ class FeedSource:
     def begin(self) -> None:
         """Start polling, and wait for the first polls.
 
-        Errors: that of the first feed that failed; InputError where none reports a GPU.
+        Errors: that of the first feed that failed; InputError if none reports a GPU.
         """
         for feed in self._feeds:
             feed.start()
@@ -361,8 +361,8 @@ def connect_exporters(configuration: Configuration, *, urls: Sequence[str] = ())
     Those at `urls` (hostlists allowed), else those of `[[sources]]`, else the one of this node, as
     `[watch]` names it.
 
-    Errors: ConfigError for invalid settings or addresses; InputError where none reports a GPU, with
-    the reason.
+    Errors: ConfigError for invalid settings or URLs; InputError if none reports a GPU, with the
+    reason.
     """
     entries = _exporter_settings(configuration, tuple(urls))
     source = exporter_source(entries)
@@ -430,8 +430,8 @@ _SERVER_KEPT_S = 180.0
 def connect_server(configuration: Configuration, *, url: str | None = None) -> FeedSource:
     """Return a Prometheus polled once: at `url`, else the first of `[[sources]]`.
 
-    Errors: ConfigError where none is named, or its settings do not fit; RequestError, InputError
-    where it does not answer, or has no series of a GPU.
+    Errors: ConfigError without a server or for invalid settings; RequestError, InputError if it
+    does not answer, or has no GPU series.
     """
     settings = _server_settings(configuration, url)
     live = msgspec.structs.replace(

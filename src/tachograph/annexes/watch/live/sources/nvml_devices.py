@@ -95,7 +95,7 @@ class NvmlBoard:
 def found_board(nvml: NvmlLibrary, index: int, node: str) -> NvmlBoard | None:
     """Return a GPU with its rows; None if it is hidden by a container or cgroup.
 
-    Errors: NVMLError where the driver is gone. A lost GPU has a row with that error.
+    Errors: NVMLError if the driver is gone. A lost GPU has a row with that error.
     """
     gpu = GpuId(node, index)
     try:

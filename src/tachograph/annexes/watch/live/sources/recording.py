@@ -56,7 +56,7 @@ class RecordedAllocation:
 def connect(configuration: Configuration, *, path: str, job: str | None = None) -> RecordingSource:
     """Return the last instant of the lake at `path`, or of a job in it.
 
-    Errors: InputError, LakeError where there is no lake, or no sample.
+    Errors: InputError, LakeError without a lake or samples.
     """
     local = "://" not in path
     if local and not Path(path).exists():
@@ -75,8 +75,8 @@ def connect(configuration: Configuration, *, path: str, job: str | None = None) 
 class RecordingSource:
     """Last instant of a lake when half of the GPUs (or of a job's) reported something.
 
-    Where so many never did in the last quarter of an hour with values: the instant at which most
-    did.
+    If half of them never reported in the last quarter of an hour with values: the instant at which
+    most did.
     """
 
     def __init__(self, lake: Lake, *, job: str | None = None) -> None:
