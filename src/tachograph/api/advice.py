@@ -34,7 +34,7 @@ from tachograph.lake.query import (
 )
 
 _COLUMNS = (*SUMMARY_COLUMNS, *(f"gpu_hours_{cause}" for cause in WASTE), IDLE_LONG)
-_USABLE = 0.97  # of the capacity, where no sample shows what is left to programs
+_USABLE = 0.97  # of the capacity, if no sample shows the memory available to programs
 
 
 def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) -> list[PastJob]:

@@ -13,7 +13,7 @@ class Role(IntEnum):
 
     ANONYMOUS = 0  # sums over all jobs, without names
     USER = 1  # own jobs
-    MANAGER = 2  # own jobs, and those of the accounts that they coordinate
+    MANAGER = 2  # own jobs, and jobs of coordinated accounts
     SUPPORT = 3  # all jobs
     ADMIN = 4  # all jobs; writes labels, reads the state of the service
 

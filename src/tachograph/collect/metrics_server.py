@@ -66,7 +66,7 @@ class MetricsServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-        # Of a client that is gone: nobody's concern.
+        # The client is gone; no one needs the error.
         loop.set_exception_handler(lambda loop, context: None)
         self._stop = partial(loop.call_soon_threadsafe, stopped.set)
         async with await asyncio.start_server(
@@ -74,7 +74,7 @@ class MetricsServer:
         ):
             ready.set()
             await stopped.wait()
-            for task, writer in self._open.items():  # the block waits for what is open
+            for task, writer in self._open.items():  # the block waits for open connections
                 writer.transport.abort()
                 task.cancel()
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-REPEAT_S = 3600.0  # a problem that goes on is reported anew
+REPEAT_S = 3600.0  # a lasting problem is reported again
 MOST_LINES = 20  # of one source or step within REPEAT_S
 _LONGEST = 500  # characters of a line
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)

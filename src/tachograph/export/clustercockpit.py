@@ -27,7 +27,7 @@ from tachograph.export.registry import Progress
 
 UNKNOWN = "unknown"  # text that the schema requires and that is not recorded
 STEP_S = 60
-DIGITS = 3  # behind the point: significant in a mean of 32-bit numbers
+DIGITS = 3  # decimals that are significant in a mean of 32-bit numbers
 LONGEST_FOLDER = 60  # characters, of at most four bytes each: file systems take names of 255 bytes
 BATCH = 256  # jobs whose minutes are read at a time
 # final states of the schema; of other endings the closest

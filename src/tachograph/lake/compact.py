@@ -24,7 +24,7 @@ FEW_FILES = 8  # a table that is read whole is rewritten once it has more
 LARGE_ROWS = 64
 REPLACE_ATTEMPTS = 5  # at what another process replaces at the same time
 
-# Rows of a table -> those of them that may still count.
+# rows of a table -> those that may still be current
 Counting = Callable[[pl.LazyFrame], pl.LazyFrame]
 Progress = Callable[[str, int, int], None]
 

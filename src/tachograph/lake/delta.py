@@ -48,7 +48,7 @@ from tachograph.lake.store import (
 )
 
 MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
-# Quick: what is most of the work of an analysis or an ingest; 2 % more bytes.
+# quick: it dominates an analysis or an ingest; 2 % more bytes
 ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1
 COMMIT_ATTEMPTS = 30
 FOLDER_MODE = 0o750  # of a new lake: who is in its group may read it
@@ -561,7 +561,7 @@ class Lake:
             for action in written:
                 if action.path not in counting:
                     self._store.delete(self.uri(table), action.path)
-        except (DeltaError, OSError):  # then `vacuum` takes what is an orphan
+        except (DeltaError, OSError):  # `vacuum` deletes orphans later
             return
 
 

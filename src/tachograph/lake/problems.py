@@ -17,7 +17,7 @@ from tachograph.catalog.errors import LakeError
 from tachograph.lake.log_files import LOG, damaged_data_file, torn_file
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust quote an errno
-_BACKTRACE = re.compile(r"\n\s*(?:0: |stack backtrace)")  # behind messages of Delta's kernel
+_BACKTRACE = re.compile(r"\n\s*(?:0: |stack backtrace)")  # at the end of messages of Delta's kernel
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -134,7 +134,7 @@ def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
     analyzed = -1 if analyses.is_empty() else analyses["jobs_version"][-1]
     files = [file for file in lake.files(JOBS) if file.seq > analyzed]
     version = lake.version(JOBS) if files else -1
-    with lake_errors(lake.uri(JOBS)):  # a greater number than that of the version is of no commit
+    with lake_errors(lake.uri(JOBS)):  # a number above the version's has no commit
         fresh = lake.read_files(JOBS, files).filter(
             pl.col("seq").is_between(analyzed, version, closed="right")
         )

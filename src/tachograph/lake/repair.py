@@ -25,7 +25,7 @@ from tachograph.lake.log_files import HINT, LogFiles, added_files, damage
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import is_remote
 
-ASIDE = ".torn"  # behind the name of what was put aside
+ASIDE = ".torn"  # suffix of files moved aside
 
 
 @dataclass(frozen=True, slots=True)

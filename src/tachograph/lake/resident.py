@@ -271,7 +271,7 @@ def extended(
     counting = before.counting
     if before.frame.height:
         stays = ~pl.col("job_key").is_in(fresh["job_key"].implode())
-        if before.files - paths:  # rows were rewritten, or taken away
+        if before.files - paths:  # rows were rewritten or removed
             with lake_errors(lake.uri(JOB_SUMMARIES)):
                 there = lake.read_files(JOB_SUMMARIES, files, _KEYS).collect()
             marked = before.frame.select(_KEYS).join(

@@ -22,7 +22,7 @@ from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
 BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves: explicit
-# A job's recorded end may lie this far behind its successor's start.
+# A job's recorded end may be this much later than its successor's start.
 HANDOVER = timedelta(seconds=60)
 SECOND = timedelta(seconds=1)  # Slurm tells times in whole seconds
 

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 LOOK_S = 5.0  # waiting for a result: how often the workers are counted
 FETCH_S = 600.0  # for a result that is there to arrive
-ATTEMPTS, RETRY_S = 10, 2.0  # it takes the scheduler some seconds to see that a worker is gone
+ATTEMPTS, RETRY_S = 10, 2.0  # the scheduler notices the loss of a worker after some seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ def bits(
         n[g], lowered[g], seen[g] = count, hits, together
 
 
-BLOCK = 1024  # rows at a time: what is kept of them stays in the first-level cache
+BLOCK = 1024  # rows at a time, so that intermediate values stay in the L1 cache
 MISSING, IDLE, WORKING = 0, 1, 2
 
 

@@ -85,7 +85,7 @@ class JobsTable:
     columns: tuple[str, ...]
     matching: int
     zone_name: str = "UTC"
-    chosen: bool = False  # the columns were chosen by name: none is hidden
+    chosen: bool = False  # explicitly chosen columns are never hidden
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 

@@ -58,7 +58,7 @@ class AllocationMapReading:
     rows_read: int = 0
     # Records of jobs that hold no GPUs, by reason.
     passed: Counter[str] = field(default_factory=Counter)
-    document: object = None  # where it is JSON of the controller
+    document: object = None  # for JSON of the controller
 
     @property
     def rows_used(self) -> int:

@@ -318,7 +318,7 @@ class RecognisedColumns:
     host: Mapping[str, HostColumns]  # host counter -> the file's columns that add up to it
     # What distinguishes rows of one node, where host counters come in a row each.
     instance: str | None
-    repeated: tuple[str, ...]  # a second column for what another one already gives
+    repeated: tuple[str, ...]  # a second column with the same values
     unknown: tuple[str, ...]
     job: str | None = None  # of samples of GPUs: the job that held it, and the step
     step: str | None = None

@@ -43,7 +43,7 @@ class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, 
     how: QueryMethod = "auto"
     # Interval at which targets are scraped; required only by `how = "range"`.
     step_s: float | None = None
-    window_s: float = 3600.0  # what is queried and committed at a time
+    window_s: float = 3600.0  # unit of queries and commits
     lookback_s: float = 300.0  # how late samples may arrive; 0: no second query for late samples
     settle_s: float = 30.0  # how long a scrape may take until it can be queried
     # Between two readings of the exporters, where longer than the scrape interval.

@@ -48,7 +48,7 @@ _SHARES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "fp32_active": (FP32, ELAPSED),
     }
 )
-# {counter: metric of which there is one cycle per Hz and second}
+# {counter: metric with one cycle per Hz and second}
 _CLOCKS: Mapping[str, str] = MappingProxyType(
     {"sm_clock_mhz": ELAPSED, "mem_clock_mhz": DRAM_ELAPSED}
 )

@@ -244,7 +244,7 @@ def _parse_iso(text: pl.Series) -> tuple[pl.Series, pl.Series]:
     digits = offset.str.replace(":", "", literal=True)
     minutes = digits.str.slice(1, 2).cast(pl.Int64, strict=False) * 60
     minutes = minutes + digits.str.slice(3, 2).cast(pl.Int64, strict=False).fill_null(0)
-    minutes = chosen_cells(offset.str.contains(r"^[+-]"), minutes, 0)  # no number behind Z, UTC
+    minutes = chosen_cells(offset.str.contains(r"^[+-]"), minutes, 0)  # no digits after Z, UTC
     signed = chosen_cells(offset.str.starts_with("-"), -minutes, minutes)
     signed = chosen_cells(offset.is_not_null(), signed)
     return naive, (signed * 60_000_000).cast(pl.Duration("us"))

@@ -31,7 +31,7 @@ from tachograph.judge.health import XID_CRITICAL
 # Of the minutes of a window, of each GPU, are measured, and as many show that it does no work.
 MEASURED = 0.9
 LONGEST_GAP = 3.0  # times the usual distance of two measured minutes
-# {check: findings, one of which must hold in the job's newest result}
+# {check: findings, one of which must hold in the newest result}
 FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": (HANG,), "held_idle": ("idle_job", HANG)}
 
 

@@ -58,7 +58,7 @@ from tachograph.catalog.units import printable
 from tachograph.report.pages import style_sheet
 
 Handler = Callable[[Request], Awaitable[Response]]
-_AGAIN_S = "2"  # a page of what is still being made is loaded again
+_AGAIN_S = "2"  # a page in progress is reloaded
 _AGAIN_FAILED_S = 20  # so is one of a failure
 # {error: status of its answer}, the most specific first
 STATUS: Mapping[type[TachographError], int] = {
@@ -121,7 +121,7 @@ async def _admit(service: WebService, entry: PageEntry | Endpoint, request: Requ
     """
     identities, state = service.identities, request.scope["state"]
     try:
-        if identities.is_bare(request):  # then nothing is read, and no thread is waited for
+        if identities.is_bare(request):  # then nothing is read, and no thread is awaited
             viewer = service.identify(request)
         else:
             viewer = await anyio.to_thread.run_sync(service.identify, request)

@@ -49,7 +49,7 @@ class Run(Protocol):
 
 
 COUNT_HEADER = "X-Total-Count"
-# an answer is of one viewer, and is asked for again each time: 304 where it is still the same
+# an answer is for one viewer, and is revalidated each time: 304 if unchanged
 _CACHING = "private, no-cache"
 
 

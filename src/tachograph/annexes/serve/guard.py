@@ -27,7 +27,7 @@ VIEWER = "viewer"  # key in the state of a request
 _SECRET = re.compile(
     r"token|secret|passw|code|state|session|jwt|auth|credential|signature|api_?key", re.IGNORECASE
 )
-_LONGEST = 2000  # characters of what is logged of an address
+_LONGEST = 2000  # logged characters of an address
 _NAME_OF_SITE = re.compile(r"https?://[A-Za-z0-9.*:\[\]-]+|'self'")
 Log = Callable[[Mapping[str, object]], None]
 

@@ -46,7 +46,7 @@ class JobImages:
         self._writing: threading.Thread | None = None
         self.finished: ResidentJobs | None = None  # jobs of the image that was written last
         self.problem = ""  # of the last attempt to write one
-        self.progress = 0.0  # of what is being written
+        self.progress = 0.0  # of an image in progress
 
     @property
     def name(self) -> str:

@@ -63,7 +63,7 @@ def page_of_minutes(
             units = rows.group_by(of_unit).len("rows").collect(engine="streaming").sort(of_unit)
             last = decode_cursor(paging.after)[:-1] if paging.after else None
             behind = pl.lit(value=True) if last is None else _behind(units, of_unit, last)
-            begun = units.filter(~behind).tail(1)  # the cursor is within it, or behind its last row
+            begun = units.filter(~behind).tail(1)  # the cursor is within it, or after its last row
             left = pl.concat([begun, units.filter(behind)])
             most = int(begun.get_column("rows").sum()) + paging.limit
             chosen = left.filter(pl.col("rows").cum_sum().shift(1, fill_value=0) <= most).select(

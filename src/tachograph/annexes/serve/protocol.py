@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from tachograph.annexes.serve.identity.socket_peer import PEER, Peer, peer_of
 
 _LEAST_BYTES_PER_S = 1024  # of an answer that is being read
-HELD_S = 1.0  # before what is too much is refused: whoever sends it comes again at once
+HELD_S = 1.0  # before an excess request is refused: its sender retries at once
 
 _MOST_HELD = 800  # connections with refused ones: below the usual limit of open files
 

@@ -370,7 +370,7 @@ def named(found: GroupCandidates, name: str) -> list[JobGroup]:
     )
 
 
-# Of a profile that are kept separate, those of most time; the others count as one.
+# Kernels of a profile kept separate, by time; the others count as one.
 MOST_KERNELS = 16
 MOST_APART = 0.15  # fraction of a resource, between a profile and the means of the lake. Ours
 

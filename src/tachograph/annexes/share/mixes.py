@@ -26,7 +26,7 @@ COUNTER_OF_PIPE: Mapping[str, str] = MappingProxyType(
 _ISSUED_BY: Mapping[str, float] = MappingProxyType(
     {"fp16": 0.5, "fma": 0.5, "fp64": 0.25, "tensor": 0.0}
 )
-LEAST_ACTIVE = 0.01  # below it a pipe's activity over that of the SMs is a ratio of two roundings
+LEAST_ACTIVE = 0.01  # below it a ratio of pipe and SM activity is rounding error
 _NUMBERS = ("dram", "l2_hit", "l2_bytes", "l1_hit", "l1_bytes", "warps", "irregular", "sm_share")
 
 MixMembers = tuple[tuple[float, Demand], ...]  # (share of the time, demand), shares add up to 1

@@ -27,7 +27,7 @@ from tachograph.lake.problems import lake_errors
 _APPENDS = "profiles"
 _CONTENT = ("content", "kernels", "ranges")
 _FACTS = tuple(name for name in PROFILES.schema if name not in _CONTENT)
-_DIGITS = 8  # of a digest, behind names that several reports of a job have
+_DIGITS = 8  # characters of a digest, after names that several reports of a job have
 
 
 @dataclass(frozen=True, slots=True)

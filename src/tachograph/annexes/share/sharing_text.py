@@ -172,7 +172,7 @@ def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
     )
 
 
-MOST_PRINTED = 20  # kinds of a matrix that is printed, those of most GPU-hours
+MOST_PRINTED = 20  # groups of a printed matrix, those with most GPU-hours
 _CELL = 6
 _READ = (
     "Slowdown of the row beside the column under MPS, while the row uses the GPU, unmeasured "

@@ -24,7 +24,7 @@ _LEAST = 1e-9  # smaller shares count as 0 and are not divided by
 _TIMES = (1e-12, 1e12)
 _FILLED = 1e9  # times full, at most
 L2_OVER_DRAM = 6.0  # times the bandwidth of DRAM: no L2 delivers more
-# Share of misses below which the traffic of L2 does not follow from that of DRAM: two roundings.
+# Share of misses below which L2 traffic cannot be derived from DRAM traffic: rounding errors.
 _FEW = 0.05
 # Of the capacity: below this demand for memory, the cached data of a kernel are negligible.
 _QUIET = 0.01

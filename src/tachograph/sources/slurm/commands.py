@@ -203,7 +203,7 @@ _IDENTITY: Final = (
 IDENTITY: Final = frozenset(_IDENTITY.split())
 IN_SECONDS: Final[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "%s"}
 
-RunProgram = Callable[..., bytes]  # arguments of a program -> what it prints
+RunProgram = Callable[..., bytes]  # arguments of a program -> its output
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
         id=reported_job_id(
             json_number(job.get("job_id")),
             array=json_number(job.get("array_job_id")),
-            # Null in Slurm 22.05 where there is none, later {set: false}.
+            # Unset is null in Slurm 22.05, later {set: false}.
             task=json_number(job.get("array_task_id")),
             het=json_number(job.get("het_job_id")),
             offset=json_number(job.get("het_job_offset")),

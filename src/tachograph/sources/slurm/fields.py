@@ -142,7 +142,7 @@ class BadRowError(ValueError):
         super().__init__(f"{reason} {column}".strip())
 
 
-# what Slurm writes where there is nothing, lower case
+# Slurm's texts for "nothing", lower case
 ABSENT = frozenset({"", "unknown", "none", "n/a", "(null)", "none assigned", "not set"})
 
 

@@ -23,7 +23,7 @@ _PART = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _NOTE = re.compile(r"\(([^()]*)\)")
-_OF_INDEX = re.compile(r"(?<=\d)\(\d+/\d+\)", re.ASCII)  # the share of one device, behind its index
+_OF_INDEX = re.compile(r"(?<=\d)\(\d+/\d+\)", re.ASCII)  # the share of one device, after its index
 _PER_DEVICE = re.compile(r"\d+/\d+(?:,\d+/\d+)*", re.ASCII)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 # What a count of `ReqGRES` is of: a node, the job, a socket.

@@ -197,7 +197,7 @@ def find_layout(
         )
     parts = [part.strip().strip('"').lower() for part in line.split(between)]
     written = len(parts)
-    if parts[-1] == "" and len(parts) > 1:  # --parsable: a delimiter behind the last field
+    if parts[-1] == "" and len(parts) > 1:  # --parsable: a trailing delimiter
         parts.pop()
     if "jobid" in parts or "jobidraw" in parts:
         return SacctLayout(
@@ -234,7 +234,7 @@ def _random_delimiter(header: str) -> str | None:
         return None
     rest = header[name.end() :]
     for size in range(min(64, len(rest)), _UNGUESSABLE - 1, -1):
-        # --parsable: one more behind the last.
+        # --parsable: one more at the end
         names = rest.removesuffix(rest[:size]).split(rest[:size])[1:]
         if (
             len(names) > 1

@@ -28,7 +28,7 @@ from tachograph.sources.files import TableLayout
 from tachograph.sources.table.names import unit_named
 from tachograph.sources.times import AUTO
 
-# the catalogue's marks, nvidia-smi's, and those of spreadsheets and databases
+# marks of the catalogue, nvidia-smi, spreadsheets and databases
 MARKS = (
     *TEXT_BLANKS, "[N/A]", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]", "[GPU requires reset]",
     "Not Supported", "n/a", "NA", "-", "null", "NULL", "None", "Unknown", "NaT", "ERR!",

@@ -22,7 +22,7 @@ DATASET_NUMBERS: Sequence[tuple[str, str, str]] = (
     ("coverage, median", "coverage_median", "fraction"),
 )
 MOST_STUDIES = 6  # columns that a page holds
-# (figure, fact, what it is, unit): the numbers that are printed; all others stand in the files
+# (figure, fact, label, unit) of the printed numbers; all others are in the files
 NUMBERS: Sequence[tuple[str, str, str, str]] = (
     ("job_overview", "duration_median", "median run time", "h"),
     ("job_overview", "utilisation_median", "median utilisation", "fraction"),

@@ -29,7 +29,7 @@ from tachograph.report.drawing import style
 
 J_PER_KWH = 3.6e6
 BINS_PER_DECADE = 2
-# Labels of bins that fit beside each other; where there are more, decades have one.
+# Labels of bins that fit side by side; if there are more bins, only decades have one.
 MOST_BORDERS = 11
 TYPES: Mapping[str, str] = {"compute": "compute-bound", "memory": "memory-bound"}
 UNKNOWN = "unknown"

@@ -28,7 +28,7 @@ Bin: TypeAlias = tuple[int, int]
 
 # Times the jobs of the smallest bin with jobs: from here on the axis of jobs is logarithmic.
 WIDE = 10
-MANY_SIZES = 8  # sizes: from here on what is written at them is upright
+MANY_SIZES = 8  # number of sizes from which their labels are vertical
 LEAST_JOBS = 10  # of a size, to be named for its utilisation
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 

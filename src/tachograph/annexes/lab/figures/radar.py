@@ -27,7 +27,7 @@ GROUPS: Mapping[str, str | None] = MappingProxyType(
 )  # fmt: skip
 NOT_KNOWN = "not known"
 PANELS = 48  # plots that one figure holds
-# counters behind the axes: of several the largest
+# counters of the axes; several: the largest
 _COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "sm": ("sm_active",),

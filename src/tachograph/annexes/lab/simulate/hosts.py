@@ -33,7 +33,7 @@ Flags = NDArray[np.bool_]
 INTERVAL_S = 60
 CPUS = 64
 NETWORK_PACKET, CACHE_LINE = 4096.0, 64.0  # bytes
-# what is counted: CPU times as shares of all CPUs, load in runnable tasks, the rest per second
+# CPU times as shares of all CPUs, load in runnable tasks, the rest per second
 COUNTED = (
     *("user", "nice", "system", "iowait", "load"),
     *("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "read_bytes", "write_bytes", "l1", "llc"),

@@ -57,7 +57,7 @@ _MIX: tuple[tuple[float, Mapping[str, tuple[float, float]], float], ...] = (
 
 _PLAIN = frozenset(
     {JobKind.STEADY, JobKind.DEBUG, JobKind.SHORT}
-)  # nothing is planted that pauses or differences would mask
+)  # nothing planted that pauses or differences would mask
 _ALIKE = frozenset(
     {
         *_PLAIN,
@@ -159,7 +159,7 @@ class SimulatedRequest:
     het: bool = False  # a component without GPUs leads it
     fails_once: bool = False  # its node fails; it is queued again under the same id
     cancelled_waiting: bool = False
-    course: behaviours.JobCourse | None = None  # None: its kind decides what it does
+    course: behaviours.JobCourse | None = None  # None: the job kind decides
     of_group: int | None = None  # the job group that it repeats
 
     @property
@@ -301,7 +301,7 @@ def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[Simul
             kind, run_s, (state, exit_code) = JobKind.HUNG, limit_s, ("TIMEOUT", "0:0")
         elif run_s > limit_s:
             run_s, state, exit_code = limit_s, "TIMEOUT", "0:0"
-        if run_s < JOB_KINDS[kind].min_s:  # it ended before what is planted shows
+        if run_s < JOB_KINDS[kind].min_s:  # it ended before the planted problem shows
             kind = JobKind.STEADY
         name = f"{group.name}_{number:02d}"
         drawn.append(

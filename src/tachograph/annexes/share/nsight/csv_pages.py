@@ -54,7 +54,7 @@ _DETAILS_COLUMNS = ("Section Name", "Metric Name", "Metric Unit", "Metric Value"
 _CLOCK = re.compile("clock|frequency")
 _DISPLAY_NAME = f"{DEVICE_ATTRIBUTE}display_name"
 _RANGES = (":Push/Pop_Range:", ":Start/Stop_Range:")
-_RANGE_FIELDS = 6  # behind the name of a range, each after a colon
+_RANGE_FIELDS = 6  # after the name of a range, each after a colon
 _SAME = 0.02  # relative difference of one value that is scaled and rounded from one that is not
 
 

@@ -163,7 +163,7 @@ class _ChildOutput:
         metrics: dict[str, float] = {}
         attributes: dict[str, float] = {}
         for name, value in zip(self._names, record.values, strict=True):
-            # A ratio of nothing to nothing is stored as NaN.
+            # 0 / 0 is stored as NaN.
             if value is None or not math.isfinite(value):
                 continue
             if name.startswith(DEVICE_ATTRIBUTE):

@@ -145,7 +145,7 @@ class _Printer:
             )
             time.sleep(max(0.0, due - time.monotonic()))
             if due == until:
-                self._process.close()  # it hands over what was not reported yet
+                self._process.close()  # it delivers the values not reported yet
             self._period()
         if until is not None:
             self._end()

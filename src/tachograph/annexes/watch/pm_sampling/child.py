@@ -178,7 +178,7 @@ def main() -> int:
     try:
         library = load_library()
         if request.pause_dcgm:
-            paused = True  # also where it is interrupted half-way
+            paused = True  # even if interrupted half-way
             say("dcgm", paused=True)
             pause_dcgm()
         return _sample(SamplerChild(request, library), request.report_s)

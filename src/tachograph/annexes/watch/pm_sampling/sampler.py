@@ -152,7 +152,7 @@ class DeviceSampler:
         if self._thread.is_alive():
             self._thread.join(5.0)
         if self.fault is None and self._opened:
-            with suppress(Exception):  # the GPU is gone: what was measured is kept
+            with suppress(Exception):  # the GPU is gone: measured values are kept
                 self._collector.stop()
                 self.drain()
             self._opened = False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tachograph.annexes.watch.live.snapshot import LiveSource
 
 
-SPOOL_FOLDER = "recordings"  # the folder of spools in that of a recording
+SPOOL_FOLDER = "recordings"  # folder of spools within that of a recording
 FOREVER = float("inf")
 _NAME = 200  # characters of a command that are stored
 ANONYMOUS_USER, ANONYMOUS_COMMAND = "user", "command"

@@ -69,7 +69,7 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-_UNGROUPED = "Others"  # shown where a source reports one of them
+_UNGROUPED = "Others"  # shown if a source reports one of them
 _OTHERS = tuple(
     name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values())
 )

@@ -46,7 +46,7 @@ _OWN: Final = (
     "fp64_active",
     "fp32_active",
 )
-# Means of a span; NVML's are those of an instant, and usual.
+# Means of a span; NVML's are instantaneous, and usual.
 _SPARE: Final = ("sm_clock_mhz", "mem_clock_mhz")
 
 
