@@ -30,7 +30,7 @@ def managers_of(options: ServeOptions) -> Callable[[], Coordinated]:
 
 
 def read_coordinators(sacctmgr: SiteProgram) -> Coordinated:
-    """Return {user: accounts} as Slurm's accounting has it."""
+    """Return {user: accounts} from Slurm's accounting."""
     printed = sacctmgr.output(
         "-nP", "show", "account", "withcoordinator", "format=Account,Coordinators"
     )

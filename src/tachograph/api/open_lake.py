@@ -108,7 +108,7 @@ class JobPage:
 
     @property
     def steps(self) -> StepsPage:
-        """The steps of the job: which were idle, when none ran."""
+        """Steps of the job: idle ones, and times without any."""
         return StepsPage(self.report.steps, self.report.zone_name)
 
 
@@ -175,7 +175,7 @@ class NodePage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AdvicePage:
-    """Advice for a job; shown, it is what `tachograph advise` prints."""
+    """Advice for a job; as text, what `tachograph advise` prints."""
 
     report: Advice
 
@@ -211,7 +211,7 @@ class OpenLake:
     now: datetime
 
     def __repr__(self) -> str:
-        """Return where it is, how many jobs were analyzed, and when they ran."""
+        """Return location, number of analyzed jobs, and their time span."""
         jobs = self.jobs()
         first, last = jobs.select(
             pl.col("start").min().dt.date(), last=pl.col("as_of").max().dt.date()
@@ -484,7 +484,7 @@ class OpenLake:
         return annex_function("lake_study")(self)
 
     def filter(self, which: JobChoice) -> JobFilter:
-        """Return the filter that options make, which choose jobs. Errors: those of `jobs`."""
+        """Return the job filter of the options. Errors: those of `jobs`."""
         return job_filter(which, now=self.now, zone_name=self.configuration.site.time_zone)
 
     def of_one_moment(self, read: Callable[[], T]) -> T:

@@ -94,7 +94,7 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     ] = ()
 
     def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
-        """Return the filter. Errors: UsageError for a condition or a time that is none."""
+        """Return the filter. Errors: UsageError for an invalid condition or time."""
         return job_filter(self.chosen(), now=now, zone_name=zone_name)
 
     def chosen(self) -> JobChoice:

@@ -62,7 +62,7 @@ class Children:
     _running: _RunningChild | None = None
 
     def run_due(self) -> None:
-        """Reap a child that ended or hangs, and start what is due."""
+        """Reap a child that ended or hangs; start due ones."""
         self.reap()
         now = self.clock()
         for step in self.steps:

@@ -1,4 +1,4 @@
-"""Journal of a collector, written by all threads; status file and metrics are copies of it."""
+"""Journal of a collector, written by all threads; copied to status file and metrics."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class _HolderFile:
         self._mine: LockHolder | None = None
 
     def take(self, mine: LockHolder) -> bool:
-        """Whether the file is ours now. Errors: LakeError where it cannot be written."""
+        """Whether the file is ours now. Errors: LakeError if it cannot be written."""
         with lake_errors(str(self.path), writing=True):
             if self._is_dead():
                 self._remove_dead()
@@ -199,7 +199,7 @@ class _HolderFile:
         )
 
     def give_back(self) -> None:
-        """Remove the file where it is ours."""
+        """Remove the file if it is ours."""
         mine, self._mine = self._mine, None
         with suppress(OSError, msgspec.DecodeError):
             if (
@@ -241,7 +241,7 @@ class _HolderFile:
         return now - touched > STALE_LOCK_S
 
     def _server_now(self) -> float:
-        """The time of the file server, as a file that is written now has it."""
+        """Time of the file server, from a newly written file."""
         probe = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex}")
         try:
             probe.write_bytes(b"")
@@ -266,7 +266,7 @@ def _this_process(now: datetime) -> LockHolder:
 
 
 def _world() -> str:
-    """The boot of this host and the space of its process ids; "" where the system does not tell."""
+    """Boot and pid namespace of this host; "" if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -1,4 +1,4 @@
-"""The newest values of each source of a collector, in files beside its status.
+"""Newest values of each source of a collector, in files beside its status.
 
 A file is replaced at the end of every poll and read by other processes, so that exporters are not
 polled again. It holds what was polled, committed or not. It is valid while the collector holds its

@@ -51,7 +51,7 @@ class PollGrid:
 
 
 def retry_s(failures: int, *, every_s: float) -> float:
-    """Return the pause after so many failures in a row: doubling, up to ten intervals.
+    """Return the pause after `failures` in a row: doubling, up to ten intervals.
 
     >>> [retry_s(failures, every_s=60.0) for failures in (1, 2, 3, 7, 8, 2000)]
     [5.0, 10.0, 20.0, 320.0, 600.0, 600.0]
@@ -115,7 +115,7 @@ class _SourceQueue:
 
 
 class ChunkQueue:
-    """First in, first out for each source; a source that cannot be committed does not delay others.
+    """Queue per source, so that one that cannot commit does not delay others.
 
     A source may put a chunk while fewer than `limit` chunks are queued, and always when none of its
     own is.

@@ -72,7 +72,7 @@ class ProblemRemarks:
             known.since += 1
 
     def works(self, name: str) -> None:
-        """Report the end of problems, where any was reported."""
+        """Report the end of problems, if any was reported."""
         subject = self._subjects.get(name)
         if subject is not None and subject.problems:
             subject.problems.clear()

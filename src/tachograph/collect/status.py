@@ -213,7 +213,7 @@ class CollectStatus(msgspec.Struct):
 def state_folder(
     lake: str, configured: str = "", environment: Mapping[str, str] | None = None
 ) -> Path:
-    """Return the folder of lock and status: in the lake, where that is a folder.
+    """Return the folder of lock and status: in the lake, if that is a folder.
 
     For an object store: `configured`, else a folder of this user on this host, named after the
     lake.

@@ -80,7 +80,7 @@ class ChunkWriter(threading.Thread):
         self._journal.waiting(queued.source, self._waiting.chunks(queued.source))
 
     def _end_poll(self, queued: QueuedChunk) -> None:
-        """Note that a poll is committed, unless a part of it was unreadable."""
+        """Record a poll as committed, unless a part was unreadable."""
         if queued.source in self._unreadable:
             self._unreadable.remove(queued.source)
         else:

@@ -245,7 +245,7 @@ def _resources(gpus: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> list[d
 
 
 def _accelerators(devices: pl.DataFrame) -> dict[tuple[Any, ...], str]:
-    """Return {(node, gpu, mig): PCI address}, the GPU name of ClusterCockpit, where known."""
+    """Return {(node, gpu, mig): PCI address}, ClusterCockpit's GPU name, if known."""
     known = devices.filter(pl.col("pci").is_not_null() & pl.col("mig").is_null())
     return {
         (node, gpu, mig): pci

@@ -40,7 +40,7 @@ class ExportedNames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExportContent:
-    """The chosen rows of job_summaries, in order of start, and what belongs to these jobs.
+    """Selected rows of job_summaries by start, and related rows.
 
     `now`: end of the period. Large tables are read on demand. `names`: how they are shown, None: as
     they are; `originals`: then the rows of `summaries` as they are in the lake.
@@ -135,7 +135,7 @@ def whole_file(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def export_errors(where: Path | str) -> Iterator[None]:
-    """Turn what the operating system reports inside the block into ExportError."""
+    """Turn errors of the operating system inside the block into ExportError."""
     try:
         yield
     except OSError as problem:

@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def export(
     content: ExportContent, options: argparse.Namespace, progress: Progress
 ) -> Sequence[ExportResult]:
-    """Write the tables; return what was written."""
+    """Write the tables; return one result per table."""
     return export_tables(content, options, SUFFIX, _write)
 
 

@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def export(
     content: ExportContent, options: argparse.Namespace, progress: Progress
 ) -> Sequence[ExportResult]:
-    """Update the tables to the content; return what was written, removed and unchanged.
+    """Update the tables to the content; return numbers of written, removed and unchanged rows.
 
     Errors: UsageError without psycopg; ExportError when the database does not respond or rejects
     it.

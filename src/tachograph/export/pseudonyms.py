@@ -1,4 +1,4 @@
-"""Exports for studies: pseudonyms in place of user names, and optionally accounts, jobs, nodes."""
+"""Exports for studies: pseudonyms for users and, optionally, accounts, jobs, nodes."""
 
 from __future__ import annotations
 

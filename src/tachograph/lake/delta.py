@@ -584,7 +584,7 @@ def _make_lake(folder: Path, mode: int | None) -> None:
 def _resolved_parts(
     frame: pl.DataFrame, table: LakeTable
 ) -> list[tuple[date | None, pl.DataFrame]]:
-    """The rows of each file: of a day where the table has days."""
+    """Rows of each file, or of each day for tables with days."""
     if frame.is_empty():
         return []
     if not table.by_day:

@@ -252,7 +252,7 @@ class ChosenJob:
 
 
 def called(wanted: str) -> pl.Expr:
-    """Return what holds for the rows of job_summaries that `choose_job` may choose."""
+    """Return the condition on rows of job_summaries that `choose_job` may choose."""
     name = _without_step(wanted.strip())
     columns = ("job_key", "job_id", "display_id", "array_job_id", "het_job_id")
     return pl.any_horizontal(pl.col(column) == name for column in columns)

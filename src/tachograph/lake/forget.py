@@ -117,7 +117,7 @@ class _JobsOf:
         )
 
     def rows_of(self, table: LakeTable) -> pl.Expr:
-        """True for the rows of a table that are of these jobs."""
+        """True for rows of these jobs."""
         if "job_key" in table.schema:
             return pl.col("job_key").is_in(self.keys.implode())
         if "user" in table.schema:

@@ -223,7 +223,7 @@ class _ReadyChunk:
         return sum(one.frame.height for one in self.conformed)
 
     def overlaps(self, other: _ReadyChunk) -> bool:
-        """True where both have samples of the same days and nodes."""
+        """Whether both have samples of the same days and nodes."""
         return any(
             all(_ranges_meet(one.frame, another.frame, of) for of in _DAY_AND_NODE)
             for (_, part, one), (_, other_part, another) in product(self.parts(), other.parts())

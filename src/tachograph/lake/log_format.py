@@ -102,7 +102,7 @@ def new_path(day: date | None) -> str:
 def add_action(
     path: str, size: int, day: date | None, frame: pl.DataFrame, *, data_change: bool
 ) -> AddAction:
-    """Return what the log holds of a new data file."""
+    """Return the log entry that adds a data file."""
     return AddAction(
         path=path,
         size=size,
@@ -114,7 +114,7 @@ def add_action(
 
 
 def remove_action(path: str, size: int, day: date | None) -> RemoveAction:
-    """Return what the log holds of a data file that is replaced."""
+    """Return the log entry that removes a data file."""
     return RemoveAction(
         path=path,
         deletion_timestamp=milliseconds(),
@@ -130,7 +130,7 @@ def milliseconds() -> int:
 
 
 def check_format(delta: DeltaTable, where: str) -> None:
-    """Do nothing where this program reads and writes the table rightly.
+    """Raise an error unless this program supports the table's format.
 
     Errors: LakeError for the format of a newer program, or features of Delta that it does not know.
     """

@@ -69,7 +69,7 @@ def _moved(frame: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def new_indices(gpus: Iterable[NumberedGpu], known: pl.DataFrame) -> Mapping[tuple[str, int], int]:
-    """Return {(node, index of a part): index in the lake} where they differ.
+    """Return {(node, index of a part): index in the lake} of differing indices.
 
     >>> known = pl.DataFrame(
     ...     [("n", 0, "GPU-b", 0), ("n", 1, "GPU-a", 1)], schema=["node", "gpu", "uuid", "minor_number"], orient="row"
@@ -121,7 +121,7 @@ class _KnownGpu:
         )
 
     def counts_by(self, numbering: GpuNumbering | None, index: int) -> bool:
-        """Whether an index of this row may be that of a numbering."""
+        """Whether this row may use an index of that numbering."""
         if numbering is None:
             return True
         if numbering in self.numbers:

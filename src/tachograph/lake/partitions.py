@@ -90,7 +90,7 @@ def scan_partition(lake: Lake, table: LakeTable, partition: Partition) -> pl.Laz
 
 
 def node_range(file: DataFile) -> tuple[str, str]:
-    """Return the least and the greatest node of a file; all where they are not recorded."""
+    """Return the first and last node of a file; all nodes if not recorded."""
     return file.low or "", file.high or GREATEST
 
 

@@ -1,4 +1,4 @@
-"""Errors of file system, Delta and Parquet as LakeError: what, where, what to do."""
+"""Errors of file system, Delta and Parquet as LakeError: what, where, fix."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _explained(problem: BaseException, where: str, *, writing: bool) -> LakeErro
 
 
 def damaged_file_error(where: str) -> LakeError | None:
-    """Return the error for an unreadable data file, with what to do about it.
+    """Return the error for an unreadable data file, with its fix.
 
     None where all can be read.
     """
@@ -133,7 +133,7 @@ def damaged_file_error(where: str) -> LakeError | None:
 
 
 def torn_log(file: Path) -> LakeError:
-    """Return what to do about a file of a log that is empty, cut off or misleading."""
+    """Return the fix for a log file that is empty, truncated or misleading."""
     return LakeError(
         "the file of the log is empty or cut off",
         where=str(file),
@@ -173,7 +173,7 @@ def _of_store(text: str, where: str) -> LakeError | None:
 
 
 def _of_system(number: int, where: str, text: str) -> LakeError:
-    """Return what an error of the operating system means."""
+    """Return the meaning of an error of the operating system."""
     if number in _FULL:
         what = "the file size limit is exceeded" if number == errno.EFBIG else "the disk is full"
         return LakeError(

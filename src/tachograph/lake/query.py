@@ -203,7 +203,7 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
 
 
 def _may_hold(file: DataFile, job_key: str, seq: int) -> bool:
-    """Whether a file may have rows of an analysis of a job, by what the log records of it."""
+    """Whether a file may have rows of a job's analysis, by its log entry."""
     return file.may_name(job_key) and file.least_seq <= seq <= (file.seq or seq)
 
 
@@ -389,7 +389,7 @@ def _check_stored(lake: Lake, codes: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FirstJobs:
-    """The first `limit` jobs, sorted as `sort_jobs` has it."""
+    """The first `limit` jobs in the order of `sort_jobs`."""
 
     sort: str
     limit: int

@@ -260,7 +260,7 @@ def extended(
     findings: Sequence[DataFile],
     fresh: pl.DataFrame | None = None,
 ) -> ResidentJobs:
-    """Return the jobs of a version, made of those `before` it.
+    """Return the jobs of a version, updated from those `before` it.
 
     `files`, `findings`: data files of job_summaries and findings at that version; `fresh`: see
     `new_rows`. Errors: LakeError if a file vanished meanwhile.
@@ -311,7 +311,7 @@ def extended(
 def verdict_columns(
     lake: Lake, files: Sequence[DataFile], jobs: pl.DataFrame, progress: Progress = lambda _: None
 ) -> pl.DataFrame:
-    """Return a column of coded verdicts per code, beside `jobs`: rows of (job_key, seq)."""
+    """Return one column of coded verdicts per code, aligned with `jobs`: (job_key, seq)."""
     least = jobs["seq"].min() if jobs.height else 0
     chosen = [file for file in files if file.rows and isinstance(least, int) and file.seq >= least]
     rows, done = sum(file.rows for file in chosen), 0

@@ -127,7 +127,7 @@ def expire(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> list[Expiry]:
-    """Remove rows older than `keep`, {key of EXPIRING: days}; return what was removed and kept.
+    """Remove rows older than `keep`, {key of EXPIRING: days}; return removed and kept rows.
 
     `dry_run`: nothing is removed, the result is what would be. Readers see a day before or after
     its removal; files stay until they are vacuumed. Killed at any moment and run again, the result

@@ -155,7 +155,7 @@ class Folder:
         return target.stat().st_size
 
     def scratch(self, table: str) -> str:
-        """The table's own folder: on the disk where the file will stay."""
+        """The table's own folder, on the disk of the final file."""
         return table
 
     def adopt(self, table: str, name: str, file: Path) -> int:
@@ -213,12 +213,12 @@ class ObjectStore:
 
     @property
     def delta(self) -> dict[str, str]:
-        """Options for Delta, beside the environment."""
+        """Options for Delta, in addition to the environment."""
         return {**_OF_DELTA, **(_CONDITIONAL if self.scheme.startswith("s3") else {})}
 
     @property
     def polars(self) -> dict[str, Any]:
-        """Options for Polars, beside the environment."""
+        """Options for Polars, in addition to the environment."""
         return dict(_OF_POLARS)
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
@@ -388,7 +388,7 @@ _stderr = threading.Lock()
 
 @contextmanager
 def _without_panics() -> Iterator[None]:
-    """Suppress what a panicking thread of Delta's writer prints on stderr.
+    """Suppress the stderr output of a panicking thread of Delta's writer.
 
     What others print there meanwhile is printed at the end of the block.
     """

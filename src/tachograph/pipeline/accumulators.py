@@ -137,7 +137,7 @@ def _joints(columns: Sequence[str]) -> list[pl.Expr]:
 
 
 def _plus(name: str, condition: pl.Expr, value: pl.Expr) -> pl.Expr:
-    """The column and, where `condition` holds and the value is known, the value."""
+    """The column, plus the value where `condition` holds and the value is known."""
     return pl.col(name) + pl.when(condition).then(value).otherwise(0.0).fill_null(0.0)
 
 

@@ -177,7 +177,7 @@ def with_own_indices(
 
 
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
-    """Allocations given to the runs they overlap, clipped to them.
+    """Allocations assigned to the runs they overlap, and clipped to them.
 
     What is held for a run of a requeued job may end seconds after its next run began (the epilog),
     or have no end (never recorded): the next run never had it.

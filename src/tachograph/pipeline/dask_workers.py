@@ -1,4 +1,4 @@
-"""A pool of Dask workers: local processes, those of a running scheduler, or jobs of Slurm.
+"""A pool of Dask workers: local processes, a running scheduler's, or Slurm jobs.
 
 A task whose worker died runs again on another one. Local processes and Slurm jobs use TLS with a
 certificate made for this one analysis; a running scheduler is used as set in Dask's configuration.
@@ -68,7 +68,7 @@ class Crew:
 
 
 class DaskPool:
-    """Runs tasks on the workers of a crew, each of which is checked first.
+    """Runs tasks on the workers of a crew; checks each worker first.
 
     Errors: WorkersError when a worker has other versions, LakeError when it does not see the lake.
     """
@@ -194,7 +194,7 @@ _WITHOUT_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 def workers(
     words: str, settings: WorkerOptions, lake: Lake, *, report: Callable[[str], None]
 ) -> Iterator[DaskPool]:
-    """Yield the worker pool that the option names; what was started is stopped at the end.
+    """Yield the worker pool of the option; stop what was started at the end.
 
     Errors: UsageError, ConfigError; WorkersError when no worker comes, LakeError when one does not
     see the lake.

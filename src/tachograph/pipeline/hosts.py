@@ -177,7 +177,7 @@ NODE_MINUTES: Mapping[str, pl.DataType] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class CarriedHostSums:
-    """State that the next day needs of nodes whose run continues over midnight.
+    """State for the next day of nodes whose run continues over midnight.
 
     tails: last samples, in columns of node_samples. gaps: how far apart (us) two samples may be,
     one row per node and a column per characteristic; `since`: when the first of the tails was, or
@@ -191,7 +191,7 @@ class CarriedHostSums:
 
 
 def merge_carried(parts: Sequence[CarriedHostSums]) -> CarriedHostSums:
-    """Return what several partitions carry."""
+    """Return the merged state of several partitions."""
     tails = {name: NODE_SAMPLES.schema[name] for name in ("t", "node", *HOST_COUNTERS_READ)}
     gaps = {"node": pl.String(), "since": pl.Int64(), **dict.fromkeys(_RATES, pl.Float64())}
     sums = {**_KEY, **dict.fromkeys(_SUMS, pl.Float64())}
@@ -417,7 +417,7 @@ class _HostSlots:
         loop(series.t, values, low, high, self.start, self.end, *minutes, total, weight)
 
     def of(self, sums: pl.DataFrame) -> tuple[pl.DataFrame, Longs]:
-        """The rows of `sums` whose minute is among the slots, and its slot."""
+        """The rows of `sums` with a minute among the slots, and their slots."""
         ranges = self.stretches.select("run", "node").with_columns(
             first=self.first, behind=self.first + self.length, offset=self.offset
         )
@@ -452,7 +452,7 @@ class _HostSlots:
 
 
 def _numbered(names: pl.Series, nodes: pl.Series) -> Longs:
-    """The place of each name among `nodes`."""
+    """Index of each name in `nodes`."""
     places = pl.DataFrame({"node": nodes, "place": np.arange(nodes.len())})
     joined = names.to_frame("node").join(places, on="node", how="left", maintain_order="left")
     return joined["place"].to_numpy()

@@ -98,7 +98,7 @@ def place_segments(
 
 @reordered
 def _sum(values: Singles) -> float:
-    """The sum; NaN where a value is missing."""
+    """Sum; NaN if a value is missing."""
     total = 0.0
     for i in range(values.shape[0]):
         total += np.float64(values[i])
@@ -196,7 +196,7 @@ def zeros(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs) -> None:
 
 @reordered
 def _trapezoids(after: Singles, before: Singles, steps: Ints) -> float:
-    """Twice the integral between neighbours; NaN where a value is missing."""
+    """Twice the integral between neighbours; NaN if a value is missing."""
     total = 0.0
     for i in range(steps.shape[0]):
         total += (np.float64(after[i]) + np.float64(before[i])) * np.float64(steps[i])

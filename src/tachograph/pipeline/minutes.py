@@ -52,7 +52,7 @@ class StagedFiles:
                 self.staged.append(self.lake.stage(self.table, of_day, day=day[0]))
 
     def commit(self) -> None:
-        """Commit what is staged."""
+        """Commit the staged files."""
         if self.staged:
             self.commits += 1
             self.lake.commit(
@@ -61,7 +61,7 @@ class StagedFiles:
             self.staged = []
 
     def discard(self) -> None:
-        """Delete what was written and will not be committed."""
+        """Delete staged files that will not be committed."""
         self.lake.discard(self.table, self.staged)
 
 
@@ -236,7 +236,7 @@ class MinuteWriter:
         return self.cut.select("run").unique()
 
     def discard(self) -> None:
-        """Delete what was written and will not be committed."""
+        """Delete staged files that will not be committed."""
         self.staged.discard()
 
     def _commit(self, cut: pl.DataFrame) -> pl.DataFrame:

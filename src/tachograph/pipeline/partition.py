@@ -57,7 +57,7 @@ class Labeller(Protocol):
 
     @property
     def counters(self) -> Collection[str]:
-        """Counters whose means it needs."""
+        """Counters with means it needs."""
 
     def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
         """Return the labels of `size` minutes from means of the present counters; NaN: missing."""
@@ -196,7 +196,7 @@ def _of_steps(
     *,
     analysis: AnalysisOptions,
 ) -> pl.DataFrame:
-    """The segments of steps; `layout` is that of the runs."""
+    """Segments of steps; `layout`: of the runs."""
     if steps is None or steps.is_empty():
         return pl.DataFrame()
     zero = _microseconds(steps["start"])

@@ -69,7 +69,7 @@ class ThreadPool:
         self._executor.shutdown(cancel_futures=True)
 
     def share(self, value: T) -> T:
-        """Return the value: threads see it as it is."""
+        """Return the value unchanged: threads share memory."""
         return value
 
     def submit(self, function: Callable[..., T], /, *arguments: Any) -> PendingResult[T]:

@@ -42,7 +42,7 @@ class RowBuffer:
             self.write()
 
     def write(self) -> None:
-        """Append what waits."""
+        """Append the pending rows."""
         frame = pl.concat([self.table.empty().drop("seq"), *self.waiting])
         self.waiting = []
         if frame.height:

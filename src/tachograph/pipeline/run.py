@@ -163,7 +163,7 @@ class _Plan:
 def _plan(
     lake: Lake, configuration: Configuration, judge: Judge, *, now: datetime, full: bool
 ) -> _Plan | None:
-    """Return what to analyze and which GPUs; None if nothing is new.
+    """Return the jobs and GPUs to analyze; None without new data.
 
     Releases the inputs from which the plan was made.
     """

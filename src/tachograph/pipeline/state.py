@@ -56,7 +56,7 @@ class NewInput:
 
 
 def seen_now(lake: Lake, configuration: Configuration, judge_digest: str) -> InputVersions:
-    """Return what an analysis that starts now will have seen."""
+    """Return the versions that an analysis would read now."""
     versions = {table.name: lake.version(table) for table in ANALYSED}
     return InputVersions(versions, method_digest(configuration, judge_digest))
 

@@ -242,7 +242,7 @@ def _without(shells: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(slots=True)
 class OpenSteps:
-    """Segments of steps whose runs are not complete yet."""
+    """Segments of steps whose runs are incomplete."""
 
     steps: StepRows
     segments: list[pl.DataFrame] = field(default_factory=list)

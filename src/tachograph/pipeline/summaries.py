@@ -170,12 +170,12 @@ def summarize_gpus(
 
 
 def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return only what the table JOB_GPUS holds, without `seq`."""
+    """Return the columns of JOB_GPUS, without `seq`."""
     return in_schema(gpus, JOB_GPUS)
 
 
 def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with every accumulator column a metric may use, null where nothing was measured."""
+    """The frame with all accumulator columns of metrics, null if not measured."""
     wanted: dict[str, pl.DataType] = {
         "samples": pl.Int64(),
         "t_first": pl.Int64(),

@@ -90,7 +90,7 @@ _fit: set[WorkerRequirements] = set()  # what this worker was found to have
 
 
 def expected(lake: Lake) -> WorkerRequirements:
-    """Return what this process has."""
+    """Return the versions and modules of this process."""
     versions = tuple(metadata.version(name) for name in PACKAGES)
     delta = lake.delta(GPU_SAMPLES)
     if delta is None:
@@ -119,7 +119,7 @@ def disagreements(
 def run_there(
     wanted: WorkerRequirements, function: Callable[..., TaskResult], /, *arguments: Any
 ) -> TaskResult:
-    """Return what the function returns, on a worker, which is checked before its first task.
+    """Return the function's result from a worker, checked before its first task.
 
     Errors: what the function raises, a LakeError with the name of the worker's machine;
     WorkersError for a version.

@@ -84,7 +84,7 @@ def advice_sentence(line: AdviceLine) -> str:
 
 
 def evidence_sentence(line: AdviceLine) -> str:
-    """Return on what a line rests: runs, margin, confidence, jobs."""
+    """Return the evidence of an advice line: runs, margin, confidence, jobs."""
     parts = [f"{line.runs} of {plural(line.of, 'run')}"]
     if line.margin:
         parts.append(f"margin {text(line.margin, 'fraction')}")

@@ -143,7 +143,7 @@ def _table(
 
 
 def backtest_json(report: BacktestReport) -> dict[str, Any]:
-    """Return the same as JSON values; shares null without a job that they are of."""
+    """Return the backtest as JSON values; shares are null without jobs."""
     return json_values(
         {
             "total": _sums(report.total),

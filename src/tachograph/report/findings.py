@@ -223,7 +223,7 @@ def checks_text(finding: Finding, *, zone_name: str = "UTC") -> str:
 
 
 def evidence_texts(finding: Finding, zone_name: str) -> tuple[tuple[str, str], ...]:
-    """Return the numbers behind a finding as (label, text)."""
+    """Return the evidence of a finding as (label, text)."""
     return tuple(
         (EVIDENCE[name][0], value_text(value, EVIDENCE[name][1], zone_name=zone_name))
         for name, value in finding.evidence.items()

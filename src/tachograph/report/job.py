@@ -170,7 +170,7 @@ class JobReport:
         return self.all_missing(SHOWN_COUNTERS)
 
     def all_missing(self, at_most: int | None = None) -> tuple[str, ...]:
-        """The same with every counter, or `at_most` of each place that measures."""
+        """All missing counters, or `at_most` of them per source."""
         return (
             missing_counters(
                 self.verdicts, recorded=lambda name: not self._lacks(name), at_most=at_most
@@ -227,7 +227,7 @@ class JobReport:
         return _marks(self)
 
     def local(self, moment: datetime | None) -> str:
-        """Return a time in the site's zone, a dash for none."""
+        """Return a time in the site's zone, a dash for None."""
         return text(None) if moment is None else local_time(moment, self.zone_name)
 
 

@@ -34,7 +34,7 @@ def efficiency_text(report: JobReport, *, url: str = "") -> str:
 
 
 def brief_lines(report: JobReport, *, url: str = "") -> Iterator[str]:
-    """Yield the verdict, what to request next time, and the address of the page."""
+    """Yield the verdict, the next request, and the URL of the page."""
     yield report.headline
     if report.next_time and report.next_time.line:
         yield f"Next time: {report.next_time.line}"

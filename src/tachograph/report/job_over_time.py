@@ -52,7 +52,7 @@ def over_time(report: JobReport) -> OverTime:
 
 
 def _imbalance(levels: Floats, *, axis: int) -> Floats:
-    """1 - mean / max; NaN where nothing was measured or all were idle."""
+    """1 - mean / max; NaN if nothing was measured or all were idle."""
     known = ~np.isnan(levels)
     count = known.sum(axis=axis)
     total, most = (
@@ -74,7 +74,7 @@ def _imbalance_over_time(levels: Floats) -> Floats:
 
 
 def hover_json(report: JobReport) -> dict[str, Any]:
-    """Return the values behind the plot over time for readers with a pointer or a keyboard.
+    """Return the values of the plot over time for pointer and keyboard.
 
     `series`: {label: [unit, values, the panel they are shown in]}.
     """
@@ -114,5 +114,5 @@ def _rounded(values: Floats) -> list[float | None]:
 
 
 def floats(series: Series) -> Floats:
-    """Return a series as an array, NaN where it was not measured."""
+    """Return a series as an array, NaN where not measured."""
     return np.array([np.nan if value is None else value for value in series], dtype=np.float64)

@@ -62,7 +62,7 @@ class _NotKept:
 
 
 def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[str, Any]:
-    """Return what `job_sections.html.j2` shows of a report, in whichever page it is included.
+    """Return the values of `job_sections.html.j2`, in whichever page includes it.
 
     `plots` are drawn when they are shown; `labels`: {code: a row of labels}, none here.
     """
@@ -104,7 +104,7 @@ def _kernel_values(report: JobReport) -> Mapping[str, Any]:
 
 
 def hover_text(report: JobReport) -> Markup:
-    """Return the values behind the plot over time as JSON that can stand in a script element."""
+    """Return the values of the plot over time as JSON for a script element."""
     return Markup(json.dumps(hover_json(report), allow_nan=False).replace("<", "\\u003c"))
 
 

@@ -125,7 +125,7 @@ def check_jobs_columns(columns: Sequence[str], sort: str) -> None:
 
 
 def _answers(jobs: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> dict[str, list[str]]:
-    """Codes for which jobs were selected, with the verdict where it is not `yes`."""
+    """Codes that selected the jobs, with verdicts other than `yes`."""
     of_jobs: dict[str, list[str]] = {}
     found = answers_to(findings, wanted).join(
         jobs.select("job_key"), on="job_key", how="semi", maintain_order="left"
@@ -151,7 +151,7 @@ def jobs_csv(table: JobsTable, *, raw: bool = False) -> str:
 
 
 def write_jobs_parquet(table: JobsTable, target: Path | io.BytesIO) -> None:
-    """Write the table as Parquet: chosen columns only where any were chosen."""
+    """Write the table as Parquet, with all columns unless some are chosen."""
     _exported(table).write_parquet(target)
 
 

@@ -56,7 +56,7 @@ def _builtins(value: object) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Times as text with their offset, and null in place of numbers that JSON does not have."""
+    """Times as text with offset; null instead of numbers unknown to JSON."""
     match value:
         case dict():
             return {name: _finite(each) for name, each in value.items()}

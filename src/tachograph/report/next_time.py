@@ -46,7 +46,7 @@ class NextTime:
 
     @property
     def line(self) -> str:
-        """The line for a job script; empty where nothing but `leave_out` is known."""
+        """Line for a job script; empty if there is only `leave_out`."""
         return f"#SBATCH {' '.join(self.options)}" if self.options else ""
 
     @property

@@ -61,5 +61,5 @@ def use_level(share: float | None) -> int | None:
 
 
 def node_json(report: NodeReport) -> dict[str, Any]:
-    """Return the report as JSON values: hours, fractions 0..1, null where not measured."""
+    """Return the report as JSON values: hours, fractions 0..1; null: not measured."""
     return {**json_values(report), "headline": node_headline(report)}

@@ -166,7 +166,7 @@ def shown_gaps(steps: JobSteps) -> tuple[StepGap, ...]:
 
 
 def steps_note(steps: JobSteps) -> str:
-    """Return how many steps are not shown; nothing where all are."""
+    """Return the number of hidden steps; "" if all are shown."""
     more = len(steps.steps) - SHOWN_STEPS
     return (
         f"{plural(more, 'further step')} of less GPU time: --steps --json lists all"

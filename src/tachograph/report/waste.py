@@ -93,7 +93,7 @@ def cause_label(bucket: str) -> str:
 
 
 def group_name(report: WasteReport, row: Mapping[str, Any]) -> str:
-    """Return the name of a group; of the row of all others how many these are."""
+    """Return the name of a group; for the row of others, their number."""
     if row["others"]:
         return plural(row["others"], "other")
     return str(row[report.by]) if row[report.by] is not None else "not known"

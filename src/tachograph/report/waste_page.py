@@ -32,7 +32,7 @@ def waste_html(report: WasteReport) -> str:
 
 
 def waste_values(report: WasteReport) -> dict[str, object]:
-    """Return what `waste_body.html.j2` shows of a report, in whichever page it is included."""
+    """Return the values of `waste_body.html.j2`, in whichever page includes it."""
     return {
         "report": report,
         "headline": waste_headline(report),

@@ -111,7 +111,7 @@ def read(
 
 
 def read_map(path: Path, *, cluster: SlurmCluster, trusted: bool = False) -> AllocationMapReading:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Errors: InputError for a file that is no map.
     """
@@ -182,7 +182,7 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
 def rejected(
     options: argparse.Namespace, *, configuration: Configuration
 ) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, place, reason, text) of every record that could not be read."""
+    """Yield (file, place, reason, text) of every unreadable record."""
     for path in expand(options.files, SUFFIXES):
         reading = read_map(path, cluster=SlurmCluster.of(configuration), trusted=options.trusted)
         for row in sorted((*reading.rejected, *reading.unplaced)):

@@ -60,7 +60,7 @@ class HostColumnMeaning:
 
 
 def sampler_of(path: Path) -> str:
-    """Return the sampler that a file's name, or its folder's, gives; "" where neither does.
+    """Return the sampler in a file's or folder's name, or "".
 
     >>> sampler_of(Path("csv/procstat-1763700000")), sampler_of(Path("procnetdev2/n1.csv")), sampler_of(Path("a.csv"))
     ('procstat', 'procnetdev', '')
@@ -306,7 +306,7 @@ IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RecognisedColumns:
-    """A file's columns by meaning. Null: the file has none."""
+    """A file's columns by meaning. Null: missing."""
 
     time: str | None
     node: str | None

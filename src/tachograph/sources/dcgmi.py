@@ -105,7 +105,7 @@ def _tokens(text: str, begin: int) -> list[tuple[str, int, int]]:
 def _cells(
     columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]
 ) -> Mapping[str, str]:
-    """{column: text under it}; empty where the column of a cell is undetermined.
+    """{column: text}; empty if a cell's column is ambiguous.
 
     A row that is full is read in the order of the header. Where cells are empty, the others begin
     (or, in old versions, end) where their names do; else each lies between the beginnings of its
@@ -207,7 +207,7 @@ def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
 
 
 def discovered_instances(listed: str) -> Mapping[int, tuple[int, int]]:
-    """Return {number of a GPU-I entity: (GPU, slice)} of what `dcgmi discovery -c` prints.
+    """Return {number of a GPU-I entity: (GPU, slice)} from `dcgmi discovery -c`.
 
     >>> discovered_instances("| -> I 0/2          | GPU Instance (EntityID: 21)      |")
     {21: (0, 2)}

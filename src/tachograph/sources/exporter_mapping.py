@@ -49,7 +49,7 @@ USUAL_LABELS = LabelNames()
 
 @lru_cache(maxsize=256)
 def joined_labels(first: LabelNames, then: LabelNames) -> LabelNames:
-    """Return the names of both, those of the first tried first."""
+    """Return the names of both, the first's before the second's."""
     if USUAL_LABELS in (first, then):
         return then if first == USUAL_LABELS else first
     return LabelNames(
@@ -66,7 +66,7 @@ class MetricKey:
 
     @classmethod
     def parse(cls, written: str) -> MetricKey:
-        """Return what `METRIC{label="value"}` names.
+        """Return the parts of `METRIC{label="value"}`.
 
         >>> MetricKey.parse('nvlink_bytes{direction="TX"}').labels["direction"]
         'tx'

@@ -71,7 +71,7 @@ _EVERYTHING = _Everything()
 
 
 def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamples:
-    """Return the samples of a page, those of the metrics `wanted` or of all.
+    """Return the samples of a page, of the metrics `wanted` or all.
 
     Lines of other metrics are not read, so they are not rejected either.
 
@@ -134,7 +134,7 @@ def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamp
 
 
 def at_places(column: list[_T], places: Sequence[int]) -> list[_T]:
-    """Return the values of a column at some places."""
+    """Return the values of a column at some indices."""
     if isinstance(places, range):  # all series of a metric are contiguous
         return column[places.start : places.stop]
     return [column[place] for place in places]

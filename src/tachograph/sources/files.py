@@ -138,7 +138,7 @@ def format_of(path: Path) -> FileFormat:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Return the file opened for reading, unpacked where it is gzip.
+    """Return the file opened for reading, decompressed if gzip.
 
     Errors: InputError when it cannot be read.
     """
@@ -151,7 +151,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def read_unpacked(path: Path) -> bytes:
-    """Return the content, unpacked where it is gzip.
+    """Return the content, decompressed if gzip.
 
     Errors: InputError when the file cannot be read, is damaged or holds nothing but blanks.
     """
@@ -166,7 +166,7 @@ def read_unpacked(path: Path) -> bytes:
 
 
 def listed(names: Iterable[str], most: int = 20) -> str:
-    """Return column names as a message shows them: not too many, none too long.
+    """Return column names for messages: few and short.
 
     >>> listed(["time", "x" * 60], most=5)
     'time, xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'

@@ -31,7 +31,7 @@ class LabelledGpu(NamedTuple):
 
 
 class PlacedGpu(NamedTuple):
-    """The index of a GPU. None: it has none, and `reason` says why.
+    """Index of a GPU. None: without one; see `reason`.
 
     `reason` beside an index: `index_contradicts_uuid`, the index is that of the UUID and not the
     label's; `ambiguous_gpu`, it may be that of another GPU, too, so no job holds a GPU by it.

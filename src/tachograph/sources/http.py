@@ -154,7 +154,7 @@ def _causes(problem: BaseException | None) -> list[BaseException]:
 
 
 def _bare(location: str) -> str:
-    """A location without what may be secret in it."""
+    """A location without possible secrets."""
     try:
         return str(httpx2.URL(location).copy_with(query=None, fragment=None, userinfo=b""))
     except httpx2.InvalidURL:
@@ -192,7 +192,7 @@ class Secret:
     _text: str = ""
 
     def text(self) -> str:
-        """The secret as it is now. Errors: RequestError naming key and file, not its content."""
+        """The current secret. Errors: RequestError naming key and file, not the content."""
         try:
             state = self.file.stat()
             stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
@@ -216,7 +216,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials: a token, or a user and a password, or none."""
+    """A token, or a user and a password, or none."""
 
     token: Secret | None
     user: str
@@ -225,7 +225,7 @@ class Credentials:
 
     @classmethod
     def of(cls, access: ServerAccess, authorize: Authorize) -> Credentials:
-        """Return those of the settings. Errors: ConfigError naming the key."""
+        """Return the configured credentials. Errors: ConfigError naming the key."""
         if access.token_file and access.password_file:
             raise ConfigError("token_file and password_file are both given", do="give one of them")
         if access.password_file and not access.user:
@@ -408,8 +408,9 @@ class HttpServer:
             self._stream = about["return_value"]
 
     def _send(self, method: str, path: str, read: _Read[T], **query: UrlQuery | None) -> T:
-        """Result of `read` on the response, with retries. query: `params` of the URL, or form
-        `data`.
+        """Result of `read` on the response, with retries.
+
+        query: `params` of the URL, or `data` of a form.
         """
         attempt = 1
         while True:

@@ -229,7 +229,7 @@ def short_node(host: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is an IP address in place of a name.
+    """Return whether a host is an IP address.
 
     >>> is_address("10.0.0.7"), is_address("fe80::1"), is_address("n1")
     (True, True, False)
@@ -379,7 +379,7 @@ def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> 
 
 
 def metric_names(*, own: SiteMetrics = NO_SITE_METRICS) -> tuple[str, ...]:
-    """Return every metric for which `metric_target` has a target, and those of `why_unread`."""
+    """Return every metric with a target in `metric_target`, and those of `why_unread`."""
     return tuple(
         dict.fromkeys((*(MetricKey.parse(one).metric for one in own), *_choices(), *_unread()))
     )

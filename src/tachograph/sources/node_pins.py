@@ -88,7 +88,7 @@ class NodePins:
 
 
 def named_nodes(samples: PageSamples, labels: LabelNames) -> set[str]:
-    """Return the nodes that a page names, short; an address is none."""
+    """Return the short names of nodes in a page, without addresses."""
     found = {locate(labels_of(block), names=labels) for block in set(samples.labels)}
     named = {
         one.node

@@ -213,7 +213,7 @@ class ImportWindow:
 
 
 def windows(start: int, end: int, size: int) -> Iterator[ImportWindow]:
-    """Yield the windows of [start, end), cut where the time since 1970 is a multiple of `size`.
+    """Yield the windows of [start, end), cut at multiples of `size` since 1970.
 
     >>> list(windows(5, 25, 10))
     [ImportWindow(start=5, end=10), ImportWindow(start=10, end=20), ImportWindow(start=20, end=25)]

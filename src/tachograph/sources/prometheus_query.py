@@ -77,7 +77,7 @@ def matchers(selector: str) -> str:
 
 
 def check_settings(settings: PrometheusSettings, *, where: str = "") -> None:
-    """Check what types do not.
+    """Check what types cannot.
 
     Errors: ConfigError naming the key.
     """

@@ -171,7 +171,7 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def title(self) -> str:
-        """Name in reports: `source:name`, where it has a name of its own."""
+        """Name in reports: `source:name`, if it is named."""
         return self.stream if self.name and self.name != self.source else self.source
 
 
@@ -324,7 +324,7 @@ def entry_errors(title: str) -> Iterator[None]:
 
 
 def start_time(written: str, *, now: datetime, zone_name: str) -> datetime:
-    """Return where a feed begins that has read nothing yet, from its key `from`: not in the future.
+    """Return the start of a feed without history from its key `from`, at most now.
 
     >>> from datetime import UTC
     >>> start_time("1d", now=datetime(2026, 1, 2, tzinfo=UTC), zone_name="UTC").isoformat()
@@ -345,6 +345,6 @@ def load_feed(name: str) -> FeedModule:
 
 
 def _added_feeds() -> Mapping[str, str]:
-    """{source: module} of installed packages whose sources can be collected."""
+    """{source: module} of pollable sources in installed packages."""
     added = added_entries("sources", SourceEntry)
     return {one.name: one.module for one in added if hasattr(load_source(one), "connect")}

@@ -110,7 +110,7 @@ class AccountingFeed:
         self._rejected_before = RejectedBefore()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield what changed since the watermark, span by span.
+        """Yield changes since the watermark, span by span.
 
         Errors: InputError naming the address and the reason; the watermark stays where it was.
         """
@@ -142,7 +142,7 @@ class AccountingFeed:
             yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
-        """Return the spans to request; the first overlaps what was read before."""
+        """Return the spans to request; the first overlaps the last reading."""
         step = timedelta(seconds=self._settings.step_s)
         if mark is None:
             begin = start_time(self._settings.from_, now=now, zone_name=self._cluster.time_zone)
@@ -203,7 +203,7 @@ def _broken(row: SlurmRow) -> list[str]:
 
 
 def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[ChunkPart, ...]:
-    """Return the rows of a reading, of which only those are committed that add to the lake."""
+    """Return the rows of a reading; only rows new to the lake are committed."""
     return (
         ChunkPart(
             "jobs",
@@ -374,7 +374,7 @@ def read_file(
 def rejected(
     options: argparse.Namespace, *, configuration: Configuration
 ) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, place, reason, text) of every record that could not be read."""
+    """Yield (file, place, reason, text) of every unreadable record."""
     for path in expand(options.files, SUFFIXES):
         readings = read_file(
             path,

@@ -95,7 +95,7 @@ def _text(given: pl.Series) -> pl.Series:
 
 
 def _steps(given: pl.Series) -> pl.Series:
-    """Steps as Slurm names them; null for none."""
+    """Steps with Slurm's names; null: none."""
     text = (
         _text(given)
         .str.replace(r"^(\d+)\.0*$", "${1}")

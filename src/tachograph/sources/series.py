@@ -144,7 +144,7 @@ class SeriesVocabulary:
         return self._identities[labels]
 
     def target_in_page(self, metric: str, block: str) -> MetricTarget | None:
-        """Return the column of a series, its labels given as a page writes them between braces."""
+        """Return the column of a series from its labels as written in the page."""
         key = (metric, block)
         if key not in self._targets:
             self._make_room(len(metric) + len(block))

@@ -148,7 +148,7 @@ def all_keys(found: Sequence[Longs]) -> Longs:
 def of_readings(
     found: Mapping[MetricTarget, KeyedValues], keys: RowKeys
 ) -> Mapping[MetricTarget, KeyedValues]:
-    """Return the points with the time of the reading that they are of: the first of its metrics.
+    """Return the points with the time of their reading: that of its first metric.
 
     Exporters that hand on what they read earlier stamp each metric. Of a unit, times that follow
     each other within half of the usual distance of a metric, at most 15 s, and that have no metric

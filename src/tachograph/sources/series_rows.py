@@ -250,7 +250,7 @@ class SeriesRows:
             self.reject("allocations", problem.reason, "job_id", 1, job)
 
     def see_holder(self, node: str, t: Longs, job: str | None) -> None:
-        """Note which job holds a whole node, or that none does."""
+        """Record the job that holds a whole node, or that none does."""
         try:
             named = None if job is None else job_id(job).raw
             self._of_nodes.setdefault(node, {}).setdefault(named, []).append(t)

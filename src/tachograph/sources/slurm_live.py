@@ -96,7 +96,7 @@ class RunningJobsFeed:
         self._config_skew_s: float | None = None
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield what runs now. Errors: InputError naming the address and the reason."""
+        """Yield the running jobs. Errors: InputError naming URL and reason."""
         self.outcome = PollOutcome()
         chunk = self.fetch(self._stream)
         yield replace(chunk, watermark=next_watermark(now, before=watermark(self._stream)))
@@ -164,13 +164,13 @@ class RunningJobsFeed:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the source: it polls what `[[sources]]` names, else `squeue`."""
+    """Declare the options: polls `[[sources]]`, else `squeue`."""
 
 
 def read(
     options: argparse.Namespace, *, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
-    """Yield what runs now, requested once. Errors: InputError naming the address and the reason."""
+    """Yield the running jobs once. Errors: InputError naming URL and reason."""
     for settings in settings_in(configuration, SLURM_LIVE):
         feed = connect(cast("SlurmLiveSettings", settings), configuration=configuration)
         try:

@@ -268,7 +268,7 @@ def _parse_format(text: pl.Series, form: str) -> tuple[pl.Series, pl.Series]:
 
 
 def _second_pass(naive: pl.Series, twice: pl.Series, order: pl.DataFrame | None) -> pl.Series:
-    """True where the order of the rows shows the second of two equal wall-clock hours."""
+    """True where row order shows the second of two equal wall-clock hours."""
     keys = (
         order if order is not None else pl.DataFrame({"all": pl.repeat(0, len(naive), eager=True)})
     )

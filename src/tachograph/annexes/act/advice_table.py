@@ -193,7 +193,7 @@ def _replace(file: Path, content: str, owner: int) -> bool:
 
 
 def _remove_others(folder: Path, kept: set[str], among: set[str] | None) -> int:
-    """Remove files of users without rows and leftovers of killed processes, no others."""
+    """Remove files of users without rows, and leftovers of killed processes."""
     removed = 0
     for entry in os.scandir(folder):
         number = entry.name.removeprefix(".").removesuffix(".new")

@@ -75,7 +75,7 @@ class AlertBook(msgspec.Struct, frozen=True):
 
 
 def alert_state(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
-    """Return what holds now. Errors: LakeError."""
+    """Return the current conditions. Errors: LakeError."""
     reader = SampleReader(lake)
     samples = reader.read_columns(now - WINDOW, HEALTH_COUNTERS)
     by_node = samples.group_by("node").agg(pl.col("t").max())
@@ -105,7 +105,7 @@ def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertSt
 def send_alerts(
     ledger: ActionLedger, lake: Lake, configuration: Configuration, *, folder: Path, now: datetime
 ) -> list[ActionRecord]:
-    """Send new and resolved alerts and undelivered ones; return what was recorded.
+    """Send new, resolved and undelivered alerts; return the ledger lines.
 
     Errors: ConfigError; LakeError where the lake cannot be read, after what waits was sent.
     """

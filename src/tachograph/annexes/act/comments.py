@@ -58,7 +58,7 @@ class AdminComments:
     small_letters: bool = field(default=False, init=False)
 
     def check(self) -> None:
-        """Request the clusters of the accounting. Errors: InputError where it does not answer."""
+        """Query the clusters of the accounting. Errors: InputError if it does not answer."""
         self._program("sacctmgr").output("-n", "-Q", "list", "cluster", "format=cluster")
 
     def read(self, row: Mapping[str, Any]) -> str:
@@ -192,7 +192,7 @@ def comment_jobs(
     dry_run: bool = True,
     most: int | None = None,
 ) -> list[ActionRecord]:
-    """Write the due comments, at most `most`; return what was recorded.
+    """Write the due comments, at most `most`; return the ledger lines.
 
     After MOST_FAILURES in a row the others are left for later. Killed in between, it writes a
     comment again, which is the same. Errors: those of the ledger; InputError where the accounting

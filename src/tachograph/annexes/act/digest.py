@@ -246,7 +246,7 @@ def _rendered(made: Environment, name: str, digest: Digest, url: str, unsubscrib
 
 
 class FilledParagraph(str):
-    """Lines that `fill` made of printable text: their ends are the program's."""
+    """Lines that `fill` made of printable text; only the program breaks them."""
 
     __slots__ = ()
 

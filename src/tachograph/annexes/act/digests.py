@@ -84,7 +84,7 @@ class DigestMails:
 
     @classmethod
     def of(cls, configuration: Configuration) -> DigestMails:
-        """Return what is configured. Errors: ConfigError."""
+        """Return the configured service. Errors: ConfigError."""
         templates = DigestTemplates.of()
         mailer, unsubscribing = Mailer.of(configuration.mail), Unsubscribing.of(configuration)
         return cls(mailer, templates, configuration.serve.url, unsubscribing)
@@ -100,7 +100,7 @@ class DigestMails:
 def send_digests(
     ledger: ActionLedger, lake: Lake, configuration: Configuration, *, folder: Path, now: datetime
 ) -> list[ActionRecord]:
-    """Send the digests that are due, or note that they would be sent; return what was noted.
+    """Send the due digests, or record a dry run; return the ledger lines.
 
     Killed in between, a mail whose result is not known is not sent again. Errors: ConfigError;
     ExportError where the mail server cannot be reached, which is tried again in the next round.

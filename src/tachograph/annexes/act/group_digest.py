@@ -81,7 +81,7 @@ class GroupDigest:
 
     @property
     def trend(self) -> str:
-        """The lost share against the weeks before, in a sentence; "" where either is not known."""
+        """Sentence comparing the lost share with earlier weeks; "" if one is unknown."""
         if self.share is None or self.share_before is None:
             return ""
         now, before = text(self.share, "fraction"), text(self.share_before, "fraction")

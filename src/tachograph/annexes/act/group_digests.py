@@ -45,7 +45,7 @@ def group_digests(
     managers: Mapping[str, frozenset[str]],
     visible: VisibleTo,
 ) -> Iterator[GroupDigest]:
-    """Yield the digest of all jobs for staff, then those of managers, in the order of names."""
+    """Yield the digest of all jobs for staff, then those of managers, by name."""
     zone_name = configuration.site.time_zone
     begin, monday, end = (
         to_utc(datetime.combine(day, time()), zone_name)
@@ -83,7 +83,7 @@ def send_group_digests(
     managers: Managers,
     visible: VisibleTo,
 ) -> list[ActionRecord]:
-    """Send the digests that are due, or note that they would be sent; return what was noted.
+    """Send the due digests, or record a dry run; return the ledger lines.
 
     Errors: as send_digests; those of reading who coordinates accounts.
     """

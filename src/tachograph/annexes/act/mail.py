@@ -91,7 +91,7 @@ class Mailer:
         return address
 
     def message(self, mail: Mail, key: str) -> EmailMessage:
-        """Return the mail as it is sent for an action's key: the same each time."""
+        """Return the mail for an action's key, identical at each call."""
         made = EmailMessage(policy=_POLICY)
         made["From"], made["To"] = self.options.sender, mail.to
         made["Subject"] = printable(mail.subject)[:_MOST_SUBJECT]
@@ -176,7 +176,7 @@ class MailConnection:
 
 
 def _host_port(options: MailOptions) -> tuple[str, int]:
-    """Return the two parts of `mail.host`. Errors: ConfigError for a port that is none."""
+    """Return host and port of `mail.host`. Errors: ConfigError for an invalid port."""
     parts = re.fullmatch(r"(\[[^\]]+\]|[^:]+):(.*)", options.host)
     if not parts:
         return options.host, _PORTS[options.tls]
@@ -187,7 +187,7 @@ def _host_port(options: MailOptions) -> tuple[str, int]:
 
 
 def is_address(written: str) -> bool:
-    """Return whether it is an address that can stand in a header as it is.
+    """Return whether it is an address that can be in a header unquoted.
 
     >>> is_address("ann@example.org"), is_address("ann@example.org, bob@example.org"), is_address("a\\nBcc: b@c")
     (True, False, False)

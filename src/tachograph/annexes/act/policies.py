@@ -180,7 +180,7 @@ def _case(
 def apply_policies(
     ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
 ) -> list[ActionRecord]:
-    """Warn and act where a policy's evidence holds; return what was recorded.
+    """Warn and act where a policy's evidence holds; return the ledger lines.
 
     A job, receiver or server that does not answer leaves the others. Errors: ConfigError;
     LakeError; the last problem of Slurm or of the mail server, after the other cases were treated.

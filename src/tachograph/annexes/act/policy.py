@@ -223,7 +223,7 @@ def fault_evidence(
 
 
 def _has_fault(samples: pl.DataFrame) -> pl.Expr:
-    """Which samples of a GPU show a fault. Null counters show none."""
+    """True for samples that show a fault of a GPU; null counters show none."""
     xid, rows, failure = (pl.col(name) for name in HEALTH_COUNTERS)
     first = samples.get_column("remapped_rows_uncorrectable").drop_nulls()
     more = rows > first[0] if first.len() else pl.lit(value=False)

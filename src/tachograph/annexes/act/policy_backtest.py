@@ -48,7 +48,7 @@ def replay(
     gpus: pl.DataFrame,
     minutes: pl.DataFrame,
 ) -> PolicyReplay:
-    """Return what a policy would have done, had it looked at the job every STEP minutes.
+    """Return the effect of a policy that checked the job every STEP minutes.
 
     Each look sees the minutes before it alone. job: gpus, and what `exemption` reads; gpus: its
     rows of job_gpus; minutes: of job_minutes. Whether it was interactive or in a reservation is not
@@ -83,7 +83,7 @@ def replay(
 
 @dataclass(slots=True)
 class _Looks:
-    """Looks at a job at any minute, as it was then."""
+    """Views of a job as it was at any minute."""
 
     policy: PolicyOptions
     whole: GpuSeries

@@ -25,7 +25,7 @@ def backtest_policy(
     *,
     progress: Callable[[int, int], None] = lambda done, jobs: None,
 ) -> PolicyBacktest:
-    """Return what a policy would have done about the selected ended jobs.
+    """Return the effect a policy would have had on the selected ended jobs.
 
     progress: jobs done, and their total.
 

@@ -74,7 +74,7 @@ def warning_mail(
 
 
 def policy_sentence(policy: PolicyOptions) -> str:
-    """Return what a policy does, in a sentence.
+    """Return a sentence that describes a policy.
 
     >>> policy_sentence(PolicyOptions("a", "hung", action="cancel", gpu_hours=8))
     'Cancel a job that is hung in two windows of 60 min, after 8.0 h GPU time without work, 1 warning; a dry run.'
@@ -98,7 +98,7 @@ def policy_sentence(policy: PolicyOptions) -> str:
 
 
 def backtest_lines(found: PolicyBacktest, *, top: int = 10, width: int = 100) -> list[Line]:
-    """Return what a policy would have done about past jobs; `top`: hits that are listed."""
+    """Return the effects of a policy on past jobs; `top`: listed hits."""
     counts, again = found.counts, found.worked_again
     hits = f"{plural(len(found.hits), 'job')} of {found.jobs:,} would have been acted on"
     first = f"{found.policy.name}: {hits}, {len(again):,} of them worked again afterwards."

@@ -40,7 +40,7 @@ _SHOWN = 200  # characters of an answer in a message
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A receiver as configured. url: without what is added for a message."""
+    """A configured receiver. url: without the parts of a message."""
 
     options: WebhookOptions
     url: str = field(repr=False)
@@ -102,7 +102,7 @@ class Webhook:
         return not self.options.alerts or code in self.options.alerts
 
     def send(self, message: AlertMessage, *, until: datetime, page: str = "") -> str:
-        """Send a message; return what became of it.
+        """Send a message; return the result.
 
         until: when open alerts end in Alertmanager. page: address of the served pages. Errors:
         UnreachableError where it may succeed later, ExportError where it was refused.

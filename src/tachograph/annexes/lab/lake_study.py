@@ -306,5 +306,5 @@ class LakeStudy:
 
 
 def dataset_type() -> type[Any]:
-    """Return the dataclass whose fields are those of `dataset` in the JSON of a study."""
+    """Return the dataclass of `dataset` in a study's JSON."""
     return Dataset

@@ -1,4 +1,4 @@
-"""Radar plots as files: drawings and numbers as JSON and CSV, all or none."""
+"""Radar plots as files: drawings, JSON and CSV, all or none."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ NOT_ANSWERED = "Not answered: required counters were not measured."
 
 
 def tiles(report: StudyReport) -> tuple[tuple[str, str], ...]:
-    """Return the most important numbers of the data as (text, what it is)."""
+    """Return the main numbers of the data as (text, label)."""
     dataset = report.dataset
     return (
         (text(dataset.jobs, "count"), "jobs studied"),
@@ -54,7 +54,7 @@ def tiles(report: StudyReport) -> tuple[tuple[str, str], ...]:
 
 
 def data_rows(report: StudyReport) -> tuple[tuple[str, str], ...]:
-    """Return the description of the data as (what, text)."""
+    """Return the description of the data as (label, text)."""
     dataset = report.dataset
     return (
         *((("Lake", dataset.lake),) if dataset.lake else ()),
@@ -79,7 +79,7 @@ def data_rows(report: StudyReport) -> tuple[tuple[str, str], ...]:
 
 
 def choice_sentence(report: StudyReport) -> str:
-    """Return what the reader's own choice left out."""
+    """Return the reader's own restrictions."""
     dataset = report.dataset
     if not report.settings.choices:
         return f"All {count_jobs(dataset.recorded_jobs)} of the lake are considered."
@@ -176,7 +176,7 @@ def _energy_row(dataset: Dataset) -> str:
 
 
 def _joules(energy_j: float | None) -> str:
-    """Energy of many jobs: MWh where it is that much."""
+    """Energy of many jobs; MWh if large."""
     return (
         text(energy_j, "J")
         if energy_j is None or energy_j < MWH_J

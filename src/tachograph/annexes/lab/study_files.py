@@ -52,7 +52,7 @@ Picture = tuple[str, bytes]  # svg or png, and the file
 
 
 def study_html(report: StudyReport, pictures: Mapping[str, Picture]) -> str:
-    """Return the page. `pictures`: those of the figures that are drawn."""
+    """Return the page. `pictures`: the drawn figures."""
 
     def picture(figure: MadeFigure) -> Markup:
         name = figure.entry.name
@@ -62,7 +62,7 @@ def study_html(report: StudyReport, pictures: Mapping[str, Picture]) -> str:
 
 
 def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -> dict[str, Any]:
-    """Return what `study_body.html.j2` shows of a study, in whichever page it is included.
+    """Return the values of `study_body.html.j2`, in whichever page includes it.
 
     `picture` returns the element that shows a figure, nothing for one that is not drawn.
     """
@@ -145,7 +145,7 @@ def write_study(
     formats: Sequence[str] = style.FORMATS,
     progress: Progress | None = None,
 ) -> WrittenStudy:
-    """Write the study into a folder, created if missing; return what was written.
+    """Write the study into a folder, created if missing; return the file names.
 
     Writes study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per
     part) and, if drawn, the drawing in each format. All files are written elsewhere and then
@@ -213,7 +213,7 @@ def writable(folder: Path) -> Iterator[Path]:
 
 
 def move(aside: Path, folder: Path, names: Iterable[str]) -> None:
-    """Move complete files from a folder of `writable` to where they belong."""
+    """Move complete files from a folder of `writable` to their destination."""
     for name in names:
         (aside / name).replace(folder / name)
 

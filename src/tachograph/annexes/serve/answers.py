@@ -65,7 +65,7 @@ class FormatChoice(Parameters, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The chosen fields, once each; none: all."""
+        """Selected fields, once each; none: all."""
         return tuple(dict.fromkeys(name for name in map(str.strip, self.fields.split(",")) if name))
 
 
@@ -142,7 +142,7 @@ def _weight(written: str) -> float:
 
 
 def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -> Response:
-    """Return an answer in a format. `title`: name of the file, where a browser keeps it.
+    """Return an answer in a format. `title`: file name for downloads.
 
     Errors: UsageError for a field that the answer does not have.
     """

@@ -115,7 +115,7 @@ class WebService:
 
 
 async def _admit(service: WebService, entry: PageEntry | Endpoint, request: Request) -> Viewer:
-    """Return the viewer of a request, if they may open what it requests.
+    """Return the viewer of a request, if the viewer may open the URL.
 
     Errors: HTTPException 401, 403, 429; NotIdentifiedError; those of reading groups.
     """
@@ -251,7 +251,7 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
 async def _submit(
     service: WebService, entry: PageEntry, viewer: Viewer, request: Request, *, may_write: bool
 ) -> Response:
-    """Do what a form of a page requests, then lead back to the page."""
+    """Execute a page's form, then redirect to the page."""
     if not may_write:
         raise HTTPException(403, "your role may not send this form")
     module = load_page(entry)
@@ -312,7 +312,7 @@ def _report_style(name: str) -> Handler:
 def _tagged(
     request: Request, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an answer with an ETag of its content; 304 if the browser has it."""
+    """Return an answer with the ETag of its content; 304 if the browser has it."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     described = {**(headers or {}), "ETag": tag}
     if is_named(tag, request.headers.get("if-none-match", "")):

@@ -1,4 +1,4 @@
-"""Cursors: where a page of a list ended."""
+"""Cursors: positions where pages of a list end."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Run(Protocol):
     """Runs slow calls in a thread."""
 
     def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Return what `work` returns."""
+        """Return the result of `work`."""
         ...
 
 
@@ -157,7 +157,7 @@ class Question:
 
 
 def respond_to(served: ServedLake, _: Progress, question: Question) -> Response:
-    """Return the answer to a question. Errors: those of the endpoint."""
+    """Return the answer to a request. Errors: those of the endpoint."""
     choice = question.choice
     form = next(form for form in FORMATS if form.name == question.form)
     if not question.of_lake:

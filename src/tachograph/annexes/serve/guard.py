@@ -78,7 +78,7 @@ def security_headers(options: ServeOptions) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Middleware around the application. address_of: where a request is from, for the log.
+    """Middleware around the application. address_of: client address for the log.
 
     held_s: before 429 is answered.
     """

@@ -95,7 +95,7 @@ class JobImages:
             self._writing.join()
 
     def open(self) -> ResidentJobs:
-        """Return the jobs of the newest image that is whole; none without any."""
+        """Return the jobs of the newest complete image; None without one."""
         with contextlib.suppress(OSError, LakeError):
             folder = self._folder()
             for image in sorted(
@@ -188,7 +188,7 @@ def _report(share: float) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write an image: the number of the process for which, where the lake is, the folder."""
+    """Write an image: arguments are the parent's process id, the lake, the folder."""
     end_with_parent(int(argv[0]))
     os.nice(NICE)
     try:

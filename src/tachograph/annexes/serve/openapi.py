@@ -143,7 +143,7 @@ def operation_id(entry: Endpoint) -> str:
 
 
 def described_parameters(entry: Endpoint) -> list[DescribedParameter]:
-    """Return the parameters of an endpoint, those of the path first."""
+    """Return the parameters of an endpoint, path parameters first."""
     parameters = list(_of_struct(entry.parameters, entry))
     if entry.choice is not None:
         parameters += _of_struct(entry.choice, entry)

@@ -55,7 +55,7 @@ class Connections:
             del self._open[one.peer]
 
     def write(self, one: GuardedProtocol) -> None:
-        """Count unread output, and close a connection that has too much of it."""
+        """Count unread output; close a connection above the limit."""
         self._reading[one] = None
         sizes = {each: each.transport.get_write_buffer_size() for each in self._reading}
         if sum(sizes.values()) > self.most_unread:

@@ -122,7 +122,7 @@ class ScopedLake(Lake):
         return numbered.join(kept.select("row"), on="row", how="semi").drop("row")
 
     def _of_visible_runs(self, rows: pl.LazyFrame, job_ids: Sequence[str] | None) -> pl.LazyFrame:
-        """Return rows that name a job by id and start during a visible run of it.
+        """Return rows that name a job by id, and start during a visible run of it.
 
         What may be of a run of another user with that id is left out: a row during it; one without
         a start, wherever there is such a run. `job_ids`: all that the rows name, where that is

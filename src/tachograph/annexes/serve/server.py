@@ -40,7 +40,7 @@ class Listening:
 
     @classmethod
     def at(cls, address: str) -> Listening:
-        """Return what an address HOST:PORT names.
+        """Return the parts of HOST:PORT.
 
         >>> Listening.at("127.0.0.1:8265")
         Listening(host='127.0.0.1', port=8265, path='')

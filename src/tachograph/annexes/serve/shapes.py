@@ -40,7 +40,7 @@ class TableShape:
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
     def with_documents(self, part: TableAnswer) -> TableAnswer:
-        """Return a part of the rows whose documents are values in formats that have objects."""
+        """Return rows with documents as values, in formats that have objects."""
         return replace(part, documents=tuple(self.documents))
 
 
@@ -180,7 +180,7 @@ def field_schemas(kind: type, *, without: tuple[str, ...] = ()) -> Schema:
 
 
 def described(sentence: str, schema: Mapping[str, Any]) -> Schema:
-    """Return a schema with what it means."""
+    """Return a schema with its description."""
     return {**schema, "description": sentence}
 
 

@@ -118,7 +118,7 @@ class LakeMoment(Lake):
         self._waiting: tuple[int, pl.DataFrame] | None = None
 
     def version(self, table: LakeTable) -> int:
-        """Return the version of a table: that of summaries and analyses does not change."""
+        """Return the version of a table; summaries and analyses keep theirs."""
         known = self._versions.get(table.name)
         return super().version(table) if known is None else known
 
@@ -229,7 +229,7 @@ class View:
         return self.shared_objects.get(name, make)
 
     def running(self) -> pl.DataFrame:
-        """Return `running_jobs` of the visible jobs; none while they are read."""
+        """Return `running_jobs` of the visible jobs; none while they are loading."""
         found = self.made(_running_jobs)
         return running_jobs(self.opened.jobs().clear()) if isinstance(found, Pending) else found
 
@@ -328,7 +328,7 @@ class ServedLake:
         self._problem: LakeError | None = None
 
     def refresh(self) -> bool:
-        """Read the newest version where it is another; return whether it was.
+        """Read the newest version if it changed; return whether it did.
 
         Errors: LakeError before the first analysis, or if the lake cannot be read; the previous
         version stays. NotReadyError while an image of many jobs is written.
@@ -413,7 +413,7 @@ class ServedLake:
         return self._workers.run((function, *arguments), progress, ending)
 
     def warm(self) -> None:
-        """Start what the first large answer needs."""
+        """Prepare the first large answer."""
         if self._workers is not None:
             self._workers.warm()
 

@@ -1,4 +1,4 @@
-"""Templates of pages: those of reports, and those here, which extend `base.html.j2`."""
+"""Templates of pages: those of reports, and local ones that extend `base.html.j2`."""
 
 from __future__ import annotations
 

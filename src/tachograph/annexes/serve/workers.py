@@ -127,7 +127,7 @@ class Workers:
     _queue: threading.BoundedSemaphore = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the places."""
+        """Create the semaphores for workers and for waiting requests."""
         workers = self.configuration.serve.workers
         self._places = threading.BoundedSemaphore(workers)
         self._queue = threading.BoundedSemaphore(workers + _WAITING)

@@ -75,7 +75,7 @@ MPS_OF_ONE_USER = (
 
 
 def resource(name: str) -> str:
-    """Return what people call a resource.
+    """Return the label of a resource.
 
     >>> resource("dram"), resource("xu")
     ('memory bandwidth', 'xu pipe')
@@ -194,7 +194,7 @@ class SharingCase:
 
     @property
     def unmeasured(self) -> list[str]:
-        """Names of those whose issue slots were not measured."""
+        """Names of members without measured issue slots."""
         return [demand.name for demand in self.demands if "issue" not in demand.cycles]
 
     @property
@@ -241,11 +241,11 @@ class SharingCase:
         return self.by_worst and bool(self.unmeasured or not estimate.safe)
 
     def acceptable(self, slowdowns: Sequence[float | None]) -> bool:
-        """Whether all are known and none is above the limit."""
+        """Whether all are known and none exceeds the limit."""
         return all(s is not None and s <= self.settings.max_slowdown + 1e-9 for s in slowdowns)
 
     def over_all_time(self, slowdowns: Sequence[float | None]) -> Slowdowns:
-        """Expected slowdowns over all time, from those while others are busy, too."""
+        """Expected slowdowns over all time, from those while others are busy."""
         return tuple(
             None if s is None else 1 + share * (s - 1)
             for s, share in zip(slowdowns, self.others, strict=True)
@@ -377,7 +377,7 @@ def _on_its_own(members: MixMembers, outcome: CorunOutcome, own: float | None) -
 
 
 def by_slices(case: SharingCase) -> SharingAdvice | str:
-    """MIG, where memory bandwidth or L2 is the limiting resource."""
+    """MIG, if memory bandwidth or L2 is the limiting resource."""
     short = next((name for name in case.conflicts() if name in NOT_KEPT_APART), None)
     if short is None:
         return ""

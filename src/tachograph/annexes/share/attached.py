@@ -29,7 +29,7 @@ SHOWN_KERNELS = 5  # of a report, on the page of a job
 
 
 def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> AttachedProfile:
-    """Return what of a report is attached: its `most` longest launches, in their order.
+    """Return the part of a report to attach: its `most` longest launches, in order.
 
     Of more launches those without a duration are left out first. What was rejected of it is among
     its problems.

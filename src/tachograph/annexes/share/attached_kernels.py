@@ -17,7 +17,7 @@ TEXT_COLUMNS = (0, 4)
 
 
 def kernel_values() -> Mapping[str, Any]:
-    """Return what the template of the page of a job calls for its attached reports."""
+    """Return the template values of a job page for its attached reports."""
     return {
         "kernels_sentence": kernels_sentence,
         "kernel_columns": COLUMNS,

@@ -110,7 +110,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def read_calibration_file(path: Path, contents: type[FileT]) -> FileT:
-    """Return a file of a calibration as `contents`, which says how much of it is read.
+    """Return a calibration file as `contents`, which is the part to read.
 
     Errors: InputError naming file and key.
     """

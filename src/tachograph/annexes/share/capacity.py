@@ -326,7 +326,7 @@ def l2_most(launches: Sequence[Launch]) -> float | None:
 
 
 def _through_l2(metrics: Mapping[str, float]) -> float:
-    """Bytes; infinite where unknown, or 0, which is not possible for a launch."""
+    """Bytes; infinite if unknown or 0, which is impossible for a launch."""
     known = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * SECTOR)
     return min((moved for moved in known if 0 < moved < inf), default=inf)
 

@@ -66,7 +66,7 @@ class Matched:
 
 
 def matched_pairs(kinds: Sequence[JobGroup], judge: PairJudge, *, every: bool) -> Matched:
-    """Return the pairs to propose, and with `every` all others.
+    """Return the pairs to propose; `every`: and all others.
 
     Greedy: pairs of one user first, in order of savings by the matrix of all pairs. Only pairs that
     it does not rule out are evaluated one by one.
@@ -129,7 +129,7 @@ def first_judged(pairs: Sequence[GroupPair], top: int | None) -> list[SharingPro
 
 
 def order(proposal: SharingProposal) -> tuple[bool, float, float, str, str]:
-    """Key to sort by: those that are free first, then what saves most."""
+    """Sort key: free groups first, then highest savings."""
     return (
         proposal.taken,
         -proposal.saved_h,

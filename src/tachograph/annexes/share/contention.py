@@ -45,7 +45,7 @@ def elsewhere(own: Floats, warps: Floats) -> Floats:
 
 @either
 def through(own: float, waits: float, warps: float, left: float) -> float:
-    """Return the rate (0..1) of a closed queue whose server has only `left` of its capacity.
+    """Return the rate (0..1) of a closed queue with `left` of the server's capacity.
 
     `waits`: see `elsewhere`. Exact for one warp, and for many where the server is full.
 

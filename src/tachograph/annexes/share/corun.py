@@ -92,7 +92,7 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
 
 
 def _hits(filled: Floats, hit: Floats) -> Floats:
-    """Hit rates; 0, which nothing lowers, where the rate or the footprint is unknown."""
+    """Hit rates; 0 (nothing can lower it) if rate or footprint is unknown."""
     return np.where(np.isfinite(filled), np.nan_to_num(hit), 0.0)
 
 

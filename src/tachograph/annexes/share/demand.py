@@ -77,7 +77,7 @@ class Demand:
         return replace(self, name=name)
 
     def bandwidth(self, calibration: Calibration) -> float | None:
-        """Return the achievable share of DRAM bandwidth; above 1: calibrated too low; None:
+        """Return the achievable share of DRAM bandwidth, above 1 if calibrated too low; None:
         unknown.
 
         >>> round(Demand(name="copy", dram=0.42).bandwidth(Calibration()), 3)

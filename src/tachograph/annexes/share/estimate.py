@@ -59,7 +59,7 @@ def estimate(
     settings: InterferenceOptions | None = None,
     dominance: float = contention.DOMINANCE,
 ) -> Estimate:
-    """Return what happens when two kernels run together on `gpu`.
+    """Return the estimate for two kernels together on `gpu`.
 
     What was not measured counts as no demand, and is named in `unknown`. Without a calibration that
     of the H100 NVL counts, as published. `dominance`: see contention. Errors: InputError for more

@@ -219,7 +219,7 @@ def _known_models(summaries: pl.DataFrame) -> list[str]:
 
 
 def _reason(models: Sequence[str], thresholds: Thresholds) -> pl.Expr:
-    """Why a single job is excluded; null where it is not."""
+    """Reason to exclude a single job; null if it is included."""
     busy = pl.coalesce(pl.col(name).fill_nan(None) for name in _ACTIVITY)
     unmeasured = pl.any_horizontal(pl.col(name).is_null() for name in _NEEDED)
     no_pipe = pl.all_horizontal(pl.col(name).is_null() for name in _PIPES)

@@ -51,7 +51,7 @@ class KernelFact:
 
 
 def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
-    """Return {name: number} of what a kernel uses, in the order in which they are read."""
+    """Return {name: number} of a kernel's resource use, in reading order."""
     metrics, gpu = kernel.metrics, kernel.gpu
     pipes, issued = kernel_metrics.pipes(metrics), kernel_metrics.issue(metrics, gpu)
     traffic = kernel_metrics.traffic(metrics)
@@ -151,7 +151,7 @@ def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
 
 
 def _score(name: str, label: str, score: nsight_scores.CycleScore, note: str) -> KernelFact:
-    """A score; `note`: remark on it where it has a value."""
+    """A score; `note`: remark, if it has a value."""
     if score.value is None:
         note = f"needs {', '.join(score.needs)}" if score.needs else ""
     return KernelFact(

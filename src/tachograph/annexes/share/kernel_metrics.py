@@ -256,7 +256,7 @@ def share(metrics: Mapping[str, float], metric: str) -> MetricValue | None:
 
 
 def occupancy(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
-    """Return the fraction of an SM's places for warps that were taken, while it had a warp.
+    """Return the fraction of an SM's warp slots in use, while it had a warp.
 
     >>> occupancy({OCCUPANCY: 6.25}, GpuCapacity(name="H100")).value
     0.0625

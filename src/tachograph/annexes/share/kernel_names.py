@@ -32,7 +32,7 @@ class NumberedKernel:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a name fits a pattern with `*` or `?` as a shell has it, or contains it.
+    """Return whether a name contains the pattern, or matches it with `*` or `?` as in a shell.
 
     >>> [matches(pattern, "void fmul<4>(float*)") for pattern in ("fmul", "*fmul*", "float*", "f?ul")]
     [True, True, True, False]

@@ -1,4 +1,4 @@
-"""The report on profiled kernels, built from reports: selected, numbered, evaluated where shown.
+"""Report on profiled kernels: selected, numbered, evaluated if shown.
 
 Kernels of different GPUs are never compared: each GPU has its own part, and no pair spans two. Only
 kernels that are shown are evaluated; of the others only the demands are known.
@@ -46,7 +46,7 @@ from tachograph.catalog.units import plural
 def build_kernels_report(
     reports: Sequence[NcuReport], request: KernelsRequest, *, configuration: Configuration
 ) -> KernelsReport:
-    """Return the report on the kernels of `reports`, on each GPU those of most time first.
+    """Return the report on the kernels of `reports`, by GPU and time, longest first.
 
     Raises InputError where the reports hold no kernel, NotFoundError and UsageError for kernels
     that are not there.

@@ -83,7 +83,7 @@ def missing_of(
 def _unread(
     metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
 ) -> list[tuple[str, str]]:
-    """Quantities for which none of several metrics was collected."""
+    """Quantities without any of their metrics."""
     requested = (
         (
             demand.cycles.get("issue"),

@@ -107,7 +107,7 @@ def limits_sentence(found: KernelLimits) -> str:
 
 
 def _small_grid(blocks: int, sms: int) -> str:
-    """Return what a grid with fewer blocks than SMs leaves.
+    """Return the idle part of a grid with fewer blocks than SMs.
 
     >>> _small_grid(1, 128)
     'Small grid: 1 block for 128 SMs, 99 % of the SMs have none.'
@@ -189,7 +189,7 @@ def part_of_time(gain: float | None) -> str:
 
 
 def factor(value: float | None) -> str:
-    """Return a factor without its sign, `?` where it is not known.
+    """Return a factor without its sign, `?` if unknown.
 
     >>> factor(1.0), factor(15.84), factor(None)
     ('1.00', '15.8', '?')
@@ -198,7 +198,7 @@ def factor(value: float | None) -> str:
 
 
 def headline(part: GpuPart) -> str:
-    """Return a sentence on what was read of a GPU."""
+    """Return a sentence on the data of a GPU."""
     launches = sum(view.kernel.launches for view in part.kernels)
     sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
     less = "took less time" if total_s(part) is not None else "not shown"

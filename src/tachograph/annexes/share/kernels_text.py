@@ -30,7 +30,7 @@ _LISTED = 5  # pairs of a list
 
 
 def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
-    """Yield the slowdown of each kernel while another runs beside it."""
+    """Yield the slowdown of each kernel while the other one runs."""
     shares = "" if report.sharing.shares is None else ", MPS with shares of the SMs"
     yield from wrapped(
         f"Slowdown of a row while a column runs beside it{shares}", width, style="bold"
@@ -225,7 +225,7 @@ Cell = Callable[[KernelView], str]
 
 
 def limited_by(view: KernelView) -> str:
-    """Return what limits a kernel, in a word or two."""
+    """Return a kernel's limit in a word or two."""
     resource = view.limits.limited_by
     return "–" if resource is None else sentences.resource_name(resource)
 

@@ -78,7 +78,7 @@ def mix(
 
 
 def mix_of_one(demand: Demand) -> Mix:
-    """Return the mix of one member, which is all of it."""
+    """Return the mix of a single member."""
     return Mix(demand, demand, ((1.0, demand),))
 
 
@@ -303,7 +303,7 @@ def shares_of(mixes: Sequence[Mix]) -> Floats:
 
 
 def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
-    """Return the matrix of mixes from that of their members; see `shares_of`.
+    """Return the matrix of mixes from the matrix of members; see `shares_of`.
 
     Names and gains are not set.
 

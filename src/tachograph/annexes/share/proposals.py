@@ -255,7 +255,7 @@ class PairJudge:
         )
 
     def over_runs(self, proposal: SharingProposal) -> SharingProposal:
-        """The same with the expected outcome over all pairs of runs, where kernels are unknown."""
+        """Expected result over all pairs of runs, if kernels are unknown."""
         one, other = proposal.one, proposal.other
         if one.profile or other.profile:
             return proposal

@@ -25,7 +25,7 @@ _WHOLE = 1_000_000  # characters: a sentence is one line
 
 
 def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
-    """Return what `sharing.html.j2` shows: sentences are (text, whether it is a heading)."""
+    """Return the values of `sharing.html.j2`: sentences are (text, is a heading)."""
     shown = report.proposals[:top]
     columns = proposal_columns(shown)
     jobs, result = headlines(report, by_form=True)

@@ -139,7 +139,7 @@ def explained_lines(
 
 
 def _demand_sentence(kind: JobGroup) -> str:
-    """The demand of a job group: that of its most demanding run."""
+    """Demand of a job group: that of its most demanding run."""
     most = kind.mix.highest
     memory = None if most.hbm_bytes is None else most.hbm_bytes / MI
     parts = [

@@ -120,7 +120,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Values from which on sensitivity is high, and medium, with what each level means."""
+    """Thresholds of high and medium sensitivity, with their meanings."""
 
     high: float
     some: float

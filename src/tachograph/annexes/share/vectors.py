@@ -252,7 +252,7 @@ def _column(demands: Sequence[Demand], of: Callable[[Demand], float | None]) -> 
 
 
 def _bandwidth(demands: Sequence[Demand], calibration: Calibration) -> Floats:
-    """Shares of the bandwidth that can be achieved, at most all of it."""
+    """Shares of achievable bandwidth, at most 1."""
     used: Floats = np.clip(_column(demands, lambda one: one.bandwidth(calibration)), 0.0, 1.0)
     return np.where(used < _LEAST, 0.0, used)
 

@@ -1,4 +1,4 @@
-"""Explains a reading's class: the rule that holds, values beside thresholds."""
+"""Explains a reading's class: the matching rule, values and thresholds."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _value(
 
 
 def _highest_real(known: KnownReading, settings: WorkloadSettings) -> float:
-    """Real utilisation, as high as it may be."""
+    """Upper bound of real utilisation."""
     parts = zip((known.sm, known.tensor, known.dram, known.gr), settings.weights, strict=True)
     return min(1.0, sum(weight * (value if value == value else 1.0) for value, weight in parts))
 

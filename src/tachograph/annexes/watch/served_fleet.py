@@ -222,7 +222,7 @@ class FleetWatch:
 def visible_allocations(
     allocations: Mapping[GpuId, GpuAllocation], viewer: Viewer, running: pl.DataFrame
 ) -> dict[GpuId, GpuAllocation]:
-    """Return the GPUs that a viewer may see, with those of their jobs and users that are visible.
+    """Return the GPUs a viewer may see, with visible jobs and users only.
 
     `running`: as PageView has it. Of a GPU that several users share, others are not
     named. A job without a user is visible only as one of `running`.

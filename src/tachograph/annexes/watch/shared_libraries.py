@@ -1,4 +1,4 @@
-"""Shared libraries of wheels, loaded before what needs them looks for them elsewhere."""
+"""Loads shared libraries of wheels before their users search elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import metadata
 
 
 def load_of_package(package: str, *names: str) -> None:
-    """Load the libraries of an installed package whose names start with these prefixes, in order.
+    """Load a package's libraries by these prefixes, in order.
 
     CUDA for Python looks in site-packages alone, not along PYTHONPATH, and then takes one of the
     system, of another version; CUPTI finds those beside it by their names only, so that the

@@ -400,7 +400,7 @@ def _rows_of_bars(bars: Sequence[StepBar]) -> list[list[StepBar]]:
 
 
 def memory(peaks_mib: Floats, capacities_mib: Floats, labels: Sequence[str]) -> str | None:
-    """Return the peak of memory used of each GPU, against its capacity where that is known."""
+    """Return the peak memory of each GPU and, if known, its capacity."""
     if peaks_mib.size == 0 or np.isnan(peaks_mib).all():
         return None
     peaks, capacities = peaks_mib / 1024, capacities_mib / 1024

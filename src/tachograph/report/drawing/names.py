@@ -1,4 +1,4 @@
-"""Names that others gave, as figures draw them."""
+"""Names chosen by users, as drawn in figures."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def style() -> AbstractContextManager[None]:
 def new_figure(
     width_in: float, height_in: float, rows: int = 1, columns: int = 1, **how: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure and its axes, row by row. `how` goes to `Figure.subplots`."""
+    """Return an empty figure and its axes, row by row. `how`: for `Figure.subplots`."""
     figure = Figure(
         figsize=(width_in, height_in), layout=ConstrainedLayoutEngine(w_pad=PAD_IN, h_pad=PAD_IN)
     )
@@ -166,7 +166,7 @@ def short_count(jobs: int) -> str:
 
 
 def not_drawn(axes: Axes, why: str) -> None:
-    """Write in the place of a part why it is missing, in lines that fit into it."""
+    """Write the reason for a missing part in its place, wrapped."""
     axes.set_axis_off()
     lines = textwrap.fill(f"not drawn: {why}", 26, break_on_hyphens=False)
     axes.text(0.5, 0.5, lines, ha="center", va="center", color=FAINT, transform=axes.transAxes)

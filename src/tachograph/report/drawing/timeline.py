@@ -51,7 +51,7 @@ def extent(mark: Mark, length_s: float) -> tuple[float, float]:
 
 
 def label_of(mark: Mark) -> str:
-    """Return the label, cut where it is too long."""
+    """Return the label, truncated if too long."""
     return (
         mark.label if len(mark.label) <= _LONGEST_LABEL else f"{mark.label[: _LONGEST_LABEL - 1]}…"
     )

@@ -44,7 +44,7 @@ UNKNOWN_GPUS = frozenset({"mig_index", "index_not_told"})
 
 
 def held_gpus(gres: str) -> dict[int, bool]:
-    """Return a node's GPUs from its GRES, {index: whether only a share of it}; {} if none.
+    """Return a node's GPUs from its GRES, {index: is only a share}; {} without any.
 
     >>> held_gpus("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-3,6-7)") == dict.fromkeys((0, 1, 2, 3, 6, 7), False)
     True

@@ -84,7 +84,7 @@ class ControllerCommands:
     def of(
         cls, words: Sequence[str], *, timeout_s: float, form: AnswerFormat = "auto"
     ) -> ControllerCommands:
-        """Return the commands; `scontrol` is where `squeue` is."""
+        """Return the commands; `scontrol` is in the folder of `squeue`."""
         *before, squeue = words
         scontrol = str(PurePosixPath(squeue).with_name("scontrol"))
         programs = [
@@ -150,7 +150,7 @@ class ControllerCommands:
         return f"JobId={raw} JobId={raw}\n"  # counted by who reads it: its id stands there twice
 
     def _other_way(self, problem: InputError) -> bytes:
-        """The answer as text; where that fails as well, it was not the JSON."""
+        """The answer as text; if that fails too, JSON was not the cause."""
         try:
             answer = self._as_text()
         except InputError:

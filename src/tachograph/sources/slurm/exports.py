@@ -62,7 +62,7 @@ _DMON = re.compile(r"^#\s*Entity\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class DetectedExport:
-    """A format, the document where it is JSON, and whether all its text was UTF-8."""
+    """A format, the JSON document if any, and whether all text was UTF-8."""
 
     kind: ExportKind
     document: object = None
@@ -193,7 +193,7 @@ class AccountingReading:
     rejected_texts: list[RejectedRecord] = field(default_factory=list)
 
     def add_job(self, job: JobRecord, row: SlurmRow) -> None:
-        """Add a job, its row made of it."""
+        """Add a job and its row."""
         self.jobs.append(row)
         self.job_usages.append(job.usage)
         self.unread += job.unread

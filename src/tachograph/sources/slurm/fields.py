@@ -134,7 +134,7 @@ def json_objects(value: object) -> list[dict[str, object]]:
 
 
 class BadRowError(ValueError):
-    """A row that cannot be read; `reason` is what it is counted under. Never leaves the reader."""
+    """An unreadable row; `reason`: for the count. Handled within the reader."""
 
     def __init__(self, reason: str, column: str = "") -> None:
         self.reason = reason
@@ -178,7 +178,7 @@ def reported_job_id(
     offset: int | None,
     waiting: str | None = None,
 ) -> JobId:
-    """Return the parts of an id that Slurm reports as numbers; 0 is none.
+    """Return the parts of a numeric id from Slurm; 0: none.
 
     `waiting`: tasks that do not run yet.
 
@@ -398,7 +398,7 @@ def exit_status(written: str) -> tuple[int | None, int | None]:
 
 
 def folded_exit_code(code: int) -> int:
-    """Return an exit code less 128 where it is 128 or more (139 becomes 11).
+    """Return an exit code, reduced by 128 from 128 on (139 becomes 11).
 
     sacct to 24.11 prints it so, its JSON and the text of 26.05 do not: one job, one code, whatever
     it was read from.

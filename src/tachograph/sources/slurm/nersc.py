@@ -173,7 +173,7 @@ def _count(value: object, column: str) -> int | None:
 
 
 def nersc_example(record: Mapping[str, object]) -> str:
-    """Return a record as text, without what is empty."""
+    """Return a record as text, without empty fields."""
     return json_example({name: value for name, value in record.items() if value not in ("", None)})
 
 

@@ -165,7 +165,7 @@ def _message(body: bytes) -> str:
 
 
 def _reported(problem: RequestError) -> InputError:
-    """The same, with what to do about a token that is refused."""
+    """The message, with a fix for a refused token."""
     if problem.status != 401:
         return problem
     do = "write a new one into token_file: scontrol token lifespan=86400 username=USER"

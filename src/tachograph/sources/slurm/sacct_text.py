@@ -1,4 +1,4 @@
-"""`sacct --parsable2` text: its records, and what of it users wrote.
+"""Records of `sacct --parsable2` text, and the parts written by users.
 
 Slurm keeps line breaks and delimiters in job names and submit lines, and sacct prints them as they
 are. So a line of a text column may look like a record of another job, byte for byte. Three kinds of
@@ -90,7 +90,7 @@ class SacctLayout:
 
     @cached_property
     def checks(self) -> list[tuple[int, re.Pattern[str]]]:
-        """Columns whose content has a known shape."""
+        """Columns whose content has a known format."""
         return [(place, _SHAPES[name]) for place, name in enumerate(self.names) if name in _SHAPES]
 
     @cached_property
@@ -292,7 +292,7 @@ def _text_key(fields: Mapping[str, str]) -> TextKey:
 
 
 def read_texts(content: bytes, *, delimiter: str, where: str) -> WrittenTexts:
-    """Return users' texts in an answer of sacct, whose columns are framed by the raw id.
+    """Return users' texts in an answer of sacct with columns framed by the raw id.
 
     Errors: InputError where the answer cannot be split: the delimiter is in a text, so somebody saw
     it in time.
@@ -460,7 +460,7 @@ def _csv_records(text: str, layout: SacctLayout) -> Iterator[tuple[int, str, lis
 def _records(
     lines: Iterable[str], layout: SacctLayout, header: str | None
 ) -> Iterator[tuple[int, str]]:
-    """Lines put together to records, with the number of the first line."""
+    """Lines joined to records, with the first line number."""
     wanted, between = len(layout.names), layout.delimiter
     held: list[str] = []
     begun = count = 0
@@ -517,7 +517,7 @@ def _joined(parts: list[str], layout: SacctLayout) -> Iterator[list[str]]:
 
 
 def _join(parts: list[str], shares: list[tuple[int, int]], between: str) -> list[str]:
-    """`parts` with (place, surplus) fields joined, places counted in the result."""
+    """`parts` with fields joined by (place, surplus); places are in the result."""
     whole: list[str] = []
     taken = 0
     for place, surplus in shares:

@@ -1,4 +1,4 @@
-"""Source `table`: CSV, Parquet and JSON records whose columns a small TOML file explains."""
+"""Source `table`: CSV, Parquet and JSON records described by a small TOML file."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def _unmapped(reason: str, rows: Mapping[str, int]) -> list[Reject]:
 def _completed(
     rows: pl.DataFrame, table: LakeTable, mapping: TableMapping, cluster: str | None
 ) -> pl.DataFrame:
-    """Add what the table needs but the file may lack: cluster, provenance, clean states."""
+    """Add required values the file may lack: cluster, provenance, clean states."""
     targets = {target.to for target in mapping.targets.values()}
     if table in (JOBS, ALLOCATIONS) and cluster and "cluster" not in targets:
         rows = rows.with_columns(pl.lit(cluster).alias("cluster"))

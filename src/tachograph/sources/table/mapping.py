@@ -210,7 +210,7 @@ class MappingTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MappingKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Node or GPU: a column, of which `pattern` may cut out a part, or the same for all rows."""
+    """Node or GPU: a column, or a part of it by `pattern`, or a constant."""
 
     column: str = ""
     constant: str | int | None = None
@@ -218,7 +218,7 @@ class MappingKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def given(self) -> bool:
-        """Whether a column or a constant is given."""
+        """Whether it is a column or constant."""
         return bool(self.column) or self.constant is not None
 
 
@@ -262,7 +262,7 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def holders(self) -> dict[str, MappingKey]:
-        """Job and step, those that are given."""
+        """Keys for job and step, if any."""
         return {name: key for name, key in (("job", self.job), ("step", self.step)) if key.given}
 
     @property

@@ -98,7 +98,7 @@ _FILLERS = frozenset(
 
 
 def _key(name: str) -> str:
-    """A name as it is compared."""
+    """A name in the form used for comparison."""
     return re.sub(r"[\W_]+", "", name.lower())
 
 

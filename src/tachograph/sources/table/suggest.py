@@ -96,7 +96,7 @@ class _Proposal:
         self.sections += [f"[{key}]", *lines, ""]
 
     def key(self, key: str, name: str, *more: str) -> None:
-        """Add the section of a key whose values are in a column."""
+        """Add the section of a key with values in a column."""
         self.taken.add(name)
         self.section(key, f"column = {quoted(name)}", *more)
 
@@ -179,7 +179,7 @@ def suggest(
 
 
 def _read(path: Path) -> _Proposal:
-    """A proposal with the first rows of the file and what had to be known to read them."""
+    """A proposal, the first rows of the file, and the facts needed to read them."""
     match format_of(path):
         case "parquet":
             return _Proposal(next(read_parquet(path, list(parquet_columns(path)), rows=_ROWS)).rows)
@@ -262,7 +262,7 @@ def _propose_time(proposal: _Proposal, name: str, zone_name: str | None) -> None
 
 
 def _time_format(given: pl.Series) -> str:
-    """The format in which nearly all values are credible times; "" for none."""
+    """Format in which nearly all values are credible times; "" without one."""
     known = given.drop_nulls()
     if not len(known) or known.dtype in (pl.Boolean, pl.List, pl.Struct):
         return ""
@@ -294,7 +294,7 @@ def _propose_gpu(proposal: _Proposal, alike: Sequence[str]) -> None:
 
 
 def _propose_devices(proposal: _Proposal) -> None:
-    """Facts of the GPUs; a column `name` where its values are models."""
+    """Facts of GPUs; column `name` if its values are models."""
     facts: dict[str, str] = {}
     for name in proposal.others():
         to = (device_meaning(name) or ("", ""))[0]

@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Show what would be written, or write it."""
+    """Show the comments, or write them."""
     if arguments.most < 1:
         raise UsageError("--most begins at 1", do="leave it out to use 500")
     opened = open_lake(arguments)

@@ -23,7 +23,7 @@ LEAST, MOST = 30, 100_000
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the jobs, the seed, and where to leave them."""
+    """Declare jobs, seed, and output folder."""
     parser.add_argument(
         "--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)"
     )

@@ -56,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Simulate, ingest, analyze, show; write the page; print what to try next, or serve."""
+    """Simulate, ingest, analyze, show; write the page; print next steps, or serve."""
     folder = Path(arguments.folder)
     serves = arguments.serve is not None
     if not (serves and _is_complete(folder, arguments.seed)):
@@ -121,7 +121,7 @@ def _without_overrides(environment: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def _walk(end: str) -> str:
-    """Run the commands inside the demo's folder; return the job whose page was shown."""
+    """Run the commands inside the demo's folder; return the job of the page."""
     _step(["ingest", "ldms", "cluster/telemetry"])
     _step(["ingest", "sacct", "cluster/accounting/sacct.txt"])
     _step(["ingest", "allocation-map", "cluster/allocations/gpu_map.csv"])

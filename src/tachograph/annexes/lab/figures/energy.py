@@ -1,4 +1,4 @@
-"""Figure 5: energy that jobs use by GPU-hours, compute-bound beside memory-bound.
+"""Figure 5: energy of jobs by GPU-hours, compute-bound and memory-bound.
 
 Boxes of energy in half-decade bins of GPU-hours, and how jobs, GPU-hours and energy divide between
 the two types. Source: IPDPS 2026, figure 5.

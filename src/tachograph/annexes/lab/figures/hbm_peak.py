@@ -186,7 +186,7 @@ def _smaller(every: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, Fact]:
 
 
 def _jobs(numbers: FigureNumbers) -> str:
-    """The jobs whose peak is known, as text."""
+    """Jobs with a known peak, as text."""
     jobs = count_jobs(numbers.facts["jobs"])
     if numbers.facts["population"] == REQUESTED:
         return f"{jobs} that requested GPUs with {numbers.facts['request_gb']} GB"

@@ -117,7 +117,7 @@ def axis_top(values: pl.Series) -> float:
 
 
 def draw_bands(numbers: FigureNumbers, label: str) -> Figure:
-    """Return a strip of the jobs of each band beside the cumulative distributions."""
+    """Return a strip of jobs per band, and the cumulative distributions."""
     bands, curves = (
         numbers.tables[part].rename({"band": "group"}) for part in ("bands", "cumulative")
     )

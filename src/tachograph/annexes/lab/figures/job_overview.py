@@ -107,7 +107,7 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return bars of jobs per size beside the boxes of their run times and utilisation."""
+    """Return bars of jobs per size, and box plots of run time and utilisation."""
     with style.style():
         figure, (left, middle, right) = style.new_figure(
             style.PAGE_IN, 2.8, 1, 3, width_ratios=(1.1, 1, 1)
@@ -194,7 +194,7 @@ def _quoted(numbers: FigureNumbers, name: str) -> str:
 
 
 def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
-    """Draw the bars, on a logarithmic axis where the jobs of the bins differ by much."""
+    """Draw the bars, on a logarithmic axis if their heights differ much."""
     counts = numbers.tables["sizes"].get_column("jobs").to_list()
     many = len(counts) >= MANY_SIZES
     least = min(number for number in counts if number)

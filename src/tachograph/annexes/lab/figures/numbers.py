@@ -77,7 +77,7 @@ class FigureNumbers:
         return part in self.tables and self.tables[part].height > 0
 
     def _repr_html_(self) -> str:
-        """Return the tables for a notebook, then the facts, and what is missing with the reason."""
+        """Return the tables for a notebook, then facts, then missing parts with reasons."""
         tables = "".join(
             f"<h4>{escape(part)}</h4>{rows._repr_html_()}" for part, rows in self.tables.items()
         )

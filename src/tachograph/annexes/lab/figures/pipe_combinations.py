@@ -118,7 +118,7 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return the commonest combinations, what each pipe is used by, and whom this leaves out."""
+    """Return the most common combinations, the users of each pipe, and excluded jobs."""
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
@@ -239,7 +239,7 @@ def _bars(axes: Axes, heights: Sequence[float], labels: Sequence[str], colour: s
 
 
 def _matrix(axes: Axes, table: pl.DataFrame, pipes: Sequence[str]) -> None:
-    """A column of dots per combination: dark where the pipe is in use, joined by a line."""
+    """One column of dots per combination: dark for used pipes, joined by a line."""
     for row in range(0, len(pipes), 2):
         axes.axhspan(row - 0.5, row + 0.5, color=style.STRIPE, linewidth=0)
     for place, combination in enumerate(table.iter_rows(named=True)):

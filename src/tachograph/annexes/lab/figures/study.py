@@ -61,7 +61,7 @@ class MadeFigure:
 
     @property
     def drawn(self) -> bool:
-        """Whether some part of it can be drawn."""
+        """Whether any part can be drawn."""
         return any(part in self.numbers for part in self.numbers.tables)
 
     @property
@@ -71,7 +71,7 @@ class MadeFigure:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Each part that is not drawn, and why; a reason that several share is given once."""
+        """Parts that are not drawn, with reasons; shared reasons once."""
         reasons: dict[str, list[str]] = {}
         for part, why in self.numbers.missing.items():
             reasons.setdefault(why, []).append(part.replace("_", " "))
@@ -142,7 +142,7 @@ class StudyReport:
 
 
 def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
-    """Return the figures of these names (or numbers) in their order; all of them for none.
+    """Return the figures of these names or numbers in order; all by default.
 
     Errors: NotFoundError for an unknown name.
     """

@@ -1,1 +1,1 @@
-"""Pages that the annex lab adds to what is served."""
+"""Pages of the annex lab."""

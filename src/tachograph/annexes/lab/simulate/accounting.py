@@ -94,7 +94,7 @@ def write_devices(plan: SimulationPlan, file: Path) -> None:
 
 
 def write_devices_mapping(file: Path) -> None:
-    """Write what the columns of the list of GPUs mean, for `tachograph ingest table --mapping`."""
+    """Write the mapping of the list of GPUs for `tachograph ingest table --mapping`."""
     columns = "".join(
         f'{name} = {{ to = "{name}" }}\n' for name in ("uuid", "pci", "model", "hbm_mib")
     )

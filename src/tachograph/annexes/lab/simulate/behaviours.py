@@ -159,7 +159,7 @@ class JobBehaviour:
     uneven: float = 0.0
 
     def phases(self, slot: int, slots: int) -> list[ActivityPhase]:
-        """Return what GPU number `slot` of `slots` does, from the start of the job on."""
+        """Return the activity of GPU `slot` of `slots` from the job's start on."""
         held = idle_level(self.work.hbm_mib)
         if self.kind is JobKind.IDLE or not self._works(slot, slots):
             return [
@@ -367,7 +367,7 @@ class CourseBehaviour(JobBehaviour):
     shares: tuple[float, ...] = ()
 
     def phases(self, slot: int, slots: int) -> list[ActivityPhase]:
-        """Return what GPU number `slot` of `slots` does, from the start of the job on."""
+        """Return the activity of GPU `slot` of `slots` from the job's start on."""
         share = self.shares[slot]
         if share == 0 or self.course is None:
             return [ActivityPhase(0, idle_level(1694.0 if slot % 2 else NOTHING_HELD_MIB))]
@@ -589,7 +589,7 @@ def _levels(rng: Draw) -> Drawn:
 
 
 def _little_at_the_end(rng: Draw) -> Drawn:
-    """Work, and then for a long time a small part of it: no hang, for something is done."""
+    """Work, then a small part of it for long: no hang, as work continues."""
     return [
         *_works(rng, 70, 200),
         CourseStretch(float(rng.uniform(65, 150)), share=float(rng.uniform(0.06, 0.2))),

@@ -132,7 +132,7 @@ class SimulationPlan:
     hosts: bool = False
 
     def __post_init__(self) -> None:
-        """Errors: UsageError naming what cannot be simulated."""
+        """Errors: UsageError for a plan that cannot be simulated."""
         zone(self.time_zone)
         wrong = [
             (self.days < 1, "days must be 1 or more"),

@@ -248,7 +248,7 @@ def fill_values(
 
 
 def _round_as_printed(out: Mapping[str, Array]) -> None:
-    """Fractions in millionths, rates in whole bytes per second: what dcgm-exporter prints."""
+    """Fractions in millionths, rates in whole bytes per second, as dcgm-exporter prints."""
     for name, values in out.items():
         if name.endswith("_per_s"):
             np.rint(values, out=values)
@@ -312,7 +312,7 @@ def _scaled(segments: Segments, level: F32, active: F32, target: Array) -> None:
 
 
 def _fill_traffic(segments: Segments, active: F32, other: F32, out: Mapping[str, Array]) -> None:
-    """PCIe and NVLink: work, and on PCIe what the driver does anyway."""
+    """PCIe and NVLink traffic by work, on PCIe plus that of the driver."""
     for name, column, always in (
         ("pcie_rx_bytes_per_s", "pcie_rx", 6e4),
         ("pcie_tx_bytes_per_s", "pcie_tx", 1.9e5),

@@ -488,7 +488,7 @@ def is_stable(
 
 
 def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool | None:
-    """Return whether the mean stays near itself, given `level` and the variance per sample."""
+    """Return whether the mean stays near itself, by `level` and the variance per sample."""
     mean = level.mean() if level.size else 0.0
     if mean == 0:
         return True

@@ -1,4 +1,4 @@
-"""Simulated jobs: arrivals, sizes, run times, kinds and users, and where and when they run.
+"""Simulated jobs: arrivals, sizes, run times, kinds, users, nodes and times.
 
 Shapes after the published study (IPDPS 2026): Poisson arrivals, mostly one node, a tail to many,
 log-normal run times, few users with most of the jobs. The study's samples are not public.
@@ -375,7 +375,7 @@ def _draw_one(
 def _choose_group(
     plan: SimulationPlan, rng: np.random.Generator, kind: JobKind
 ) -> tuple[int, JobKind]:
-    """Return a node group on which the kind is visible; steady if there is none."""
+    """Return a node group where the kind is visible; the steady kind if there is none."""
     suits = [_suits(group, kind) for group in plan.groups]
     if not any(suits):
         kind, suits = JobKind.STEADY, [True] * len(plan.groups)
@@ -545,7 +545,7 @@ class _FreeNodes:
     def take(
         self, request: SimulatedRequest, gpus_per_node: int
     ) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
-        """Return places for the request, or None when it does not fit now."""
+        """Return ((node, GPUs), ...) for the request, or None if it does not fit now."""
         if request.nodes:
             if len(self.free) < request.nodes:
                 return None
@@ -559,7 +559,7 @@ class _FreeNodes:
         return None
 
     def release_at(self, time_s: int, places: Iterable[tuple[int, tuple[int, ...]]]) -> None:
-        """Give places back at a time."""
+        """Release nodes or GPUs at a time."""
         for node, gpus in places:
             self.given += 1
             heapq.heappush(self.releases, (time_s, self.given, node, gpus))

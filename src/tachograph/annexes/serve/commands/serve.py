@@ -20,7 +20,7 @@ _LONGEST_D = 3660.0  # until a token expires
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare where it listens, and the action for tokens."""
+    """Declare the listen address, and the action for tokens."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT [serve.listen]")
     where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")

@@ -1,4 +1,4 @@
-"""The ways to prove whose a request is, in the order in which they are tried."""
+"""Methods of identification, in the order of trial."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Identities:
         return tuple(proof for proof in given if proof is not None)
 
     def is_bare(self, request: Request) -> bool:
-        """Whether a request has nothing that could prove whose it is."""
+        """Whether a request has no proof of identity at all."""
         sent = any(
             name in request.headers for name in ("authorization", "cookie", "x-slurm-user-token")
         )

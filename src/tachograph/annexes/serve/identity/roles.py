@@ -67,7 +67,7 @@ class Roles:
         return cls(options, system_groups, managers)
 
     def viewer(self, proven: Proven) -> Viewer:
-        """Return what a proven name may see.
+        """Return the rights of a proven name.
 
         Errors: InputError, ConfigError where groups or coordinators cannot be read: no role is
         guessed.

@@ -1,4 +1,4 @@
-"""Sessions of browsers: a random cookie, and whose it is, in memory; a restart ends them all."""
+"""Browser sessions: random cookies and their users, in memory; a restart ends all."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PARAMETERS = Parameters
 
 
 def content(view: View, parameters: Parameters) -> Mapping[str, Any]:
-    """Return what the OpenAPI document has, as lists."""
+    """Return the content of the OpenAPI document as lists."""
     return {
         "api": API,
         "operations": [

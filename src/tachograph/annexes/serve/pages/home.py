@@ -1,4 +1,4 @@
-"""The first page: what runs now, this week, the jobs that lost most, GPU-hours recovered."""
+"""First page: running jobs, this week, jobs with most loss, recovered GPU-hours."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _DAYS, _WEEKS = 120, 12  # the last ones
 
 
 class NodeParameters(Parameters, frozen=True, kw_only=True):
-    """The node; `limit`: so many of its jobs."""
+    """The node; `limit`: number of its jobs."""
 
     name: Word
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = _JOBS

@@ -26,7 +26,7 @@ _WORST = 20  # nodes with gaps
 
 
 class StatusParameters(Parameters, frozen=True, kw_only=True):
-    """`nodes`: all, in place of those with the longest gaps."""
+    """`nodes`: all, instead of those with the longest gaps."""
 
     nodes: bool = False
 
@@ -35,7 +35,7 @@ PARAMETERS = StatusParameters
 
 
 def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
-    """Return all of it; gaps of nodes are searched in the background."""
+    """Return the state; gaps of nodes are searched in the background."""
     lake, configuration = view.opened.lake, view.configuration
     overview = configured_overview(lake.location, configuration, now=view.now)
     image_problem = view.image_problem

@@ -73,7 +73,7 @@ _USAGE = {
 
 
 class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs, and what is listed besides the causes."""
+    """Job filter, and lists in addition to the causes."""
 
     by: Annotated[Word, says("Groups: cause (none), user, account, partition or gpu_model.")] = (
         "cause"
@@ -95,7 +95,7 @@ def _ledger_schemas() -> Schema:
 
 
 def waste(view: View, parameters: LedgerParameters) -> ObjectAnswer:
-    """Return the ledger, as `tachograph waste --json` prints it; as a table what `--csv` prints."""
+    """Return the ledger as `tachograph waste --json`; as a table as `--csv`."""
     page = view.opened.waste(
         parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen()
     )

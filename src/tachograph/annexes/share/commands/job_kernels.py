@@ -25,7 +25,7 @@ _SHOWING = ("kernel", "top", "device", "explain", "together", "matrix", "mps_sha
 
 
 def add_job_options(parser: Parser) -> None:
-    """Declare the job, its run, and what to do with its reports."""
+    """Declare the job, its run, and actions on its reports."""
     group = parser.add_argument_group("job of the lake")
     group.add_argument(
         "--job",
@@ -89,7 +89,7 @@ class _JobOfLake:
 
     @classmethod
     def of(cls, arguments: Arguments) -> _JobOfLake:
-        """Return the run that the options name. Errors: those of read_job_row."""
+        """Return the run in the options. Errors: those of read_job_row."""
         from tachograph.lake.query import read_job_row
 
         lake = open_lake(arguments).lake
@@ -169,7 +169,7 @@ def attach_reports(arguments: Arguments, read: Callable[[], Sequence[NcuReport]]
 
 
 def _elsewhere(given: Sequence[AttachedProfile], gpu_model: str | None) -> Iterator[str]:
-    """Yield a line per report whose kernels ran on another GPU model than the job."""
+    """Yield one line per report of another GPU model than the job's."""
     from tachograph.annexes.share.capacity import device_of
     from tachograph.annexes.share.nsight.launches import encodable
     from tachograph.catalog.devices import match_device

@@ -148,7 +148,7 @@ def read_csv(lines: Iterable[str], content: CsvContent) -> None:
 
 
 def _records(lines: Iterable[str]) -> Iterator[str]:
-    """Yield records: a line, or several where a quoted cell has line breaks.
+    """Yield records: one line, or several for quoted line breaks.
 
     A line with which a row begins ends a record whose quote was never closed.
     """
@@ -307,7 +307,7 @@ class _RawTable(_LaunchTable):
 
 @dataclass(slots=True)
 class _DetailsLaunch:
-    """A launch whose rows are still being read. `row`: its first."""
+    """A launch with rows still to come. `row`: its first."""
 
     row: Sequence[str]
     number: int
@@ -348,7 +348,7 @@ class _DetailsTable(_LaunchTable):
             )
 
     def _keep(self, launch: _DetailsLaunch, metric: str, value: float | None) -> None:
-        """Keep the value of a metric that is in several sections where it is first."""
+        """Keep a metric's value from the first of several sections."""
         if value is None:
             return
         is_attribute = metric.startswith(DEVICE_ATTRIBUTE)
@@ -375,7 +375,7 @@ def _factor(metric: str, unit: str) -> float:
 
 
 def nvtx_ranges(cell: str) -> tuple[str, ...]:
-    """Return the names of the ranges in a cell, those of a domain as `domain@name`.
+    """Return the range names in a cell; in a domain as `domain@name`.
 
     >>> nvtx_ranges('13416  "<default domain>:forward:none:none:none:none:none:none"')
     ('forward',)

@@ -1,4 +1,4 @@
-"""Launches of kernels as Nsight Compute reports them: metrics by name, and what was rejected."""
+"""Kernel launches as in Nsight Compute: metrics by name, rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels of the details page and the metrics behind them, and units as factors to base units.
+"""Labels of the details page with their metrics; units as factors to base units.
 
 Source: the section files that ship with Nsight Compute since 2021.2.
 """
@@ -143,7 +143,7 @@ _PREFIXED = re.compile(r"[KMGTP](?=[a-z])")  # before a unit in small letters, u
 
 
 def unit_factor(unit: str) -> float:
-    """Return what a value in `unit` is multiplied by to be in ns, byte, hz, or the like per second.
+    """Return the factor from `unit` to ns, byte, hz, or these per second.
 
     Units of counts are base units, whatever they count.
 

@@ -96,7 +96,7 @@ def _lack(output: _ChildOutput) -> Iterator[str]:
 
 
 def _run_child(report: Path, output: _ChildOutput) -> list[str]:
-    """Fill `output` and return what went wrong, as text."""
+    """Fill `output`; return the error text."""
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
             python_command("tachograph.annexes.share.nsight.ncu_rep_child", str(report)),

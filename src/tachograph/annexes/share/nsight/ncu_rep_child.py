@@ -1,4 +1,4 @@
-"""Child process: writes what Nsight Compute's library reads from a report to stdout.
+"""Child process that writes the content of a report, read by NVIDIA's library, to stdout.
 
 The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it
 ends the process by a signal; its error messages are on standard error.

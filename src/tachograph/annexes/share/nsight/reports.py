@@ -136,7 +136,7 @@ def _read_text(path: Path, *, compressed: bool) -> NcuReport:
 
 
 def _lines(text: io.TextIOBase, content: CsvContent) -> Iterator[str]:
-    """Yield lines with their ends, up to where a compressed file is cut or damaged."""
+    """Yield lines with line ends, until a compressed file is cut or damaged."""
     try:
         while line := text.readline(_LINE_MAX):
             yield line
@@ -166,7 +166,7 @@ def _problems(content: CsvContent) -> Iterator[str]:
 
 
 def advice(error: str) -> str:
-    """Return what to do about an error of the profiler.
+    """Return advice on a profiler error.
 
     >>> advice("Profiling failed because a driver resource was unavailable.")[:40]
     'another profiler holds the counters: end'

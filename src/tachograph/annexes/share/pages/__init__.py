@@ -1,1 +1,1 @@
-"""Pages that the annex share adds to what is served."""
+"""Pages of the annex share."""

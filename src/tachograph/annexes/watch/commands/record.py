@@ -105,7 +105,7 @@ def _duration(written: str) -> float:
 
 
 def _number(written: str) -> float:
-    """NaN where it is not a number."""
+    """Number, or NaN."""
     try:
         return float(written)
     except ValueError:
@@ -201,7 +201,7 @@ def _of_command(command: list[str], configuration: Configuration, arguments: Arg
 
 
 def _of_job(configuration: Configuration, arguments: Arguments) -> int:
-    """Sample in this process until the job or the time is over. Errors: those of the source."""
+    """Sample in this process until the end of job or time. Errors: those of the source."""
     from tachograph.annexes.watch.record.recorder import job_is_over, record_until
 
     plan = _plan([], configuration, arguments)
@@ -270,7 +270,7 @@ def _finish(
 
 
 def _has_samples(spool: Path, ended: CommandEnd | None, plan: RecordPlan) -> bool:
-    """Return whether a spool holds samples; for a short command, only those of its run time."""
+    """Return whether a spool has samples; for a short command, within its run time."""
     from tachograph.catalog.spool import SpoolRows, read_spool
 
     parts = (one.t / 1e6 for one in read_spool(spool) if isinstance(one, SpoolRows))

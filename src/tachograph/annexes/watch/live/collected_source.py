@@ -132,7 +132,7 @@ def _about(polls: Sequence[NewestPoll], snapshot: Snapshot) -> SourceInfo:
 
 
 def _names_users(poll: NewestPoll) -> bool:
-    """Whether every job that holds a GPU has a user: an answer of Slurm as text names none."""
+    """Whether every job on a GPU has a user: Slurm's text answers name none."""
     allocations, jobs = (
         poll.tables.table(ALLOCATIONS),
         poll.tables.table(JOBS).filter(pl.col("user").is_not_null()),

@@ -31,7 +31,7 @@ class FeedFailure:
 
 
 class ViewFeed:
-    """Polls `source` every `interval_s` and delivers each view, or the failure in its place.
+    """Polls `source` every `interval_s`; delivers each view or failure.
 
     make_judge: called once, in the thread of the feed. deliver: called there, too, once per
     refresh; it must not block. lock: held while the evaluation changes the history that views

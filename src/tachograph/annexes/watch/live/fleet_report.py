@@ -48,7 +48,7 @@ _NOT_KNOWN = "not known"
 
 @dataclass(frozen=True, slots=True)
 class FleetTable:
-    """A table of texts. links: column -> what it names.
+    """A table of texts. links: column -> kind of its names.
 
     keys: of its rows; while these stay, only cells change.
 
@@ -133,7 +133,7 @@ class FleetChoice:
     sort: str = "gpu"
 
     def check(self) -> None:
-        """Check the options. Errors: UsageError naming what is wrong."""
+        """Check the options. Errors: UsageError naming the invalid one."""
         if self.by not in GROUPINGS:
             raise UsageError(
                 f"cannot group by {self.by!r}", do=f"use one of: {', '.join(GROUPINGS)}"
@@ -213,7 +213,7 @@ def _counts(view: FleetView) -> list[tuple[str, str, int]]:
 
 
 def _others(view: FleetView, whole: FleetView | None) -> str:
-    """Return what the invisible GPUs do, without names."""
+    """Return the activity of invisible GPUs, without names."""
     count = 0 if whole is None else len(whole.snapshot.gpus) - len(view.snapshot.gpus)
     if whole is None or not count:
         return ""

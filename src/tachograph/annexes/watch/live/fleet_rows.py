@@ -175,7 +175,7 @@ class FleetRows:
 
 
 def number_name(name: str) -> str:
-    """Return the name of a column of numbers as given.
+    """Return the column name of numbers for a written name.
 
     Errors: UsageError for an unknown name, suggesting the closest.
     """
@@ -357,7 +357,7 @@ def _lowered(rows: FleetRows, column: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """GPUs that have something in common. name: "" where not reported. rows: in their order."""
+    """A group of GPUs. name: "" if not reported. rows: in order."""
 
     name: str
     rows: Longs

@@ -189,7 +189,7 @@ class JobMinutes:
             del self.jobs[job]
 
     def _end_minute(self, row: int) -> None:
-        """Keep the minute that a GPU was in; none of a job that began again meanwhile."""
+        """Keep the minute of a GPU, unless its job restarted meanwhile."""
         rows, job = self._rows, self.jobs.get(self._job[row] or "")
         if job is not None and rows.samples[row] and job.start_us == rows.start_us[row]:
             job.totals[self._gpus[row]] = self._total(row)

@@ -53,7 +53,7 @@ SHOWN_LOOKS = (FREE, HELD, *(CLASS_LIMITS.index(limit) for limit in LIMITS))
 
 
 def looks(view: FleetView) -> Bytes:
-    """Return the place in LOOKS of each GPU."""
+    """Return the index in LOOKS of each GPU."""
     kinds = view.idle_kinds()
     found: Bytes = np.where(
         kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)

@@ -130,7 +130,7 @@ def _never(view: FleetView, row: int, before: FleetView | None) -> None:
 
 
 def _hbm_mib(view: FleetView, row: int, before: FleetView | None = None) -> float | None:
-    """Memory of the device; where it is not reported, used plus free memory."""
+    """Device memory, or used plus free memory."""
     reported = view.snapshot.device(row).hbm_mib
     if reported is not None:
         return reported

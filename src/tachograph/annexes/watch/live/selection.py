@@ -35,7 +35,7 @@ _PLACE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class GpuSelection:
-    """Selected rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12".
+    """Selected rows of a snapshot in its order, and a text: "2 of 8 GPUs, those of job 12".
 
     allocation: theirs, where that is known from the selection.
     """
@@ -121,7 +121,7 @@ def _fits_uuid(wanted: str, uuid: str | None) -> bool:
 
 
 def select_named(written: str) -> GpuSelector:
-    """Return the selection of the GPUs of `--gpus`; an index without a node is that of every node.
+    """Return the selection of `--gpus`; an index without a node applies to every node.
 
     Errors: UsageError for an invalid name. On selection: NotFoundError for a missing GPU, naming
     those that exist; UsageError for a prefix of several UUIDs.

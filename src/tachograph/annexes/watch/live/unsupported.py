@@ -138,7 +138,7 @@ def _profiled(counter: str) -> bool:
 
 
 def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
-    """Return how to enable a counter, as the end of a sentence; "" where that is not possible.
+    """Return how to enable a counter, as the end of a sentence, or "".
 
     >>> how_to_enable("sm_active", "dcgm-exporter")
     'add DCGM_FI_PROF_SM_ACTIVE to the CSV file of dcgm-exporter (option -f) and restart it'

@@ -1,1 +1,1 @@
-"""Pages that the annex watch adds to what is served."""
+"""Pages of the annex watch."""

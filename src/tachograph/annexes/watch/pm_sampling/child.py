@@ -170,7 +170,7 @@ def say_fault(fault: PmSamplingError, device: int | None = None) -> None:
 
 
 def main() -> int:
-    """Sample as requested until the end; return the exit code: 1 where nothing can be sampled."""
+    """Sample as requested until the end; return the exit code, 1 if nothing can be sampled."""
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, _end)
     request = msgspec.json.decode(sys.argv[1], type=PmRequest)

@@ -21,7 +21,7 @@ def pause_dcgm(program: Sequence[str] = PROGRAM) -> None:
 
 
 def resume_dcgm(program: Sequence[str] = PROGRAM) -> None:
-    """Resume DCGM's profiling. Errors: PmSamplingError with what to do by hand."""
+    """Resume DCGM's profiling. Errors: PmSamplingError with manual steps."""
     _profile(program, "--resume")
 
 

@@ -163,7 +163,7 @@ def _busy(running: Running) -> PmSamplingError:
 
 
 def _result_name(problem: Exception) -> str:
-    """The name of a CUptiResult, of which the text of a cuptiError begins."""
+    """Name of a CUptiResult at the beginning of a cuptiError."""
     status: Any = getattr(problem, "status", None)
     return "" if status is None else str(problem).partition(" ")[0]
 

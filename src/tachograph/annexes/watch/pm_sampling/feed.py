@@ -62,7 +62,7 @@ def checked(settings: PmSettings) -> PmSettings:
 
 
 def pm_request(settings: PmSettings, *, bursts: bool, gpus: tuple[str, ...] = ()) -> PmRequest:
-    """Return what the sampling process is to do."""
+    """Return the request for the sampling process."""
     return PmRequest(
         settings.interval_s,
         settings.interval_cycles,

@@ -169,7 +169,7 @@ def _gpu(driver: Any, device: int) -> CudaGpu:
 
 
 def _answer(returned: tuple[Any, ...]) -> Any:
-    """Return what a driver call returned after its status.
+    """Return the values after the status of a driver call.
 
     Errors: RuntimeError naming the status.
     """

@@ -210,7 +210,7 @@ class PmProcess:
         kept += new[:room]
 
     def _keep_running(self) -> None:
-        """Start it again where it has died, when that is due."""
+        """Restart a dead process when due."""
         now = self._steady()
         process = self._process
         if process is not None and not self._alive:
@@ -229,7 +229,7 @@ class PmProcess:
             self._start()
 
     def _resume(self) -> None:
-        """Resume DCGM where the process died before it could."""
+        """Resume DCGM if the process died before."""
         if self._paused:
             self._paused = False
             try:

@@ -127,7 +127,7 @@ class DeviceSampler:
         self._thread.start()
 
     def drain(self) -> None:
-        """Sum up the whole buffer; overflows are counted. Errors: those of the library."""
+        """Sum up the buffer and count overflows. Errors: those of the library."""
         while True:
             try:
                 decoded = self._collector.decode(DECODED)
@@ -232,7 +232,7 @@ class DeviceSampler:
         return self._minutes.setdefault(int(begin // MINUTE_S), PmSums(begin, begin))
 
     def _add_to_burst(self, one: PmSums) -> None:
-        """Bursts end where the SMs rest, at a gap, and with the minute."""
+        """Extend or end a burst: it ends when SMs are idle, at a gap, and with the minute."""
         active = one.sums.get(SM_ACTIVE, 0.0) > 0
         if self._burst is not None and (
             not active or one.lost_s or one.minute != self._burst.minute

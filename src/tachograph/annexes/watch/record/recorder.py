@@ -1,4 +1,4 @@
-"""Records a command or Slurm job: samples in a process or thread beside it."""
+"""Records a command or Slurm job, sampling in another process or thread."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RecorderProcess:
             os._exit(0)
 
     def send(self, order: dict[str, Any]) -> None:
-        """Send it a line; nothing where it has ended."""
+        """Send a line, if the process still runs."""
         try:
             os.write(self._orders, json.dumps(order).encode() + b"\n")
         except OSError:
@@ -242,7 +242,7 @@ def plan_recording(
 
 
 def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -> RecordedCommand:
-    """Run a command in the foreground, with a process beside it that records.
+    """Run a command in the foreground, and a recording process.
 
     For programs of one thread: it forks. No failure of the recording prevents the command.
     Errors: NotStartedError where the command cannot be started.

@@ -91,7 +91,7 @@ class SpoolSampler:
         self._pm.clear()
 
     def _keep_pm(self, new: PmMeasurement) -> None:
-        """Add to what waits, minute by minute."""
+        """Add the values to the pending minutes."""
         place = self._known[new.gpu]
         before = self._pm.get(place)
         minutes: dict[int, PmSums] = (

@@ -297,7 +297,7 @@ class WatchApp(App[int]):
         return cast("FleetScreen", self.fleet)
 
     def action_filter(self) -> None:
-        """Show the input line of the filter in place of the footer."""
+        """Show the filter's input line instead of the footer."""
         if self._writing:
             return
         self._writing, self._takes_keys = True, False

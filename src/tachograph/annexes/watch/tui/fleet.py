@@ -167,7 +167,7 @@ class FleetScreen(KeptLines, can_focus=True):
 
     @property
     def _titles(self) -> int:
-        """Lines that stay: what `real` is, and titles."""
+        """Fixed lines: meaning of `real`, and titles."""
         return 2 if self.size.height >= _EXPLAINED_FROM else 1
 
     def _find_cursor(self) -> None:

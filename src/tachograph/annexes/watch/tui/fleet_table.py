@@ -452,7 +452,7 @@ def titles(
     width: int,
     absent: Collection[str] = (),
 ) -> Pieces:
-    """Return the titles of columns at their places; the one sorted by is marked with an arrow.
+    """Return the column titles; an arrow marks the sort column.
 
     absent: columns that the exporter has no metric for.
     """
@@ -478,7 +478,7 @@ def _written(place: ColumnPlace, arrow: str) -> str:
 
 
 def _more(places: Sequence[ColumnPlace], possible: int, *, group: str, width: int) -> Pieces:
-    """A sign at the right edge where columns are hidden."""
+    """Mark at the right edge for hidden columns."""
     grouped = group not in ("", "class")  # that column is the heading of groups
     if not places or len(places) + grouped >= possible:
         return []

@@ -33,7 +33,7 @@ _PROBLEMS = 2  # lines of problems, at most
 
 @dataclass(frozen=True, slots=True)
 class HeaderState:
-    """State beside a view. interval: the poll interval, in words; summary: of the screen."""
+    """State besides a view. interval: poll interval in words; summary: of the screen."""
 
     interval: str
     paused: bool = False
@@ -231,7 +231,7 @@ class Prompt(Horizontal):
 
 
 class Line(Input):
-    """An input that is cancelled by Esc, or by Backspace where it is empty."""
+    """An input cancelled by Esc, or by Backspace if empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+g", "give_up", show=False)]
 

@@ -56,7 +56,7 @@ class HelpScreen(Page):
 
 
 def help_rows(view: FleetView, *, width: int) -> list[Row]:
-    """Return the help in rows of `width` characters, in two columns where they fit."""
+    """Return the help in rows of `width` characters, in two columns if they fit."""
     troubles = [*_unsupported(view, width=width), *_problems(view, width=width)]
     if width < _TWO_COLUMNS:
         return [

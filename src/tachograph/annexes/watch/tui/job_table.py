@@ -139,7 +139,7 @@ def never_used(activity: Floats | Singles) -> Flags:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One row per GPU of the job, in the order of `rows` (places in the view).
+    """One row per GPU of the job, in the order of `rows` (indices in the view).
 
     counter: that of activity, None where no source reports one; activity: its values at `times`,
     the whole history. unused: GPUs at zero in all that time.
@@ -325,7 +325,7 @@ def _named(view: FleetView, job: JobFacts, places: Sequence[int]) -> str:
 
 
 def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
-    """Return places in `job.rows` in the order of lines; missing values last."""
+    """Return indices of `job.rows` in line order; missing values last."""
     rows = list(job.rows)
     lags = job.spread.lags
     match order:

@@ -1,4 +1,4 @@
-"""Every key: its action, and its place. Bindings, footer, help and docs are made from this table.
+"""All keys with actions and contexts, the source of bindings, footer, help and docs.
 
 A key of the place "" works everywhere. `action` is a method `action_NAME` of the widget of that
 place, or of the app.

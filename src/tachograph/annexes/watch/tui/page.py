@@ -285,7 +285,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def clock(t: float, now: float | None = None) -> str:
-    """Return the time of day, here; with the date where `now` is a day or more later."""
+    """Return the local time of day, with the date if `now` is a day or more later."""
     return time.strftime(
         "%H:%M:%S" if now is None or now - t < 86400 else "%m-%d %H:%M", time.localtime(t)
     )

@@ -299,7 +299,7 @@ class DmonSource:
         return f"{Path(self._program[-1]).name} dmon"
 
     def _answer(self, *arguments: str, needed: bool = True) -> str:
-        """Output of the program; empty where it fails and the call is optional."""
+        """Output of the program; empty if an optional call fails."""
         try:
             done = subprocess.run(
                 [*self._program, *arguments],
@@ -473,7 +473,7 @@ def connect(
 
 
 def _problem(complaints: Sequence[str], code: int, where: str) -> SourceProblem:
-    """Why it ended, as it reported, and how to fix it."""
+    """Reported reason of its end, and the fix."""
     errors = [line for line in complaints if "error" in line.lower() or "unable" in line.lower()]
     message = printable(" ".join((errors or list(complaints)[-1:])[:2]).strip(), most=300)
     how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"

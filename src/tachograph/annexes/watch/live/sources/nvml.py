@@ -232,7 +232,7 @@ class NvmlSession:
             self._lose(board, str(error))
 
     def _listen(self, board: NvmlBoard) -> None:
-        """Register for the XID errors of a GPU, repeatedly where that is rejected."""
+        """Register for a GPU's XID errors, with retries after rejections."""
         now = self._monotonic()
         if (
             board.handle is None
@@ -436,7 +436,7 @@ class NvmlSource:
         return SourceInfo("nvml", sentence, unsupported=unsupported)
 
     def read(self) -> Snapshot:
-        """Return what the GPUs report now."""
+        """Return the GPUs' present values."""
         t = self._clock()
         problems: list[SourceProblem] = []
         session = self._ready()

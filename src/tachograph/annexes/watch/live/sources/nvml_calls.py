@@ -149,7 +149,7 @@ CALLS_OF_WHOLE: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call not 
 
 
 def how_to_permit(code: int, *, gpm: bool = False) -> str:
-    """Return how to enable a call that NVML rejects with a code; "" where that is not possible.
+    """Return how to enable a call that NVML rejects with a code, or "".
 
     >>> how_to_permit(NOT_SUPPORTED), how_to_permit(NOT_SUPPORTED, gpm=True)
     ('', 'NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)')

@@ -184,7 +184,7 @@ class _KnownProcess:
 
 
 class GpuProcesses:
-    """Processes of GPUs, each looked up in /proc once. proc: where that is mounted."""
+    """Processes of GPUs, each looked up in /proc once. proc: its mount point."""
 
     def __init__(self, nvml: NvmlLibrary, *, proc: Path = Path("/proc")) -> None:
         self._nvml = nvml
@@ -213,7 +213,7 @@ class GpuProcesses:
         return tuple(GpuProcess(pid, known.user, known.command, held[pid]) for pid, known in found)
 
     def forget_ended(self) -> None:
-        """Call after all GPUs of a round: processes that none of them runs any more are dropped."""
+        """Drop ended processes; call after all GPUs of a round."""
         for pid in self._known.keys() - self._seen:
             del self._known[pid]
         self._seen = set()
@@ -280,7 +280,7 @@ class GpuProcesses:
 
 
 def _holds_a_gpu(folder: Path) -> bool:
-    """Whether the open files of a process show a GPU; False where they are hidden."""
+    """Whether a process has a GPU open; False if its files are hidden."""
     try:
         return any(
             (_link(one) or "").startswith("/dev/nvidia") for one in (folder / "fd").iterdir()

@@ -152,7 +152,7 @@ class SimulatedSource:
         return values
 
     def _faulty(self, values: Mapping[str, Floats], since_s: float) -> Mapping[str, Floats]:
-        """Return the values with those of overheated GPUs and lost memory."""
+        """Return the values with overheated GPUs and lost memory."""
         hot = self._hot & (values["sm_active"] > _NOISE * 4)
         changed = {
             "gpu_temp_c": np.where(hot, _HOT_C, values["gpu_temp_c"]),
