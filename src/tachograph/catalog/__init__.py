@@ -1,3 +1,1 @@
-"""Declarations for all rooms: counters, devices, units, errors, configuration, table schemas,
-finding codes.
-"""
+"""Shared declarations: counters, devices, units, errors, configuration, schemas, codes."""

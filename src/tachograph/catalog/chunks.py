@@ -48,9 +48,7 @@ UNMAPPED: Final = ("unmapped_metric", "unmapped_column")
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Rows or values removed for one reason, or counted for one of NOT_REMOVED. `column` None:
-    whole rows.
-    """
+    """Rows or values removed for one reason (or counted, if in NOT_REMOVED). `column` None: rows."""
 
     reason: str
     column: str | None
@@ -79,8 +77,7 @@ class NumberedGpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """Rows for one table: contract column names, in the units given (contract units where none is
-    given).
+    """Rows of one table: contract column names, in the given units or the contract's.
 
     `rejects` are rows that the reader itself rejects (a line that does not parse, a time that does
     not exist). `overlaps`: some of the rows may have been read before; only those that add to the
@@ -102,8 +99,7 @@ class ChunkPart:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is committed to the lake whole or not at all. `id` is the same whenever the same input
-    is read again.
+    """Atomic unit of a commit; the same input always has the same `id`.
 
     A chunk with a `watermark` is a part of a stream that never ends: `id` is the stream's,
     everything up to the watermark has been read, and the chunk is committed only where the stream
@@ -139,9 +135,7 @@ def next_watermark(now: datetime, *, before: datetime | None) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class PendingChunk:
-    """A chunk that is fetched only where the lake does not have it: `fetch` returns the chunk
-    called `id`.
-    """
+    """A chunk to fetch only if the lake lacks it: `fetch` returns the chunk `id`."""
 
     id: str
     source: str
@@ -165,8 +159,7 @@ def counted(
 def chosen_cells(
     mask: pl.Series, values: pl.Series, otherwise: pl.Series | float | None = None
 ) -> pl.Series:
-    """Return `values` where `mask` holds, elsewhere `otherwise`: null, a value, or those of a
-    column.
+    """Return `values` where `mask` holds, elsewhere `otherwise`: null, a value, or a column.
 
     >>> import polars as pl
     >>> chosen_cells(pl.Series([True, False, None]), pl.Series([1, 2, 3])).to_list()

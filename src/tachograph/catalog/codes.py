@@ -77,8 +77,7 @@ def known_codes() -> tuple[str, ...]:
 
 
 def check_codes(codes: Iterable[str], stored: Iterable[str]) -> None:
-    """Check that all `codes` are known, or among the `stored` ones (rules have theirs in their
-    files).
+    """Check that all `codes` are known or `stored` (codes of rules are in their files).
 
     Errors: NotFoundError naming the unknown one and those close to it, or the code that has its
     place.

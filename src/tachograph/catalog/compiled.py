@@ -23,9 +23,7 @@ _making = Lock()  # many threads may call a function for the first time
 
 
 class Compiled:
-    """A function of arrays and numbers. It releases the GIL; functions that are compiled, too,
-    may call it.
-    """
+    """A compiled function of arrays and numbers; releases the GIL; others like it may call it."""
 
     def __init__(self, function: Callable[..., object], **options: Any) -> None:
         update_wrapper(self, function)
@@ -57,9 +55,7 @@ class Compiled:
 
 
 class Either(Compiled):
-    """A function that runs as it is where Python calls it, and compiled where a compiled
-    function does.
-    """
+    """A function that runs in Python when called from Python, compiled when called compiled."""
 
     def __call__(self, *arguments: object) -> object:
         """Return what the function returns."""
@@ -108,9 +104,7 @@ def plain(function: Function) -> Function:
 
 
 def is_made(function: Callable[..., object]) -> bool:
-    """Return whether a function of `compiled` has been compiled, so that calling it waits for
-    nothing.
-    """
+    """Return whether a `compiled` function is ready, so that a call does not wait."""
     return isinstance(function, Compiled) and function.made
 
 

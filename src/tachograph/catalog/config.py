@@ -68,9 +68,7 @@ class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which jobs are in the study; each filter is off at its empty value. Source of defaults:
-    IPDPS 2026, section 3.
-    """
+    """Filters of a study's jobs; an empty value is off. Source of defaults: IPDPS 2026, section 3."""
 
     min_elapsed_s: float = 180.0
     min_gpu_util_mean: Fixed[float] = 0.01
@@ -80,9 +78,7 @@ class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnalysisOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Variants of the metrics. The defaults are the paper's; the notebooks' are named in each
-    comment.
-    """
+    """Variants of the metrics; defaults as in the paper, comments name the notebooks'."""
 
     window_s: int = 60  # of spatial imbalance: 60, 300, 900, 1800
     # The definitions of the paper's notebooks, where they differ from those of its text.
@@ -112,8 +108,7 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When something limits the speed of a job: near its practical peak, as a fraction of the
-    device's.
+    """Bounds of a job's speed: near its practical peak, as a fraction of the device's.
 
     Sources: `practical_dram` DCGM User Guide, profiling metrics ("a peak of ~0.8 is the maximum
     achievable"); `practical_link` bus bandwidth of nccl-tests over the link's; `practical_pipe` and
@@ -196,9 +191,7 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What advice for the next job rests on: how many past jobs, and margins on top of what they
-    used.
-    """
+    """Basis of advice for the next job: number of past jobs, margins on their use."""
 
     runs: Fixed[int] = 50  # the latest of a group count
     least_runs: Fixed[int] = 3  # with fewer there is no advice
@@ -289,8 +282,8 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How `tachograph serve` listens, and who sees what. Secrets are files; paths begin at this
-    file's folder.
+    """Address of `tachograph serve`, and rights. Secrets are files; paths are relative to this
+    file.
     """
 
     listen: str = "127.0.0.1:8265"

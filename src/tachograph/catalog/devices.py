@@ -80,8 +80,9 @@ class Device:
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def peak_flop_per_s(self, pipe: str) -> float | None:
-        """Return the peak of `pipe` (fp64, fp32, fp16, tensor, fp64_tensor) in FLOP/s; None where
-        unpublished.
+        """Return the peak of `pipe` in FLOP/s; None if unpublished.
+
+        Pipes: fp64, fp32, fp16, tensor, fp64_tensor.
 
         Errors: ValueError for another pipe.
         """
@@ -454,8 +455,7 @@ def match_device(model: str | None, hbm_mib: float | None = None) -> Device | No
 
 
 def ridge(device: Device, pipe: str) -> float | None:
-    """Return the arithmetic intensity (FLOP/B) above which `pipe` is limited by compute; None
-    without a peak.
+    """Return the ridge point (FLOP/B) of `pipe`: compute-bound above it; None without a peak.
 
     >>> round(ridge(DEVICES_BY_NAME["A100 SXM 40GB"], "fp64"), 3)
     6.238
@@ -467,9 +467,7 @@ def ridge(device: Device, pipe: str) -> float | None:
 
 
 def value_fields() -> tuple[str, ...]:
-    """Return the names of the fields that carry a published value, in the order of the
-    catalogue.
-    """
+    """Return the names of fields with a published value, in catalogue order."""
     return tuple(item.name for item in fields(Device) if item.name in _ORIGIN)
 
 
@@ -509,9 +507,7 @@ def _only(candidates: list[Device]) -> Device | None:
 
 
 def _read_name(model: str) -> tuple[str, str, int | None] | None:
-    """(chip in _NAMES, form factor or "", capacity in GB or None); None when a word is not
-    understood.
-    """
+    """(chip in _NAMES, form factor or "", capacity in GB or None); None for an unknown word."""
     form, capacity_gb, chip = "", None, []
     for word in _words(model):
         if found := _FORM.match(word):

@@ -1,5 +1,4 @@
-"""What installed packages add to the tables of commands, sources, checks, exports, pages and
-figures; what the core asks of an annex.
+"""Entry points of packages: commands, sources, checks, exports, pages, figures, annexes.
 
 A package of a site declares entry points in its pyproject.toml, each the entry of a table:
 
@@ -70,8 +69,9 @@ def annex_function(name: str) -> Callable[..., Any]:
 
 
 def find_entry(group: str, kind: type[N], name: str, own: Iterable[N]) -> N | None:
-    """Return the entry called `name` of the project's own table, else of an installed package;
-    None where there is none. Errors: those of `added_entries`.
+    """Return the entry `name` of the project, else of an installed package, or None.
+
+    Errors: those of `added_entries`.
     """
     for entry in own:
         if entry.name == name:

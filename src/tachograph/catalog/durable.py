@@ -16,9 +16,7 @@ _MOST = 0o664  # of a file: no folder makes it writable for everyone
 
 
 def sync_file(path: Path, *, mode: int | None = None) -> None:
-    """Return once the content of a file is on the disk. `mode`: its permissions from now on.
-    Errors: OSError.
-    """
+    """Sync a file to the disk. `mode`: its new permissions. Errors: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if mode is not None:
@@ -45,8 +43,7 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path, *, mode: int | None = None) -> None:
-    """Make a folder and those above it that are missing, on the disk when this returns. Errors:
-    OSError.
+    """Create a folder and its missing parents, synced to the disk. Errors: OSError.
 
     `mode`: permissions of a new one; None: those of the folder above.
     """
@@ -72,9 +69,7 @@ def mode_within(folder: Path) -> int:
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file, on the disk but for its name when this returns; one that is there is
-    replaced. Errors: OSError.
-    """
+    """Write or replace a file, with its content (not its name) synced. Errors: OSError."""
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "wb") as stream:
@@ -85,8 +80,7 @@ def write_new(path: Path, content: bytes, *, mode: int) -> None:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Put a file in the place of an older one, on the disk when this returns; readers see the one
-    or the other.
+    """Replace a file atomically, synced to the disk; readers see the old or the new one.
 
     `mode`: its permissions; None: those of `mode_within` its folder.
     Errors: OSError; then the older one is still there.
@@ -103,9 +97,7 @@ def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None
 
 
 def publish_file(written: Path, path: Path) -> None:
-    """Put a file that was written and closed at its name, on the disk when this returns. Errors:
-    OSError.
-    """
+    """Rename a written and closed file to its final name, synced to the disk. Errors: OSError."""
     sync_file(written, mode=mode_within(path.parent))
     written.replace(path)
     sync_folder(path.parent)

@@ -66,15 +66,11 @@ class TachographError(Exception):
         super().__init__(str(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how a copy is made in another process: without `__init__`, whose arguments
-        differ by kind.
-        """
+        """Return how to pickle it: without `__init__`, whose arguments differ by class."""
         return type(self).__new__, (type(self), str(self)), self.__dict__
 
     def __str__(self) -> str:
-        """`where: what; do`, the parts that are known. Of a message with points, `do` is the
-        last.
-        """
+        """`where: what; do`, without unknown parts; in a message with points, `do` is last."""
         head = f"{self.where}: {self.what}" if self.where else self.what
         if self.do and BREAK in head:
             return f"{head}{BREAK}what to do: {self.do}"
@@ -88,9 +84,7 @@ class UsageError(TachographError):
 
 
 class SeveralJobsError(UsageError):
-    """A job id that several clusters have. `candidates`: (cluster, job_key) of the latest run on
-    each.
-    """
+    """A job id that exists on several clusters. `candidates`: (cluster, job_key) of latest runs."""
 
     def __init__(self, what: str, *, candidates: Sequence[tuple[str, str]]) -> None:
         super().__init__(what, do="name the cluster")

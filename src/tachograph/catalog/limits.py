@@ -40,8 +40,7 @@ class DeviceFact:
 
 @dataclass(frozen=True, slots=True)
 class ValueLimits:
-    """Conversion of values to the unit of the catalogue, and their valid range: one row for all
-    values, or one each.
+    """Conversion to catalogue units and valid range: one row for all values, or one per value.
 
     ceilings: up to these, values above their range are rounded ones: the end of the range. float32:
     the values were rounded to Float32. usual: what ceilings would be if no value were that of a MIG
@@ -105,9 +104,7 @@ class ValueLimits:
         return values
 
     def holds(self, least: float, greatest: float) -> bool:
-        """Return whether all values between these of the first row are valid and none of them
-        may be a mark.
-        """
+        """Return whether all values between those of the first row are valid, and no marks."""
         if self.zero_is_missing[0] and least <= 0 <= greatest:
             return False
         marks = _FLOAT32_BLANKS if self.float32 else _BLANKS
@@ -118,9 +115,7 @@ class ValueLimits:
         return bool(fits and not ((marks >= least) & (marks <= greatest)).any())
 
     def changes(self, raw: Floats) -> Mapping[str, Flags]:
-        """Return which values are removed, by reason, and which are `clamped` or kept as
-        `slice_above_one`.
-        """
+        """Return the values to remove, by reason, and those `clamped` or kept as `slice_above_one`."""
         marks, not_finite = self._marks(raw), ~np.isfinite(raw)
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw * self.factors

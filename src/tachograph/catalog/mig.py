@@ -1,6 +1,4 @@
-"""MIG profiles: the slices into which GPUs of some models can be divided. Source: NVIDIA MIG
-User Guide.
-"""
+"""MIG profiles: possible slices of GPU models. Source: NVIDIA MIG User Guide."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ class MigProfile:
 
 
 def _of_seven(one: str, two: str, half: str) -> tuple[MigProfile, ...]:
-    """Slices of a GPU of 7 parts of SMs and 8 of memory, whose names end with these amounts of
-    memory.
-    """
+    """Slices of a GPU with 7 SM and 8 memory parts; memory amounts end the names."""
     return (
         MigProfile(f"1g.{one}", Fraction(1, 7), Fraction(1, 8)),
         MigProfile(f"1g.{two}", Fraction(1, 7), Fraction(2, 8)),

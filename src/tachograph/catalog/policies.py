@@ -19,9 +19,7 @@ SHORTEST = 10  # minutes of a window: a shorter time without work is not unusual
 
 
 class PolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done about which running jobs. Names match users, accounts, ... as patterns, `*`
-    allowed.
-    """
+    """Actions on running jobs. Names match users, accounts, ... as patterns, `*` allowed."""
 
     name: str
     check: PolicyCheck

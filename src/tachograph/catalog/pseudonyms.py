@@ -42,8 +42,8 @@ class PseudonymKey:
 
     @classmethod
     def read(cls, file: str) -> PseudonymKey:
-        """Return the key in a file. Errors: ConfigError: it cannot be read, is too short, or
-        others may read it.
+        """Return the key in a file. Errors: ConfigError if unreadable, too short, or readable by
+        others.
         """
         secret = read_secret(file, "the pseudonym key").strip()
         if len(secret) < _LEAST_BYTES:
@@ -55,9 +55,7 @@ class PseudonymKey:
 
     @classmethod
     def create(cls, file: str) -> PseudonymKey:
-        """Return a new key, written to a new file that only its owner reads. Errors: UsageError
-        where it is there.
-        """
+        """Return a new key, written to a new private file. Errors: UsageError if the file exists."""
         secret = secrets.token_hex(_LEAST_BYTES).encode()
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -105,9 +103,7 @@ class PseudonymKey:
             ) from None
 
     def remembered(self) -> dict[str, str]:
-        """Return {pseudonym: name} of the file beside the key; lines that the key did not make
-        are left out.
-        """
+        """Return {pseudonym: name} of the file beside the key, without lines of other keys."""
         found = {}
         with suppress(OSError):
             for line in self.names_file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -117,9 +113,7 @@ class PseudonymKey:
         return found
 
     def reveal(self, pseudonym: str, names: Iterable[str] = ()) -> str | None:
-        """Return the name behind a pseudonym: a remembered one, or one of `names`; None where it
-        is neither.
-        """
+        """Return the name of a pseudonym: remembered, or one of `names`; else None."""
         remembered = self.remembered().get(pseudonym)
         if remembered is not None:
             return remembered

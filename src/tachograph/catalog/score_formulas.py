@@ -31,8 +31,9 @@ class CycleScore:
 
 
 def practice_gpu(metrics: Mapping[str, float], *, max_warps: int = 64) -> CycleScore:
-    """Return 100 (1 - min(W_max, W) / W_max x active / elapsed), W the warps resident per active
-    cycle.
+    """Return 100 (1 - min(W_max, W) / W_max x active / elapsed).
+
+    W: resident warps per active cycle.
 
     `sm__warps_active.avg` is cumulative: W is it over `sm__cycles_active.avg`, or
     `.per_cycle_active` where given.

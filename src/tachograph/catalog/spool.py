@@ -1,5 +1,4 @@
-"""A spool: how samples are kept while a job runs. One file that only grows, cheap to write,
-readable at any moment.
+"""Spool of samples while a job runs: one growing file, cheap to write, always readable.
 
 `MAGIC`, then records: length and CRC-32 of the payload (little-endian, 32 bits each), then the
 payload, whose first byte is its kind: `J` is a document (JSON, compressed), `S` are rows of samples
@@ -143,8 +142,7 @@ class SpoolWriter:
 
 
 def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
-    """Yield the head, then documents and rows in the order in which they were written, up to where
-    it was cut off.
+    """Yield the head, then documents and rows in order of writing, until a truncation.
 
     Errors: InputError for a file that is no spool, or cannot be read.
     """

@@ -34,8 +34,7 @@ def _column(texts: pl.Series) -> pl.Series:
 
 
 def table_csv(rows: pl.DataFrame, *, raw: bool = False, datetime_format: str | None = None) -> str:
-    r"""Return rows as CSV: null is empty, lists are joined with `+`, texts are harmless unless
-    `raw`.
+    r"""Return rows as CSV: null is empty, lists joined with `+`, texts harmless unless `raw`.
 
     >>> table_csv(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "name": ["=1", None]}))
     'pipes,name\nfp64+tensor,\'=1\n"",\n'

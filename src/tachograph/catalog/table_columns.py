@@ -268,9 +268,7 @@ def scores() -> tuple[TableColumn, ...]:
 
 
 def pm_sampling() -> tuple[TableColumn, ...]:
-    """Return what PM sampling counted in a span, as sums over its samples, and the scores of
-    these sums.
-    """
+    """Return PM sampling over a span: sums over its samples, and the scores of the sums."""
     cut = "the chip cannot count it in the same pass as the others"
     return (
         real("duration_s", "s", "From the start of the first sample to the end of the last."),

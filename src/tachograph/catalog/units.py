@@ -139,8 +139,7 @@ _SPAN_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 
 
 def slurm_duration_s(written: str) -> float | None:
-    """Return the seconds of Slurm's `[days-][hours:]minutes:seconds`, or None where none is
-    written.
+    """Return the seconds of Slurm's `[days-][hours:]minutes:seconds`, or None without any.
 
     >>> slurm_duration_s("3-06:16:53"), slurm_duration_s("00:05.250"), slurm_duration_s("UNLIMITED")
     (281813.0, 5.25, None)
@@ -186,8 +185,7 @@ def span_s(written: str) -> float:
 
 
 def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> datetime:
-    """Return the UTC time a person wrote: ISO date or time in the site's zone, or a span before
-    `now`.
+    """Return the UTC time of a text: ISO date or time in the site's zone, or a span before `now`.
 
     >>> parse_time("2h", now=datetime(2026, 1, 1, 12, tzinfo=UTC)).isoformat()
     '2026-01-01T10:00:00+00:00'

@@ -46,9 +46,7 @@ def end_process(code: int) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code of `tachograph` with these arguments (those of the process by
-    default).
-    """
+    """Return the exit code of `tachograph` with these arguments (default: the process's)."""
     output.prepare()
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))

@@ -1,6 +1,4 @@
-"""`tachograph lake devices`: the catalogue of GPU models; `--json` includes sources and ridge
-points.
-"""
+"""`tachograph lake devices`: catalogue of GPU models; `--json` adds sources and ridge points."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`tachograph export TARGET`: export jobs and findings to a database, files, Prometheus,
-ClusterCockpit.
-"""
+"""`tachograph export TARGET`: jobs and findings to databases, files, Prometheus, ClusterCockpit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`tachograph init`: a configuration with what most sites set; docs/configuration.md has the
-other keys.
-"""
+"""`tachograph init`: writes a configuration with common keys; docs/configuration.md has all."""
 
 from __future__ import annotations
 

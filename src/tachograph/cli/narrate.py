@@ -48,9 +48,7 @@ class Narrator:
         return cls(quiet=arguments.quiet, no_color=arguments.no_color)
 
     def say(self, remark: str, *, secret: bool = False) -> None:
-        """Write one line. `secret`: it contains a secret meant for the reader, such as a login
-        link.
-        """
+        """Write one line. `secret`: it contains a secret for the reader, such as a login link."""
         from tachograph.catalog.units import printable
 
         if not self.quiet:

@@ -46,16 +46,12 @@ class Parser(argparse.ArgumentParser):
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse `--sort -start` as an option and its value: argparse would take the column for
-        an option.
-        """
+        """Parse `--sort -start` as option and value; argparse would take the column for an option."""
         self._given = [] if args is None else _joined(args)
         return super().parse_known_args(None if args is None else self._given, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `message` as a UsageError that names the option closest to an unknown one, or
-        points to the help.
-        """
+        """Raise UsageError with `message` and the closest option, or a hint at the help."""
         unknown, meant = self._misspelt()
         what = message if unknown in message else f"{message}; there is no option {unknown}"
         raise UsageError(what, do=meant or f"see `{self.prog} --help`")

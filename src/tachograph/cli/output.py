@@ -68,9 +68,7 @@ def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
 
 
 def width(default: int = 100) -> int:
-    """Return how many characters a line may have: those of the terminal (or $COLUMNS), else
-    `default`.
-    """
+    """Return the line width: that of the terminal (or $COLUMNS), else `default`."""
     return shutil.get_terminal_size((default, 24)).columns
 
 

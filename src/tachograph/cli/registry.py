@@ -1,5 +1,4 @@
-"""The commands, in the order of `tachograph --help`; a command is added by one file and one line
-here.
+"""Commands in the order of `tachograph --help`; a new one needs one file and one line here.
 
 A command's module has `add_arguments(parser) -> None` and `run(arguments) -> int` (the exit code),
 and is imported only when its command is run. This module imports nothing heavy: `--help` depends on
@@ -358,9 +357,7 @@ def _run(command: CommandEntry, words: Sequence[str]) -> int:
 
 
 def _damaged_file(problem: BaseException, arguments: Arguments) -> LakeError | None:
-    """Return the data file behind an error of the library that reads them; None where no file is
-    damaged.
-    """
+    """Return the damaged data file behind a reader's error, or None."""
     if "polars" not in sys.modules:
         return None
     from tachograph.lake.problems import UNREADABLE, damaged_file_error

@@ -48,8 +48,8 @@ class CommandText:
 
 
 def program_parser() -> Parser:
-    """Return a parser of the whole program: each command, action, source and target is a parser
-    below it.
+    """Return the parser of the whole program, with one below it per command, action, source,
+    target.
     """
     program = Parser("tachograph", sentence(SUMMARY))
     program.add_argument(
@@ -80,9 +80,7 @@ def program_parser() -> Parser:
 
 
 def _declare(parser: Parser, command: CommandEntry) -> None:
-    """Declare the options of a command, or its parts with theirs, and the options of every
-    command.
-    """
+    """Declare a command's options, or its parts with theirs, and the common options."""
     module = load(command)
     if hasattr(module, "parts"):
         chosen = parser.add_subparsers(dest="part", metavar=command.name.upper())

@@ -1,3 +1,1 @@
-"""The judge: one ordered tuple of checks in families, scores, workload and health, waste; pure
-functions.
-"""
+"""The judge: checks in families, scores, workload, health, waste; pure functions."""

@@ -42,9 +42,7 @@ def number(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def activity_counter(summary: Mapping[str, Any]) -> str | None:
-    """Return the counter that shows whether the job's GPUs were working, or None where none was
-    measured.
-    """
+    """Return the counter that shows whether the job's GPUs work, or None if none was measured."""
     return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)
 
 
@@ -60,9 +58,7 @@ def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
 
 
 def gpu_labels(rows: GpuRows, *, of: GpuRows) -> str:
-    """Return the GPUs of `rows` as a short list: node names only where those `of` the job are on
-    several.
-    """
+    """Return the GPUs of `rows` as a short list, with node names if the job has several nodes."""
     several = len({row["node"] for row in of}) > 1
     names = [gpu_label(row, with_node=several) for row in rows[:_NAMED]]
     more = len(rows) - len(names)
@@ -89,9 +85,7 @@ def gpu_activity(summary: Mapping[str, Any], column: Callable[[str], list[Any]])
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Activity of a whole job over time: minutes that were measured, and in each the busiest
-    GPU's mean (0..1).
-    """
+    """Activity of a job over time: measured minutes, and the busiest GPU's mean in each (0..1)."""
 
     counter: str
     minute: npt.NDArray[np.int64]
@@ -145,8 +139,7 @@ def activity_over_time(
 
 
 def idle_periods(activity: Activity) -> list[tuple[int, int]]:
-    """Return the periods without work between the first and the last work: [(first minute,
-    minutes)].
+    """Return the idle periods between first and last work: [(first minute, minutes)].
 
     A period is a run of two consecutive measured minutes or more; a minute not measured ends it.
     """

@@ -73,8 +73,7 @@ OF_THE_RUN = Unmeasured()
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A check that holds for one job: what was seen, with its numbers; begin, end: None is the
-    whole job.
+    """A check that holds for a job, with its numbers; begin, end None: the whole job.
 
     advice: where that of the check does not fit.
     """
@@ -210,9 +209,7 @@ class CheckedJob:
         return number(self.summary, column)
 
     def evidence(self, *columns: str, **computed: float | None) -> dict[str, float]:
-        """Return the numbers that are known: those of its summary in `columns`, and the computed
-        ones.
-        """
+        """Return the known evidence: values of the summary's `columns`, and computed ones."""
         known = {column: self.number(column) for column in columns} | computed
         return {name: value for name, value in known.items() if value is not None}
 
@@ -284,8 +281,7 @@ Decide = Callable[[CheckedJob], Found | None]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One entry of CHECKS, of which the order is that of reports and, within a family, from the
-    most specific on.
+    """One entry of CHECKS, in the order of reports and, within a family, most specific first.
 
     family: of those that hold in a family, and in the wider ones around it, the most specific is
     reported and covers the others. brief: what it found in a few words, for headlines, with names

@@ -98,8 +98,7 @@ HANGS = frozenset(code for check in CHECKS if check.family == "hang" for code in
 def hang_culprit(
     findings: Iterable[Finding], gpus: pl.DataFrame, minutes: pl.DataFrame, held: float | None
 ) -> Culprit | None:
-    """Return the likely culprit of a job on several GPUs that was judged hung; None for any other
-    job.
+    """Return the likely culprit of a hang on several GPUs; None for other jobs.
 
     See find_culprit.
     """
@@ -110,8 +109,7 @@ def hang_culprit(
 
 
 def with_culprit(finding: Finding, culprit: Culprit | None) -> Finding:
-    """Return the finding of a hang with the sentence and the numbers of its culprit, where one is
-    named.
+    """Return the finding of a hang, with sentence and numbers of a named culprit.
 
     A finding that has them already is unchanged.
     """
@@ -402,8 +400,7 @@ def _ratio(value: float | None, whole: float | None) -> float | None:
 
 
 def _set_apart(levels: Sequence[float | None]) -> int | None:
-    """Return the index of the only level unlike all others; None if there is none or one is
-    missing.
+    """Return the index of the only level unlike all others; None without one, or if one is missing.
 
     >>> _set_apart([0.05, 0.06, 0.6]), _set_apart([0.05, 0.4, 0.6]), _set_apart([0.05, None, 0.6])
     (2, None, None)
@@ -484,9 +481,7 @@ def _culprit(
 def _with_faults(
     culprit: Culprit, faulty: Mapping[int, int], series: GpuSeries, *, hung: bool
 ) -> Culprit:
-    """The same with what the driver reported of single GPUs: `faulty` {place: number of XID
-    events}.
-    """
+    """The same with driver reports of single GPUs: `faulty` {index: number of XID events}."""
     if not faulty or not hung:
         return culprit
     places = [place for place in faulty if _is(culprit, series.units[place])]
@@ -566,9 +561,7 @@ def _after(minute: int) -> str:
 
 
 def _spread(stop: _Stop, places: Sequence[int]) -> int:
-    """Minutes by which the stops of some GPUs are apart at least, whatever happened in minutes
-    not measured.
-    """
+    """Minimum spread in minutes of the GPUs' stops, whatever happened in unmeasured minutes."""
     some = list(places)
     return max(0, int(stop.series.stop[some].max() - stop.series.quiet[some].min()))
 

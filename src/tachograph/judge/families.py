@@ -85,8 +85,7 @@ def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
 
 
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per job: `share` of the expected samples that are missing, and stretches
-    without any, in minutes.
+    """Return one row per job: missing `share` of samples, and stretches without any (minutes).
 
     `elapsed_s`: its run time. `begin`, `end`: before the first and after the last measured minute;
     `within`: the longest between two. Null where nothing was measured. `timelines`: one row per
@@ -181,9 +180,7 @@ def _not_denied(
 
 
 class _Holding(NamedTuple):
-    """A finding that holds: its place in the frame, its families, its place among the checks,
-    its interval.
-    """
+    """A finding that holds: its index in the frame, families, order among the checks, interval."""
 
     row: int
     code: str
@@ -215,8 +212,7 @@ class _Holding(NamedTuple):
 
 
 def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return findings with `covered_by`: the code of the more specific finding of the family that
-    is reported instead.
+    """Return findings with `covered_by`, the code of the more specific finding of the family.
 
     Null where a finding is reported, where it does not hold, and of facts.
     """

@@ -198,9 +198,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:
-    """Return (summary row, its findings) pairs as a frame in the schema of FINDINGS, without
-    `seq`.
-    """
+    """Return (summary row, findings) pairs as a frame: FINDINGS without `seq`."""
     rows = [
         (
             *(summary["job_key"], summary["job_id"]),
@@ -229,9 +227,7 @@ def _numbers(finding: Finding) -> str:
 
 
 def read_findings(frame: pl.DataFrame, order: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Return the rows of a findings frame (of one job), most urgent first, else in `order` of
-    codes.
-    """
+    """Return a job's rows of a findings frame, most urgent first, then in `order` of codes."""
     places = {code: place for place, code in enumerate(order)}
     found = [_finding(row) for row in frame.iter_rows(named=True)]
     return tuple(

@@ -186,8 +186,6 @@ def _stops(state: GpuStates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def longest_pause(states: GpuStates) -> int:
-    """Longest run of minutes without work between minutes at work, of one GPU; not measured ones
-    count.
-    """
+    """Longest run of idle or unmeasured minutes between minutes of work of one GPU."""
     at_work = np.flatnonzero(states == WORKING)
     return int(np.diff(at_work).max()) - 1 if at_work.size > 1 else 0

@@ -131,9 +131,7 @@ def limit_columns(limits: Sequence[HealthLimits]) -> LimitColumns:
 
 @dataclass(frozen=True, slots=True)
 class HealthReading:
-    """What is known of a GPU. None: missing. Replays: new ones in the time considered; rows: all
-    since production.
-    """
+    """Health of a GPU. None: missing. Replays: new ones in the period; rows: all since production."""
 
     row_remap_failure: float | None = None
     remapped_rows_uncorrectable: float | None = None

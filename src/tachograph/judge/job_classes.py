@@ -1,5 +1,4 @@
-"""Job classes: what a job's minutes show it to be. A class is added as any check is, with a
-`job_class`.
+"""Job classes, by a job's minutes. A class is a check with a `job_class`.
 
 Each is judged from GPU telemetry, and from host characteristics where those were recorded (codes
 that end in _host). `judge` makes findings; to search thresholds, compute `series`, `spreads` and
@@ -65,8 +64,7 @@ def judge_classes(
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
 ) -> pl.DataFrame:
-    """Return the findings of jobs: one row per (job_key, code), in the schema of FINDINGS without
-    `seq`.
+    """Return the findings of jobs: one row per (job_key, code), FINDINGS without `seq`.
 
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per
     (job_key, minute), jobs together, as `reduce.timelines` returns them. `node_minutes`: their rows
@@ -153,9 +151,7 @@ def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
 def _undetermined(
     job_class: JobClass, row: Mapping[str, object], settings: ClassOptions
 ) -> Finding:
-    """The verdict for a job whose GPUs are not recorded: one too short for a hang has none all
-    the same.
-    """
+    """Verdict for a job without recorded GPUs; one too short for a hang has no hang."""
     message, ran = "Unknown: which GPUs were its own is not recorded.", row["elapsed_s"]
     verdict: Verdict = "unknown"
     if job_class.where is not None and isinstance(ran, float) and ran < settings.hang_minutes * 60:

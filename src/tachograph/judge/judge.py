@@ -103,8 +103,7 @@ def judge_summaries(
     *,
     checks: Sequence[Check] = _OF_SUMMARIES,
 ) -> pl.DataFrame:
-    """Return the findings of the checks that see one job at a time, in the schema of FINDINGS
-    without `seq`.
+    """Return the findings of per-job checks: FINDINGS without `seq`.
 
     One row per (job_key, code). `timelines`: minutes with the GPUs put together, one row per
     (job_key, minute), as `timelines_of` returns. What does not hold is denied where the counters it
@@ -206,9 +205,7 @@ def _not_holding(check: Check) -> Sequence[pl.Expr]:
 
 
 def _not_measured(needed: str, columns: Sequence[str]) -> pl.Expr:
-    """Whether a job has none of the alternatives `a|b`, in the columns that keep means, events
-    or largest values.
-    """
+    """Whether a job lacks all alternatives `a|b` among means, events and maxima."""
     ends = ("_mean", "_max", "_events", "")
     names = [name + end for name in needed.split("|") for end in ends if name + end in columns]
     return pl.all_horizontal(pl.col(names).is_null()) if names else pl.lit(value=True)

@@ -138,9 +138,7 @@ class WasteReport:
 
     @property
     def concerned_hours(self) -> str:
-        """The column of `concerned` that has the GPU-hours of the chosen cause, of ALL those
-        lost to any.
-        """
+        """Column of `concerned` with GPU-hours of the selected cause, or ALL of them."""
         return "gpu_hours_lost" if self.jobs_of == ALL_CAUSES else f"gpu_hours_{self.jobs_of}"
 
     def total(self, amount: str) -> float | None:
@@ -381,9 +379,7 @@ def _wasteful(ledger: pl.DataFrame) -> pl.DataFrame:
 
 
 def _left_out(marked: pl.DataFrame) -> pl.DataFrame:
-    """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are
-    known.
-    """
+    """One row per reason to exclude jobs: number, known GPU-hours."""
     counted = marked.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
     found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=_known_sum(pl.col("gpu_hours")))
     return pl.DataFrame({"reason": list(WASTE_LEFT_OUT)}).join(

@@ -57,9 +57,7 @@ def link_traffic(link: str) -> pl.Expr:
 
 
 def link_peak(link: str) -> pl.Expr:
-    """Return the peak of a link in one direction, B/s, of the job's model; null where it is not
-    known.
-    """
+    """Return the peak of a link in one direction, B/s, of the job's model; null if unknown."""
     peaks = {
         name: getattr(device, f"{link}_bytes_per_s") for name, device in DEVICES_BY_NAME.items()
     }

@@ -47,8 +47,7 @@ DIFFERENCES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ScoreWay:
-    """Scores of a job by one way. scores: {column of SCORES: 0..100, None: not measured}. basis:
-    what they are of.
+    """A job's scores by one method. scores: {column of SCORES: 0..100, None: not measured}.
 
     notes: what limits them here.
     """
@@ -80,8 +79,7 @@ def sampled_way(
     begin: datetime,
     end: datetime,
 ) -> ScoreWay:
-    """Return the scores of rows of gpu_scores of these GPUs (rows of job_gpus) from `begin` to
-    `end`.
+    """Return the scores from gpu_scores of these GPUs (job_gpus), `begin` to `end`.
 
     A row that is only partly inside is of others, too, and left out.
     """

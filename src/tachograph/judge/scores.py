@@ -23,8 +23,7 @@ _TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
 def score_findings(row: Mapping[str, Any], *, high: float) -> tuple[Finding, Finding]:
-    """Return the findings of the two scores of a job; `row`: its inputs
-    (`telemetry.inputs_of_jobs`) and scores.
+    """Return the findings on a job's two scores; `row`: inputs and scores.
 
     Verdict yes from `high` on; unknown where a score is null, naming the counters that were not
     measured.
@@ -135,8 +134,7 @@ _INPUTS: Mapping[str, pl.Expr] = MappingProxyType(
 
 
 def with_scores(gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of job_gpus with `score_gpu`, `score_gpumem` and `score_gpumem_normalized`,
-    0..100.
+    """Return job_gpus with `score_gpu`, `score_gpumem`, `score_gpumem_normalized`, 0..100.
 
     Null where an input is missing, and where neither SMs nor memory were active. Without both
     clocks they are taken as equal.

@@ -65,9 +65,7 @@ class StepUse:
 
 @dataclass(frozen=True, slots=True)
 class StepGap:
-    """Time of a job in which no srun step ran. Of its whole minutes: seconds that were measured,
-    and idle ones.
-    """
+    """Time without srun steps; within its whole minutes: measured and idle seconds."""
 
     begin: datetime
     end: datetime
@@ -82,9 +80,7 @@ class StepGap:
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """The steps of a job in order of start, gaps of a minute or more without an srun step, and
-    the job's start.
-    """
+    """Steps of a job by start, gaps of a minute or more without srun steps, and the start."""
 
     steps: tuple[StepUse, ...] = ()
     gaps: tuple[StepGap, ...] = ()
@@ -175,9 +171,7 @@ def gaps_between(
 
 
 def _idle_minutes(minutes: pl.DataFrame, idle_util: float) -> dict[int, bool]:
-    """Whether each minute was idle: every GPU below `idle_util`; only minutes in which all of
-    them were measured.
-    """
+    """Whether all GPUs were below `idle_util`, per minute; only fully measured minutes."""
     counter = next((name for name in ACTIVITY if minutes[name].null_count() < minutes.height), None)
     if counter is None:
         return {}

@@ -67,9 +67,7 @@ def build_usage(
     top: int = 10,
     zone_name: str = "UTC",
 ) -> UsageReport:
-    """Return the report of `jobs` (USAGE_COLUMNS of job_summaries), of the reported rows of
-    findings about them.
-    """
+    """Return the usage report of `jobs` (USAGE_COLUMNS), with their reported findings."""
     found = jobs.with_columns(lost_hours().alias(LOST_COLUMN))
     running = _first(found, pl.col("end").is_null(), by="start", count=top)
     worst = _first(found, pl.col(LOST_COLUMN) > 0, by=LOST_COLUMN, count=top)
@@ -105,9 +103,7 @@ def _with_findings(jobs: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
 
 
 def weekly_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
-    """Return `weeks` of UsageReport: a row per week in which jobs of the ledger ended, oldest
-    first.
-    """
+    """Return `weeks` of UsageReport: one row per week of the jobs' ends, oldest first."""
     ended = pl.col("end").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date()
     weeks = (  # eagerly: the streaming engine adds numbers up in another order each time
         jobs.filter(in_ledger())

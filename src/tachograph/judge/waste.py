@@ -104,9 +104,7 @@ def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
-    """One row per job whose hours can be attributed: its place, GPUs, seconds, and intervals in
-    seconds of it.
-    """
+    """One row per job with attributable hours: index, GPUs, seconds, intervals (s)."""
     chosen = jobs.select(
         "job_key", "start", "as_of", "gpus", "gpu_hours", "elapsed_s", "attribution"
     )
@@ -250,8 +248,7 @@ JOULES_PER_KWH = 3.6e6
 
 
 def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
-    """Return rows of job_summaries with `price`, of a GPU-hour, and `price_kwh`; null: none is
-    configured.
+    """Return job_summaries with `price` per GPU-hour and `price_kwh`; null: not configured.
 
     Of `waste.prices` the price of its partition counts, else that of its model, else
     `price_per_gpu_hour`.
@@ -283,8 +280,7 @@ _OURS = "our assumption"
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What is assumed for a cause: a key of [waste], its unit, in words (with {value}), and where
-    its default is from.
+    """Assumption behind a cause: key of [waste], unit, text (with {value}), source of its default.
 
     `least`, `most`: between which the value makes sense.
     """

@@ -31,8 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Result of compacting one table: days, files and rows before and after, rows merged and
-    dropped.
+    """Result of compacting a table: days, files and rows before and after, merged, dropped.
 
     rows_before = rows_after + duplicates + superseded.
     """

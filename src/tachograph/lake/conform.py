@@ -423,9 +423,7 @@ def _as_above(ordered: pl.DataFrame, key: list[str]) -> pl.Series:
 
 
 def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.DataFrame:
-    """The last row of each key, completed from those above it; the greatest seq shows what is
-    new.
-    """
+    """Last row of each key, completed from earlier ones; the greatest seq shows what is new."""
     run = (~as_above).cum_sum().alias(_RUN)
     filled = ordered.with_columns(run)
     gaps = [

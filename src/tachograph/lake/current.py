@@ -40,9 +40,7 @@ def read_current(
     keys: Iterable[str] | None = None,
     where: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Return one row per key of a table, in its order; see `Lake.latest`. Errors: those of
-    `scan_current`.
-    """
+    """Return one row per key in table order; see `Lake.latest`. Errors: those of `scan_current`."""
     names = tuple(table.schema) if columns is None else columns
     wanted = None if keys is None else list(keys)
     files = lake.files(table)

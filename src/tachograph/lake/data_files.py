@@ -18,8 +18,7 @@ _IDS = ("job_key", "job_id")  # by which files of a job are chosen
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where
-    known.
+    """One Parquet file of a table. `low`, `high`: first and last node (samples), if known.
 
     least_seq, keys: the least seq; the least and the greatest job_key, or job_id of a table without
     keys; None: not recorded.

@@ -56,7 +56,7 @@ class NewInput:
 
 
 def seen_now(lake: Lake, configuration: Configuration, judge_digest: str) -> InputVersions:
-    """Return the versions that an analysis would read now."""
+    """Return the versions of the input tables, and the digest of the method."""
     versions = {table.name: lake.version(table) for table in ANALYSED}
     return InputVersions(versions, method_digest(configuration, judge_digest))
 

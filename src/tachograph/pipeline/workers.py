@@ -90,7 +90,7 @@ _fit: set[WorkerRequirements] = set()  # what this worker was found to have
 
 
 def expected(lake: Lake) -> WorkerRequirements:
-    """Return the versions and modules of this process."""
+    """Return package versions and lake state of this process."""
     versions = tuple(metadata.version(name) for name in PACKAGES)
     delta = lake.delta(GPU_SAMPLES)
     if delta is None:

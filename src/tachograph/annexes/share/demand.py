@@ -77,8 +77,9 @@ class Demand:
         return replace(self, name=name)
 
     def bandwidth(self, calibration: Calibration) -> float | None:
-        """Return the achievable share of DRAM bandwidth, above 1 if calibrated too low; None:
-        unknown.
+        """Return the achievable share of DRAM bandwidth.
+
+        Above 1: calibrated too low; None: unknown.
 
         >>> round(Demand(name="copy", dram=0.42).bandwidth(Calibration()), 3)
         0.467

@@ -68,8 +68,7 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class AdviceLine:
-    """One line of advice. `value` None: no advice, for the `reason`; asked: what is requested,
-    None: not given.
+    """One line of advice. `value` None: no advice, see `reason`; asked: the request, None: none.
 
     Units: gpus, cores: count; gpu_memory, host_memory: MiB; time: s; sharing: share of the SMs;
     expected: GPU-hours; problems: runs with any; its evidence has `recoverable_<cause>` as shares
@@ -150,8 +149,7 @@ class _Given:
     options: AdviceOptions
 
     def confidence(self, runs: Sequence[PastJob]) -> Confidence:
-        """high: ten runs of this very job; medium: three of it, or ten names of its pattern; low:
-        anything less.
+        """high: ten runs of this job; medium: three, or ten names of its pattern; low: fewer.
 
         Numbers in names may count runs, or distinguish jobs: runs of one further name are evidence
         of one job.

@@ -93,9 +93,7 @@ class BacktestSums:
 
     @property
     def known_share(self) -> float | None:
-        """Share of all recoverable hours that advice from past jobs of the user could name; None
-        without any.
-        """
+        """Share of all recoverable hours that advice from the user's past jobs could name, or None."""
         return self.known / self.recoverable if self.recoverable else None
 
     @property
@@ -105,9 +103,7 @@ class BacktestSums:
 
     @property
     def named_share(self) -> float | None:
-        """Share of the recoverable hours of jobs with past jobs that the advice names; None
-        without any.
-        """
+        """Share of the recoverable hours of jobs with past jobs that the advice names, or None."""
         return self.named / self.with_history if self.with_history else None
 
 
@@ -124,9 +120,7 @@ class BrokenJob:
 
 @dataclass(frozen=True, slots=True)
 class BacktestReport:
-    """Sums over all jobs, by user, by partition and by confidence, and the jobs that would have
-    failed.
-    """
+    """Sums over all jobs, by user, partition and confidence, and the jobs that would have failed."""
 
     total: BacktestSums
     by_user: Mapping[str, BacktestSums]

@@ -76,8 +76,9 @@ def prediction_bound(values: Sequence[float], certainty: float = CERTAINTY) -> f
 
 @lru_cache(maxsize=1024)
 def student_t(freedom: int, certainty: float) -> float:
-    """Return the quantile of Student's t distribution (Abramowitz and Stegun 26.7.3, 26.7.4, by
-    bisection).
+    """Return the quantile of Student's t distribution.
+
+    Abramowitz and Stegun 26.7.3, 26.7.4, by bisection.
 
     >>> round(student_t(4, 0.975), 3), round(student_t(9, 0.995), 3), round(student_t(1, 0.95), 3)
     (2.776, 3.25, 6.314)

@@ -102,9 +102,7 @@ class PastJob:
 
     @property
     def hung(self) -> bool:
-        """It was judged to have hung: its run time shows when it was ended, not how long it
-        works.
-        """
+        """Whether it was judged hung, so that its run time shows when it was ended, not its work."""
         return not HANGS.isdisjoint(self.problems)
 
     @property

@@ -11,9 +11,7 @@ IDLE_SHARE = 0.1  # of the minutes between first and last work
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that temporal imbalance is at its threshold and work alternates with minutes of
-    waiting.
-    """
+    """Hold if temporal imbalance is at its threshold, and work alternates with idle minutes."""
     imbalance = job.number("temporal_imbalance")
     if imbalance is None or imbalance < job.thresholds.temporal_imbalance:
         return None

@@ -1,6 +1,4 @@
-"""A GPU of the job has faulty memory, also where the fault is older than the job: its health is
-CRIT.
-"""
+"""A GPU of the job has faulty memory, even if older than the job: its health is CRIT."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ WAITING_ADVICE = (
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that mean activity over all GPUs is below `idle_util`; None where it was not
-    measured.
-    """
+    """Hold if mean activity over all GPUs is below `idle_util`; None: not measured."""
     counter = activity_counter(job.summary)
     if counter is None:
         return None

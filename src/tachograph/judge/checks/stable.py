@@ -28,9 +28,7 @@ AWAY = 0.05  # mean R
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """Per job of one characteristic: minutes measured, mean, highest, share of minutes with R <=
-    NEAR, mean R.
-    """
+    """Per job, one characteristic: minutes, mean, maximum, share of minutes with R <= NEAR, mean R."""
 
     measured: Ints
     mean: Singles

@@ -14,9 +14,7 @@ from tachograph.judge.classes.kernel import MIDDLE
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that for `idle_minutes` or more, between work, no GPU worked: the longest such
-    period.
-    """
+    """Hold if no GPU worked for `idle_minutes` or more between work; the longest such period."""
     activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None

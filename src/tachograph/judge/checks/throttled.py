@@ -1,5 +1,4 @@
-"""Clocks were lowered for heat or a hardware slowdown; at the power limit: the rule
-power_throttling.
+"""Clocks were lowered by heat or a hardware slowdown; power limit: rule power_throttling.
 
 Decided from all samples of the job, and by the rule heat_throttling from those of one GPU.
 """
@@ -14,9 +13,7 @@ HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOC
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that clocks were lowered in many samples, heat or a hardware slowdown among the
-    reasons.
-    """
+    """Hold if clocks were lowered in many samples, some by heat or a hardware slowdown."""
     share, bits = job.number("throttle_reasons_mean"), job.number("throttle_reasons_max")
     if share is None or bits is None or share < OFTEN:
         return None

@@ -1,3 +1,1 @@
-"""Job classes from series of minutes: characteristics, windows, votes, verdicts; compiled
-inside.
-"""
+"""Job classes from minute series: characteristics, windows, votes, verdicts."""

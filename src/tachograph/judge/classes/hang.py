@@ -1,6 +1,4 @@
-"""What the three hang classes have in common: votes on an interval in which nothing changes,
-made a finding.
-"""
+"""Common part of the three hang classes: votes on an unchanging interval, as a finding."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
 
 @dataclass(frozen=True, slots=True)
 class HangPlace:
-    """Where a hung class has its interval, and its text: `noun` ("a hang"), sentences of an
-    interval and of none.
+    """Position of a hang class's interval, with texts: `noun` ("a hang"), sentences.
 
     `found(case)`: the sentence where it holds. `none(case)`: the sentence where it does not.
     """
@@ -73,9 +70,7 @@ class HangCase:
 
     @property
     def reported_s(self) -> float:
-        """Length of the interval as it is reported: as between its begin and end where these are
-        printed. Seconds.
-        """
+        """Length of the interval in seconds, consistent with its printed begin and end."""
         begin, end = _bounds(self)
         return self.interval_s if begin is None or end is None else shown_s(begin, end)
 
@@ -111,8 +106,8 @@ class HangCase:
         return float(inside.mean()) if inside.size else None
 
     def mean_outside(self, name: str) -> float | None:
-        """Return the mean of a characteristic before the interval, or after it where nothing is
-        before.
+        """Return the mean of a characteristic before the interval, or after it if that begins the
+        job.
         """
         first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
         values = self.form.series.of(name)
@@ -133,9 +128,7 @@ class HangCase:
 def hang_class(
     place: HangPlace, code: str, severity: Severity, title: str, *, host: tuple[str, ...]
 ) -> JobClass:
-    """Return the class that looks for an interval without change at `place`; `host`: its votes
-    from host metrics.
-    """
+    """Return the class for unchanging intervals at `place`; `host`: it votes from host metrics."""
     return JobClass(
         code,
         severity,
@@ -150,9 +143,7 @@ def hang_class(
 def judge_hang(
     place: HangPlace, job_class: JobClass, form: ClassInput
 ) -> Iterator[tuple[int, Finding]]:
-    """Yield the verdict of every job of the form. A job shorter than a hang has none, with any
-    measurements.
-    """
+    """Yield the verdict of every job of the form; a job shorter than a hang has none."""
     names, limits = job_class.names(form), form.limits
     votes = {
         name: hang_votes(
@@ -223,8 +214,9 @@ def _short(place: HangPlace, case: HangCase) -> str:
 
 
 def _seen_working(place: HangPlace, case: HangCase) -> bool:
-    """Whether utilisation alone shows that no interval is long enough: of a GPU that is seen to
-    work now and then.
+    """Whether utilisation alone excludes an interval that is long enough.
+
+    It does if a GPU is seen to work now and then.
 
     Full utilisation is no evidence on the end of a job: a hung collective shows it, too.
     """
@@ -298,9 +290,7 @@ def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
 
 
 def worked_at(case: HangCase) -> tuple[int, int] | None:
-    """Return the first and last minute in which a GPU worked; None where none did, or it was not
-    measured.
-    """
+    """Return the first and last minute with a GPU at work; None without any, or not measured."""
     first, last = (
         int(case.form.idle_times.first[case.place]),
         int(case.form.idle_times.last[case.place]),

@@ -1,6 +1,4 @@
-"""What idle_nodes and idle_gpus have in common: the busiest unit of a job against the least busy
-one.
-"""
+"""Common part of idle_nodes and idle_gpus: the busiest and the least busy unit of a job."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ TIMES = 2.0  # least ratio of the busiest to the least busy; source: TASC
 def idle_class(
     noun: Literal["node", "GPU"], code: str, title: str, *, host: tuple[str, ...] = ()
 ) -> JobClass:
-    """Return the class that compares the nodes, or the GPUs, of a job; `host`: its votes from
-    host metrics.
-    """
+    """Return the class that compares nodes or GPUs; `host`: it votes from host metrics."""
     gpu = ("gpu_util", "sm_active", "dram_active", "power")
     return JobClass(code, "hint", title, partial(judge_idle, noun), gpu=gpu, host=host)
 
@@ -117,9 +113,7 @@ class IdleCase:
     voted_yes: Sequence[str]
 
     def affected(self) -> list[str]:
-        """Labels of the units that do at most half of what the busiest does, by half of the YES
-        votes.
-        """
+        """Labels of units with at most half of the busiest's work, by half of the YES votes."""
         first, last = self.units.offset[self.place], self.units.offset[self.place + 1]
         table = np.stack([
             self.units.values[name][first:last] * np.float32(TIMES) <= self.found[name].busiest[self.place]

@@ -18,9 +18,7 @@ HOST_SUFFIX = "_host"
 
 @dataclass(frozen=True, slots=True)
 class ClassInput:
-    """Many jobs in one form. `rows`: of job_summaries, in the order of the series. `idle_times`:
-    of their GPUs.
-    """
+    """Jobs in one form. `rows`: of job_summaries, in series order. `idle_times`: of their GPUs."""
 
     host: bool
     rows: Sequence[Mapping[str, Any]]
@@ -72,9 +70,7 @@ class JobClass:
         begin: datetime | None = None,
         end: datetime | None = None,
     ) -> Finding:
-        """Return the finding on one job of the form; `missing`: characteristics that were not
-        measured.
-        """
+        """Return the finding on one job of the form; `missing`: unmeasured characteristics."""
         return Finding(
             form.code(self.code),
             self.severity,
@@ -111,9 +107,7 @@ def listed(form: ClassInput, names: Sequence[str]) -> str:
 
 
 def too_few(form: ClassInput, names: Sequence[str], missing: Sequence[str]) -> str:
-    """Return the sentence of a verdict for which fewer than half of the characteristics were
-    measured.
-    """
+    """Return the sentence if fewer than half of the characteristics were measured."""
     there = [name for name in names if name not in missing]
     what = f" ({listed(form, there)})" if there else ""
     return (
@@ -126,9 +120,7 @@ def too_few(form: ClassInput, names: Sequence[str], missing: Sequence[str]) -> s
 def voted(
     form: ClassInput, names: Sequence[str], missing: Sequence[str], unused: Sequence[str] = ()
 ) -> str:
-    """Return which characteristics had no vote, as the end of a sentence; nothing where all had
-    one.
-    """
+    """Return the end of a sentence naming characteristics without a vote, or ""."""
     parts = []
     if missing:
         parts.append(f"not measured: {listed(form, missing)}")

@@ -42,8 +42,7 @@ def window_spreads(
     high: Singles,
     measured: Ints,
 ) -> None:
-    """Per window of `width` minutes (Q3 - Q1)/2, the highest value, and how many minutes were
-    measured.
+    """Return per window of `width` minutes (Q3 - Q1)/2, maximum, and measured minutes.
 
     The values of the window are kept in order while it slides. NaN for a window without any.
     """
@@ -93,9 +92,7 @@ def window_works(works: Bytes, offset: Longs, windows: Longs, width: int, count:
 
 @compiled
 def _normal_windows(hung: Bytes, sure: Bytes, a: int, b: int, optimistic: bool) -> int:
-    """The longest run of windows that are not flat, among a <= w < b; unknown ones count where
-    `optimistic`.
-    """
+    """Longest run of non-flat windows in a <= w < b; unknown ones count if `optimistic`."""
     longest, here = 0, 0
     for w in range(a, b):
         here = here + 1 if (not hung[w] and (sure[w] or optimistic)) else 0
@@ -169,7 +166,7 @@ def hang_votes(
     working: Ints, light: int, width: int, enough: int, theta: float, level: float, hang: float, where: int, least: int,
     vote: Votes, begin: Ints, end: Ints, compared: Singles,
 ) -> None:  # fmt: skip
-    """Per job the vote of one characteristic on a hang interval `where`, and the interval
+    """Return per job a characteristic's vote on a hang interval `where`, and the interval
     (minutes).
 
     A window with fewer than `enough` measured minutes is neither flat nor not; with a level, one
@@ -278,8 +275,9 @@ def steadiness(
     values: Singles, offset: Longs, near: float, measured: Ints, mean: Singles, high: Singles, within: Singles,
     away: Singles,
 ) -> None:  # fmt: skip
-    """Per job minutes measured, mean, highest value, share of minutes with R <= `near`, mean R; R =
-    |y - mean|/mean.
+    """Return per job minutes, mean, maximum, share with R <= `near`, mean R.
+
+    R = |y - mean|/mean, over measured minutes.
 
     All zero: within 1, away 0. NaN where nothing was measured.
     """

@@ -1,6 +1,4 @@
-"""Characteristics of many jobs, minute by minute, as flat arrays; and their means per node and
-GPU.
-"""
+"""Characteristics of jobs by minute, as flat arrays; their means per node and GPU."""
 
 from __future__ import annotations
 
@@ -39,8 +37,7 @@ _REPORTED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Characteristics of many jobs, one job behind the other, one place per minute since the job's
-    start.
+    """Characteristics of jobs in sequence, one element per minute since the job's start.
 
     `offset`: first place of each job, and behind the last their number; a job's places end with its
     last minute, as of when it is judged. `values`: {characteristic: value per place}, NaN where not
@@ -68,9 +65,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class IdleTimes:
-    """Per job: first and last minute in which a GPU worked (-1: none), longest idle interval,
-    minutes measured.
-    """
+    """Per job: first and last minute of work (-1: none), longest idle interval, measured minutes."""
 
     first: Ints
     last: Ints
@@ -112,8 +107,7 @@ def gpu_series(
 
 
 def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.DataFrame) -> Series:
-    """Return the host characteristics of `jobs`, the mean over a job's nodes that report it; and
-    gpu_util.
+    """Return the host characteristics of `jobs`, means over reporting nodes, and gpu_util.
 
     `node_minutes`: rows of job_node_minutes.
     """
@@ -171,9 +165,7 @@ class _Places:
 
 
 def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
-    """A place for each minute from a job's start to its end; of a running job to the last that
-    was measured.
-    """
+    """One element per minute from start to end; of a running job to the last measured minute."""
     keys = tuple(jobs["job_key"].to_list())
     last = dict(frame.group_by("job_key").agg(pl.col("minute").max()).iter_rows())
     lengths: list[int] = []
@@ -233,8 +225,7 @@ def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
 def _work(
     places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], measured: Singles
 ) -> Singles:
-    """Arithmetic or memory traffic of the busiest GPU; an upper bound where the timelines do not
-    record it.
+    """Arithmetic or memory traffic of the busiest GPU, or an upper bound if not recorded.
 
     They record it for GPUs that report utilisation, too, and MIG slices do not: no GPU can do more
     than all together.
@@ -269,9 +260,7 @@ def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
 
 
 def _partly_measured(measured: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
-    """Minutes in which fewer GPUs report their activity than the job held, or than in its best
-    minute.
-    """
+    """Minutes with fewer reporting GPUs than the job held, or than in its best minute."""
     most = held.copy()
     there = np.diff(offset) > 0
     if there.any():
@@ -295,8 +284,7 @@ def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None])
 
 
 def board_power_w(model: str | None) -> float | None:
-    """Return the board power of a device of the catalogue, None for other names and for several
-    models.
+    """Return the board power of a catalogue device; None for other or several models.
 
     >>> board_power_w("A100 SXM 40GB"), board_power_w("A100 SXM 40GB+A40"), board_power_w(None)
     (400, None, None)
@@ -329,9 +317,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """Per job the highest and the lowest mean of its units, and how many report it. NaN: none
-    does.
-    """
+    """Per job the highest and lowest mean of its units, and the number reporting. NaN: none."""
 
     busiest: Singles
     least: Singles
@@ -351,9 +337,7 @@ def node_units(job_keys: Sequence[str], gpus: pl.DataFrame) -> Units:
 
 
 def host_units(job_keys: Sequence[str], node_minutes: pl.DataFrame, gpus: pl.DataFrame) -> Units:
-    """Return the nodes of jobs with their host characteristics, and the mean utilisation of
-    their GPUs.
-    """
+    """Return the nodes of jobs with host characteristics, and mean utilisation of their GPUs."""
     names = tuple(HOST_CHARACTERISTICS)
     means = node_minutes.group_by("job_key", "node").agg(pl.col(names).mean())
     util = gpus.group_by("job_key", "node").agg(gpu_util=pl.col("gpu_util_mean").mean())

@@ -24,9 +24,7 @@ VERDICT_OF: Mapping[int, Verdict] = {NO: "no", YES: "yes", UNDECIDED: "unknown"}
 
 @dataclass(frozen=True, slots=True)
 class WindowSpread:
-    """Of one characteristic, per window: (Q3 - Q1)/2, highest value, minutes measured. NaN: none
-    was.
-    """
+    """One characteristic per window: (Q3 - Q1)/2, maximum, measured minutes. NaN: none."""
 
     spread: Singles
     high: Singles
@@ -92,8 +90,9 @@ def hang_votes(
     level: float | None,
     hang_minutes: float,
 ) -> HangVotes:
-    """Return the vote of a characteristic of each job on a hang interval `where` (kernel.END, BEGIN
-    or MIDDLE).
+    """Return each job's vote of a characteristic on a hang interval.
+
+    `where`: kernel.END, BEGIN or MIDDLE.
 
     The interval is a run of consecutive flat windows (spread below `theta`) that covers at least
     `hang_minutes`. With a `level` its minutes are also all below it, none is at work and at most a

@@ -35,9 +35,7 @@ _OF_NODES = "mean(GatherFromAllRanks(SelectMetric({}, OverAll)))"
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """What a metric of ClusterCockpit is here: its statistics, and limits that need no cluster,
-    in its unit.
-    """
+    """Tachograph's counterpart of a ClusterCockpit metric: statistics, cluster-free limits."""
 
     avg: str
     max: str = ""
@@ -117,8 +115,7 @@ _TAG = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A job class as a rule: text of its file (None: it has no counterpart), values of its
-    parameters.
+    """A job class as a rule: file text (None: no counterpart), parameter values.
 
     missing: what has no counterpart here. remarks: what was left out or differs a little.
     """
@@ -153,8 +150,9 @@ class _JobClassDocument(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _JobClassTranslator:
-    """Translates one job class. terms: {name: expression}, in order; used: parameters; missing,
-    remarks: in order.
+    """Translates a job class.
+
+    terms: {name: expression}, in order; used: parameters; missing, remarks: in order.
     """
 
     document: _JobClassDocument
@@ -166,8 +164,7 @@ class _JobClassTranslator:
     remarks: dict[str, None] = field(default_factory=dict)
 
     def name(self, name: str) -> str:
-        """Return what a name of an expression is called in the rule; what it means becomes a term
-        before it.
+        """Return the rule's name for a name of an expression, whose meaning becomes a term.
 
         Raises UntranslatableError.
         """
@@ -192,9 +189,7 @@ class _JobClassTranslator:
         return term
 
     def limit(self, metric: str, limit: str) -> str:
-        """Return a limit of a metric: of the cluster, else the one that the metric has by
-        nature.
-        """
+        """Return a metric's limit: the cluster's, else the natural one."""
         of_cluster = self.limits.get(metric, {}).get(limit)
         if of_cluster is not None:
             return _written(of_cluster)
@@ -290,8 +285,8 @@ class _JobClassTranslator:
 def translate_class(
     text: str, file: str, parameters: Mapping[str, float], limits: Limits | None = None
 ) -> Translated:
-    """Return a job class as a rule. `parameters`: of parameters.json. `limits`: of metrics, by
-    the cluster's.
+    """Return a job class as a rule. `parameters`: parameters.json. `limits`: of metrics, by
+    cluster.
     """
     try:
         document = msgspec.json.decode(text.encode(errors="surrogatepass"), type=_JobClassDocument)
@@ -353,9 +348,7 @@ def limits_of(document: Any) -> dict[str, dict[str, float]]:
 
 
 def _problems(text: str, file: str, parameters: Mapping[str, float]) -> tuple[str, ...]:
-    """Problems of a translation, by the checker; none, unless a name or a type has no
-    counterpart after all.
-    """
+    """Problems of a translation; none unless a name or type has no counterpart."""
     loaded = load_patterns(text, file)
     found = [
         *loaded.problems,
@@ -365,9 +358,7 @@ def _problems(text: str, file: str, parameters: Mapping[str, float]) -> tuple[st
 
 
 def _plain_text(text: str, *, before: str) -> str:
-    """Text of a hint; a percent sign or hours behind a number are written out, since its value
-    is in that unit.
-    """
+    """Text of a hint; writes out a percent sign or hours after a number, as its unit is that."""
     escaped = text.replace("{", "{{").replace("}", "}}").replace("$", "$$")
     if before.endswith("}") and (unit := _AFTER.match(escaped)):
         spelled = " percent" if unit[2] == "%" else " hours"

@@ -110,9 +110,7 @@ class RuleCompiler:
             yield replace(piece, node=node, inner=inner)
 
     def check_uses(self) -> None:
-        """Warn of terms and parameters that nothing uses; raise RuleError for parameters without
-        a value.
-        """
+        """Warn of unused terms and parameters; raise RuleError for parameters without a value."""
         tag = self.rule.written_tag
         for name in self.rule.parameters:
             if name in self.terms:
@@ -153,9 +151,7 @@ class RuleCompiler:
         return replace(node, parts=parts)
 
     def name(self, node: Node, level: RuleLevel | None) -> Node:
-        """Return what a name stands for: a term, a parameter, a metric of the job, or the names of
-        the ranks.
-        """
+        """Return the meaning of a name: term, parameter, metric of the job, or names of the ranks."""
         name = node.word
         self.used.add(name)
         if name in self.terms:
@@ -256,9 +252,7 @@ class RuleCompiler:
         return replace(node, kind="gather", level=level, parts=(self.resolve(inner, level),))
 
     def usual_level(self) -> RuleLevel:
-        """Return what ranks are where an expression leaves it open: what the first metric of the
-        rule is of.
-        """
+        """Return the level of ranks if an expression leaves it open: that of the first metric."""
         if self.rule.level != "job":
             return self.rule.level
         levels = (self.level_of(term.node) for term in self.rule.terms)
@@ -274,9 +268,7 @@ class RuleCompiler:
         return None
 
     def check_divisors(self, node: Node, parts: tuple[Node, ...]) -> None:
-        """Raise RuleError for a division by 0; warn where a divisor may be zero and no condition
-        around looks at it.
-        """
+        """Raise RuleError for a division by 0; warn of a divisor that may be 0 without a condition."""
         operands = zip(node.marks, node.parts[1:], parts[1:], strict=True)
         for symbol, written, divisor in operands:
             if symbol != "/":

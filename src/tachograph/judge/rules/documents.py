@@ -145,9 +145,7 @@ def read(text: str) -> Any:
 
 
 def _unexpected(text: str, token: Token, accepted: set[str]) -> RuleError:
-    """Return what is missing: a comma and a colon behind the token before them, all else where
-    something else stands.
-    """
+    """Return the error message: a missing comma or colon is placed after the previous token."""
     ending = token.type == "$END"
     tokens: list[Any] = list(_parser().lex(text))
     if not ending:

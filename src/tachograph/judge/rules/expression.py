@@ -171,8 +171,7 @@ def parse(text: str, begin: int = 0, end: int | None = None) -> Node:
 
 
 def walk(node: Node) -> Iterator[tuple[Node, int]]:
-    """Yield every node of a tree and its depth, from left to right; without recursion, so of any
-    tree.
+    """Yield every node of a tree with its depth, left to right, without recursion.
 
     >>> [(node.kind, depth) for node, depth in walk(parse("max(a) + 1"))]
     [('operation', 0), ('call', 1), ('name', 2), ('constant', 1)]

@@ -14,9 +14,7 @@ from tachograph.judge.rules.ruleset import RuleEntry, RuleSet
 
 
 def parameter_text(entry: RuleEntry, name: str) -> tuple[str, str]:
-    """Return a parameter's name, and its value with what it would be unless the site had changed
-    it.
-    """
+    """Return a parameter's name and value, with the default if the site changed it."""
     declared, value = entry.declared[name], entry.values[name]
     if declared.default == value:
         return name, text(value, declared.unit)
@@ -97,7 +95,5 @@ def _rule_json(entry: RuleEntry, *, in_use: bool) -> dict[str, Any]:
 
 
 def verdict_json(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of findings as `--json` writes it: evidence and checks as what they are, and
-    not as text.
-    """
+    """Return a findings row for `--json`, with evidence and checks as objects."""
     return {**row, "evidence": json.loads(row["evidence"]), "checks": json.loads(row["checks"])}

@@ -38,9 +38,7 @@ _NEVER_ZERO = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A metric that is offered: its value is `of` the rows of its level; null where what it
-    `needs` is missing.
-    """
+    """An offered metric: value `of` the rows of its level; null without its `needs`."""
 
     name: str
     level: RuleLevel
@@ -70,9 +68,7 @@ def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offe
 
 
 def _all(column: str, total: pl.Expr) -> pl.Expr:
-    """`total` of the GPUs of a node, null where one of them reports no `column`: a part is no
-    total.
-    """
+    """`total` over a node's GPUs, null if one of them does not report `column`."""
     return pl.when(pl.col(column).is_not_null().all()).then(total)
 
 
@@ -221,9 +217,7 @@ def _of_summaries() -> Iterator[Offered]:
 
 
 def _of_counters() -> Iterator[Offered]:
-    """Counters of a GPU: over the whole job, and the largest sample; what is no quantity is left
-    out.
-    """
+    """GPU counters: over the whole job, and the largest sample; non-quantities left out."""
     for counter in COUNTERS:
         name, needs = counter.name, (counter.name,)
         if counter.unit in ("bitmask", "code") or name == "energy_j":
@@ -266,9 +260,7 @@ ENOUGH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRanks:
-    """Metrics of some jobs, in their order: one value per job, and one for each of its GPUs and
-    nodes.
-    """
+    """Metrics of jobs in order: one value per job, and one for each of its GPUs and nodes."""
 
     of_jobs: Mapping[str, Sequence[Scalar]]
     of_ranks: Mapping[str, Sequence[Sequence[Scalar]]]
@@ -292,9 +284,7 @@ class JobRanks:
         return () if of_kind is None else of_kind[self.place]
 
     def of_ranks(self, metric: str) -> Sequence[Scalar] | None:
-        """Return a metric of its GPUs or nodes, in the order of `labels`; None where it has none
-        of them.
-        """
+        """Return a metric by GPU or node in the order of `labels`; None without any."""
         values = self.measured.of_ranks.get(metric)
         return (values[self.place] or None) if values is not None else None
 
@@ -342,9 +332,7 @@ def _lists(jobs: pl.DataFrame, frame: pl.DataFrame) -> dict[str, list[list[Any]]
 
 
 def _activity(statistic: str, of: str = "") -> pl.Expr:
-    """The statistic of the activity counter that was measured for the whole job: ACTIVITY, best
-    known first.
-    """
+    """Statistic of the best-known counter in ACTIVITY that was measured for the whole job."""
     choice = pl.lit(None, dtype=pl.Float64())
     for counter in reversed(ACTIVITY):
         known = pl.col(f"{counter}_mean{of}").is_not_null()
@@ -353,8 +341,7 @@ def _activity(statistic: str, of: str = "") -> pl.Expr:
 
 
 def _devices(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Rows of job_gpus with activity, run time, and their labels: with the node where there are
-    several.
+    """Rows of job_gpus with activity, run time, labels (with node if there are several).
 
     The run time is null where not ENOUGH was measured.
     """

@@ -97,8 +97,10 @@ class RuleTerm:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of a text for the user: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or
-    `inner` if `node` is true. Beside a `node`, `text` is its source.
+    """A piece of a user text: plain `text`, a value, or a conditional part.
+
+    `node`: the value, shown in `unit` ("", "%" or "h"); or the condition of `inner`. Beside a
+    `node`, `text` is its source.
     """
 
     text: str = ""
@@ -148,9 +150,7 @@ class PatternRule:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A performance pattern: what it is, how it shows, when it misleads, what helps, and the
-    rules that find it.
-    """
+    """A performance pattern: description, symptoms, false positives, remedies, its rules."""
 
     name: str
     description: str
@@ -162,9 +162,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPatterns:
-    """Patterns of a file and what is wrong in it. A rule that cannot be parsed is not among
-    them.
-    """
+    """Patterns of a file, and its errors; without rules that cannot be parsed."""
 
     patterns: tuple[Pattern, ...]
     problems: tuple[RuleProblem, ...]
@@ -176,17 +174,13 @@ class LoadedPatterns:
 
 
 class Ranks(Protocol):
-    """What a rule may know of one job. Sequences are in the order of `labels(kind)`; None: not
-    measured.
-    """
+    """A job's data for rules. Sequences are in the order of `labels(kind)`; None: not measured."""
 
     def labels(self, kind: RuleLevel) -> Sequence[str]:
         """Return the names of the job's GPUs or nodes."""
 
     def of_ranks(self, metric: str) -> Sequence[float | str | None] | None:
-        """Return a metric of GPUs or nodes over the whole job, one value for each; None: of
-        none.
-        """
+        """Return a metric over the whole job by GPU or node; None without any."""
 
     def of_job(self, metric: str) -> float | str | None:
         """Return a metric of the job."""

@@ -84,8 +84,7 @@ _DocumentType = TypeVar("_DocumentType", bound=_PatternDocument)
 
 
 def load_patterns(text: str, file: str) -> LoadedPatterns:
-    """Return the patterns of a file (JSON, comments allowed) and what is wrong in it; it never
-    raises.
+    """Return the patterns of a file (JSON with comments) and its errors; never raises.
 
     The text holds one rule, one pattern (`description`, `criterion`, `false_positives`, `cures`,
     `rules`), or a list.
@@ -262,8 +261,7 @@ def _converted(item: Members, document_type: type[_DocumentType]) -> _DocumentTy
 
 
 def pieces_of(text: str) -> tuple[TextPiece, ...]:
-    """Return a text in pieces; `{name}` and `$name` are placeholders, `if(condition;text)` a part
-    under a condition.
+    """Return a text in pieces: `{name}`, `$name`, and conditional `if(condition;text)`.
 
     `$$`, `{{` and `}}` stand for the characters themselves. A placeholder before % is shown in
     percent, one before `cpuh`, `GPU-h` or `h` in hours. Raises RuleError.
@@ -318,9 +316,7 @@ def _placeholder(text: str, match: re.Match[str], end: int) -> TextPiece:
 
 
 def _condition(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return where the semicolon of `if(condition;text)` stands, and where it ends; None where
-    it has none.
-    """
+    """Return the positions of semicolon and end of `if(condition;text)`; None without it."""
     depth, semicolon = 0, -1
     for index in range(start, end):
         letter = text[index]

@@ -51,8 +51,7 @@ _LOGICAL = (bool, type(None))
 def check(
     rule: PatternRule, metrics: Mapping[str, RuleMetric], parameters: Mapping[str, float]
 ) -> tuple[RuleProblem, ...]:
-    """Return what is wrong with a rule: its first error, and warnings. `parameters`: those with
-    values.
+    """Return a rule's first error, and warnings. `parameters`: those with values.
 
     Unknown names, terms that use themselves, parameters, divisions by what may be zero, unused
     terms. A rule without such errors is tried out on a job of which everything is known: there a
@@ -64,9 +63,7 @@ def check(
 def compile_rule(
     rule: PatternRule, metrics: Mapping[str, RuleMetric], parameters: Mapping[str, float]
 ) -> tuple[RuleProgram | None, tuple[RuleProblem, ...]]:
-    """Return the program of a rule, None where it has an error, and its problems, as `check`
-    does.
-    """
+    """Return the program of a rule (None with errors), and its problems as in `check`."""
     problems = ProblemList(rule.file)
     compiler = RuleCompiler(rule, metrics, parameters, problems)
     program = None
@@ -103,9 +100,7 @@ def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float]) 
 
 
 class RankValues(list[Any]):
-    """One value of each rank, computed rank by rank. A plain list is one value: that of all
-    ranks together.
-    """
+    """One value per rank; a plain list is one value, of all ranks together."""
 
 
 @dataclass(slots=True)
@@ -303,8 +298,9 @@ class _Evaluation:
         return self.wrong(node, f"{word} needs {_NEEDED.get(types, 'values of one type')}")
 
     def choose(self, node: Node) -> Any:
-        """Return `if(condition; then; otherwise)`, for each value of a list where the condition
-        is one; without `otherwise`, a list of the values for which the condition holds.
+        """Return `if(condition; then; otherwise)`, elementwise for a list as condition.
+
+        Without `otherwise`: the list of values for which the condition holds.
         """
         holds, *values = map(self.value, node.parts)
 
@@ -358,9 +354,7 @@ class _Evaluation:
         return self.finite(work(values))
 
     def divisor_name(self, node: Node) -> str:
-        """Return what a divisor is: `the median work of its GPUs`, the name of a term or metric,
-        or `a divisor`.
-        """
+        """Return the name of a divisor, such as `the median work of its GPUs`, a term or metric."""
         statistic = self.defined(node)
         if statistic.kind == "reduce" and _REDUCTIONS[statistic.word][0] is _NUMBER:
             gathered = self.defined(statistic.parts[0])
@@ -396,8 +390,7 @@ _EVALUATED: Mapping[str, Callable[[_Evaluation, Node], Any]] = MappingProxyType(
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share of the values lie, linear between the two nearest (type
-    7, as in numpy).
+    """Return the quantile of the values, linearly interpolated (type 7, as in numpy).
 
     >>> [quantile([4.0, 1.0, 2.0, 3.0], share) for share in (0.25, 0.5, 0.75)]
     [1.75, 2.5, 3.25]
@@ -584,9 +577,7 @@ class _Trial(_Evaluation):
 
 @dataclass(frozen=True, slots=True)
 class _KnownRanks:
-    """A job of which every metric is known. GPUs and nodes differ in number, so that lists of
-    both do not fit.
-    """
+    """A job with all metrics known, and different numbers of GPUs and nodes."""
 
     metrics: Mapping[str, RuleMetric]
 

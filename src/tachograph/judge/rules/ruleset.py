@@ -62,8 +62,7 @@ def shipped_sources() -> tuple[tuple[RuleSource, ...], RuleSource | None]:
 
 
 def folder_sources(folder: str) -> tuple[tuple[RuleSource, ...], RuleSource | None]:
-    """Return the files of rules of a folder in the order of their names, and its parameters where
-    it has some.
+    """Return the rule files of a folder by name, and its parameters, if any.
 
     Errors: ConfigError where there is no such folder, or it cannot be read.
     """
@@ -118,9 +117,7 @@ def read_source(path: Path) -> RuleSource:
 def read_parameters(
     source: RuleSource | None,
 ) -> tuple[dict[str, dict[str, RuleParameter]], list[RuleProblem]]:
-    """Return {tag: {parameter: what is declared of it}} of a parameters.toml, and what is wrong
-    in it.
-    """
+    """Return {tag: {parameter: declaration}} of a parameters.toml, and its errors."""
     if source is None:
         return {}, []
     if source.text is None:
@@ -148,9 +145,7 @@ _OF_ACCOUNTING = frozenset([*JOBS.schema, "attribution", "gpu_model"])
 
 @dataclass(frozen=True, slots=True)
 class RuleEntry:
-    """A rule in use: with its program, its parameters and their values. shipped: it is part of
-    Tachograph.
-    """
+    """A rule in use: program, parameters, values. shipped: it is part of Tachograph."""
 
     rule: PatternRule
     pattern: Pattern
@@ -161,9 +156,7 @@ class RuleEntry:
 
     @property
     def code(self) -> str:
-        """What findings, configuration and commands call it: its id, which is its tag where no
-        other rule has that.
-        """
+        """Code in findings, configuration and commands: its tag if unique, else its id."""
         return self.rule.id
 
     def is_called(self, name: str) -> bool:
@@ -183,8 +176,7 @@ class RuleEntry:
 
     @property
     def check(self) -> Check:
-        """The check that it decides: its own, or the one of another code that its key `check`
-        names.
+        """Check that it decides: its own, or that named by its key `check`.
 
         Its family is that of its key `family`; without one it is a family by itself.
         """
@@ -237,8 +229,7 @@ class RuleSet:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     def called(self, name: str) -> tuple[RuleEntry, ...]:
-        """Return the rules called `name`, also those that are switched off: one by its id, or all
-        with this tag.
+        """Return the rules `name`, also disabled ones: one by id, or all with this tag.
 
         Errors: NotFoundError naming those close to it.
         """
@@ -341,8 +332,7 @@ def _shipped_rules() -> _Collected:
 
 
 def read_rules(settings: RuleOptions, *, reserved: Collection[str] = ()) -> RuleSet:
-    """Return the rules that the settings select. `reserved`: codes of other findings, which no site
-    rule may have.
+    """Return the selected rules. `reserved`: codes of other findings, forbidden for site rules.
 
     Errors: ConfigError for a folder that cannot be read, and for tags and parameters that no rule
     has.
@@ -372,8 +362,7 @@ def read_rules(settings: RuleOptions, *, reserved: Collection[str] = ()) -> Rule
 
 
 def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> RuleSet:
-    """Return the rules of some files or folders, as they would be in a site's folder, and what is
-    wrong with them.
+    """Return the rules of files or folders, as in a site's folder, and their errors.
 
     Parameters are those of the parameters.toml beside each file.
     """
@@ -391,8 +380,7 @@ def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> Rule
 def read_changed(
     path: Path, entries: Iterable[RuleEntry]
 ) -> tuple[tuple[RuleEntry, ...], tuple[RuleProblem, ...]]:
-    """Return rules as they stand in another file, with the values they have, and what is wrong in
-    the file.
+    """Return rules as changed by another file, with their values, and its errors.
 
     Parameters that are new have the values of the parameters.toml beside the file. Rules the file
     lacks are left out.

@@ -33,8 +33,7 @@ _OTHERWISE = {"<": "not below", "<=": "above", ">": "not above", ">=": "below"}
 def judge_rules(
     jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, ruleset: RuleSet
 ) -> pl.DataFrame:
-    """Return the verdict of each rule on each job, in the schema of FINDINGS without `seq`: one row
-    per (job_key, rule).
+    """Return each rule's verdict on each job: FINDINGS without `seq`, by (job_key, rule).
 
     `jobs`: rows of job_summaries; `gpus`, `node_minutes`: their rows of job_gpus and
     job_node_minutes.
@@ -56,9 +55,7 @@ def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
 def _of_rule(
     entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]
 ) -> pl.DataFrame:
-    """Result of one rule for each job. Without samples a rule about them is not denied, not even
-    for the run time.
-    """
+    """Result of one rule per job; without samples, rules about them are never denied."""
     comparisons = comparisons_of(entry)
     check = entry.check
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
@@ -98,8 +95,7 @@ def _of_rule(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a rule: a term or a metric of the job, and a threshold, a number or a
-    parameter's name.
+    """A comparison in a rule: term or metric, and threshold (number or parameter).
 
     Of a value of each rank the one that goes furthest is compared. part: of a tuple; "" for a
     single value.
@@ -127,9 +123,7 @@ class Comparison:
         return CheckedValue(self.label, value, self.relation, threshold, self.unit, holds)
 
     def value(self, value: Value) -> float | None:
-        """Return the number that is compared; None: there is none, or it is not known of every
-        rank.
-        """
+        """Return the compared number; None: missing, or unknown for some rank."""
         if not isinstance(value, list):
             return _number(value)
         known: list[float] = []
@@ -196,9 +190,7 @@ def _number(value: Value) -> float | None:
 
 
 def rule_sentence(entry: RuleEntry, outcome: RuleOutcome, checks: Iterable[CheckedValue]) -> str:
-    """Return the sentence on a job: the rule's own text where it holds, else why it does not, or
-    is undetermined.
-    """
+    """Return the sentence on a job: the rule's text if it holds, else the reason."""
     if outcome.alert:
         message = outcome.text or f"{entry.rule.name}."
         return (
@@ -240,9 +232,7 @@ _OF_VERDICT = ("verdict", "sentence")
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Verdicts against labels by people of the same jobs. undecided: neither yes nor no for want
-    of data.
-    """
+    """Agreement of verdicts with people's labels. undecided: not enough data."""
 
     right_yes: int = 0
     wrong_yes: int = 0
@@ -264,8 +254,7 @@ def compare(
     before: RuleSet,
     after: RuleSet,
 ) -> pl.DataFrame:
-    """Return the results of rules before and after a change: one row per (job_key, code) of rules
-    that are in both.
+    """Return the rules' results before and after a change, by (job_key, code) in both.
 
     Columns: job_key, code, gpu_hours (null: not known), before, after (verdicts), sentence_before,
     sentence_after.
@@ -292,9 +281,7 @@ def changes(compared: pl.DataFrame) -> pl.DataFrame:
 
 
 def counts(compared: pl.DataFrame) -> pl.DataFrame:
-    """Return (code, before, after, jobs, gpu_hours): how many jobs have which verdicts, and the
-    GPU-hours they held.
-    """
+    """Return (code, before, after, jobs, gpu_hours) by pair of verdicts."""
     grouped = compared.group_by("code", "before", "after", maintain_order=True)
     return grouped.agg(jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum()).sort(
         "code", "before", "after"
@@ -302,8 +289,7 @@ def counts(compared: pl.DataFrame) -> pl.DataFrame:
 
 
 def agreement(verdicts: Mapping[str, str], labels: Mapping[str, bool]) -> Agreement:
-    """Return how verdicts, {job_key: verdict}, agree with labels, {job_key: whether it is so};
-    others do not count.
+    """Return the agreement of {job_key: verdict} with labels {job_key: holds}; others are ignored.
 
     >>> agreement({"a": "yes", "b": "no", "c": "unknown", "d": "yes"}, {"a": True, "b": True, "c": False})
     Agreement(right_yes=1, wrong_yes=0, right_no=0, wrong_no=1, undecided=1)

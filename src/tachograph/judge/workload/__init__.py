@@ -1,3 +1,1 @@
-"""Workload classes of GPUs and jobs: one table of rules, its compiled form, shares and
-smoothing.
-"""
+"""Workload classes of GPUs and jobs: table of rules, compiled form, shares, smoothing."""

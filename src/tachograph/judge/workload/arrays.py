@@ -39,9 +39,7 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """Per reading: place in CLASSES; real utilisation 0..1, NaN unknown; verdict of each rule
-    (rules x rows).
-    """
+    """Per reading: index in CLASSES, real utilisation 0..1 (NaN unknown), verdicts (rules x rows)."""
 
     labels: Bytes
     real: Floats

@@ -1,5 +1,4 @@
-"""The workload classes of a GPU: their order, bottleneck, colour, rule, and a typical reading of
-each.
+"""Workload classes of a GPU: order, bottleneck, colour, rule, typical reading.
 
 CONDITIONS is the one definition of the rules; `arrays` evaluates it, for one reading, live views
 and stored minutes.
@@ -50,8 +49,8 @@ COLOURS: Mapping[Bottleneck, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class WorkloadClass:
-    """One class. rule: in percent, as published. profile: a typical reading along AXES (fractions),
-    ours.
+    """One class. rule: in percent, as published. profile: our typical reading along AXES
+    (fractions).
 
     code: its name in evidence. bounds: {axis: (from, to)} that the rule requires; of `I/O`, any one
     of them.
@@ -138,8 +137,7 @@ NO, MAYBE, YES = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class WorkloadCondition:
-    """One part of a rule: that a quantity is at least `threshold`, or (`least` False) that it is
-    below it.
+    """A condition of a rule: quantity at least `threshold`, or below it if `least` is False.
 
     Of `fp64` the FP64 pipe or FP64 tensor work counts; of `io` either direction of PCIe (B/s), or
     copying from IO_COPY on as published.

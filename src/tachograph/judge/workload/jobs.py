@@ -33,16 +33,14 @@ LEAST_SHARE = 0.005  # of a class that is named
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Per job: shares of GPU time along CLASSES (NaN without samples), and how many of its GPUs
-    have samples.
-    """
+    """Per job: GPU time shares of CLASSES (NaN without samples), number of GPUs with samples."""
 
     fractions: NDArray[np.float64]
     gpus: NDArray[np.int64]
 
     def largest(self) -> list[str | None]:
-        """Return the class with the largest share of each job, of equal ones the first; None
-        without samples.
+        """Return each job's class with the largest share, the first of equals; None without
+        samples.
         """
         places = np.argmax(np.nan_to_num(self.fractions), axis=1)
         return [
@@ -52,8 +50,7 @@ class Shares:
 
 
 def shares_of(keys: pl.Series, gpus: pl.DataFrame) -> Shares:
-    """Return the shares of the jobs `keys` (job_key): mean over a job's GPUs of each GPU's share of
-    samples.
+    """Return the shares of jobs `keys`: means over GPUs of their shares of samples.
 
     Each GPU counts alike, however often it was sampled. `gpus`: rows of job_gpus; those without
     samples do not count.
@@ -196,8 +193,8 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
 
 
 def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
-    """Per row of job_gpus: its job, whether it has samples (`seen`), INPUTS, `state`, limits,
-    what it `lacks_...`.
+    """Per row of job_gpus: job, whether it has samples (`seen`), INPUTS, `state`, limits,
+    `lacks_...`.
     """
     columns = {name: gpus.get_column(column).cast(pl.Float64) for name, column in OF_JOB.items()}
     models = gpus.get_column("gpu_model").to_list()
@@ -223,9 +220,7 @@ def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_jobs(rated: pl.DataFrame) -> pl.DataFrame:
-    """One row per job with samples: GPUs, worst state and how many have it, largest inputs, the
-    closest to limits.
-    """
+    """One row per job with samples: GPUs, worst state and its count, extreme inputs."""
     seen = rated.filter("seen").with_columns(pl.col("state").cast(pl.Enum(WORST_FIRST)))
     worst_of = pl.col("state").to_physical().min()
     closest = [

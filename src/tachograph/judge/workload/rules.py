@@ -94,8 +94,7 @@ class Classified:
 
 
 def classify(reading: GpuReading, settings: WorkloadSettings | None = None) -> Classified:
-    """Return the class of one reading: the first rule that holds, unless one before it cannot be
-    decided.
+    """Return the class of a reading: the first rule that holds, unless an earlier one is undecided.
 
     >>> classify(GpuReading(sm_active=0.7, tensor_active=0.6, dram_active=0.3, gr_engine_active=0.9)).name
     'tensor-heavy compute'

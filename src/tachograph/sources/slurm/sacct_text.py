@@ -517,7 +517,7 @@ def _joined(parts: list[str], layout: SacctLayout) -> Iterator[list[str]]:
 
 
 def _join(parts: list[str], shares: list[tuple[int, int]], between: str) -> list[str]:
-    """`parts` with fields joined by (place, surplus); places are in the result."""
+    """`parts` with the fields at (index, surplus) joined; indices count in the result."""
     whole: list[str] = []
     taken = 0
     for place, surplus in shares:

@@ -218,7 +218,7 @@ class MappingKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def given(self) -> bool:
-        """Whether it is a column or constant."""
+        """Whether there is a column or a constant."""
         return bool(self.column) or self.constant is not None
 
 
