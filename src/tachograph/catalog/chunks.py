@@ -48,7 +48,7 @@ UNMAPPED: Final = ("unmapped_metric", "unmapped_column")
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Rows or values removed for one reason (or counted, if in NOT_REMOVED). `column` None: rows."""
+    """Rows or values removed for one reason, or counted (NOT_REMOVED). `column` None: rows."""
 
     reason: str
     column: str | None

@@ -68,7 +68,10 @@ class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Filters of a study's jobs; an empty value is off. Source of defaults: IPDPS 2026, section 3."""
+    """Filters of a study's jobs; an empty value is off.
+
+    Source of the defaults: IPDPS 2026, section 3.
+    """
 
     min_elapsed_s: float = 180.0
     min_gpu_util_mean: Fixed[float] = 0.01
@@ -282,8 +285,9 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Address of `tachograph serve`, and rights. Secrets are files; paths are relative to this
-    file.
+    """Address of `tachograph serve`, and rights.
+
+    Secrets are files; paths are relative to the folder of the configuration.
     """
 
     listen: str = "127.0.0.1:8265"

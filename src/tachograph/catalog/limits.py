@@ -115,7 +115,7 @@ class ValueLimits:
         return bool(fits and not ((marks >= least) & (marks <= greatest)).any())
 
     def changes(self, raw: Floats) -> Mapping[str, Flags]:
-        """Return the values to remove, by reason, and those `clamped` or kept as `slice_above_one`."""
+        """Return the values to remove by reason, and those `clamped` or `slice_above_one`."""
         marks, not_finite = self._marks(raw), ~np.isfinite(raw)
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw * self.factors

@@ -42,8 +42,9 @@ class PseudonymKey:
 
     @classmethod
     def read(cls, file: str) -> PseudonymKey:
-        """Return the key in a file. Errors: ConfigError if unreadable, too short, or readable by
-        others.
+        """Return the key in a file.
+
+        Errors: ConfigError if it is unreadable, too short, or readable by others.
         """
         secret = read_secret(file, "the pseudonym key").strip()
         if len(secret) < _LEAST_BYTES:
@@ -55,7 +56,7 @@ class PseudonymKey:
 
     @classmethod
     def create(cls, file: str) -> PseudonymKey:
-        """Return a new key, written to a new private file. Errors: UsageError if the file exists."""
+        """Return a new key, written to a new private file. Errors: UsageError if it exists."""
         secret = secrets.token_hex(_LEAST_BYTES).encode()
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

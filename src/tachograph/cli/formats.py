@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportFormats:
-    """A report in each format, built on demand. lines: (characters per line, ASCII only) to lines."""
+    """A report in each format, built on demand.
+
+    lines: (characters per line, ASCII only) to lines.
+    """
 
     html: Callable[[], str]
     json: Callable[[], object]

@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse `--sort -start` as option and value; argparse would take the column for an option."""
+        """Parse `--sort -start` as option and value; argparse would read `-start` as an option."""
         self._given = [] if args is None else _joined(args)
         return super().parse_known_args(None if args is None else self._given, namespace)
 

@@ -1,4 +1,4 @@
-"""`tachograph status`: state of the collector; exit code 0: healthy, 1: a source late or failing."""
+"""`tachograph status`: state of the collector; exit code 1: a source is late or failing."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ class CommandText:
 
 
 def program_parser() -> Parser:
-    """Return the parser of the whole program, with one below it per command, action, source,
-    target.
-    """
+    """Return the parser of the program, with parsers of commands, actions, sources, targets."""
     program = Parser("tachograph", sentence(SUMMARY))
     program.add_argument(
         "--version", action="version", version=f"tachograph {__version__}", help="show the version"

@@ -131,7 +131,10 @@ def limit_columns(limits: Sequence[HealthLimits]) -> LimitColumns:
 
 @dataclass(frozen=True, slots=True)
 class HealthReading:
-    """Health of a GPU. None: missing. Replays: new ones in the period; rows: all since production."""
+    """Health of a GPU. None: missing.
+
+    Replays: new ones in the period; rows: all since production.
+    """
 
     row_remap_failure: float | None = None
     remapped_rows_uncorrectable: float | None = None

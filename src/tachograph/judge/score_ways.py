@@ -47,7 +47,9 @@ DIFFERENCES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ScoreWay:
-    """A job's scores by one method. scores: {column of SCORES: 0..100, None: not measured}.
+    """Scores of a job by one method: {column of SCORES: 0..100, None: not measured}.
+
+    basis: the GPUs and times that they are of.
 
     notes: what limits them here.
     """

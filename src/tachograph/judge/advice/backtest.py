@@ -93,7 +93,7 @@ class BacktestSums:
 
     @property
     def known_share(self) -> float | None:
-        """Share of all recoverable hours that advice from the user's past jobs could name, or None."""
+        """Share of all recoverable hours that advice from past jobs could name, or None."""
         return self.known / self.recoverable if self.recoverable else None
 
     @property
@@ -120,7 +120,7 @@ class BrokenJob:
 
 @dataclass(frozen=True, slots=True)
 class BacktestReport:
-    """Sums over all jobs, by user, partition and confidence, and the jobs that would have failed."""
+    """Sums over all jobs, by user, partition, confidence; the jobs that would have failed."""
 
     total: BacktestSums
     by_user: Mapping[str, BacktestSums]

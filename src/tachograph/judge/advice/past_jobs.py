@@ -102,7 +102,7 @@ class PastJob:
 
     @property
     def hung(self) -> bool:
-        """Whether it was judged hung, so that its run time shows when it was ended, not its work."""
+        """Whether it was judged hung: its run time shows when it was ended, not its work."""
         return not HANGS.isdisjoint(self.problems)
 
     @property

@@ -76,7 +76,7 @@ AMBIGUOUS_REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that the GPUs of the job are unknown."""
+    """Return Found if the GPUs of the job are unknown."""
     if job.summary.get("attribution") != "ambiguous":
         return None
     share = share_text(job.summary)

@@ -11,7 +11,7 @@ IDLE_SHARE = 0.1  # of the minutes between first and last work
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if temporal imbalance is at its threshold, and work alternates with idle minutes."""
+    """Return Found if temporal imbalance is at its threshold, and work alternates with idling."""
     imbalance = job.number("temporal_imbalance")
     if imbalance is None or imbalance < job.thresholds.temporal_imbalance:
         return None

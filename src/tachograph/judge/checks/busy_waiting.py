@@ -19,7 +19,7 @@ WORK_BEFORE = 0.05  # memory traffic or arithmetic in some minute before
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that for the last `idle_minutes` or more GPUs looked busy and none did work.
+    """Return Found if GPUs looked busy without work for the last `idle_minutes` or more.
 
     Needs gpu_util, tensor_active and dram_active per minute; None without.
     """

@@ -16,7 +16,7 @@ from tachograph.judge.classes.kernel import BEGIN
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that no GPU worked in the first `idle_minutes` or more."""
+    """Return Found if no GPU worked in the first `idle_minutes` or more."""
     activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None

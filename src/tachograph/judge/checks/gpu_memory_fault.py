@@ -8,7 +8,7 @@ from tachograph.judge.health import CRIT
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that the health of a GPU is CRIT, and why."""
+    """Return Found, with the reason, if the health of a GPU is CRIT."""
     touched = job.gpus_with("health", lambda state: state == CRIT)
     if not touched:
         return None

@@ -12,7 +12,7 @@ COLUMNS = [*UNIT, "gpu_model", "gpu_temp_c_max", "mem_temp_c_max"]
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that a GPU's or its memory's maximum temperature reached the model's limit."""
+    """Return Found if a GPU's or its memory's maximum temperature reached the model's limit."""
     seen, several = [], len(set(job.of_gpus.values("node"))) > 1
     for values in zip(*map(job.of_gpus.values, COLUMNS), strict=True):
         row = dict(zip(COLUMNS, values, strict=True))

@@ -46,7 +46,7 @@ def idle_gpus(job: CheckedJob) -> IdleGpus | None:
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that some GPUs stayed below `idle_util` while others worked."""
+    """Return Found if some GPUs stayed below `idle_util` while others worked."""
     some = idle_gpus(job)
     if some is None:
         return None

@@ -16,7 +16,7 @@ WAITING_ADVICE = (
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if mean activity over all GPUs is below `idle_util`; None: not measured."""
+    """Return Found if mean activity over all GPUs is below `idle_util`; None: not measured."""
     counter = activity_counter(job.summary)
     if counter is None:
         return None

@@ -8,7 +8,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that spatial imbalance is at its threshold or above."""
+    """Return Found if spatial imbalance is at its threshold or above."""
     imbalance = job.number("spatial_imbalance")
     if imbalance is None or imbalance < job.thresholds.spatial_imbalance:
         return None

@@ -16,7 +16,7 @@ from tachograph.judge.classes.kernel import END, UNUSED
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if no GPU worked in the last `idle_minutes` or more, after earlier work."""
+    """Return Found if no GPU worked in the last `idle_minutes` or more, after earlier work."""
     activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None

@@ -7,7 +7,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if coverage is below `low_coverage`, or GPUs of the job have no samples."""
+    """Return Found if coverage is below `low_coverage`, or GPUs of the job have no samples."""
     coverage, samples = job.number("coverage"), job.number("samples")
     held, seen = job.number("gpus"), job.number("gpus_seen")
     if not samples:

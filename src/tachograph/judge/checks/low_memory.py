@@ -12,7 +12,7 @@ LARGE_GB = 64  # a request from here on is one for large memory
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if a large memory tier was requested, and the peak is below `low_hbm_fraction` of it."""
+    """Return Found if a large memory tier was requested, and the peak is far below it."""
     request, peak = job.summary.get("hbm_request"), job.number("hbm_peak_fraction")
     tier = _TIER.search(request) if request else None
     if (

@@ -10,7 +10,7 @@ ROOM = 0.5  # a memory peak below this leaves room for larger batches
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if mean activity is between `idle_util` and `low_util`; None: not measured."""
+    """Return Found if mean activity is between `idle_util` and `low_util`; None: not measured."""
     counter = activity_counter(job.summary)
     if counter is None:
         return None

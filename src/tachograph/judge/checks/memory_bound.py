@@ -9,7 +9,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that memory came near its practical peak while the job worked: its limiter."""
+    """Return Found if memory came near its practical peak while the job worked: its limiter."""
     pipe, traffic = job.summary.get("main_pipe"), job.number("dram_at_work")
     if job.summary.get("limiter") != "memory" or pipe is None or traffic is None:
         return None

@@ -7,7 +7,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that the memory peak is above `high_hbm_fraction` of the capacity."""
+    """Return Found if the memory peak is above `high_hbm_fraction` of the capacity."""
     peak = job.number("hbm_peak_fraction")
     if peak is None or peak <= job.thresholds.high_hbm_fraction:
         return None

@@ -10,7 +10,7 @@ UNUSED = 0.005  # below this a pipe counts as unused; source: IPDPS 2026 noteboo
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if FP16 and FP32 were used much and tensor cores never; all must be measured."""
+    """Return Found if FP16 and FP32 were used much and tensor cores never; all must be measured."""
     fp16, fp32 = job.number("fp16_active_mean"), job.number("fp32_active_mean")
     tensor = job.number("tensor_active_max")
     if (

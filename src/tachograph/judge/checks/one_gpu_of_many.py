@@ -9,7 +9,7 @@ from tachograph.judge.checks.gpus_never_used import idle_gpus
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that one GPU worked and all others stayed below `idle_util`."""
+    """Return Found if one GPU worked and all others stayed below `idle_util`."""
     some = idle_gpus(job)
     if some is None or len(some.idle) != len(some.measured) - 1:
         return None

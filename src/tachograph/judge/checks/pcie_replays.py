@@ -7,7 +7,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that PCIe replays were counted while the job ran (sum over its GPUs)."""
+    """Return Found if PCIe replays were counted while the job ran (sum over its GPUs)."""
     touched = job.gpus_with("pcie_replays_max", lambda replays: replays > 0)
     if not touched:
         return None

@@ -8,7 +8,7 @@ from tachograph.judge.checks.remapped_rows import COLUMNS
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that rows were remapped only after correctable errors during the job."""
+    """Return Found if rows were remapped only after correctable errors during the job."""
     hard, soft = (job.gpu_total(f"{name}_max") for name in COLUMNS)
     if hard > 0 or soft <= 0:
         return None

@@ -6,7 +6,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that a GPU had its flag for a failed row remapping set."""
+    """Return Found if a GPU had its flag for a failed row remapping set."""
     if not job.number("row_remap_failure_max"):
         return None
     touched = job.gpus_with("row_remap_failure_max", lambda failed: failed > 0)

@@ -9,7 +9,7 @@ SHORT_S = 180.0  # source: IPDPS 2026, section 3, leaves out shorter jobs
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that the job ran for less than three minutes; not for one that still runs."""
+    """Return Found if the job ran for less than three minutes; not for one that still runs."""
     elapsed, samples = job.number("elapsed_s"), job.number("samples")
     if elapsed is None or elapsed >= SHORT_S or job.summary.get("state") == "RUNNING":
         return None

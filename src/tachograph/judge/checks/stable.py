@@ -28,7 +28,7 @@ AWAY = 0.05  # mean R
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """Per job, one characteristic: minutes, mean, maximum, share of minutes with R <= NEAR, mean R."""
+    """Per job, for one characteristic: minutes, mean, maximum, share with R <= NEAR, mean R."""
 
     measured: Ints
     mean: Singles

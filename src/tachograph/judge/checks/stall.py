@@ -14,7 +14,7 @@ from tachograph.judge.classes.kernel import MIDDLE
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if no GPU worked for `idle_minutes` or more between work; the longest such period."""
+    """Return Found if no GPU worked for `idle_minutes` or more between work: the longest period."""
     activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None

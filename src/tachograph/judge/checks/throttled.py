@@ -13,7 +13,7 @@ HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOC
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Hold if clocks were lowered in many samples, some by heat or a hardware slowdown."""
+    """Return Found if clocks were lowered in many samples, some by heat or a hardware slowdown."""
     share, bits = job.number("throttle_reasons_mean"), job.number("throttle_reasons_max")
     if share is None or bits is None or share < OFTEN:
         return None

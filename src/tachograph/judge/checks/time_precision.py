@@ -7,7 +7,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that start and end were recorded to a minute or coarser."""
+    """Return Found if start and end were recorded to a minute or coarser."""
     precision = job.number("time_precision_s")
     if precision is None or precision < 60:
         return None

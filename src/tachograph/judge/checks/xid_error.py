@@ -8,7 +8,7 @@ from tachograph.judge.health import XID_OFTEN_THE_PROGRAM, xid_meaning
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return that the XID code changed during the job."""
+    """Return Found if the XID code changed during the job."""
     events = job.number("xid_events")
     if not events:
         return None

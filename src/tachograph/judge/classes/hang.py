@@ -106,9 +106,7 @@ class HangCase:
         return float(inside.mean()) if inside.size else None
 
     def mean_outside(self, name: str) -> float | None:
-        """Return the mean of a characteristic before the interval, or after it if that begins the
-        job.
-        """
+        """Return a characteristic's mean before the interval, or after it if it begins the job."""
         first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
         values = self.form.series.of(name)
         part = (

@@ -166,8 +166,7 @@ def hang_votes(
     working: Ints, light: int, width: int, enough: int, theta: float, level: float, hang: float, where: int, least: int,
     vote: Votes, begin: Ints, end: Ints, compared: Singles,
 ) -> None:  # fmt: skip
-    """Return per job a characteristic's vote on a hang interval `where`, and the interval
-    (minutes).
+    """Return per job the vote on a hang interval `where`, and the interval (minutes).
 
     A window with fewer than `enough` measured minutes is neither flat nor not; with a level, one
     with more than `light` minutes of light load is not flat. The vote is YES when there is an

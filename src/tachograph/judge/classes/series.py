@@ -65,7 +65,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class IdleTimes:
-    """Per job: first and last minute of work (-1: none), longest idle interval, measured minutes."""
+    """Per job: first and last minute of work (-1: none), longest idle interval, minutes."""
 
     first: Ints
     last: Ints

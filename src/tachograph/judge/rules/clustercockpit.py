@@ -285,8 +285,9 @@ class _JobClassTranslator:
 def translate_class(
     text: str, file: str, parameters: Mapping[str, float], limits: Limits | None = None
 ) -> Translated:
-    """Return a job class as a rule. `parameters`: parameters.json. `limits`: of metrics, by
-    cluster.
+    """Return a job class as a rule.
+
+    `parameters`: of parameters.json. `limits`: of metrics, by the cluster's.
     """
     try:
         document = msgspec.json.decode(text.encode(errors="surrogatepass"), type=_JobClassDocument)

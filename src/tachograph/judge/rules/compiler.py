@@ -151,7 +151,7 @@ class RuleCompiler:
         return replace(node, parts=parts)
 
     def name(self, node: Node, level: RuleLevel | None) -> Node:
-        """Return the meaning of a name: term, parameter, metric of the job, or names of the ranks."""
+        """Return the meaning of a name: term, parameter, metric, or names of the ranks."""
         name = node.word
         self.used.add(name)
         if name in self.terms:
@@ -268,7 +268,7 @@ class RuleCompiler:
         return None
 
     def check_divisors(self, node: Node, parts: tuple[Node, ...]) -> None:
-        """Raise RuleError for a division by 0; warn of a divisor that may be 0 without a condition."""
+        """Raise RuleError for a division by 0; warn of possible zero divisors without a condition."""
         operands = zip(node.marks, node.parts[1:], parts[1:], strict=True)
         for symbol, written, divisor in operands:
             if symbol != "/":

@@ -156,7 +156,7 @@ class RuleEntry:
 
     @property
     def code(self) -> str:
-        """Code in findings, configuration and commands: its tag if unique, else its id."""
+        """Id of the rule (its tag, if unique); its name in findings, configuration and commands."""
         return self.rule.id
 
     def is_called(self, name: str) -> bool:

@@ -39,7 +39,7 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """Per reading: index in CLASSES, real utilisation 0..1 (NaN unknown), verdicts (rules x rows)."""
+    """Per reading: index in CLASSES, real utilisation 0..1 or NaN, verdicts (rules x rows)."""
 
     labels: Bytes
     real: Floats

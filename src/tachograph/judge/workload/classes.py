@@ -49,8 +49,9 @@ COLOURS: Mapping[Bottleneck, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class WorkloadClass:
-    """One class. rule: in percent, as published. profile: our typical reading along AXES
-    (fractions).
+    """One class. rule: in percent, as published.
+
+    profile: a typical reading along AXES (fractions), ours.
 
     code: its name in evidence. bounds: {axis: (from, to)} that the rule requires; of `I/O`, any one
     of them.

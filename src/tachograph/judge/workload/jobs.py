@@ -39,9 +39,7 @@ class Shares:
     gpus: NDArray[np.int64]
 
     def largest(self) -> list[str | None]:
-        """Return each job's class with the largest share, the first of equals; None without
-        samples.
-        """
+        """Return the class with the largest share of each job, the first of equals, or None."""
         places = np.argmax(np.nan_to_num(self.fractions), axis=1)
         return [
             WORKLOAD_CLASSES[place] if count else None
@@ -193,9 +191,7 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
 
 
 def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
-    """Per row of job_gpus: job, whether it has samples (`seen`), INPUTS, `state`, limits,
-    `lacks_...`.
-    """
+    """Per row of job_gpus: job, `seen` (has samples), INPUTS, `state`, limits, `lacks_...`."""
     columns = {name: gpus.get_column(column).cast(pl.Float64) for name, column in OF_JOB.items()}
     models = gpus.get_column("gpu_model").to_list()
     limits = [limits_of(model) for model in models]
