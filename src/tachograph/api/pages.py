@@ -54,7 +54,7 @@ class Document:
 
 @dataclass(slots=True)
 class Pending:
-    """A report in progress: its current step; `done` of `total` steps are complete, 0: not known."""
+    """A report in progress: its current step; `done` of `total` steps are complete, 0: unknown."""
 
     doing: str = ""
     done: int = 0

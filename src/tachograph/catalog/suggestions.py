@@ -15,8 +15,7 @@ def did_you_mean(
 ) -> str:
     """Return the known names closest to `name` as a question; `otherwise` where none is close.
 
-    `known`: the names; of a mapping, {name: what is written in its place}. `form`: how a name is
-    written. `most`: at most so many names.
+    `known`: the names, or {name: replacement}. `form`: format of a name. `most`: limit of names.
 
     >>> did_you_mean("limt", ["limit", "sort"], form="--{}"), did_you_mean("x", ["limit"], otherwise="see --help")
     ('did you mean --limit?', 'see --help')

@@ -210,7 +210,7 @@ def text(value: float | None, unit: str = "") -> str:
     """Return a quantity as people read it; an absent one is a dash.
 
     Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, times, h; others are
-    written behind the number.
+    appended to the number.
 
     >>> text(0.423, "fraction"), text(5400, "s"), text(7.2e6, "J"), text(None, "W"), text(3.2e9, "B/s")
     ('42 %', '1 h 30 min', '2.00 kWh', '–', '3.20 GB/s')

@@ -81,8 +81,7 @@ def with_pseudonyms(
 ) -> ExportContent:
     """Return content in which names are pseudonyms.
 
-    Names of all users of the lake are replaced in texts, too (names of jobs, sentences), where they
-    stand as words.
+    Names of all users of the lake are also replaced as words within texts (job names, sentences).
     """
     chosen = tuple(kind for kind in KINDS if kind in kinds)
     every = read_summaries(content.lake, ("user", "account"))

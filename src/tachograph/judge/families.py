@@ -194,8 +194,8 @@ class _Holding(NamedTuple):
     def covers(self, other: _Holding) -> bool:
         """Whether it is more specific than another of its families, about the same time.
 
-        A part of the run explains what is found of the whole run in a wider family where it is a
-        third of it or more. A fact is covered by none, and covers what follows from it in wider
+        A finding on a part of the run explains one on the whole run in a wider family if the part
+        is at least a third of it. Nothing covers a fact, which covers its consequences in wider
         families.
         """
         if other.fact or other.families[0] not in self.families:

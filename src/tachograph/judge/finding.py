@@ -1,7 +1,7 @@
 """Findings: result of a check of a job, and the numbers behind it. One type for every check.
 
 The lake keeps them in the table `findings`: those that hold, those that do not, and those that are
-unknown because not enough was measured.
+unknown for lack of data.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def judge_classes(
     (job_key, minute), jobs together, as `reduce.timelines` returns them. `node_minutes`: their rows
     of job_node_minutes. Every class that applies has a row, also those that do not hold; of hosts
     where the job has minutes of nodes, idle_nodes and idle_gpus where there are two or more. Of a
-    job whose GPUs are not known (ambiguous), or without samples, all are undetermined. A running
+    job whose GPUs are unknown (ambiguous), or without samples, all are undetermined. A running
     job is judged as of its last minute. Errors: ConfigError for thresholds of characteristics that
     do not exist.
     """
@@ -86,7 +86,7 @@ def class_inputs(
 ) -> tuple[ClassInput, ...]:
     """Return the inputs: all jobs' GPU form, and the host form of jobs with node minutes.
 
-    Jobs whose GPUs are not known are in neither.
+    Jobs whose GPUs are unknown are in neither.
     """
     unknown = sorted(set(settings.characteristics) - set(CLASS_CODES))
     if unknown:

@@ -321,7 +321,7 @@ def _known_sum(*amounts: pl.Expr) -> pl.Expr:
 
 
 def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return one row per user, account, ...; null: not known."""
+    """Return one row per user, account, ...; null: unknown."""
     hours = {bucket: pl.col(f"gpu_hours_{bucket}").sum() for bucket in WASTE_BUCKETS}
     of_causes = [_amounts(cause) for cause in WASTE]
     grouped = ledger.group_by(by, maintain_order=True).agg(

@@ -20,7 +20,7 @@ _LEAST_GAP_S = 60.0  # shorter gaps hold no whole minute
 
 @dataclass(frozen=True, slots=True)
 class StepUse:
-    """A step. `begin_s`, `end_s`: seconds from the job's start, None: not known.
+    """A step. `begin_s`, `end_s`: seconds from the job's start, None: unknown.
 
     `activity_mean` None: ambiguous or not measured; `idle` None: undetermined.
     """

@@ -43,7 +43,7 @@ def judge_waste(
     times when a job hung, stalled or had not begun; others are ignored. `idle_util`: activity below
     is idle. `gpu_hours_idle_long`: what lies behind the first `idle_minutes` of periods without
     work. Null where no activity was measured, and for ambiguous jobs; energy also where the job's
-    is not known.
+    is unknown.
     """
     facts = _facts(jobs, _never_used(gpus, idle_util), _intervals(findings))
     minutes = _minutes(timelines, facts, idle_minutes).collect()

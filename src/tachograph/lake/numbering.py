@@ -182,8 +182,8 @@ def _known_index(
 ) -> int | None:
     """The lake's index of a GPU; None if unknown.
 
-    Where the lake's index is by the same numbering, the node counts its GPUs anew: the new one
-    counts from now on.
+    If the lake's index has the same numbering, the node was renumbered: the new index is valid from
+    now on.
     """
     row = of_uuid.get(label.uuid) if label.uuid is not None else None
     if row is None and label.pci is not None:

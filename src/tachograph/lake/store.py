@@ -102,7 +102,7 @@ class Store(Protocol):
     ) -> bool:
         """Commit `actions` durably as the next version of `delta`; False if another writer took it.
 
-        Errors: DeltaError, OSError; whether the commit stands is not known.
+        Errors: DeltaError, OSError; whether the commit stands is unknown.
         """
         ...
 

@@ -56,8 +56,8 @@ ATTEMPTS, RETRY_S = 10, 2.0  # the scheduler notices the loss of a worker after 
 class Crew:
     """The workers of one analysis.
 
-    width: tasks that run at a time when all are there. size: workers there should be; where there
-    are fewer, `hire` requests those that are missing. logs: in words, where their logs are.
+    width: concurrent tasks with all workers. size: required workers; if there are fewer, `hire`
+    requests the missing ones. logs: text on where their logs are.
     """
 
     client: Client
@@ -93,7 +93,7 @@ class DaskPool:
     def everywhere(self, function: Callable[..., T], /, *arguments: Any) -> Mapping[str, T]:
         """Return {worker address: result of the function}; errors are raised.
 
-        Those that leave meanwhile do not count. Errors: WorkersError where that does not end.
+        Workers that leave meanwhile are ignored. Errors: WorkersError if that does not end.
         """
         for _ in range(ATTEMPTS):
             try:

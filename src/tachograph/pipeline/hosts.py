@@ -286,9 +286,9 @@ def _sum_rows(frame: pl.DataFrame, nodes: pl.Series, tails: pl.DataFrame) -> pl.
 class _HostSeries:
     """Samples that have all of some counters: `rows` of the frame, their times, values by counter.
 
-    stripes: first of each node, and behind the last their number. gaps: the longest distance (us)
-    of two that follow each other, per node; NaN where it has fewer than two of the day. last_rows:
-    last of each node, -1 where none is.
+    stripes: first sample of each node, then their number. gaps: longest distance (us) of
+    consecutive samples per node; NaN for fewer than two on the day. last_rows: last of each node,
+    -1 without any.
     """
 
     t: Longs

@@ -110,9 +110,9 @@ def reduce_days(
 ) -> Iterator[tuple[date, Accumulators | None]]:
     """Yield (day, accumulators) of each partition with samples of the runs' nodes, by day and node.
 
-    (day, None) follows the last partition of a day. `everything`: also partitions of which no run
-    holds a GPU, so that all that was recorded is counted. The pool goes on while a result is taken;
-    at most twice its width of tasks are under way or wait to be taken.
+    (day, None) follows the last partition of a day. `everything`: also partitions without GPUs of a
+    run, so that all recorded samples are counted. The pool works while a result is processed; at
+    most twice its width of tasks are running or waiting.
     """
     lake = reduction.lake
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, reduction.intervals)

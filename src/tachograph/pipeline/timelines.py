@@ -63,9 +63,8 @@ def timeline_of_slots(
 ) -> pl.DataFrame:
     """Return one row per (run, minute) of `whole` minutes; null: not measured.
 
-    `run`: of each segment; `begin`: first minute of each, and behind the last their number.
-    `values`: per minute the means of counters, NaN where there is none. A GPU is idle in a minute
-    with activity below `idle_util`.
+    `run`: of each segment; `begin`: first minute of each, then their number. `values`: means of
+    counters per minute, NaN without any. A GPU is idle in a minute with activity below `idle_util`.
     """
     if not whole.any():
         return empty_timeline()

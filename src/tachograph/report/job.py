@@ -212,7 +212,7 @@ class JobReport:
 
     @property
     def work(self) -> tuple[tuple[str, float], ...]:
-        """Workload classes and the share of GPU time in each; empty: not known."""
+        """Workload classes and the share of GPU time in each; empty: unknown."""
         return shares_of_work(self.summary)
 
     def interval(self, finding: Finding) -> str | None:

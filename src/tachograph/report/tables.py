@@ -26,11 +26,11 @@ K = TypeVar("K")
 class TextColumn:
     """A column of a table: title, one cell per row, and how it shrinks when the width is short.
 
-    bar: drawings, which go first and are not named as hidden. short, bare: title, and cells
-    (without units), of a narrow table. least: cells may be cut to so many characters, by `shorten`
-    where it is given; None: never cut. hide: columns of the lowest number are hidden first; None:
-    never hidden. folds: its cells are continued on the next line in place of being cut, down to
-    `_LEAST_FOLDED` characters where nothing else can give way.
+    bar: drawings, which are hidden first and not named as hidden. short, bare: title, and cells
+    (without units), of a narrow table. least: minimum width to which cells may be cut, by `shorten`
+    if given; None: never cut. hide: columns with the lowest number are hidden first; None: never
+    hidden. folds: cells continue on the next line instead of being cut, down to `_LEAST_FOLDED`
+    characters if nothing else can shrink.
     """
 
     title: str

@@ -66,7 +66,7 @@ class AllocationMapReading:
         return self.rows_read - len(self.rejected) - self.passed.total()
 
     def rejects(self) -> tuple[Reject, ...]:
-        """Rejected rows, and GPUs that are not known, by reason."""
+        """Rejected rows, and GPUs that are unknown, by reason."""
         return (*counted_rejects(self.rejected), *counted_rejects(self.unplaced, "gpu"))
 
 

@@ -46,11 +46,10 @@ COMMENT_DELAY = timedelta(minutes=5)
 class AdminComments:
     """AdminComment, read by `sacct`, written by `sacctmgr`.
 
+    `before`: command prefix, such as `ssh login`.
+
     Every method raises RefusedError for a record with a value that is invalid in Slurm, or if Slurm
     has another run.
-
-    Every method raises RefusedError where a record has a value that is none of Slurm's, or Slurm
-    another run.
     """
 
     before: tuple[str, ...] = ()

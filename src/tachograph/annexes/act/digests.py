@@ -102,7 +102,7 @@ def send_digests(
 ) -> list[ActionRecord]:
     """Send the due digests, or record a dry run; return the ledger lines.
 
-    Killed in between, a mail whose result is not known is not sent again. Errors: ConfigError;
+    Killed in between, a mail whose result is unknown is not sent again. Errors: ConfigError;
     ExportError where the mail server cannot be reached, which is tried again in the next round.
     """
     week = due_week(now, configuration) if "users" in configuration.act.digest else None

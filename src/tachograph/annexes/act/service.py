@@ -210,8 +210,7 @@ def act(
 ) -> int:
     """Act in rounds until `stopping` is set; return the number of rounds.
 
-    The lake is opened anew after a round with a problem; where it cannot be opened, the next round
-    tries again.
+    The lake is reopened after a round with a problem; if that fails, the next round tries again.
     """
     rounds, lake, index = 0, None, LedgerIndex()
     notifier.notify("READY=1")

@@ -104,8 +104,8 @@ class Webhook:
     def send(self, message: AlertMessage, *, until: datetime, page: str = "") -> str:
         """Send a message; return the result.
 
-        until: when open alerts end in Alertmanager. page: address of the served pages. Errors:
-        UnreachableError where it may succeed later, ExportError where it was refused.
+        until: when open alerts end in Alertmanager. page: URL of the served pages. Errors:
+        UnreachableError if a retry may succeed, ExportError for a refusal.
         """
         match self.options.format:
             case "matrix":

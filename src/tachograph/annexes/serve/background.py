@@ -103,9 +103,9 @@ class Background:
     ) -> bytes | Pending:
         """Return the report of `key`, cached or from `make`; Pending after `wait_s` seconds.
 
-        `key` holds all that it depends on: what it is, version of the lake, scope of the viewer,
-        settings. `owner`: whose limit it counts to. Errors: those of `make`, which is called again
-        at the next request; LakeError where too many wait.
+        `key` holds all inputs: kind, version of the lake, scope of the viewer, settings. `owner`:
+        the identity whose limit it counts against. Errors: those of `make`, which is called again
+        at the next request; LakeError if too many wait.
         """
         job = self._job(key, make, owner)
         wait_for([job.future], timeout=wait_s)

@@ -61,13 +61,12 @@ class NotAcceptableError(TachographError):
 class Endpoint:
     """A REST endpoint: path below `/api/v1`, name, a sentence, its result.
 
-    answer: called with the View, of an endpoint of the service alone the ServedLake; the
-    parameters; and the Paging where a table is returned. It raises TachographError, which is
-    answered as a problem with its status. least: the least role that may request it. A POST has its
-    parameters in a body of JSON. versioned: it is the same as long as version and parameters are.
-    of_lake: False where it is of the service alone, and is answered also while the lake cannot be
-    read. light: the server makes a part of few rows itself, as it takes next to no time and memory;
-    all other answers are made by a worker.
+    answer: called with the View (for endpoints of the service alone, the ServedLake), the
+    parameters, and for tables the Paging. Its TachographErrors become problem responses with their
+    status. least: minimum role. A POST has its parameters in a JSON body. versioned: the answer
+    depends on version and parameters only. of_lake: False for endpoints of the service alone, which
+    work without a readable lake. light: small pages are computed by the server itself, as they need
+    hardly any time and memory; all other answers come from a worker.
     """
 
     path: str

@@ -196,7 +196,7 @@ class Estimate:
     """Outcome when two `members` run together.
 
     sums: {resource: total demand}; 1 is the capacity. gain: time one after the other over time
-    together, None where durations are not known; where they last, the sum of the work of each over
+    together, None where durations are unknown; where they last, the sum of the work of each over
     its work alone in the same time. worst_gain: the same at the worst slowdowns. safe: no resource
     reaches its limit, and at the worst neither is slowed by more than what is allowed. unknown:
     what was not measured, a sentence each. reached: the resources of which demand reaches the limit

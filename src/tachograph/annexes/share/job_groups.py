@@ -110,7 +110,7 @@ class JobGroup:
     def demand(self) -> Mix:
         """Its demand while busy: of its profiled kernels, else of its most demanding run.
 
-        All runs count as equally long, as launches are not known.
+        All runs count as equally long, as launches are unknown.
         """
         return (
             self.profile.mix if self.profile else mix_of_one(replace(self.mix.highest, seconds=1.0))

@@ -242,7 +242,7 @@ WorstPair = tuple[float, str, str]  # slowdown, the one slowed down, the one bes
 class MixOutcome:
     """Two mixes side by side, of each: its slowdown, its binding resource, its most slowed member.
 
-    None: not known of a pair of their members; of `bindings`: nothing binds it. safe: all pairs of
+    None: unknown for a pair of their members; of `bindings`: nothing binds it. safe: all pairs of
     members are. worsts: the worst slowdowns, see CorunOutcome.
     """
 

@@ -64,7 +64,7 @@ GPU_COLUMNS = ("job_key", "hbm_used_mib_max", *(f"{name}_mean" for name in ACTIV
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """One run of a job that ended. Times: seconds since 1970; None: not known, or not measured.
+    """One run of a job that ended. Times: seconds since 1970; None: unknown, or not measured.
 
     gpus_used: GPUs that worked, or held a loaded program; None unless all of them were measured.
     mem_mib: host memory requested of a node; mem_peak_mib: what its tasks held on one at most, as

@@ -1,4 +1,4 @@
-"""Which GPUs the job held is not known."""
+"""Which GPUs the job held is unknown."""
 
 from __future__ import annotations
 

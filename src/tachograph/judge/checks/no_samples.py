@@ -7,7 +7,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if the job has no GPU samples; None where it is not known whether it has."""
+    """Return Found if the job has no GPU samples; None where it is unknown whether it has."""
     samples = job.number("samples")
     if samples is None or samples > 0:
         return None

@@ -279,7 +279,7 @@ def _checks(case: HangCase) -> Iterator[CheckedValue]:
 
 
 def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
-    """When the interval begins and ends; None where the job's start is not known."""
+    """When the interval begins and ends; None where the job's start is unknown."""
     start, as_of = case.row["start"], case.row["as_of"]
     if start is None:
         return None, None

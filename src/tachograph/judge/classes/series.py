@@ -81,7 +81,7 @@ def gpu_series(
     `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them.
     `gpus`: rows of job_gpus, the GPUs that each job held and what they report; None: a GPU reports
     all or nothing. Power is a share of the board's power, or of the job's own highest minute where
-    the device is not known. A minute in which some GPUs of the job report nothing counts as not
+    the device is unknown. A minute in which some GPUs of the job report nothing counts as not
     measured, unless another is at work: their load may differ from that of the others. So does a
     characteristic that some never report, in minutes in which activity does not show all of them
     idle.

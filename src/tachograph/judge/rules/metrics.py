@@ -73,7 +73,7 @@ def _all(column: str, total: pl.Expr) -> pl.Expr:
 
 
 def _positive(column: str) -> pl.Expr:
-    """The column, null where it is 0: a job of which it is not known."""
+    """The column, with null for 0, which means unknown."""
     return pl.when(pl.col(column) > 0).then(pl.col(column))
 
 
@@ -289,7 +289,7 @@ class JobRanks:
         return (values[self.place] or None) if values is not None else None
 
     def of_job(self, metric: str) -> Scalar:
-        """Return a metric of the job; None: not known."""
+        """Return a metric of the job; None: unknown."""
         values = self.measured.of_jobs.get(metric)
         return None if values is None else values[self.place]
 

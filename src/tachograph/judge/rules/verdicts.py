@@ -256,7 +256,7 @@ def compare(
 ) -> pl.DataFrame:
     """Return the rules' results before and after a change, by (job_key, code) in both.
 
-    Columns: job_key, code, gpu_hours (null: not known), before, after (verdicts), sentence_before,
+    Columns: job_key, code, gpu_hours (null: unknown), before, after (verdicts), sentence_before,
     sentence_after.
     """
     old, new = (judge_rules(jobs, gpus, node_minutes, ruleset) for ruleset in (before, after))

@@ -83,7 +83,7 @@ def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadS
     """Return lower and upper bounds of the rules' quantities; equal where known.
 
     FP64 tensor work is part of tensor activity: it counts for FP64 and not for the tensor classes;
-    where it is not known it is at most the tensor activity. As published, what is missing is 0,
+    where it is unknown it is at most the tensor activity. As published, what is missing is 0,
     copying counts as I/O, and FP64 tensor work does not count.
     """
     nothing, published = np.full(size, np.nan), settings.published

@@ -50,8 +50,8 @@ class Shares:
 def shares_of(keys: pl.Series, gpus: pl.DataFrame) -> Shares:
     """Return the shares of jobs `keys`: means over GPUs of their shares of samples.
 
-    Each GPU counts alike, however often it was sampled. `gpus`: rows of job_gpus; those without
-    samples do not count.
+    All GPUs have equal weight, however often they were sampled. `gpus`: rows of job_gpus; those
+    without samples are ignored.
     """
     counted = gpus.filter(pl.col("workload_samples").list.sum() > 0)
     fractions, number = np.zeros((len(keys), len(WORKLOAD_CLASSES))), np.zeros(len(keys), np.int64)

@@ -118,9 +118,9 @@ class OverTime:
 
     Shapes: `levels` (GPUs, bins), the others (bins,).
 
-    elapsed_s: run time (NaN: not known). levels: `activity` of each GPU, named by `labels`. means:
+    elapsed_s: run time (NaN: unknown). levels: `activity` of each GPU, named by `labels`. means:
     {counter: mean over the GPUs}. spatial, temporal: imbalance. memory_mib: most used of a GPU,
-    `capacity_mib` its capacity (NaN: not known). power: mean, lowest, highest (W).
+    `capacity_mib` its capacity (NaN: unknown). power: mean, lowest, highest (W).
     """
 
     bin_s: float

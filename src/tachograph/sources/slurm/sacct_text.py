@@ -185,7 +185,7 @@ def find_layout(
 ) -> SacctLayout:
     """Return the layout of a file from its first line: header, `fields`, or a known list of fields.
 
-    Errors: InputError when it is not known.
+    Errors: InputError when it is unknown.
     """
     line = first_line.rstrip("\r")
     between = delimiter or _delimiter_of(line)
@@ -361,7 +361,7 @@ def read_text(
 
     Bytes that are not UTF-8 become U+FFFD and are counted in `replaced` by field. `texts`: of these
     records, from another answer. `trusted`: no text of this file holds a line that looks like a
-    record, by who exported it. Errors: InputError when the layout is not known, or a text could be
+    record, by who exported it. Errors: InputError when the layout is unknown, or a text could be
     read as a record; a record that cannot be split has a reason instead of fields.
     """
     text, clean = decode(content, where=where)

@@ -122,7 +122,7 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return how many jobs use little and much of the memory, and of how many that is not known."""
+    """Return how many jobs use little and much of the memory, and of how many that is unknown."""
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()

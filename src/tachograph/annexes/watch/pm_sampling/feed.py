@@ -30,8 +30,8 @@ class PmSettings(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=
 
     interval_cycles: instead of interval_s, cycles of the system clock.
 
-    buffer_mib: of each GPU, in host memory. pause_dcgm: DCGM's profiling stands still meanwhile,
-    for all who read it. node: name in the lake, where it is not the host's.
+    buffer_mib: per GPU, in host memory. pause_dcgm: pause DCGM's profiling meanwhile, for all its
+    readers. node: name in the lake, if unlike the host's.
     """
 
     interval_s: float = 0.05

@@ -128,7 +128,7 @@ class RecorderProcess:
 def _why_no_result(status: int | None, *, begun: bool) -> str:
     """Return why the recording process sent no result.
 
-    `status`: None where it had to be ended; `begun`: it had a spool.
+    `status`: None if it was killed; `begun`: it had a spool.
     """
     code = 0 if status is None else os.waitstatus_to_exitcode(status)
     if code:
