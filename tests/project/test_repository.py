@@ -193,12 +193,11 @@ def test_licences_of_what_is_installed_are_permissive_but_for_those_named() -> N
 def _licences(name: str) -> list[str]:
     """Return the licences that a distribution declares, each part of an expression alone."""
     about = metadata.metadata(name)
-    expression = about.get("License-Expression")
-    if expression:
+    for expression in about.get_all("License-Expression") or []:
         return re.split(r" (?:AND|OR|WITH) ", expression)
     classifiers = about.get_all("Classifier") or []
     declared = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License")]
-    first_line = (about.get("License") or "").strip().partition("\n")[0]
+    first_line = "".join(about.get_all("License") or []).strip().partition("\n")[0]
     return [first_line] if first_line in COPYLEFT.values() else declared or [first_line]
 
 
