@@ -75,10 +75,9 @@ def _reveal(arguments: Arguments) -> int:
     name = key.reveal(arguments.reveal)
     if name is None:
         jobs = read_summaries(open_lake(arguments).lake, ("user", "account", "job_id"))
-        names = set[str]()
-        for column in jobs.get_columns():
-            names.update(column.drop_nulls())
-        name = key.reveal(arguments.reveal, names)
+        for column in jobs.get_columns():  # users first: there are few of them
+            if name is None:
+                name = key.reveal(arguments.reveal, column.drop_nulls().unique().to_list())
     if name is None:
         what = f"{arguments.reveal} stands for no name that is known"
         raise NotFoundError(what, where=arguments.key, do="give the key with which it was made")

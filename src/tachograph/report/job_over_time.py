@@ -110,7 +110,7 @@ def hover_json(report: JobReport) -> dict[str, Any]:
 
 def _rounded(values: Floats) -> list[float | None]:
     """Return values with four digits; None for NaN."""
-    return [None if np.isnan(value) else round(float(value), 4) for value in values]
+    return [None if value != value else round(value, 4) for value in values.tolist()]
 
 
 def floats(series: Series) -> Floats:

@@ -370,7 +370,9 @@ class _Extent:
         lowest, highest = self.ends.min().row(0), self.ends.max().row(0)
         ranges = zip(lowest, highest, other.ends.min().row(0), other.ends.max().row(0), strict=True)
         for low, high, other_low, other_high in ranges:
-            if low is None or other_low is None or low > other_high or other_low > high:
+            if low is None or other_low is None:
+                return False
+            if not (low <= other_high and other_low <= high):  # NaN meets nothing
                 return False
         return True
 
