@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from madelake import held, job, make_lake, utc
+from tachograph.annexes.serve.registry import all_pages
 from tachograph.catalog import doors
 from tachograph.catalog.doors import added_entries, annex_function
 from tachograph.catalog.errors import ConfigError, UsageError
@@ -210,6 +211,23 @@ def test_an_entry_that_is_none_is_one_line_with_its_package(
     ):
         added_entries("commands", CommandEntry)
     assert find(["jobs"]).name == "jobs"
+
+
+def test_a_page_without_its_module_stops_the_server_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would break every page."""
+    module = (
+        "from tachograph.api.pages import PageEntry\n"
+        "from tachograph.api.viewer import Role\n"
+        "ENTRY = PageEntry('/rooms', 'rooms', 'Rooms', Role.USER, module='lost_site.pages.rooms')\n"
+    )
+    declare(tmp_path, "lost", "pages", "rooms", module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"page rooms: no module 'lost_site\.pages\.rooms'; repair"
+    ):
+        all_pages()
 
 
 @pytest.mark.parametrize("name", doors.ANNEX_FUNCTIONS)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tachograph.annexes.serve.background import Background, Drawings
+from tachograph.annexes.serve.background import Background, Drawings, SharedObjects
 from tachograph.api.pages import Pending
 from tachograph.catalog.errors import LakeError, NotFoundError
 
@@ -82,3 +82,29 @@ def test_drawings_are_kept_and_bounded() -> None:
     assert [drawings.get(key, lambda: "x" * 6) for key in ("a", "b")] == ["x" * 6] * 2
     assert drawings.get("b", lambda: "again") == "x" * 6
     assert drawings.get("a", lambda: "anew") == "anew"
+
+
+def test_shared_objects_may_need_each_other_and_are_all_closed() -> None:
+    closed = []
+
+    class Shared:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+            if self.name == "inner":
+                raise OSError("cannot be closed")
+
+    objects = SharedObjects()
+
+    def outer() -> Shared:
+        objects.get("inner", lambda: Shared("inner"))
+        return Shared("outer")
+
+    assert objects.get("outer", outer) is objects.get("outer", outer)
+    with pytest.raises(OSError, match="cannot be closed"):
+        objects.close()
+    assert sorted(closed) == ["inner", "outer"]
+    with pytest.raises(LakeError, match="the server is stopping"):
+        objects.get("late", lambda: Shared("late"))

@@ -117,8 +117,6 @@ class PageView(Protocol):
         """Return a module function's result on this view, computed once per version by a worker.
 
         Returns Pending while it is being computed.
-
-        Returns Pending while it is being computed.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -61,22 +62,30 @@ class Drawings:
 class SharedObjects:
     """Objects shared by pages while the server runs; each has `close`."""
 
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # `make` of one may ask for another
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     _objects: dict[str, Any] = field(default_factory=dict)
+    _closed: bool = False
 
     def get(self, name: str, make: Callable[[], T]) -> T:
-        """Get object `name`, created at its first use."""
+        """Get object `name`, created at its first use.
+
+        Errors: LakeError after `close`, when nobody would close it.
+        """
         with self._lock:
             if name not in self._objects:
+                if self._closed:
+                    raise LakeError("the server is stopping", do="try again in a minute")
                 self._objects[name] = make()
             shared: T = self._objects[name]
             return shared
 
     def close(self) -> None:
-        """Close all of them."""
-        with self._lock:
+        """Close all of them, also where one fails to."""
+        with self._lock, contextlib.ExitStack() as stack:
+            self._closed = True
             for shared in self._objects.values():
-                shared.close()
+                stack.callback(shared.close)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import cast
 
 from tachograph.annexes.serve.answers import ObjectAnswer
@@ -22,6 +23,7 @@ from tachograph.api.pages import PageEntry, PageModule
 from tachograph.api.parameters import Parameters
 from tachograph.api.viewer import Role
 from tachograph.catalog.doors import added_entries
+from tachograph.catalog.errors import ConfigError
 
 PAGES: tuple[PageEntry, ...] = (
     PageEntry("/", "home", "Start", Role.USER, "Start"),
@@ -93,8 +95,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 @cache
 def all_pages() -> tuple[PageEntry, ...]:
-    """Return the pages of the project, then those that installed packages add."""
-    return (*PAGES, *added_entries("pages", PageEntry))
+    """Return the pages of the project, then those that installed packages add.
+
+    Errors: ConfigError for an added page without its module: it would break every page.
+    """
+    added = added_entries("pages", PageEntry)
+    for entry in added:
+        if not _is_installed(entry.module):
+            problem = f"page {entry.name}: no module {entry.module!r}"
+            raise ConfigError(problem, do="repair or remove the package that adds it")
+    return (*PAGES, *added)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):  # of its package; of an empty name
+        return False
 
 
 @cache
