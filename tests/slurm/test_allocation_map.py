@@ -105,6 +105,7 @@ def test_scontrol_as_json(recorded: Path, version: str) -> None:
     [
         ({"gres_detail": ["gpu:a100:1(IDX:0)"]}, "index_count_mismatch"),
         ({"nodes": "n["}, "bad_node_list"),
+        ({"start_time": 1795247442000}, "bad_time"),  # ms
         ({"job_id": 0}, "bad_job_id"),
     ],
 )
@@ -125,6 +126,17 @@ def test_a_live_job_that_cannot_be_read_is_counted(
         (2, reason),
         (3, "not_an_object"),
     ]
+
+
+def test_of_a_live_job_without_gpus_neither_nodes_nor_start_are_read(write: Write) -> None:
+    unreadable = {"nodes": "n[", "start_time": 1795247442000}
+    jobs = [
+        {"job_id": 5, "job_state": ["PENDING"], "gres_detail": ["gpu:1(IDX:0)"], **unreadable},
+        {"job_id": 6, "job_state": ["RUNNING"], "tres_alloc_str": "cpu=1", **unreadable},
+    ]
+    reading = read_map(write(json.dumps({"jobs": jobs})), cluster=SlurmCluster())
+    assert (reading.allocations, reading.rejected) == ([], [])
+    assert reading.passed == {"no_gpus": 2}
 
 
 def test_the_log_of_a_prolog() -> None:

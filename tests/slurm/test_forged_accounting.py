@@ -259,7 +259,8 @@ def test_a_file_that_is_cut_off_costs_its_last_record(read_text: ReadText) -> No
     assert [(place, reason) for place, reason, _ in reading.rejected] == [(5, "field_count")]
 
 
-# a record of scontrol as Slurm 22.05 prints it, and where a user writes into it
+# a record of scontrol as Slurm 22.05 prints it, and where a user writes into it; later versions
+# print AllocTRES in the place of TRES
 SCONTROL = """\
 JobId={job} JobName={name}
    UserId=ana(1001) GroupId=ana(1001) MCS_label={mcs}
@@ -272,10 +273,10 @@ JobId={job} JobName={name}
    NodeList=gpu02
    BatchHost=gpu02
    NumNodes=1 NumCPUs=1 NumTasks=1 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
-   TRES=cpu=1,mem=1000M,node=1,billing=1,gres/gpu=1
+   {tres}
    Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
-   JOB_GRES=gpu:1
-     Nodes=gpu02 CPU_IDs=0 Mem=1000 GRES=gpu:1(IDX:3)
+   JOB_GRES={gres}
+     Nodes=gpu02 CPU_IDs=0 Mem=1000 GRES={gres}
    MinCPUsNode=1 MinMemoryCPU=1000M MinTmpDiskNode=0
    Features={features} DelayBoot=00:00:00
    OverSubscribe=OK Contiguous=0 Licenses=(null) Network={network}
@@ -283,8 +284,15 @@ JobId={job} JobName={name}
    WorkDir={workdir}
    Comment={comment}
    StdErr={stderr}
-   TresPerNode=gres:gpu:1
 """
+WITH_GPU = {"tres": "TRES=cpu=1,mem=1000M,node=1,billing=1,gres/gpu=1", "gres": "gpu:1(IDX:3)"}
+# the fields of a job and the GPUs that it holds
+HOLDS: list[tuple[dict[str, str], list[tuple[str, str, int]]]] = [
+    (WITH_GPU, [("5", "gpu02", 3)]),
+    (WITH_GPU | {"tres": f"Alloc{WITH_GPU['tres']}"}, [("5", "gpu02", 3)]),
+    ({"tres": "TRES=cpu=1,node=1", "gres": ""}, []),
+    ({"tres": "AllocTRES=cpu=1,node=1", "gres": ""}, []),
+]
 WRITTEN = (
     "name",
     "mcs",
@@ -300,7 +308,7 @@ WRITTEN = (
 
 
 def shown(job: str = "5", **texts: str) -> str:
-    return SCONTROL.format_map(dict.fromkeys(WRITTEN, "x") | {"job": job} | texts)
+    return SCONTROL.format_map(dict.fromkeys(WRITTEN, "x") | WITH_GPU | {"job": job} | texts)
 
 
 FORGED_BLOCKS = [
@@ -309,20 +317,27 @@ FORGED_BLOCKS = [
     "\n" + shown("424242").replace("gpu02", "gpu01").replace("IDX:3", "IDX:0"),
     "a\n" + shown("5").partition("\n")[2] + "\n" + shown("424242").rpartition("   Comment")[0],
     " Socks/Node=* \n     Nodes=gpu01 CPU_IDs=0 Mem=0 GRES=gpu:4(IDX:0-3)\n   MinCPUsNode=1",
+    " AllocTRES=gres/gpu=1",
+    " TRES=gres/gpu=1",
 ]
 blocks = st.one_of(
     st.text(max_size=60),
     st.lists(st.sampled_from([*FORGED_BLOCKS, "\n", "JobId=7", " "]), max_size=3).map("".join),
 )
-OWN = [("5", "gpu02", 3)]
 
 
 @settings(deadline=None)
-@given(blocks, blocks, st.sampled_from(WRITTEN), st.sampled_from(WRITTEN))
+@given(st.sampled_from(HOLDS), blocks, blocks, st.sampled_from(WRITTEN), st.sampled_from(WRITTEN))
+@example(HOLDS[2], " AllocTRES=gres/gpu=1", "x", "comment", "name")
 def test_the_record_of_a_job_holds_its_own_gpus_or_is_refused(
-    first: str, second: str, here: str, there: str
+    job: tuple[dict[str, str], list[tuple[str, str, int]]],
+    first: str,
+    second: str,
+    here: str,
+    there: str,
 ) -> None:
-    content = shown(**{here: first, there: second}).encode("utf-8", "surrogatepass")
+    fields, own = job
+    content = shown(**fields, **{here: first, there: second}).encode("utf-8", "surrogatepass")
     if content.count(b"JobId=") > 1 and re.search(rb"(?m)^JobId=", content[1:]):
         with pytest.raises(
             InputError, match="of several jobs: one of them may be a text that a user wrote"
@@ -331,7 +346,8 @@ def test_the_record_of_a_job_holds_its_own_gpus_or_is_refused(
         return
     reading = read_map_content(content, where="x", cluster=SlurmCluster())
     held = [(row["job_id"], row["node"], row["gpu"]) for row in reading.allocations]
-    assert held == (OWN if not reading.rejected else [])
+    assert held == (own if not reading.rejected else [])
+    assert reading.unplaced == []
     assert [reason for _, reason, _ in reading.rejected] in ([], ["two_readings"])
 
 

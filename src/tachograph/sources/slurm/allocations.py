@@ -21,6 +21,7 @@ from tachograph.sources.slurm.fields import (
     job_state,
     json_number,
     json_text,
+    json_time,
     json_value,
 )
 from tachograph.sources.slurm.gres import SHARES, indices, read_gres, tres
@@ -95,9 +96,10 @@ def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterato
 
 
 # Fields of scontrol that no user can write; each stands in a record once, so a second one is in a
-# text.
+# text. TRES (as in 22.05) and AllocTRES (as in 24.11) are two names of one field.
 _FIELD = re.compile(
-    r"(?<!\S)(JobId|UserId|JobState|StartTime|NodeList|TRES|AllocTRES|Socks/Node|MinCPUsNode)=(\S*)"
+    r"(?<!\S)(?:Alloc(?=TRES=))?"
+    r"(JobId|UserId|JobState|StartTime|NodeList|TRES|Socks/Node|MinCPUsNode)=(\S*)"
 )
 
 
@@ -129,15 +131,16 @@ def identity_record(record: str) -> str | None:
 class RunningJob:
     """A job as the controller reports it, in text or JSON.
 
-    nodes, gres: of each node, or line of nodes, one each; places: the same nodes, or those of a
-    job without such lines. start, allocated: its start and TRES, as written.
+    gres: of each line of nodes, or of each node. nodes: those lines; None: `places` has the nodes.
+    places: all nodes. Nodes, start (a time in text, or seconds) and TRES are as written: of a job
+    without GPUs they need not be readable.
     """
 
     id: str
     state: str | None
-    start: str
+    start: str | int | None
     allocated: str
-    nodes: Sequence[str]
+    nodes: Sequence[str] | None
     gres: Sequence[str]
     places: Sequence[str]
     cluster: SlurmCluster
@@ -154,12 +157,13 @@ class RunningJob:
             if self.state in _WITH_GPUS and _names_gpus(self.allocated):
                 raise BadRowError("index_not_told", "gpu")
             return []
-        if len(self.nodes) != len(held):
+        holding = self._nodes_with_gres()
+        if len(holding) != len(held):
             raise BadRowError("index_count_mismatch", "gpu")
-        start = _instant(self.start, self.cluster)
+        start = self._start()
         return [
             allocation_row(self.cluster.name, self.id, node, gpu, start=start, shared=shared)
-            for nodes, gpus in zip(self.nodes, held, strict=True)
+            for nodes, gpus in zip(holding, held, strict=True)
             for node in expand_nodes(nodes)
             for gpu, shared in gpus.items()
         ]
@@ -171,10 +175,11 @@ class RunningJob:
         """
         held = [[part.name for part in read_gres(gres) if part.count != 0] for gres in self.gres]
         places = self.places
-        if len(self.nodes) == len(held):
-            places = [node for node, gpus in zip(self.nodes, held, strict=True) if gpus] or places
+        holding = self._nodes_with_gres()
+        if len(holding) == len(held):
+            places = [node for node, gpus in zip(holding, held, strict=True) if gpus] or places
         names: set[str] = set().union(*held)
-        start = _instant(self.start, self.cluster)
+        start = self._start()
         return [
             allocation_row(
                 self.cluster.name, self.id, node, None, start=start, provenance="node_list",
@@ -182,6 +187,16 @@ class RunningJob:
             )
             for node in chain.from_iterable(map(expand_nodes, places))
         ]  # fmt: skip
+
+    def _nodes_with_gres(self) -> Sequence[str]:
+        if self.nodes is not None:
+            return self.nodes
+        return list(chain.from_iterable(map(expand_nodes, self.places)))
+
+    def _start(self) -> datetime | None:
+        if isinstance(self.start, str):
+            return _instant(self.start, self.cluster)
+        return json_time(self.start)
 
 
 def _names_gpus(allocated: str) -> bool:
@@ -198,19 +213,18 @@ def running_job(fields: Mapping[str, object], cluster: SlurmCluster) -> RunningJ
     raw = json_number(fields.get("job_id"))
     if not raw or raw < 0:
         raise BadRowError("bad_job_id")
-    written, start = json_text(fields.get("nodes")) or "", json_number(fields.get("start_time"))
-    nodes = () if absent(written) else expand_nodes(written)
+    listed = json_text(fields.get("nodes")) or ""
     detail = fields.get("gres_detail")  # one text per node, in the order of the node list
     return RunningJob(
         str(raw),
         job_state(fields.get("job_state")).base,
-        "" if start is None else str(start),
+        json_number(fields.get("start_time")),
         json_text(fields.get("tres_alloc_str")) or "",
-        nodes,
+        None,
         list(map(str, detail))
         if isinstance(detail, list)
         else list(filter(None, [json_text(detail)])),
-        nodes,
+        [] if absent(listed) else [listed],
         replace(cluster, name=json_text(fields.get("cluster")) or cluster.name),
     )
 
@@ -228,7 +242,7 @@ def _in_text(record: str, cluster: SlurmCluster) -> RunningJob:
         job[1],
         base_state(state) if state else None,
         fields.get("StartTime", ""),
-        fields.get("AllocTRES") or fields.get("TRES", ""),
+        fields.get("TRES", ""),
         [nodes for nodes, _ in pairs],
         [gres for _, gres in pairs],
         [line["nodes"] for line in lines] or ([] if absent(listed) else [listed]),
