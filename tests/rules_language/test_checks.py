@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rulejobs import METRICS, PARAMETERS, errors, problems, rule_of, written
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rulejobs import CATALOGUE, METRICS, PARAMETERS, errors, problems, rule_of, written
 
 from tachograph.catalog.errors import InputError
 from tachograph.judge.rules.patterns import load_patterns
@@ -68,6 +70,15 @@ EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the mes
     "for_each(Process, sum(SelectMetric(work, OverAll)))": (
         "19 sum needs a list; GatherFromAllRanks(x) is one"
     ),
+    # also what the trial does not choose
+    f"if(jobWallTime > 0; true; {ALL} < 5)": "1 if needs two lists or two single values",
+    f"jobWallTime > 0 ? {ALL} : 1": "17 if needs two lists or two single values",
+    f"for_each(Process, if(jobWallTime > 0; SelectMetric(work, OverAll); {ALL}))": (
+        "19 if needs two lists or two single values"
+    ),
+    "if(jobWallTime > 0; true; 1)": "1 if needs values of one type",
+    f"if({ALL} > 0; {ALL}; 'none')": "1 if needs values of one type",
+    "if(jobWallTime > 0; make_tuple(1, 2); make_tuple(1, 'b'))": "1 if needs values of one type",
     # no expressions
     "1 +": "4 the expression ends too early: a value is missing",
     "(1 + 2": "7 the expression ends too early: a ) is missing",
@@ -79,6 +90,9 @@ EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the mes
     "true & true": "6 & has no meaning here",
     "größe + 1": "0 names are made of letters a to z, digits and _, not of '\\xf6'",
     "'open": "1 ' has no meaning here; the closing quote of this text is missing",
+    "1_": "2 an operator is missing before _",
+    "1__0": "2 an operator is missing before __0",
+    "1_.5": "2 an operator is missing before _",
     "1e400": "1 a number too large to compute with",
     "": "1 the expression ends too early: a value is missing",
     "(" * 10_000
@@ -96,6 +110,19 @@ def test_what_is_wrong_with_an_expression_is_told_with_its_place(expression: str
     at, _, message = EXPRESSIONS[expression].partition(" ")
     column = text.index('"a": ') + 6 + int(at)
     assert errors(text)[0] == f"tried.json:1:{column}: error: {message} (term a)"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"if({ALL} > 0; {ALL}; 0)",
+        "for_each(Process, if(jobWallTime > 0; SelectMetric(work, OverAll); 0))",
+        f"if(jobWallTime > 0; if({ALL} > 5; {ALL}); {ALL})",
+        f"{ALL} - if(jobWallTime > 0; 1 / (jobWallTime - jobWallTime); 0)",
+    ],
+)
+def test_both_values_of_a_condition_may_be_used_alike(expression: str) -> None:
+    assert errors(written({"a": f"sum({expression}) > 1_000"})) == []
 
 
 def test_a_place_behind_escapes_is_right() -> None:
@@ -194,6 +221,26 @@ def test_texts_are_checked() -> None:
     ]
 
 
+SHIPPED = (CATALOGUE / "load_imbalance.json").read_text()
+SOUND = written({"a": "if(jobWallTime > 1_0.5; .5e3; -2) > 'b'"}, template="{a}% if(a;$a)")
+pieces = st.text('{}[]:,"/*\\\n\ud800 #()<=!?.;$_-+0123456789eab', max_size=12)
+
+
+@given(st.sampled_from([SHIPPED, SOUND, ""]), st.integers(0), st.integers(0, 20), pieces)
+@example(SOUND.replace("1_0", "1_"), 0, 0, "")
+@example('{"name" "x" / }', 0, 0, "")
+@example("[1 2 /* x", 0, 0, "")
+@example('["x": /', 0, 0, "")
+@example("[\ud800]", 0, 0, "")
+def test_whatever_a_file_holds_is_read_or_told(
+    sound: str, at: int, length: int, piece: str
+) -> None:
+    at %= len(sound) + 1
+    text = sound[:at] + piece + sound[at + length :]
+    loaded = load_patterns(text, "tried.json")
+    assert loaded.rules or loaded.patterns or loaded.problems or text.strip() == "[]"
+
+
 DOCUMENTS = {
     "": "1:1: error: a value is missing before the end of the file",
     "[": "1:1: error: a value is missing before the end of the file",
@@ -224,6 +271,12 @@ def test_what_is_no_file_of_rules_is_told_with_its_place(text: str) -> None:
     assert load_patterns(text, "tried.json").rules == ()
 
 
+@given(st.sampled_from(['{"name" "x"', "[1 2", '{name: "x"', '{"name": "x"} {', '["x":']), pieces)
+@example('{"a" "b"', '"c')
+def test_what_follows_the_first_mistake_changes_nothing(text: str, piece: str) -> None:
+    assert errors(f"{text} {piece}") == errors(text)
+
+
 def test_the_first_mistake_of_each_rule_is_reported() -> None:
     rules = (written({"a": "1 +", "b": "(2"}, id="x"), written({"a": "true"}, template="if(;x)"))
     assert [line.partition("error: ")[2] for line in errors(f"[{', '.join(rules)}]")] == [
@@ -247,6 +300,12 @@ def test_files_rules_and_names_have_limits() -> None:
         "a second rule called tried"
         in errors(f"[{written({'a': 'true'})}, {written({'a': 'true'})}]")[0]
     )
+    for key in ("tag", "id"):
+        assert (
+            f"{key}: Expected 'str' matching" in errors(written({"a": "true"}, **{key: "x\n"}))[0]
+        )
+    listed = written({"a": "threshold > 1"}, parameter=["threshold\n"])
+    assert "parameter[0]: Expected 'str' matching" in errors(listed)[0]
     assert "level: Invalid enum value 'rack'" in errors(written({"a": "true"}, level="rack"))[0]
     twice = written({"a": "true"}).replace('{"a": "true"}', '{"a": "true"}, {"a": "true"}')
     assert "a second term called a" in errors(twice)[0]

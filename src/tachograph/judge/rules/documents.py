@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -96,7 +97,7 @@ class _DocumentBuilder(Transformer[Token, Any]):
     def word(self, children: list[Token]) -> Any:
         try:
             return msgspec.json.decode(children[0].encode())
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeEncodeError):
             message = f"{cut(children[0])} is not a value; a text needs quotes"
             raise RuleError(message, children[0]) from None
 
@@ -147,9 +148,9 @@ def read(text: str) -> Any:
 def _unexpected(text: str, token: Token, accepted: set[str]) -> RuleError:
     """Return the error message: a missing comma or colon is placed after the previous token."""
     ending = token.type == "$END"
-    tokens: list[Any] = list(_parser().lex(text))
-    if not ending:
-        tokens = [other for other in tokens if other.start_pos < token.start_pos]
+    # No further: what follows may hold mistakes of its own.
+    at = len(text) if ending else token.start_pos or 0
+    tokens: list[Any] = list(takewhile(lambda other: other.start_pos < at, _parser().lex(text)))
     name = "the end of the file" if ending else cut(token)
     if token.type == "STRING":
         name = f'"{name}"'

@@ -45,8 +45,8 @@ _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
 # `Overall` is a slip where it is the second of SelectMetric, and a word of a text elsewhere.
 _SLIP = re.compile(rf"\b(?:{'|'.join(SLIPS)})\b".replace("Overall", r"Overall(?=\s*\))"))
 
-_Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-_Name = Annotated[str, msgspec.Meta(pattern=rf"^{_NAME.pattern}$")]
+_Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+_Name = Annotated[str, msgspec.Meta(pattern=rf"^{_NAME.pattern}\Z")]
 _Term = Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=1)]
 _Lines = str | list[str]
 

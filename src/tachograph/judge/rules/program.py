@@ -203,6 +203,9 @@ class _Evaluation:
         """Return the unknown value where one of the wrong type was given."""
         return self.unknown(message)
 
+    def compare_choices(self, node: Node, condition: Any, then: Any, otherwise: Any) -> None:
+        """Do nothing: whether both values of an `if` can be used alike is told by a trial."""
+
     def finite(self, result: Any) -> Any:
         """Return a result; the unknown value for a number that is too large."""
         if type(result) is float and not -LARGEST <= result <= LARGEST:
@@ -310,6 +313,7 @@ class _Evaluation:
             return self.mistyped(node, "if", _TRUTH, [held])
 
         if len(values) == 2:
+            self.compare_choices(node, holds, *values)
             if isinstance(holds, list):
                 return self.each(node, single, holds, *values)
             return single(holds, *values)
@@ -540,6 +544,21 @@ class _Trial(_Evaluation):
 
     def wrong(self, node: Node, message: str) -> Any:
         raise self.compiler.error(node.at, message)
+
+    def compare_choices(self, node: Node, condition: Any, then: Any, otherwise: Any) -> None:
+        """Raise RuleError where one of both values of an `if` cannot stand for the other.
+
+        A value for each rank may be the same for all, so it can stand beside a single one.
+        """
+        values = [*_as_list(then), *_as_list(otherwise)]
+        pairs = [value for value in values if isinstance(value, RulePair)]
+        for alike in (values, *zip(*pairs, strict=True)):
+            if len({type(value) for value in alike if value is not None}) > 1:
+                self.wrong(node, "if needs values of one type")
+        if isinstance(condition, list) or then is None or otherwise is None:
+            return
+        if (type(then) is list) != (type(otherwise) is list):
+            self.wrong(node, "if needs two lists or two single values")
 
     def run(self) -> None:
         """Evaluate all terms and texts, also what stands behind conditions that do not hold."""
