@@ -237,8 +237,11 @@ def test_whatever_a_file_holds_is_read_or_told(
 ) -> None:
     at %= len(sound) + 1
     text = sound[:at] + piece + sound[at + length :]
-    loaded = load_patterns(text, "tried.json")
-    assert loaded.rules or loaded.patterns or loaded.problems or text.strip() == "[]"
+    lines = text.count("\n") + 1
+    for problem in load_patterns(text, "tried.json").problems:
+        assert 1 <= problem.line <= lines
+        assert problem.column >= 1
+        assert problem.message
 
 
 DOCUMENTS = {

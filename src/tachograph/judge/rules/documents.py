@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import takewhile
 from typing import Any
@@ -150,7 +150,8 @@ def _unexpected(text: str, token: Token, accepted: set[str]) -> RuleError:
     ending = token.type == "$END"
     # No further: what follows may hold mistakes of its own.
     at = len(text) if ending else token.start_pos or 0
-    tokens: list[Any] = list(takewhile(lambda other: other.start_pos < at, _parser().lex(text)))
+    lexed: Iterator[Any] = _parser().lex(text)
+    tokens = list(takewhile(lambda other: other.start_pos < at, lexed))
     name = "the end of the file" if ending else cut(token)
     if token.type == "STRING":
         name = f'"{name}"'
