@@ -224,6 +224,7 @@ def test_a_page_without_its_module_stops_the_server_in_one_line(
     )
     declare(tmp_path, "lost", "pages", "rooms", module)
     monkeypatch.syspath_prepend(str(tmp_path))
+    all_pages.cache_clear()  # other tests of this process serve pages without the package
     with pytest.raises(
         ConfigError, match=r"page rooms: no module 'lost_site\.pages\.rooms'; repair"
     ):
